@@ -1,0 +1,34 @@
+"""What a mechanism costs, and what all the batches of one user cost together."""
+
+from overhand.accounting.calibration import least_scale
+from overhand.accounting.composition import (
+    MOST_REPORTS,
+    SMALLEST_DELTA,
+    Level,
+    advanced_share,
+    certified_delta,
+    check_delta,
+    search_delta,
+    simple_share,
+)
+from overhand.accounting.divergence import NoiseLaw, delta, hockey_stick, satisfies
+from overhand.accounting.gaussian import gaussian_delta, gaussian_mu, gaussian_variance
+
+__all__ = [
+    "MOST_REPORTS",
+    "SMALLEST_DELTA",
+    "Level",
+    "NoiseLaw",
+    "advanced_share",
+    "certified_delta",
+    "check_delta",
+    "delta",
+    "gaussian_delta",
+    "gaussian_mu",
+    "gaussian_variance",
+    "hockey_stick",
+    "least_scale",
+    "satisfies",
+    "search_delta",
+    "simple_share",
+]

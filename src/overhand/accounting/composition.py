@@ -1,0 +1,240 @@
+"""What all batches of one user cost together.
+
+At the release of a batch, given all that was shown before, its count is a function of the
+transcript and of the other users, plus the victim's value, plus noise that nothing shown before
+depends on. So the victim's view is an adaptive composition of additive-noise mechanisms, one a
+level, whatever the batches share and however others react to what is published.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from scipy.fft import irfft, next_fast_len, rfft
+from scipy.optimize import brentq
+
+from overhand import errors
+from overhand.accounting.divergence import Floats, NoiseLaw, profile
+from overhand.model import Privacy
+
+SMALLEST_DELTA = 1e-12
+"""Below this, rounding in the transforms is no longer small beside delta."""
+
+ROUNDING = 1e-14
+"""Added to every composed delta: more than the rounding of sums and transforms can take away."""
+
+MOST_REPORTS = 12
+
+_TAIL = 1e-17
+_SEARCH_STEPS = 500
+_CERTIFICATE_STEPS = 5000
+
+
+@dataclass(frozen=True)
+class Level:
+    """One participation of a user: the laws of the batches it may meet there, one of which it does.
+
+    `reports` is how many values one person may hold among the users of the plan.
+    """
+
+    laws: tuple[NoiseLaw, ...]
+    reports: int = 1
+
+
+def check_delta(privacy: Privacy) -> None:
+    """Refuse a delta that floating-point transforms cannot vouch for."""
+    if privacy.delta < SMALLEST_DELTA:
+        raise errors.Infeasible(
+            f"delta={privacy.delta:g} is below {SMALLEST_DELTA:g}, where composed privacy losses "
+            "cannot be trusted"
+        )
+
+
+def search_delta(levels: Sequence[Level], epsilon: float) -> float:
+    """The composed delta on a coarse grid, by one transform per distinct level."""
+    step = epsilon / _SEARCH_STEPS
+    curves = [_curves(level, step) for level in _distinct(levels)]
+    counts = [levels.count(level) for level in _distinct(levels)]
+    directions = 1 if all(curve.symmetric for curve in curves) else 2
+    worst = 0.0
+    for direction in range(directions):
+        masses = [_connect_dots(curve.deltas[direction], step) for curve in curves]
+        lowest = sum(curve.first * count for curve, count in zip(curves, counts, strict=True))
+        worst = max(worst, _composed_delta(masses, counts, lowest, step, epsilon))
+    return worst + ROUNDING
+
+
+def certified_delta(levels: Sequence[Level], epsilon: float) -> float:
+    """dp-accounting's pessimistic estimate of the delta that all levels spend together."""
+    # Imported here because it takes most of a second, which a search does not need.
+    from dp_accounting.pld import pld_pmf, privacy_loss_distribution
+
+    step = epsilon / _CERTIFICATE_STEPS
+    composed: Any = None
+    for level in _distinct(levels):
+        curve = _curves(level, step)
+        up, down = (
+            pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(
+                step, curve.first, curve.first + len(deltas) - 1, deltas
+            )
+            for deltas in curve.deltas
+        )
+        loss = privacy_loss_distribution.PrivacyLossDistribution(
+            up, None if curve.symmetric else down
+        )
+        if (count := levels.count(level)) > 1:
+            loss = loss.self_compose(count)
+        composed = loss if composed is None else composed.compose(loss)
+    return float(composed.get_delta_for_epsilon(epsilon)) + ROUNDING
+
+
+def simple_share(privacy: Privacy, levels: int) -> Privacy:
+    """What each of `levels` mechanisms may cost under simple composition (the paper's)."""
+    return privacy.share(levels)
+
+
+def advanced_share(privacy: Privacy, levels: int) -> Privacy:
+    """What each of `levels` mechanisms may cost under advanced composition.
+
+    (e0, d0) each gives sqrt(2 k ln(1/d')) e0 + k e0 (e^e0 - 1) at delta k d0 + d' (Dwork,
+    Rothblum and Vadhan 2010; the footnote of Section 1 abbreviates it), with d' = delta / 2.
+    For few levels simple composition allows more, and then it is what is used.
+    """
+    slack = privacy.delta / 2
+
+    def total(epsilon: float) -> float:
+        root = math.sqrt(2 * levels * math.log(1 / slack))
+        return root * epsilon + levels * epsilon * math.expm1(epsilon)
+
+    epsilon = float(brentq(lambda e: total(e) - privacy.epsilon, 0.0, privacy.epsilon))
+    simple = simple_share(privacy, levels)
+    return simple if simple.epsilon >= epsilon else Privacy(epsilon, slack / levels)
+
+
+@dataclass(frozen=True)
+class _Curves:
+    """Privacy profiles of a level, up and down, at the epsilons first * step, ... ."""
+
+    first: int
+    deltas: tuple[Floats, Floats]
+    symmetric: bool
+
+
+def _distinct(levels: Sequence[Level]) -> list[Level]:
+    return list(dict.fromkeys(levels))
+
+
+def _curves(level: Level, step: float) -> _Curves:
+    """The pointwise largest profile over the laws of a level and the placements of its reports.
+
+    A maximum of profiles is a profile, and it dominates each of them, so composing it is sound.
+    """
+    reach = max(_reach(law, level.reports) for law in level.laws)
+    last = math.ceil(reach / step) + 1
+    epsilons = np.arange(-last, last + 1) * step
+    pairs = [
+        _placed_profile(law, parts, epsilons, step)
+        for law in level.laws
+        for parts in _partitions(level.reports)
+    ]
+    up = np.maximum.reduce([pair[0] for pair in pairs])
+    down = np.maximum.reduce([pair[1] for pair in pairs])
+    return _Curves(-last, (up, down), all(law.is_symmetric for law in level.laws))
+
+
+def _reach(law: NoiseLaw, shift: int) -> float:
+    """A loss that a change by `shift` exceeds with a probability of at most about 1e-17."""
+    probabilities = law.window.probabilities
+    tail = np.cumsum(probabilities[::-1])[::-1]
+    up = max(shift, int(np.searchsorted(-tail, -_TAIL)) - 1)
+    head = np.cumsum(probabilities)
+    down = min(len(head) - 1 - shift, int(np.searchsorted(head, _TAIL)) + 1)
+    if up >= len(head) or down < 0 or down + shift >= len(head):
+        # Too little noise for any finite loss to be likely: the whole window counts.
+        finite = probabilities[probabilities > 0]
+        return float(np.log(finite.max()) - np.log(finite.min()))
+    losses = (
+        math.log(probabilities[up - shift] / probabilities[up]),
+        math.log(probabilities[down + shift] / probabilities[down]),
+    )
+    return max(*losses, 1e-6)
+
+
+def _placed_profile(
+    law: NoiseLaw, parts: tuple[int, ...], epsilons: Floats, step: float
+) -> tuple[Floats, Floats]:
+    """The profile when one person's reports fall into batches of the level, so many in each."""
+    if len(parts) == 1:
+        return profile(law, parts[0], epsilons)
+    first = round(float(epsilons[0]) / step)
+    curves: list[Floats] = []
+    for direction in (0, 1):
+        masses = [_connect_dots(profile(law, part, epsilons)[direction], step) for part in parts]
+        loss, infinite = _convolved(masses, [1] * len(parts))
+        grid = (np.arange(len(loss)) + first * len(parts)) * step
+        curves.append(_deltas_of(loss, grid, infinite, epsilons))
+    return curves[0], curves[1]
+
+
+def _partitions(total: int, most: int | None = None) -> Iterator[tuple[int, ...]]:
+    """All ways to write `total` as a sum of positive numbers, largest first."""
+    if total == 0:
+        yield ()
+        return
+    for part in range(min(total, most or total), 0, -1):
+        for rest in _partitions(total - part, part):
+            yield (part, *rest)
+
+
+def _connect_dots(deltas: Floats, step: float) -> tuple[Floats, float]:
+    """Losses on the grid whose profile is the chord through the given points: never below it.
+
+    (Doroshenko et al. 2022, "Connect the Dots", Algorithm 1.) Also the mass at infinity.
+    """
+    rise = math.expm1(step)
+    change = np.diff(deltas)
+    masses = np.empty_like(deltas)
+    masses[0] = 1 - deltas[0] + change[0] / rise
+    masses[1:-1] = (change[1:] - (1 + rise) * change[:-1]) / rise
+    masses[-1] = change[-1] / math.expm1(-step)
+    return np.maximum(masses, 0.0), float(deltas[-1])
+
+
+def _convolved(
+    masses: Sequence[tuple[Floats, float]], counts: Sequence[int]
+) -> tuple[Floats, float]:
+    """The losses of all mechanisms together, each run `counts` times, and the mass at infinity."""
+    length = sum((len(m) - 1) * count for (m, _), count in zip(masses, counts, strict=True)) + 1
+    size = next_fast_len(length, real=True)
+    product = np.ones(size // 2 + 1, np.complex128)
+    finite = 0.0
+    for (mass, infinite), count in zip(masses, counts, strict=True):
+        product *= rfft(mass, size) ** count
+        finite += count * math.log1p(-min(infinite, 0.5))
+    loss = np.maximum(irfft(product, size)[:length], 0.0)
+    return loss, -math.expm1(finite)
+
+
+def _composed_delta(
+    masses: Sequence[tuple[Floats, float]],
+    counts: Sequence[int],
+    lowest: int,
+    step: float,
+    epsilon: float,
+) -> float:
+    loss, infinite = _convolved(masses, counts)
+    first = max(0, math.floor(epsilon / step) + 1 - lowest)
+    beyond = (np.arange(first, len(loss)) + lowest) * step
+    return infinite + float(-(np.expm1(np.minimum(0.0, epsilon - beyond)) * loss[first:]).sum())
+
+
+def _deltas_of(loss: Floats, grid: Floats, infinite: float, epsilons: Floats) -> Floats:
+    """The profile of a discrete privacy loss at many epsilons."""
+    at = np.searchsorted(grid, epsilons, side="right")
+    mass = np.concatenate([np.cumsum(loss[::-1])[::-1], [0.0]])
+    damped = np.concatenate([np.cumsum((loss * np.exp(-grid))[::-1])[::-1], [0.0]])
+    return np.clip(infinite + mass[at] - np.exp(epsilons) * damped[at], 0.0, 1.0)

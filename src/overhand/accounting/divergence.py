@@ -1,0 +1,86 @@
+"""How far apart two neighbouring inputs leave a batch: the hockey-stick divergence, exactly."""
+
+from __future__ import annotations
+
+import math
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from overhand.model import Privacy
+
+Floats = NDArray[np.float64]
+
+
+class NoiseWindow(Protocol):
+    """Probabilities of consecutive outcomes, and a bound on that of all others."""
+
+    @property
+    def probabilities(self) -> Floats: ...
+    @property
+    def missing(self) -> float: ...
+
+
+class NoiseLaw(Protocol):
+    """Log-concave integer noise: what the accountant has to know of a mechanism."""
+
+    @property
+    def variance(self) -> float: ...
+    @property
+    def window(self) -> NoiseWindow: ...
+    @property
+    def is_symmetric(self) -> bool: ...
+
+
+def hockey_stick(upper: Floats, lower: Floats, epsilon: float) -> float:
+    """sum of max(0, upper - e^epsilon lower): the least delta for this epsilon, one direction.
+
+    >>> hockey_stick(np.array([0.5, 0.5]), np.array([0.25, 0.75]), math.log(2))
+    0.0
+    """
+    return float(np.maximum(upper - math.exp(epsilon) * lower, 0.0).sum())
+
+
+def shifted_pair(law: NoiseLaw, shift: int) -> tuple[Floats, Floats]:
+    """The laws of noise + shift and of noise, over the same outcomes."""
+    probabilities = law.window.probabilities
+    gap = np.zeros(shift)
+    return np.concatenate([gap, probabilities]), np.concatenate([probabilities, gap])
+
+
+def delta(law: NoiseLaw, epsilon: float, *, shift: int = 1) -> float:
+    """The least delta for which adding this noise hides a change by `shift`, both directions."""
+    moved, still = shifted_pair(law, shift)
+    worst = max(hockey_stick(moved, still, epsilon), hockey_stick(still, moved, epsilon))
+    return worst + law.window.missing
+
+
+def satisfies(law: NoiseLaw, privacy: Privacy, *, shift: int = 1) -> bool:
+    """Whether this noise alone gives the guarantee."""
+    return delta(law, privacy.epsilon, shift=shift) <= privacy.delta
+
+
+def profile(law: NoiseLaw, shift: int, epsilons: Floats) -> tuple[Floats, Floats]:
+    """`delta` at many epsilons, for the change up and the change down.
+
+    The noise is log-concave, so the likelihood ratio rises with the outcome and each divergence
+    is a difference of two tail sums.
+    """
+    moved, still = shifted_pair(law, shift)
+    with np.errstate(divide="ignore"):
+        losses = np.maximum.accumulate(np.log(moved) - np.log(still))
+    scale = np.exp(epsilons)
+    at = np.searchsorted(losses, epsilons, side="right")
+    up = _suffix_sums(moved)[at] - scale * _suffix_sums(still)[at]
+    if law.is_symmetric:
+        down = up
+    else:
+        at = len(losses) - np.searchsorted(losses, -epsilons, side="left")
+        down = _suffix_sums(still[::-1])[at] - scale * _suffix_sums(moved[::-1])[at]
+    missing = law.window.missing
+    return np.clip(up + missing, 0.0, 1.0), np.clip(down + missing, 0.0, 1.0)
+
+
+def _suffix_sums(values: Floats) -> Floats:
+    return np.concatenate([np.cumsum(values[::-1])[::-1], [0.0]])

@@ -1,0 +1,38 @@
+"""The Gaussian limit: where every search for a noise level starts, and what it is measured by."""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+
+from scipy.optimize import brentq
+from scipy.special import log_ndtr
+
+from overhand.model import Privacy
+
+
+def gaussian_delta(mu: float, epsilon: float) -> float:
+    """Phi(mu/2 - epsilon/mu) - e^epsilon Phi(-mu/2 - epsilon/mu): N(mu, 1) against N(0, 1)."""
+    upper = float(log_ndtr(mu / 2 - epsilon / mu))
+    lower = epsilon + float(log_ndtr(-mu / 2 - epsilon / mu))
+    return math.exp(upper) * -math.expm1(min(0.0, lower - upper))
+
+
+@lru_cache(maxsize=1024)
+def gaussian_mu(privacy: Privacy) -> float:
+    """The largest shift, in standard deviations, that Gaussian noise hides under a guarantee.
+
+    >>> round(gaussian_mu(Privacy(1.0, 1e-6)), 4)
+    0.2367
+    """
+    low, high = 1e-9, 1.0
+    while gaussian_delta(high, privacy.epsilon) < privacy.delta:
+        high *= 2
+    return float(
+        brentq(lambda mu: gaussian_delta(mu, privacy.epsilon) - privacy.delta, low, high)
+    )
+
+
+def gaussian_variance(privacy: Privacy, levels: int = 1) -> float:
+    """The variance per level that `levels` equal Gaussian mechanisms need."""
+    return levels / gaussian_mu(privacy) ** 2

@@ -1,0 +1,69 @@
+"""What can go wrong, and the checks that say so once, with the numbers.
+
+    OverhandError
+    ├── InvalidValue        a value or argument that cannot be used (also a ValueError)
+    ├── ProtocolViolation   a step that Algorithm 1 does not allow
+    ├── Infeasible          a guarantee or an error that cannot be reached, or not be proved
+    └── DamagedPlan         a plan file that is not what was saved
+"""
+
+from __future__ import annotations
+
+import math
+from numbers import Integral, Real
+
+
+class OverhandError(Exception):
+    """Everything this package raises on purpose."""
+
+
+class InvalidValue(OverhandError, ValueError):
+    """A value or argument that cannot be used."""
+
+
+class ProtocolViolation(OverhandError):
+    """A step that Algorithm 1 does not allow."""
+
+
+class Infeasible(OverhandError):
+    """A guarantee or an error that cannot be reached, or that cannot be proved."""
+
+
+class DamagedPlan(OverhandError):
+    """A plan that is not the one that was saved."""
+
+
+def whole(name: str, value: object, *, least: int, most: int | None = None) -> int:
+    """`value` as an int in [least, most], or `InvalidValue`.
+
+    >>> whole("horizon", 8, least=1)
+    8
+    >>> whole("horizon", 0, least=1)
+    Traceback (most recent call last):
+    overhand.errors.InvalidValue: horizon=0 must be a whole number of at least 1
+    """
+    bounds = f"of at least {least}" if most is None else f"from {least} to {most}"
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        raise InvalidValue(f"{name}={value!r} must be a whole number {bounds}")
+    number = int(value)
+    if number < least or (most is not None and number > most):
+        raise InvalidValue(f"{name}={number} must be a whole number {bounds}")
+    return number
+
+
+def number(name: str, value: object, *, above: float, below: float = math.inf) -> float:
+    """`value` as a finite float strictly between the bounds, or `InvalidValue`."""
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise InvalidValue(f"{name}={value!r} must be a number")
+    result = float(value)
+    if not (math.isfinite(result) and above < result < below):
+        bounds = f"above {above:g}" if below == math.inf else f"between {above:g} and {below:g}"
+        raise InvalidValue(f"{name}={result:g} must be {bounds}")
+    return result
+
+
+def fraction(name: str, value: object) -> float:
+    """`value` as a float in (0, 1], or `InvalidValue`."""
+    if isinstance(value, bool) or not isinstance(value, Real) or not 0 < float(value) <= 1:
+        raise InvalidValue(f"{name}={value!r} must be above 0 and at most 1")
+    return float(value)

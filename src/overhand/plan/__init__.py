@@ -1,0 +1,7 @@
+"""What to run and how good it will be."""
+
+from overhand.plan.levels import Composition
+from overhand.plan.plan import DEFAULT_FAILURE_PROBABILITY, Plan
+from overhand.plan.search import TREE_KINDS, TreeKind
+
+__all__ = ["DEFAULT_FAILURE_PROBABILITY", "TREE_KINDS", "Composition", "Plan", "TreeKind"]

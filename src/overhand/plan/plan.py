@@ -1,0 +1,359 @@
+"""A plan: tree, mechanisms, guarantee and predicted error, frozen and public."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from overhand import errors
+from overhand.accounting import certified_delta
+from overhand.mechanisms import PUBLISHED_CONSTANT, BinarySum
+from overhand.model import Node, Privacy
+from overhand.plan.estimator import Combination, combination, error_bound, mean_square_error
+from overhand.plan.levels import Composition, Mechanisms, Terms, calibrated, levels_of
+from overhand.plan.search import TreeKind, best_tree
+from overhand.randomness import BinaryFraction
+from overhand.trees import PathTree, RegularTree, Tree, binary_degrees, published_degrees
+
+FORMAT = 1
+DEFAULT_FAILURE_PROBABILITY = 0.05
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What users, shufflers and server agree on: everything here is public.
+
+    The guarantee is not a field that someone wrote down: `delta_spent` is computed from the
+    mechanisms by the accountant whenever it is asked for.
+
+    >>> plan = Plan.best(horizon=1000, shufflers=2, privacy=Privacy(1.0, 1e-6))
+    >>> plan.delta_spent <= 1e-6, plan == Plan.from_json(plan.to_json())
+    (True, True)
+    """
+
+    tree: Tree
+    mechanisms: Mechanisms
+    privacy: Privacy
+    shufflers: int
+    honest: float = 1.0
+    reports: int = 1
+    combine: bool = True
+    hold: bool = False
+
+    @classmethod
+    def best(
+        cls,
+        horizon: int,
+        shufflers: int,
+        privacy: Privacy | None = None,
+        *,
+        tree: TreeKind = "best",
+        honest: float = 1.0,
+        reports: int = 1,
+        composition: Composition = "exact",
+        error: float | None = None,
+        delta: float | None = None,
+    ) -> Plan:
+        """The plan of least error for a guarantee; or, given `error` and `delta`, of least epsilon.
+
+        The error that is minimised is `rms_error`, exactly as the plan will have it. `honest` is
+        the fraction of the users of any batch whose coins may be counted on, and `reports` how
+        many of the users may be one and the same person.
+        """
+        horizon = errors.whole("horizon", horizon, least=2)
+        shufflers = errors.whole("shufflers", shufflers, least=1)
+        if error is not None:
+            if privacy is not None or delta is None:
+                raise errors.InvalidValue("with error=..., give delta=... and no privacy")
+            from overhand.plan.accuracy import least_epsilon
+
+            return least_epsilon(
+                lambda goal: cls.best(
+                    horizon, shufflers, goal,
+                    tree=tree, honest=honest, reports=reports, composition=composition,
+                ),
+                error=errors.number("error", error, above=0),
+                delta=delta,
+            )
+        if privacy is None or delta is not None:
+            raise errors.InvalidValue("give privacy=Privacy(epsilon, delta), or error= and delta=")
+        terms = Terms(privacy, honest, reports, composition)
+        exact = replace(terms, composition="exact")
+        found = best_tree(tree, horizon, shufflers, exact)
+        mechanisms = calibrated(found.tree, found.shape, terms)
+        return cls(found.tree, mechanisms, privacy, shufflers, honest, reports)
+
+    @classmethod
+    def published(
+        cls,
+        horizon: int,
+        shufflers: int | None,
+        privacy: Privacy,
+        *,
+        constant: float = PUBLISHED_CONSTANT,
+    ) -> Plan:
+        """The paper to the letter (Algorithms 2 and 3).
+
+        The degrees of Section 3.2 (or, without `shufflers`, the binary tree), the 2021
+        mechanism with its constant, simple composition, batch sums used as they come, and the
+        last estimate held while users are pending.
+        """
+        horizon = errors.whole("horizon", horizon, least=2)
+        if shufflers is None:
+            degrees = binary_degrees(horizon)
+        else:
+            degrees = published_degrees(horizon, errors.whole("shufflers", shufflers, least=1))
+        tree = RegularTree(horizon, degrees)
+        share = privacy.share(tree.levels)
+        mechanisms = tuple(
+            (BinarySum.published(tree.sizes(level)[0], share, constant=constant),)
+            for level in range(1, tree.levels + 1)
+        )
+        return cls(tree, mechanisms, privacy, shufflers or tree.levels, combine=False, hold=True)
+
+    @property
+    def horizon(self) -> int:
+        return self.tree.horizon
+
+    @cached_property
+    def delta_spent(self) -> float:
+        """The certificate: what all batches of one user cost at this epsilon, pessimistically."""
+        terms = Terms(self.privacy, self.honest, self.reports)
+        return certified_delta(levels_of(self.mechanisms, terms), self.privacy.epsilon)
+
+    def mechanism(self, node: Node) -> BinarySum:
+        """The mechanism that a batch runs."""
+        for mechanism in self.mechanisms[node.level - 1]:
+            if mechanism.size == node.size:
+                return mechanism
+        raise errors.InvalidValue(f"no batch of this plan is {node}")
+
+    @property
+    def messages_per_user(self) -> int:
+        """The most messages that any user sends, all levels together."""
+        return sum(max(m.messages_per_user for m in of_level) for of_level in self.mechanisms)
+
+    @cached_property
+    def level_variances(self) -> tuple[float, ...]:
+        """Variance of one batch sum, lowest level first."""
+        return tuple(max(m.variance for m in of_level) for of_level in self.mechanisms)
+
+    @cached_property
+    def combination(self) -> Combination:
+        """How batch sums become node estimates, and what variance these have."""
+        return combination(self.tree, self.level_variances, combine=self.combine)
+
+    @property
+    def pending_weight(self) -> float:
+        """How much of one pending user's value an estimate can miss."""
+        return 1.0 if self.hold else 0.5
+
+    def noise_variance(self, t: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Variance of the estimates at these times: the sum over V*_t."""
+        counts = self.tree.in_cover(np.asarray(t, np.int64) // self.tree.lowest)
+        total = np.zeros(len(t))
+        for of_level, variance in zip(counts, self.combination.variances, strict=True):
+            total += of_level * variance
+        return total
+
+    def squared_error(self, t: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Expected squared error at these times, the pending users all 0 or all 1."""
+        pending = np.asarray(t, np.int64) % self.tree.lowest
+        return self.noise_variance(t) + (self.pending_weight * pending) ** 2
+
+    @cached_property
+    def rms_error(self) -> float:
+        """Root of the mean of `squared_error` over t = 1 .. horizon."""
+        return math.sqrt(
+            mean_square_error(
+                self.tree,
+                self.level_variances,
+                combine=self.combine,
+                pending_weight=self.pending_weight,
+            )
+        )
+
+    @cached_property
+    def worst_std(self) -> float:
+        """The largest standard deviation of any estimate's noise."""
+        return math.sqrt(self.tree.heaviest_cover(self.combination.variances))
+
+    def error_bound(self, failure_probability: float = DEFAULT_FAILURE_PROBABILITY) -> float:
+        """alpha of Definition 2.1: a bound on all errors at once, but for this probability."""
+        failure_probability = errors.number(
+            "failure_probability", failure_probability, above=0, below=1
+        )
+        cumulants = [of_level[0].noise().cumulant for of_level in self.mechanisms]
+        return error_bound(
+            self.tree,
+            cumulants,
+            self.combination.own_weights,
+            failure_probability=failure_probability,
+            pending_weight=self.pending_weight,
+        )
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 of the parameters: two plans are the same if their digests are."""
+        canonical = json.dumps(self._parameters(), sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(canonical.encode()).hexdigest()
+
+    def summary(self) -> dict[str, Any]:
+        """What `overhand plan --json` prints."""
+        return {
+            "horizon": self.horizon,
+            "shufflers": self.shufflers,
+            "epsilon": self.privacy.epsilon,
+            "delta": self.privacy.delta,
+            "tree": self.tree.description(),
+            "levels": [
+                self._level_summary(level, mechanism)
+                for level, of_level in enumerate(self.mechanisms, start=1)
+                for mechanism in of_level
+            ],
+            "messages_per_user": self.messages_per_user,
+            "rms_error": self.rms_error,
+            "worst_std": self.worst_std,
+            "error_bound": self.error_bound(),
+            "failure_probability": DEFAULT_FAILURE_PROBABILITY,
+            "delta_spent": self.delta_spent,
+            "honest": self.honest,
+            "reports": self.reports,
+            "digest": self.digest,
+        }
+
+    def _level_summary(self, level: int, mechanism: BinarySum) -> dict[str, Any]:
+        below = self.tree.degrees[level - 1] if isinstance(self.tree, RegularTree) else None
+        return {
+            "level": level,
+            "batch_size": mechanism.size,
+            "degree": below,
+            "noise_trials": mechanism.noise_trials,
+            "noise_probability": float(mechanism.noise_probability),
+            "noise": [
+                {"trials": trials, "probability": float(p)}
+                for trials, p in mechanism.noise().terms
+            ],
+            "variance": mechanism.variance,
+        }
+
+    def to_json(self) -> str:
+        """The plan as a file: parameters, digest and, for readers, the summary."""
+        saved = {**self._parameters(), "digest": self.digest, "summary": self.summary()}
+        return json.dumps(saved, indent=2) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str) -> Plan:
+        """The plan of a file, or `DamagedPlan` if anything in it was changed."""
+        try:
+            saved = json.loads(text)
+            plan = cls._from_parameters(saved)
+            written, claimed = saved["digest"], saved["summary"]
+        except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+            raise errors.DamagedPlan(f"this is not a plan: {error}") from error
+        if plan.digest != written:
+            raise errors.DamagedPlan(
+                f"the plan was edited: its digest is {plan.digest[:12]}, not {str(written)[:12]}"
+            )
+        if claimed != plan.summary():
+            raise errors.DamagedPlan("the summary does not follow from the plan's parameters")
+        return plan
+
+    def save(self, path: str | Path) -> None:
+        """Write the plan to a file, whole or not at all."""
+        target = Path(path)
+        partial = target.with_name(target.name + ".partial")
+        partial.write_text(self.to_json(), encoding="utf-8")
+        partial.replace(target)
+
+    @classmethod
+    def load(cls, path: str | Path) -> Plan:
+        """Read a plan from a file and check that it is what was saved."""
+        try:
+            text = Path(path).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise errors.DamagedPlan(f"cannot read the plan {path}: {error}") from error
+        return cls.from_json(text)
+
+    def _parameters(self) -> dict[str, Any]:
+        return {
+            "format": FORMAT,
+            "horizon": self.horizon,
+            "tree": self.tree.description(),
+            "mechanisms": [[_mechanism_dict(m) for m in of_level] for of_level in self.mechanisms],
+            "epsilon": self.privacy.epsilon,
+            "delta": self.privacy.delta,
+            "shufflers": self.shufflers,
+            "honest": self.honest,
+            "reports": self.reports,
+            "combine": self.combine,
+            "hold": self.hold,
+        }
+
+    @classmethod
+    def _from_parameters(cls, saved: dict[str, Any]) -> Plan:
+        if saved["format"] != FORMAT:
+            raise errors.InvalidValue(f"format {saved['format']} is not {FORMAT}")
+        return cls(
+            tree=_tree_of(saved["horizon"], dict(saved["tree"])),
+            mechanisms=tuple(
+                tuple(_mechanism_of(m) for m in of_level) for of_level in saved["mechanisms"]
+            ),
+            privacy=Privacy(saved["epsilon"], saved["delta"]),
+            shufflers=saved["shufflers"],
+            honest=saved["honest"],
+            reports=saved["reports"],
+            combine=saved["combine"],
+            hold=saved["hold"],
+        )
+
+    def __str__(self) -> str:
+        rows = [
+            f"level {entry['level']:>2}: batches of {entry['batch_size']:>9,}, "
+            f"{entry['noise_trials'] // entry['batch_size']:>4} coins a user, "
+            f"variance {entry['variance']:.4g}"
+            for entry in self.summary()["levels"]
+        ]
+        head = (
+            f"{self.horizon:,} users, {self.tree.levels} of {self.shufflers} shufflers, "
+            f"{self.privacy} (spends delta={self.delta_spent:.3g})"
+        )
+        foot = (
+            f"{self.messages_per_user} messages a user; rms error {self.rms_error:.4g}, "
+            f"worst std {self.worst_std:.4g}, all errors below {self.error_bound():.4g} "
+            f"with probability {1 - DEFAULT_FAILURE_PROBABILITY:.0%}"
+        )
+        return "\n".join([head, *rows, foot])
+
+
+def _mechanism_dict(mechanism: BinarySum) -> dict[str, Any]:
+    p = mechanism.noise_probability
+    return {
+        "size": mechanism.size,
+        "noise_bits": mechanism.noise_bits,
+        "noise_probability": [p.numerator, p.bits],
+        "opposed": mechanism.opposed,
+    }
+
+
+def _mechanism_of(saved: dict[str, Any]) -> BinarySum:
+    numerator, bits = saved["noise_probability"]
+    probability = BinaryFraction(numerator, bits)
+    return BinarySum(saved["size"], saved["noise_bits"], probability, bool(saved["opposed"]))
+
+
+def _tree_of(horizon: int, description: dict[str, Any]) -> Tree:
+    kind = description.pop("kind")
+    if kind == "regular":
+        return RegularTree(horizon, tuple(description["degrees"]))
+    if kind == "path":
+        return PathTree(horizon, **description)
+    raise errors.InvalidValue(f"tree {kind!r} is unknown")

@@ -1,0 +1,186 @@
+"""The tree with the least exact error, over levels, degrees, block sizes and budget splits."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import minimize
+
+from overhand import errors
+from overhand.accounting import gaussian_variance
+from overhand.plan.estimator import mean_square_error
+from overhand.plan.levels import Terms, quick_scale
+from overhand.trees import (
+    PathTree,
+    RegularTree,
+    Tree,
+    binary_degrees,
+    published_degrees,
+    terms_for,
+)
+
+TreeKind = Literal["paper", "binary", "regular", "path", "best"]
+TREE_KINDS: tuple[TreeKind, ...] = ("paper", "binary", "regular", "path", "best")
+
+_SHORTLIST = 12
+_CLOSE = 1.05
+_MIDPOINT = 0.5
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A tree, the proportions of its levels' variances, and its mean squared error."""
+
+    tree: Tree
+    shape: tuple[float, ...]
+    mean_square: float
+
+
+def best_tree(kind: TreeKind, horizon: int, shufflers: int, terms: Terms) -> Candidate:
+    """The candidate of least exact error among the trees of a kind."""
+    if kind not in TREE_KINDS:
+        raise errors.InvalidValue(f"tree={kind!r} must be one of {', '.join(TREE_KINDS)}")
+    if kind == "paper":
+        degrees = published_degrees(horizon, shufflers)
+        return _evaluated(RegularTree(horizon, degrees), terms)
+    if kind == "binary":
+        degrees = binary_degrees(horizon)
+        if len(degrees) > shufflers:
+            raise errors.Infeasible(
+                f"the binary tree over {horizon} users needs {len(degrees)} shufflers, "
+                f"not {shufflers}"
+            )
+        return _evaluated(RegularTree(horizon, degrees), terms)
+    families: list[list[Tree]] = []
+    for levels in range(1, shufflers + 1):
+        if kind in ("regular", "best"):
+            families.append(_regular_shortlist(horizon, levels, terms))
+        if kind in ("path", "best"):
+            families.append(_path_shortlist(horizon, levels, terms))
+    return _polished(_least(families, terms), terms)
+
+
+def _least(families: Sequence[Sequence[Tree]], terms: Terms) -> Candidate:
+    """Evaluate the head of every family exactly, then all of those that come close."""
+    families = [family for family in families if family]
+    heads = [_evaluated(family[0], terms) for family in families]
+    least = min(head.mean_square for head in heads)
+    others = [
+        _evaluated(tree, terms)
+        for family, head in zip(families, heads, strict=True)
+        if head.mean_square <= _CLOSE * least
+        for tree in family[1:]
+    ]
+    return min([*heads, *others], key=lambda candidate: candidate.mean_square)
+
+
+def _evaluated(tree: Tree, terms: Terms, shape: Sequence[float] | None = None) -> Candidate:
+    shape = tuple(_closed_form_shape(tree) if shape is None else shape)
+    scale = quick_scale(tree, shape, terms)
+    variances = [scale * g for g in shape]
+    error = mean_square_error(tree, variances, combine=True, pending_weight=_MIDPOINT)
+    return Candidate(tree, shape, error)
+
+
+def _closed_form_shape(tree: Tree) -> NDArray[np.float64]:
+    """Variances in proportion to 1 / sqrt(cover), which minimise sum of cover x variance.
+
+    In the Gaussian limit the budget is a bound on the sum of 1 / variance.
+    """
+    cover = np.maximum(tree.mean_cover(), 1e-3)
+    return 1 / np.sqrt(cover / cover.max())
+
+
+def _polished(candidate: Candidate, terms: Terms) -> Candidate:
+    """The same tree with the split that is best once nodes are combined with their children."""
+    tree = candidate.tree
+    if not isinstance(tree, RegularTree) or tree.levels == 1:
+        return candidate
+
+    def gaussian_error(logs: NDArray[np.float64]) -> float:
+        shape = np.exp(np.append(logs, 0.0))
+        scale = float((1 / shape).sum())
+        return mean_square_error(
+            tree, list(scale * shape), combine=True, pending_weight=_MIDPOINT
+        )
+
+    start = np.log(np.asarray(candidate.shape))
+    found = minimize(gaussian_error, (start - start[-1])[:-1], method="BFGS")
+    refined = _evaluated(tree, terms, tuple(np.exp(np.append(found.x, 0.0))))
+    return min(candidate, refined, key=lambda c: c.mean_square)
+
+
+def _regular_shortlist(horizon: int, levels: int, terms: Terms) -> list[Tree]:
+    """The most promising degrees by the Gaussian limit: near-equal ones above the lowest.
+
+    sqrt(degree - 1) is convex in the logarithm of the degree from 2 on, so equal degrees are
+    best for a given product, and rounding leaves two neighbouring ones. The root takes what is
+    left.
+    """
+    lowest = _grid(horizon)
+    if levels == 1:
+        degrees = lowest[:, np.newaxis]
+    else:
+        upper = _grid(max(2, math.ceil((2 * horizon) ** (1 / (levels - 1)))))[1:]
+        mixtures = np.array(list(_mixtures(levels - 1, upper)), np.int64)
+        degrees = np.concatenate(
+            [
+                np.repeat(lowest, len(mixtures))[:, np.newaxis],
+                np.tile(mixtures, (len(lowest), 1)),
+            ],
+            axis=1,
+        )
+    sizes = np.cumprod(degrees.astype(np.float64), axis=1)
+    fits = sizes[:, -1] <= horizon
+    degrees, sizes = degrees[fits], sizes[fits]
+    if len(degrees) == 0:
+        return []
+    order = np.argsort(_gaussian_errors(horizon, degrees, sizes, terms))[:_SHORTLIST]
+    return [RegularTree(horizon, tuple(int(d) for d in degrees[i])) for i in order]
+
+
+def _gaussian_errors(
+    horizon: int, degrees: NDArray[np.int64], sizes: NDArray[np.float64], terms: Terms
+) -> NDArray[np.float64]:
+    """Mean squared errors in the Gaussian limit, nodes not combined."""
+    full = np.floor((horizon + 1) / sizes)
+    rest = horizon + 1 - full * sizes
+    mean_full = (sizes * full * (full - 1) / 2 + full * rest) / horizon
+    cover = mean_full.copy()
+    cover[:, :-1] -= degrees[:, 1:] * mean_full[:, 1:]
+    one = gaussian_variance(terms.privacy) * terms.reports**2 / terms.honest
+    noise = one * np.sqrt(np.maximum(cover, 0.0)).sum(axis=1) ** 2
+    return np.asarray(noise + _MIDPOINT**2 * degrees[:, 0].astype(np.float64) ** 2 / 3)
+
+
+def _path_shortlist(horizon: int, levels: int, terms: Terms) -> list[Tree]:
+    """The most promising (terms, block) pairs, by levels x terms / (levels + 1) nodes a cover."""
+    one = gaussian_variance(terms.privacy) * terms.reports**2 / terms.honest
+    scored: list[tuple[float, int, int]] = []
+    for block in _grid(horizon):
+        count = terms_for(-(-horizon // int(block)), levels)
+        # The smallest block that still fits this number of terms is never worse.
+        tight = -(-horizon // math.comb(levels + count, levels))
+        noise = one * levels * count * levels / (levels + 1)
+        scored.append((noise + _MIDPOINT**2 * tight**2 / 3, count, tight))
+    best = sorted(set(scored))[:_SHORTLIST]
+    trees = [PathTree(horizon, levels, count, block) for _, count, block in best]
+    return [tree for tree in trees if all(tree.sizes(level) for level in range(1, levels + 1))]
+
+
+def _mixtures(length: int, values: NDArray[np.int64]) -> Iterator[tuple[int, ...]]:
+    """All tuples of one degree, or of it and the next."""
+    for value in map(int, values):
+        for larger in range(length):
+            yield (value,) * (length - larger) + (value + 1,) * larger
+
+
+def _grid(most: int) -> NDArray[np.int64]:
+    """Whole numbers from 1 on: all of the small ones, then one in every two percent."""
+    points = np.unique(np.floor(np.geomspace(1, most, 1 + math.ceil(math.log(most + 1) / 0.02))))
+    return points.astype(np.int64)

@@ -1,0 +1,264 @@
+"""Chance: an AES-256-CTR stream for what is deployed, a seeded one for what is simulated.
+
+Both hand out integers only. A coin of probability p is a comparison of a random word with a
+binary fraction, so its law is exact; no floating-point noise exists anywhere in the package.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import weakref
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext, algorithms, modes
+from numpy.typing import NDArray
+
+from overhand import errors
+
+WORD_BITS = 64
+_SIGNIFICANT_BITS = 32
+_SHORT_ROW = 4096  # up to here two of the 31-bit keys of a row rarely tie
+_BLOCK_BYTES = 1 << 18  # bytes drawn from the stream at once: fits the second-level cache
+
+
+@dataclass(frozen=True)
+class BinaryFraction:
+    """A probability numerator / 2^bits, sampled exactly from `bits` random bits.
+
+    >>> float(BinaryFraction(1, 1)), BinaryFraction.near(0.3)
+    (0.5, BinaryFraction(numerator=1288490189, bits=32))
+    """
+
+    numerator: int
+    bits: int
+
+    def __post_init__(self) -> None:
+        errors.whole("bits", self.bits, least=1, most=WORD_BITS)
+        errors.whole("numerator", self.numerator, least=0, most=1 << self.bits)
+
+    @classmethod
+    def near(cls, probability: float) -> BinaryFraction:
+        """The nearest fraction with about 32 significant bits: exact as a float, too."""
+        probability = errors.number("probability", probability, above=0, below=1)
+        _, exponent = np.frexp(probability)
+        bits = min(WORD_BITS, _SIGNIFICANT_BITS - min(0, int(exponent)))
+        numerator = round(probability * 2**bits)
+        if numerator == 0:
+            raise errors.Infeasible(f"{probability=:g} is below 2^-{WORD_BITS}")
+        return cls(numerator, bits).reduced()
+
+    def reduced(self) -> BinaryFraction:
+        """The same number with the fewest bits."""
+        numerator, bits = self.numerator, self.bits
+        while bits > 1 and numerator % 2 == 0:
+            numerator, bits = numerator // 2, bits - 1
+        return BinaryFraction(numerator, bits)
+
+    @property
+    def is_half(self) -> bool:
+        return 2 * self.numerator == 1 << self.bits
+
+    def __float__(self) -> float:
+        return self.numerator / (1 << self.bits)
+
+
+HALF = BinaryFraction(1, 1)
+
+
+class Random(ABC):
+    """A source of random words and what is made of them."""
+
+    @abstractmethod
+    def words(self, count: int, dtype: type[np.unsignedinteger[Any]]) -> NDArray[Any]:
+        """`count` uniform words of the given unsigned type."""
+
+    @property
+    @abstractmethod
+    def state(self) -> dict[str, Any]:
+        """Everything needed to go on with the same stream; a secret if the stream is."""
+
+    @abstractmethod
+    def spawn(self, count: int) -> list[Random]:
+        """So many new streams, independent of this one and of each other."""
+
+    def coins(self, count: int, probability: BinaryFraction) -> NDArray[np.uint8]:
+        """`count` independent coins that show 1 with exactly this probability."""
+        if probability.is_half:
+            packed = self.words(-(-count // 8), np.uint8)
+            return np.unpackbits(packed, count=count)
+        width = np.uint32 if probability.bits <= 32 else np.uint64
+        return (self.words(count, width) < _threshold(probability, width)).view(np.uint8)
+
+    def binomial(
+        self, trials: int, probability: BinaryFraction, count: int
+    ) -> NDArray[np.int64]:
+        """`count` exact sums of `trials` coins."""
+        if trials == 0 or count == 0:
+            return np.zeros(count, np.int64)
+        if probability.is_half:
+            return self._fair_binomial(trials, count)
+        result = np.empty(count, np.int64)
+        rows = max(1, _BLOCK_BYTES // trials)
+        for start in range(0, count, rows):
+            stop = min(start + rows, count)
+            result[start:stop] = self._coin_sums(trials, probability, stop - start)
+        return result
+
+    def _coin_sums(
+        self, trials: int, probability: BinaryFraction, count: int
+    ) -> NDArray[np.int64]:
+        """Sums of coins, drawn in blocks so that memory does not grow with `trials`."""
+        if count > 1:
+            coins = self.coins(trials * count, probability).reshape(count, trials)
+            return np.asarray(coins.sum(axis=1, dtype=np.int64))
+        blocks = (min(_BLOCK_BYTES, trials - at) for at in range(0, trials, _BLOCK_BYTES))
+        total = sum(int(np.count_nonzero(self.coins(block, probability))) for block in blocks)
+        return np.array([total], np.int64)
+
+    def _fair_binomial(self, trials: int, count: int) -> NDArray[np.int64]:
+        """A batch of fair coins is a popcount."""
+        columns = -(-trials // WORD_BITS)
+        spare = np.uint64(columns * WORD_BITS - trials)
+        rows = max(1, _BLOCK_BYTES // (8 * columns))
+        result = np.empty(count, np.int64)
+        for start in range(0, count, rows):
+            stop = min(start + rows, count)
+            words = self.words((stop - start) * columns, np.uint64).reshape(-1, columns)
+            words[:, -1] >>= spare
+            result[start:stop] = np.bitwise_count(words).sum(axis=1, dtype=np.int64)
+        return result
+
+    def permute(self, array: NDArray[Any]) -> NDArray[Any]:
+        """A copy of `array` in uniformly random order along its first axis."""
+        if array.ndim == 1 and array.dtype == np.uint8 and (array.size == 0 or array.max() < 2):
+            return self.permute_bits(array[np.newaxis])[0]
+        while True:
+            keys = self.words(len(array), np.uint64)
+            order = np.argsort(keys)
+            if not _tied(keys[np.newaxis, order]).any():
+                return array[order]
+
+    def permute_bits(self, rows: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        """Every row of one-bit messages in a uniformly random order of its own.
+
+        Sorting distinct random keys is a uniform permutation, and a bit rides in the lowest bit
+        of its key, so a plain sort does it. A tie between two keys would order them by their
+        bits: rows with a tie are drawn again.
+        """
+        width = np.uint32 if rows.shape[1] <= _SHORT_ROW else np.uint64
+        result = np.empty_like(rows)
+        todo = np.arange(len(rows))
+        while todo.size:
+            keys = self.words(todo.size * rows.shape[1], width).reshape(todo.size, -1)
+            keys = np.sort((keys << width(1)) | rows[todo], axis=1)
+            result[todo] = keys & width(1)
+            todo = todo[_tied(keys >> width(1))]
+        return result
+
+
+def _threshold(probability: BinaryFraction, width: type[np.unsignedinteger[Any]]) -> Any:
+    return width(probability.numerator << (8 * np.dtype(width).itemsize - probability.bits))
+
+
+def _tied(ordered: NDArray[Any]) -> NDArray[np.bool_]:
+    return np.asarray((ordered[:, 1:] == ordered[:, :-1]).any(axis=1))
+
+
+_live_streams: weakref.WeakSet[SecureRandom] = weakref.WeakSet()
+
+
+class SecureRandom(Random):
+    """An AES-256-CTR stream keyed by the operating system.
+
+    A forked child draws a new key: two processes never share a stream.
+
+    >>> SecureRandom().coins(3, HALF).shape
+    (3,)
+    """
+
+    def __init__(self) -> None:
+        self._start(secrets.token_bytes(32), 0)
+        _live_streams.add(self)
+
+    def _start(self, key: bytes, used: int) -> None:
+        self._key = key
+        self._used = used
+        cipher = Cipher(algorithms.AES256(key), modes.CTR(bytes(16)))
+        self._stream: CipherContext = cipher.encryptor()
+        for start in range(0, used, _BLOCK_BYTES):
+            self._stream.update(bytes(min(_BLOCK_BYTES, used - start)))
+
+    def words(self, count: int, dtype: type[np.unsignedinteger[Any]]) -> NDArray[Any]:
+        length = count * np.dtype(dtype).itemsize
+        self._used += length
+        buffer = bytearray(length + 15)
+        self._stream.update_into(bytes(length), buffer)
+        return np.frombuffer(buffer, dtype, count)
+
+    def spawn(self, count: int) -> list[Random]:
+        return [SecureRandom() for _ in range(count)]
+
+    @property
+    def state(self) -> dict[str, Any]:
+        return {"kind": "secure", "key": self._key.hex(), "used": self._used}
+
+
+def _rekey_after_fork() -> None:
+    for stream in list(_live_streams):
+        stream._start(secrets.token_bytes(32), 0)
+
+
+os.register_at_fork(after_in_child=_rekey_after_fork)
+
+
+class SeededRandom(Random):
+    """A reproducible stream, for simulation only: anyone who knows the seed sees the values."""
+
+    def __init__(self, seed: int | np.random.Generator) -> None:
+        if not isinstance(seed, np.random.Generator):
+            seed = np.random.default_rng(errors.whole("seed", seed, least=0))
+        self.generator = seed
+
+    def words(self, count: int, dtype: type[np.unsignedinteger[Any]]) -> NDArray[Any]:
+        size = np.dtype(dtype).itemsize
+        words: NDArray[np.uint64] = np.asarray(
+            self.generator.bit_generator.random_raw(-(-count * size // 8)), np.uint64
+        )
+        return words.view(dtype)[:count]
+
+    def binomial(
+        self, trials: int, probability: BinaryFraction, count: int
+    ) -> NDArray[np.int64]:
+        return self.generator.binomial(trials, float(probability), count).astype(np.int64)
+
+    def spawn(self, count: int) -> list[Random]:
+        return [SeededRandom(generator) for generator in self.generator.spawn(count)]
+
+    @property
+    def state(self) -> dict[str, Any]:
+        return {"kind": "seeded", "generator": self.generator.bit_generator.state}
+
+
+def secure_random() -> SecureRandom:
+    """Randomness for real values: never seeded, never repeated."""
+    return SecureRandom()
+
+
+def seeded_random(seed: int) -> SeededRandom:
+    """Randomness for simulations: the same seed gives the same run."""
+    return SeededRandom(seed)
+
+
+def restored_random(state: dict[str, Any]) -> Random:
+    """The stream that `state` was taken from, at the same place."""
+    if state["kind"] == "secure":
+        secure = SecureRandom()
+        secure._start(bytes.fromhex(state["key"]), state["used"])
+        return secure
+    seeded = SeededRandom(0)
+    seeded.generator.bit_generator.state = state["generator"]
+    return seeded

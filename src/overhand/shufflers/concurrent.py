@@ -1,0 +1,59 @@
+"""Algorithm 1: k shufflers that work at the same time, under any server."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from overhand import errors
+from overhand.errors import ProtocolViolation
+from overhand.model import Shuffled, ShuffleMechanism
+from overhand.randomness import Random
+from overhand.shufflers.shuffler import Shuffler
+
+
+class Server(Protocol):
+    """What the server of Algorithm 1 decides: from shuffled batches alone, never from values."""
+
+    def activate(self, t: int, idle: frozenset[int]) -> Mapping[int, ShuffleMechanism]:
+        """Mechanisms for some of the idle shufflers, before user `t` arrives (step 1)."""
+
+    def receive(self, t: int, shuffler: int, shuffled: Shuffled) -> None:
+        """A batch that became full with user `t` (step 3)."""
+
+
+class ConcurrentShufflers:
+    """The concurrent shuffle model: users on one side, a server on the other.
+
+    The server may choose every mechanism and size from what earlier batches showed it. At most
+    `shufflers` batches hold any one user, whatever the server chooses.
+    """
+
+    def __init__(self, shufflers: int, server: Server, random: Random) -> None:
+        count = errors.whole("shufflers", shufflers, least=1)
+        self._shufflers = tuple(Shuffler() for _ in range(count))
+        self._server = server
+        self._random = random
+        self.t = 0
+
+    @property
+    def idle(self) -> frozenset[int]:
+        """The shufflers that hold no batch, counted from 0."""
+        return frozenset(i for i, s in enumerate(self._shufflers) if not s.is_active)
+
+    def update(self, value: Any) -> None:
+        """One user arrives: steps 1 to 3. The server's estimate is step 4."""
+        idle = self.idle
+        for index, mechanism in self._server.activate(self.t + 1, idle).items():
+            if index not in idle:
+                raise ProtocolViolation(f"shuffler {index} is not one of the idle {sorted(idle)}")
+            self._shufflers[index].activate(mechanism)
+        active = [s for s in self._shufflers if s.is_active]
+        # Encode for every batch before sending to any: a bad value leaves all of them untouched.
+        encodings = [s.mechanism.encode_many([value], self._random) for s in active]
+        self.t += 1
+        for shuffler, messages in zip(active, encodings, strict=True):
+            shuffler.send(self.t, messages)
+        for index, shuffler in enumerate(self._shufflers):
+            if shuffler.is_full:
+                self._server.receive(self.t, index, shuffler.release(self._random))

@@ -1,0 +1,31 @@
+"""Sums of consecutive blocks of bits, without a pass over single users."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+_WORD = 64
+
+
+def prefix_sums(bits: NDArray[np.uint8], places: NDArray[np.int64]) -> NDArray[np.int64]:
+    """How many of the bits before each place are set.
+
+    Bits are packed into words, words are counted, and only the words' counts are summed up: a
+    sixty-fourth of the work of a running sum over users.
+    """
+    packed = np.packbits(bits, bitorder="little")
+    words = np.zeros(len(bits) // _WORD + 1, np.uint64)
+    words.view(np.uint8)[: len(packed)] = packed
+    before = np.zeros(len(words), np.int64)
+    np.cumsum(np.bitwise_count(words[:-1]), dtype=np.int64, out=before[1:])
+    word, bit = places // _WORD, (places % _WORD).astype(np.uint64)
+    inside = words[word] & ((np.uint64(1) << bit) - np.uint64(1))
+    return before[word] + np.bitwise_count(inside)
+
+
+def block_sums(bits: NDArray[np.uint8], size: int) -> NDArray[np.int64]:
+    """The sums of consecutive blocks; the bits must be whole blocks."""
+    if size >= _WORD // 4 and len(bits) > 64 * size:
+        return np.diff(prefix_sums(bits, np.arange(0, len(bits) + 1, size)))
+    return np.asarray(bits.reshape(-1, size).sum(axis=1, dtype=np.int64))

@@ -1,0 +1,174 @@
+"""The server of Algorithms 2 and 3 as a pure state machine."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from overhand import errors
+from overhand.errors import ProtocolViolation
+from overhand.model import Estimate, Node, Shuffled
+from overhand.plan import Plan
+from overhand.summation.schedule import Schedule
+
+Floats = NDArray[np.float64]
+
+
+class SumServer:
+    """Takes shuffled batches in the order in which they become full, answers with estimates.
+
+    It keeps one sum and one count per level: those of the cover. (Siblings whose parent is full
+    are replaced by it, Section 3.1.) With `archive`, it also keeps every node's estimate, which
+    is what the sum of a range needs.
+    """
+
+    def __init__(self, plan: Plan, *, archive: bool = False) -> None:
+        self.plan = plan
+        self.covered = 0
+        self.schedule = Schedule(plan.tree)
+        self._sums = [0.0] * plan.tree.levels
+        self._counts = [0] * plan.tree.levels
+        self._due: list[Node] = []
+        self._archive = Archive(plan) if archive else None
+
+    def receive(self, node: Node, shuffled: Shuffled) -> None:
+        """A batch that became full (Algorithm 2, step 4)."""
+        self.receive_sum(node, self.plan.mechanism(node).analyze(shuffled))
+
+    def receive_sum(self, node: Node, value: float) -> None:
+        """The analyzed sum of a batch that became full."""
+        if node.level == 1:
+            self.archive_blocks(np.array([value]))
+            self.receive_blocks(node.start, 1, value)
+            return
+        if not self._due or self._due[0] != node:
+            raise ProtocolViolation(f"{node} received where {self._expected()} was due")
+        del self._due[0]
+        index = node.level - 1
+        own = self.plan.combination.own_weights[index]
+        if own < 1.0:
+            value = own * value + (1 - own) * self._sums[index - 1]
+        for below in range(index):
+            self._sums[below], self._counts[below] = 0.0, 0
+        self._sums[index] += value
+        self._counts[index] += 1
+        if self._archive is not None:
+            self._archive.keep(node, value)
+
+    def receive_blocks(self, start: int, blocks: int, total: float) -> list[Node]:
+        """The sum of consecutive lowest batches; returns the nodes that close with the last."""
+        stop = start + blocks * self.plan.tree.lowest
+        if self._due or start != self.covered or stop > max(self.schedule.boundary, start):
+            raise ProtocolViolation(
+                f"lowest batches {start} .. {stop} received where {self._expected()} was due"
+            )
+        self.covered = stop
+        self._sums[0] += total
+        self._counts[0] += blocks
+        if stop == self.schedule.boundary:
+            self._due = self.schedule.close()
+        return list(self._due)
+
+    def archive_blocks(self, values: Floats) -> None:
+        """Keep the single sums of the next lowest batches, if there is an archive."""
+        if self._archive is not None:
+            self._archive.keep_blocks(values)
+
+    def _expected(self) -> Node:
+        lowest = self.plan.tree.lowest
+        return self._due[0] if self._due else Node(1, self.covered, self.covered + lowest)
+
+    def estimate(self, t: int) -> Estimate:
+        """The sum over V*_t, and what is said of the users no full batch holds yet."""
+        t = errors.whole("t", t, least=0, most=self.plan.horizon)
+        pending = t - self.covered
+        if self._due or not 0 <= pending < self.plan.tree.lowest:
+            raise ProtocolViolation(f"no estimate at t={t}: the next batch due is {self._expected()}")
+        variances = self.plan.combination.variances
+        variance = sum(count * v for count, v in zip(self._counts, variances, strict=True))
+        return _imputed(self.plan, t, math.fsum(self._sums), variance, pending)
+
+    def between(self, start: int, stop: int) -> Estimate:
+        """The sum of the users at places start .. stop - 1, from the fewest batches."""
+        if self._archive is None:
+            raise errors.InvalidValue("sums of a range need a server with archive=True")
+        start = errors.whole("start", start, least=0)
+        stop = errors.whole("stop", stop, least=start)
+        if stop > self.covered + self.plan.tree.lowest - 1:
+            raise errors.InvalidValue(f"stop={stop} is beyond the {self.covered} users counted")
+        last = min(stop, self.covered)
+        nodes = list(self.plan.tree.cover(min(start, last), last))
+        value = math.fsum(self._archive.value(node) for node in nodes)
+        variances = self.plan.combination.variances
+        variance = math.fsum(variances[node.level - 1] for node in nodes)
+        uncovered = stop - start - sum(node.size for node in nodes)
+        return _imputed(self.plan, stop, value, variance, uncovered)
+
+    @property
+    def state(self) -> dict[str, Any]:
+        """Everything needed to go on, ready for JSON: nothing here is private."""
+        return {
+            "covered": self.covered,
+            "sums": self._sums,
+            "counts": self._counts,
+            "archive": None if self._archive is None else self._archive.state,
+        }
+
+    @classmethod
+    def restored(cls, plan: Plan, state: dict[str, Any]) -> SumServer:
+        """The server that `state` was taken from."""
+        server = cls(plan)
+        server.covered = state["covered"]
+        server.schedule = Schedule(plan.tree, server.covered)
+        server._sums, server._counts = list(state["sums"]), list(state["counts"])
+        if state["archive"] is not None:
+            server._archive = Archive.restored(plan, state["archive"])
+        return server
+
+
+class Archive:
+    """The estimates of all nodes so far: public, and small beside the users they came from."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._lowest = plan.tree.lowest
+        self._blocks = np.empty(64)
+        self._used = 0
+        self._above: list[dict[int, float]] = [{} for _ in range(plan.tree.levels - 1)]
+
+    def keep_blocks(self, values: Floats) -> None:
+        needed = self._used + len(values)
+        if needed > len(self._blocks):
+            grown = np.empty(max(needed, 2 * len(self._blocks)))
+            grown[: self._used] = self._blocks[: self._used]
+            self._blocks = grown
+        self._blocks[self._used : needed] = values
+        self._used = needed
+
+    def keep(self, node: Node, value: float) -> None:
+        self._above[node.level - 2][node.start] = value
+
+    def value(self, node: Node) -> float:
+        if node.level == 1:
+            return float(self._blocks[node.start // self._lowest])
+        return self._above[node.level - 2][node.start]
+
+    @property
+    def state(self) -> dict[str, Any]:
+        above = [list(map(list, level.items())) for level in self._above]
+        return {"blocks": self._blocks[: self._used].tolist(), "above": above}
+
+    @classmethod
+    def restored(cls, plan: Plan, state: dict[str, Any]) -> Archive:
+        archive = cls(plan)
+        archive.keep_blocks(np.array(state["blocks"], np.float64))
+        archive._above = [{int(k): float(v) for k, v in level} for level in state["above"]]
+        return archive
+
+
+def _imputed(plan: Plan, t: int, value: float, variance: float, pending: int) -> Estimate:
+    """Add half of the pending users, or, to hold the last estimate, none of them."""
+    slack = plan.pending_weight * pending
+    return Estimate(t, value if plan.hold else value + slack, math.sqrt(variance), slack)

@@ -1,0 +1,32 @@
+"""The tree as a server of Algorithm 1: which mechanism each shuffler runs next."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from overhand.model import Estimate, Node, Shuffled, ShuffleMechanism
+from overhand.plan import Plan
+from overhand.summation.server import SumServer
+
+
+class TreeServer:
+    """Algorithms 2 and 3 for `ConcurrentShufflers`: one shuffler to a level of the tree."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self._sums = SumServer(plan)
+        self._running: dict[int, Node] = {}
+
+    def activate(self, t: int, idle: frozenset[int]) -> Mapping[int, ShuffleMechanism]:
+        """Step 1: a mechanism for every node of which user `t` is the first."""
+        opening = [node for node in self.plan.tree.joins(t) if node.start == t - 1]
+        self._running.update({node.level - 1: node for node in opening})
+        return {node.level - 1: self.plan.mechanism(node) for node in opening}
+
+    def receive(self, t: int, shuffler: int, shuffled: Shuffled) -> None:
+        """Step 4: shufflers are asked from the lowest level on, so children come first."""
+        self._sums.receive(self._running.pop(shuffler), shuffled)
+
+    def estimate(self, t: int) -> Estimate:
+        """Step 5."""
+        return self._sums.estimate(t)

@@ -1,0 +1,212 @@
+"""The path tree: as many blocks as k shufflers and m noise terms can serve."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from overhand import errors
+from overhand.model import Node
+from overhand.trees.tree import Counts, Tree
+
+
+@dataclass(frozen=True)
+class PathTree(Tree):
+    """T(levels, terms) over blocks of `block` users.
+
+    T(k, m) is one block if k = 0 or m = 0; else it is a node over T(k - 1, m), followed by
+    T(k, m - 1). It has C(k + m, k) blocks, no block is in more than k nodes, and after any block
+    the cover has at most m nodes: the left siblings on the path. A regular tree of the same
+    levels and terms serves fewer blocks.
+
+    The last block of every T(k, m) is in fewer nodes than its neighbours; it uses the spare
+    participation for a lowest node of its own, so every block is one.
+
+    A place is found by the number y of blocks from it to the end of T(k, m): it is in the node
+    over T(k - 1, j) for the least j with C(k + j, k) >= y, and has y - C(k + j - 1, k) blocks to
+    the end of that node. (This is the combinatorial number system.)
+
+    >>> tree = PathTree(horizon=10, levels=2, terms=3, block=1)
+    >>> [[(n.start, n.stop) for n in tree.cover(t)] for t in (3, 6, 8, 9)]
+    [[(0, 1), (1, 2), (2, 3)], [(0, 4), (4, 5), (5, 6)], [(0, 4), (4, 7), (7, 8)], [(0, 4), (4, 7), (7, 9)]]
+    """
+
+    horizon: int
+    levels: int
+    terms: int
+    block: int
+
+    def __post_init__(self) -> None:
+        errors.whole("horizon", self.horizon, least=1)
+        errors.whole("levels", self.levels, least=1)
+        errors.whole("terms", self.terms, least=1)
+        errors.whole("block", self.block, least=1, most=self.horizon)
+        capacity = self.block * math.comb(self.levels + self.terms, self.levels)
+        if self.horizon > capacity:
+            raise errors.InvalidValue(
+                f"{self.levels} levels and {self.terms} terms over blocks of {self.block} serve "
+                f"{capacity} users, not {self.horizon}"
+            )
+
+    @property
+    def lowest(self) -> int:  # type: ignore[override]
+        return self.block
+
+    @cached_property
+    def _rows(self) -> list[list[int]]:
+        """_rows[l][j] = C(l + j, l), the blocks of T(l, j)."""
+        return [
+            [math.comb(level + j, level) for j in range(self.terms + 1)]
+            for level in range(self.levels + 1)
+        ]
+
+    @cached_property
+    def _reach(self) -> list[Counts]:
+        """The same as arrays."""
+        return [np.array(row, np.int64) for row in self._rows]
+
+    def sizes(self, level: int) -> tuple[int, ...]:
+        if level == 1:
+            return (self.block,)
+        # The first T(level, terms) shows every j, largest first; node j is full after
+        # C(level + terms, level) - C(level + j - 1, level) blocks.
+        reach, inside = self._reach[level], self._reach[level - 1]
+        full = reach[-1] - reach[:-1] <= self.blocks
+        return tuple(self.block * int(blocks) for blocks in inside[1:][full])
+
+    def nodes_above(self, place: int) -> list[Node]:
+        block = place // self.block
+        left = self._rows[self.levels][-1] - block
+        nodes: list[Node] = []
+        for level in range(self.levels, 1, -1):
+            reach = self._rows[level]
+            j = bisect_left(reach, left)
+            if j == 0:
+                break
+            start = block - (reach[j] - left)
+            stop = self.block * (start + self._rows[level - 1][j])
+            if stop <= self.horizon:
+                nodes.append(Node(level, start * self.block, stop))
+            left -= reach[j - 1]
+        return nodes[::-1]
+
+    def _paths(self, blocks: Counts) -> list[Counts]:
+        """For every level, the j of the node over T(level - 1, j) that the next block is in."""
+        left = self._reach[self.levels][-1] - blocks
+        paths: list[Counts] = []
+        for level in range(self.levels, 0, -1):
+            reach = self._reach[level]
+            j = np.searchsorted(reach, left).astype(np.int64)
+            left = np.where(j > 0, left - reach[j - 1], left)
+            paths.append(j)
+        return paths[::-1]
+
+    def in_cover(self, blocks: Counts) -> list[Counts]:
+        paths = self._paths(blocks)
+        above = [*paths[1:], np.full_like(blocks, self.terms)]
+        counts = [up - own for own, up in zip(paths, above, strict=True)]
+        # Only once all is done does the last block count for itself.
+        counts[0] = counts[0] + (blocks == self._reach[self.levels][-1])
+        return counts
+
+    def closed(self, blocks: Counts) -> list[Counts]:
+        paths = [*self._paths(blocks), np.full_like(blocks, self.terms)]
+        totals: list[Counts] = [blocks]
+        for level in range(2, self.levels + 1):
+            full = np.zeros_like(blocks)
+            for over in range(level, self.levels + 1):
+                # T(over - 1, j) holds C(over - 1 - level + j, over - level) nodes of the level.
+                inside = np.array(
+                    [math.comb(over - level + j, over - level + 1) for j in range(self.terms + 1)],
+                    np.int64,
+                )
+                full = full + inside[paths[over]] - inside[paths[over - 1]]
+            totals.append(full)
+        return totals
+
+    def closing_sizes(self, level: int, blocks: Counts) -> Counts:
+        if level == 1:
+            return np.full(len(blocks), self.block, np.int64)
+        before, after = self.closed(blocks - 1)[level - 1], self.closed(blocks)[level - 1]
+        j = self._paths(blocks - 1)[level - 1][after > before]
+        return self.block * self._reach[level - 1][j]
+
+    def mean_cover(self) -> NDArray[np.float64]:
+        # Boundary x counts for all t with t // block = x: `block` times but at the two ends.
+        tail = self.horizon - self.blocks * self.block + 1
+        last = [int(c[0]) for c in self.in_cover(np.array([self.blocks]))]
+        sums = [self._cover_sum(self.levels, self.terms, level, self.blocks)
+                for level in range(1, self.levels + 1)]
+        return np.array(
+            [(self.block * s + tail * e) / self.horizon for s, e in zip(sums, last, strict=True)]
+        )
+
+    def _cover_sum(self, over: int, terms: int, level: int, blocks: int) -> int:
+        """Nodes of a level in the covers within T(over, terms), summed over its first blocks.
+
+        Over all of T(k, m) the sum is C(k + m, k + 1), the same for every level.
+        """
+        if blocks >= math.comb(over + terms, over):
+            return math.comb(over + terms, over + 1)
+        total = 0
+        for done, j in enumerate(range(terms, 0, -1)):
+            inside = min(blocks, math.comb(over - 1 + j, over - 1))
+            if over == level:
+                total += done * inside
+            else:
+                total += self._cover_sum(over - 1, j, level, inside)
+            blocks -= inside
+            if blocks == 0:
+                return total
+        return total + (terms * blocks if over == level else 0)
+
+    def heaviest_cover(self, weights: Sequence[float]) -> float:
+        heaviest = self._heaviest(self.levels, self.terms, weights, self.blocks)
+        if self.blocks == self._reach[self.levels][-1]:
+            heaviest = max(heaviest, self.terms * weights[-1] + weights[0])
+        return heaviest
+
+    def _heaviest(self, over: int, terms: int, weights: Sequence[float], blocks: int) -> float:
+        """The heaviest cover within T(over, terms) after at most so many of its blocks."""
+        if blocks == 0 or over == 0 or terms == 0:
+            return 0.0
+        heaviest, done = 0.0, 0
+        for j in range(terms, 0, -1):
+            size = math.comb(over - 1 + j, over - 1)
+            if blocks < size:
+                inside = self._heaviest(over - 1, j, weights, blocks)
+                return max(heaviest, done * weights[over - 1] + inside)
+            # Before its last block, T(over - 1, j) shows j terms of any one of its levels.
+            inside = j * max(weights[: over - 1], default=0.0)
+            heaviest = max(heaviest, done * weights[over - 1] + inside)
+            blocks, done = blocks - size, done + 1
+            heaviest = max(heaviest, done * weights[over - 1])
+        return heaviest
+
+    def description(self) -> dict[str, Any]:
+        return {"kind": "path", "levels": self.levels, "terms": self.terms, "block": self.block}
+
+
+def terms_for(blocks: int, levels: int) -> int:
+    """The fewest terms with which so many levels serve so many blocks.
+
+    >>> terms_for(blocks=1000, levels=2)
+    44
+    """
+    low, high = 1, 1
+    while math.comb(levels + high, levels) < blocks:
+        low, high = high, 2 * high
+    while low < high:
+        middle = (low + high) // 2
+        if math.comb(levels + middle, levels) < blocks:
+            low = middle + 1
+        else:
+            high = middle
+    return low

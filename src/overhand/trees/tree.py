@@ -1,0 +1,112 @@
+"""What every tree answers, by integer arithmetic: no tree is ever built."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from overhand import errors
+from overhand.model import Node
+
+Counts = NDArray[np.int64]
+
+
+class Tree(ABC):
+    """A family of batches in which any two are nested or disjoint, one shuffler to a level.
+
+    Level 1 is the lowest: consecutive batches of `lowest` users, called blocks. Users are
+    counted from 1 (`t`), places from 0. A batch that would outlast the horizon does not exist.
+    """
+
+    horizon: int
+    levels: int
+    lowest: int
+
+    @abstractmethod
+    def sizes(self, level: int) -> tuple[int, ...]:
+        """The distinct batch sizes of a level, ascending."""
+
+    @abstractmethod
+    def nodes_above(self, place: int) -> list[Node]:
+        """The nodes above the lowest level that hold this place, lowest first."""
+
+    @abstractmethod
+    def in_cover(self, blocks: Counts) -> list[Counts]:
+        """For every level, how many of its nodes are in the cover after so many blocks."""
+
+    @abstractmethod
+    def closed(self, blocks: Counts) -> list[Counts]:
+        """For every level, how many of its nodes are full after so many blocks."""
+
+    @abstractmethod
+    def closing_sizes(self, level: int, blocks: Counts) -> Counts:
+        """Sizes of the nodes of a level that become full with these blocks, in that order."""
+
+    @abstractmethod
+    def mean_cover(self) -> NDArray[np.float64]:
+        """For every level, its number of nodes in cover(t), averaged over t = 1 .. horizon."""
+
+    @abstractmethod
+    def heaviest_cover(self, weights: Sequence[float]) -> float:
+        """The largest total weight of a cover(t), a node of level l weighing weights[l - 1]."""
+
+    @abstractmethod
+    def description(self) -> dict[str, Any]:
+        """The parameters, ready for JSON."""
+
+    def nodes_of(self, place: int) -> list[Node]:
+        """All nodes that hold this place, lowest first."""
+        start = place // self.lowest * self.lowest
+        if start + self.lowest > self.horizon:
+            return []
+        return [Node(1, start, start + self.lowest), *self.nodes_above(place)]
+
+    def joins(self, t: int) -> list[Node]:
+        """The nodes that user `t` sends to, lowest first: at most one of every level."""
+        t = errors.whole("t", t, least=1, most=self.horizon)
+        return self.nodes_of(t - 1)
+
+    def closes(self, t: int) -> list[Node]:
+        """The nodes that are full once user `t` has sent, lowest first."""
+        return [node for node in self.joins(t) if node.stop == t]
+
+    def cover(self, start: int, stop: int | None = None) -> Iterator[Node]:
+        """The fewest full batches that partition a range as far as blocks can.
+
+        `cover(t)` is V*_t of Definition 3.1: the batches whose sums are added at time t.
+        `cover(start, stop)` covers the users at places start .. stop - 1; up to `lowest` - 1
+        users at either end are in no batch of the range and stay uncovered.
+        """
+        if stop is None:
+            start, stop = 0, start
+        start = errors.whole("start", start, least=0, most=self.horizon)
+        stop = errors.whole("stop", stop, least=start, most=self.horizon)
+        place = -(-start // self.lowest) * self.lowest
+        while place + self.lowest <= stop:
+            fitting = [n for n in self.nodes_of(place) if n.start == place and n.stop <= stop]
+            yield fitting[-1]
+            place = fitting[-1].stop
+
+    def mean_pending_square(self) -> float:
+        """Mean over t of the squared number of users that no full block holds."""
+        full, rest = divmod(self.horizon + 1, self.lowest)  # t = 0 .. horizon; t = 0 adds 0
+        return (full * _square_sum(self.lowest) + _square_sum(rest)) / self.horizon
+
+    @property
+    def most_pending(self) -> int:
+        """The largest number of users that no full block holds."""
+        return min(self.lowest - 1, self.horizon)
+
+    @property
+    def blocks(self) -> int:
+        """How many blocks become full."""
+        return self.horizon // self.lowest
+
+
+def _square_sum(below: int) -> int:
+    """0^2 + 1^2 + ... + (below - 1)^2."""
+    return (below - 1) * below * (2 * below - 1) // 6 if below > 0 else 0
