@@ -21,6 +21,7 @@ from overhand import errors
 
 WORD_BITS = 64
 _SIGNIFICANT_BITS = 32
+_MANY_TRIALS = 1 << 14  # from here on counting bit by bit is cheaper than coin by coin
 _SHORT_ROW = 4096  # up to here two of the 31-bit keys of a row rarely tie
 _BLOCK_BYTES = 1 << 18  # bytes drawn from the stream at once: fits the second-level cache
 
@@ -101,23 +102,36 @@ class Random(ABC):
             return np.zeros(count, np.int64)
         if probability.is_half:
             return self._fair_binomial(trials, count)
+        if trials > _MANY_TRIALS:
+            return np.array([self._halved_binomial(trials, probability) for _ in range(count)])
         result = np.empty(count, np.int64)
         rows = max(1, _BLOCK_BYTES // trials)
         for start in range(0, count, rows):
             stop = min(start + rows, count)
-            result[start:stop] = self._coin_sums(trials, probability, stop - start)
+            coins = self.coins(trials * (stop - start), probability).reshape(-1, trials)
+            result[start:stop] = np.count_nonzero(coins, axis=1)
         return result
 
-    def _coin_sums(
-        self, trials: int, probability: BinaryFraction, count: int
-    ) -> NDArray[np.int64]:
-        """Sums of coins, drawn in blocks so that memory does not grow with `trials`."""
-        if count > 1:
-            coins = self.coins(trials * count, probability).reshape(count, trials)
-            return np.asarray(coins.sum(axis=1, dtype=np.int64))
-        blocks = (min(_BLOCK_BYTES, trials - at) for at in range(0, trials, _BLOCK_BYTES))
-        total = sum(int(np.count_nonzero(self.coins(block, probability))) for block in blocks)
-        return np.array([total], np.int64)
+    def _halved_binomial(self, trials: int, probability: BinaryFraction) -> int:
+        """Compare all words with the fraction at once, from the highest bit down.
+
+        A word is below the fraction if at the first bit in which they differ it has the 0. Each
+        bit settles half of the words that are still equal, so two fair bits a coin are enough.
+        """
+        total, equal = 0, trials
+        for place in range(probability.bits - 1, -1, -1):
+            if equal == 0:
+                break
+            ones = self._fair_count(equal)
+            if probability.numerator >> place & 1:
+                total, equal = total + equal - ones, ones
+            else:
+                equal -= ones
+        return total
+
+    def _fair_count(self, trials: int) -> int:
+        packed = self.words(-(-trials // 8), np.uint8)
+        return (int.from_bytes(packed.tobytes(), "little") >> (-trials % 8)).bit_count()
 
     def _fair_binomial(self, trials: int, count: int) -> NDArray[np.int64]:
         """A batch of fair coins is a popcount."""

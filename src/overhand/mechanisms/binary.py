@@ -119,10 +119,14 @@ class BinarySum:
 
     def analyze(self, shuffled: Shuffled) -> float:
         """The number of ones less the coins' mean: unbiased for every input."""
+        return float(self.analyze_many(shuffled[np.newaxis])[0])
+
+    def analyze_many(self, batches: NDArray[np.uint8]) -> NDArray[np.float64]:
+        """The same for many shuffled batches, one to a row."""
         expected = self.size * self.messages_per_user
-        if len(shuffled) != expected:
-            raise errors.InvalidValue(f"{len(shuffled)} messages in a batch that has {expected}")
-        return int(np.count_nonzero(shuffled)) - self.noise().mean
+        if batches.shape[1] != expected:
+            raise errors.InvalidValue(f"{batches.shape[1]} messages in a batch that has {expected}")
+        return np.count_nonzero(batches, axis=1) - self.noise().mean
 
     def draw_noise(self, random: Random, batches: int) -> NDArray[np.float64]:
         """The analyzed noise of so many batches: the law of the messages, without them."""

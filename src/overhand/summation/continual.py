@@ -72,18 +72,19 @@ class ContinualSum:
             )
         head = min(len(bits), -self.t % self._lowest)
         stop = len(bits) - (len(bits) - head) % self._lowest
-        self._fill(bits[:head])
+        if head:
+            self._fill(bits[:head])
         if stop > head:
             self._close_blocks(block_sums(bits[head:stop], self._lowest))
-        self._fill(bits[stop:])
+        if stop < len(bits):
+            self._fill(bits[stop:])
 
     def _fill(self, bits: NDArray[np.uint8]) -> None:
         """Users that at most fill up the open block."""
-        if len(bits):
-            self.t += len(bits)
-            self._sum += int(np.count_nonzero(bits))
-            if self.t % self._lowest == 0:
-                self._close_block()
+        self.t += len(bits)
+        self._sum += int(np.count_nonzero(bits))
+        if self.t % self._lowest == 0:
+            self._close_block()
 
     def _close_block(self) -> None:
         noise = self._lowest_stock.take_one(self._streams[0])

@@ -46,7 +46,7 @@ class SumServer:
             return
         if not self._due or self._due[0] != node:
             raise ProtocolViolation(f"{node} received where {self._expected()} was due")
-        del self._due[0]
+        self._due = self._due[1:]
         index = node.level - 1
         own = self.plan.combination.own_weights[index]
         if own < 1.0:
@@ -70,7 +70,7 @@ class SumServer:
         self._counts[0] += blocks
         if stop == self.schedule.boundary:
             self._due = self.schedule.close()
-        return list(self._due)
+        return self._due
 
     def archive_blocks(self, values: Floats) -> None:
         """Keep the single sums of the next lowest batches, if there is an archive."""
@@ -81,6 +81,11 @@ class SumServer:
         lowest = self.plan.tree.lowest
         return self._due[0] if self._due else Node(1, self.covered, self.covered + lowest)
 
+    @property
+    def cover_sum(self) -> float:
+        """The sum over the cover: the estimate without pending users."""
+        return math.fsum(self._sums)
+
     def estimate(self, t: int) -> Estimate:
         """The sum over V*_t, and what is said of the users no full batch holds yet."""
         t = errors.whole("t", t, least=0, most=self.plan.horizon)
@@ -89,7 +94,7 @@ class SumServer:
             raise ProtocolViolation(f"no estimate at t={t}: the next batch due is {self._expected()}")
         variances = self.plan.combination.variances
         variance = sum(count * v for count, v in zip(self._counts, variances, strict=True))
-        return _imputed(self.plan, t, math.fsum(self._sums), variance, pending)
+        return _imputed(self.plan, t, self.cover_sum, variance, pending)
 
     def between(self, start: int, stop: int) -> Estimate:
         """The sum of the users at places start .. stop - 1, from the fewest batches."""

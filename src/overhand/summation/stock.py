@@ -39,7 +39,10 @@ class NoiseStock:
 
     def take_one(self, random: Random) -> float:
         """The noise of the next batch."""
-        return float(self.take(1, random)[0])
+        if self._used == len(self._ready):
+            return self.take(1, random).item()
+        self._used += 1
+        return self._ready.item(self._used - 1)
 
     @property
     def state(self) -> list[Any]:

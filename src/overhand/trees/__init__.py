@@ -2,12 +2,13 @@
 
 from overhand.trees.path import PathTree, terms_for
 from overhand.trees.regular import RegularTree, binary_degrees, published_degrees
-from overhand.trees.tree import Tree
+from overhand.trees.tree import Tree, Walk
 
 __all__ = [
     "PathTree",
     "RegularTree",
     "Tree",
+    "Walk",
     "binary_degrees",
     "published_degrees",
     "terms_for",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from overhand import errors
 from overhand.model import Node
-from overhand.trees.tree import Counts, Tree
+from overhand.trees.tree import Counts, Tree, Walk
 
 
 @dataclass(frozen=True)
@@ -83,8 +83,8 @@ class PathTree(Tree):
 
     def nodes_above(self, place: int) -> list[Node]:
         block = place // self.block
-        left = self._rows[self.levels][-1] - block
         nodes: list[Node] = []
+        left = self._rows[self.levels][-1] - block
         for level in range(self.levels, 1, -1):
             reach = self._rows[level]
             j = bisect_left(reach, left)
@@ -97,11 +97,34 @@ class PathTree(Tree):
             left -= reach[j - 1]
         return nodes[::-1]
 
-    def _paths(self, blocks: Counts) -> list[Counts]:
-        """For every level, the j of the node over T(level - 1, j) that the next block is in."""
-        left = self._reach[self.levels][-1] - blocks
+    def opening(self, place: int) -> list[Node]:
+        block = place // self.block
+        left = self._rows[self.levels][-1] - block
+        for level in range(self.levels, 1, -1):
+            reach = self._rows[level]
+            j = bisect_left(reach, left)
+            if j == 0:
+                return []
+            if reach[j] == left:
+                # T(level, j) starts here, and with it, at once, T(l - 1, j) for all l below.
+                stops = [place + self.block * row[j] for row in self._rows[1:level]]
+                return [
+                    Node(above, place, stop)
+                    for above, stop in enumerate(stops, start=2)
+                    if stop <= self.horizon
+                ]
+            left -= reach[j - 1]
+        return []
+
+    def _paths(self, blocks: Counts, over: int | None = None) -> list[Counts]:
+        """For every level, the j of the node over T(level - 1, j) that the next block is in.
+
+        With `over`, the same for the blocks of T(over, terms) in place of the whole tree.
+        """
+        over = self.levels if over is None else over
+        left = self._reach[over][-1] - blocks
         paths: list[Counts] = []
-        for level in range(self.levels, 0, -1):
+        for level in range(over, 0, -1):
             reach = self._reach[level]
             j = np.searchsorted(reach, left).astype(np.int64)
             left = np.where(j > 0, left - reach[j - 1], left)
@@ -109,34 +132,75 @@ class PathTree(Tree):
         return paths[::-1]
 
     def in_cover(self, blocks: Counts) -> list[Counts]:
-        paths = self._paths(blocks)
-        above = [*paths[1:], np.full_like(blocks, self.terms)]
-        counts = [up - own for own, up in zip(paths, above, strict=True)]
+        counts = self._covering(self._paths(blocks))
         # Only once all is done does the last block count for itself.
         counts[0] = counts[0] + (blocks == self._reach[self.levels][-1])
         return counts
 
     def closed(self, blocks: Counts) -> list[Counts]:
-        paths = [*self._paths(blocks), np.full_like(blocks, self.terms)]
-        totals: list[Counts] = [blocks]
-        for level in range(2, self.levels + 1):
-            full = np.zeros_like(blocks)
-            for over in range(level, self.levels + 1):
-                # T(over - 1, j) holds C(over - 1 - level + j, over - level) nodes of the level.
-                inside = np.array(
-                    [math.comb(over - level + j, over - level + 1) for j in range(self.terms + 1)],
-                    np.int64,
-                )
-                full = full + inside[paths[over]] - inside[paths[over - 1]]
+        return [blocks, *self._closed_above(self._paths(blocks)[1:])]
+
+    def _covering(self, paths: list[Counts]) -> list[Counts]:
+        above = [*paths[1:], np.full_like(paths[0], self.terms)]
+        return [up - own for own, up in zip(paths, above, strict=True)]
+
+    def _closed_above(self, paths: list[Counts]) -> list[Counts]:
+        """How many nodes of the levels 2, 3, ... are full, from the paths at these levels."""
+        totals: list[Counts] = []
+        for skipped in range(len(paths)):
+            full = np.zeros_like(paths[0])
+            for inside in self._inside_steps(paths[skipped:]):
+                full += inside
             totals.append(full)
         return totals
 
-    def closing_sizes(self, level: int, blocks: Counts) -> Counts:
-        if level == 1:
-            return np.full(len(blocks), self.block, np.int64)
-        before, after = self.closed(blocks - 1)[level - 1], self.closed(blocks)[level - 1]
-        j = self._paths(blocks - 1)[level - 1][after > before]
-        return self.block * self._reach[level - 1][j]
+    def _inside_steps(self, paths: list[Counts]) -> Iterator[Counts]:
+        """Nodes of the lowest of these levels in the full nodes of each, those before the path.
+
+        d levels up, T(l, j) for j = b + 1 .. a hold C(d + a, d + 1) - C(d + b, d + 1) of them.
+        """
+        above = [*paths[1:], np.full_like(paths[0], self.terms)]
+        for depth, (own, up) in enumerate(zip(paths, above, strict=True)):
+            inside = np.array(
+                [math.comb(depth + j, depth + 1) for j in range(self.terms + 1)], np.int64
+            )
+            yield inside[up] - inside[own]
+
+    def walk(self, first: int, last: int) -> Walk:
+        if self.levels == 1:
+            return Walk(np.zeros(1, np.int64), [], [], [])
+        # A run is a T(1, j) of j + 1 blocks. Runs follow each other like the blocks of
+        # T(levels - 1, terms): the paths of that tree are those of the levels above the lowest.
+        run, start = self._run_of(first)
+        end, _ = self._run_of(last)
+        paths = self._paths(np.arange(run, end + 1, dtype=np.int64), self.levels - 1)
+        starts = start + np.concatenate([[0], np.cumsum(paths[0][:-1] + 1)])
+        closed = self._closed_above(paths)
+        closing: list[Counts] = []
+        for level, (path, full) in enumerate(zip(paths, closed, strict=True), start=2):
+            closes = full[1:] > full[:-1]
+            closing.append(self.block * self._reach[level - 1][path[:-1][closes]])
+        inside = slice(None) if starts[-1] < last else slice(-1)
+        return Walk(
+            starts[inside],
+            [full[inside] for full in closed],
+            [counts[inside] for counts in self._covering(paths)],
+            closing,
+        )
+
+    def _run_of(self, block: int) -> tuple[int, int]:
+        """The number of the run that holds a block, and the run's first block."""
+        left, above, run = self._rows[self.levels][-1] - block, self.terms, 0
+        if left == 0:
+            return self._rows[self.levels - 1][-1], block
+        for level in range(self.levels, 1, -1):
+            j = bisect_left(self._rows[level], left)
+            run += self._rows[level - 1][above] - self._rows[level - 1][j]
+            if j == 0:
+                return run, block
+            left -= self._rows[level][j - 1]
+            above = j
+        return run, block - (above + 1 - left)
 
     def mean_cover(self) -> NDArray[np.float64]:
         # Boundary x counts for all t with t // block = x: `block` times but at the two ends.

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from overhand import errors
 from overhand.model import Node
-from overhand.trees.tree import Counts, Tree
+from overhand.trees.tree import Counts, Tree, Walk
 
 
 @dataclass(frozen=True)
@@ -71,6 +71,14 @@ class RegularTree(Tree):
             nodes.append(Node(level, start, start + size))
         return nodes
 
+    def opening(self, place: int) -> list[Node]:
+        nodes: list[Node] = []
+        for level, size in enumerate(self._sizes[1:], start=2):
+            if place % size or place + size > self.horizon:
+                break
+            nodes.append(Node(level, place, place + size))
+        return nodes
+
     def closed(self, blocks: Counts) -> list[Counts]:
         return [blocks // (size // self.lowest) for size in self._sizes]
 
@@ -79,10 +87,17 @@ class RegularTree(Tree):
         below = [own - degree * up for own, degree, up in zip(full, self.degrees[1:], full[1:])]
         return [*below, full[-1]]
 
-    def closing_sizes(self, level: int, blocks: Counts) -> Counts:
-        size = self._sizes[level - 1]
-        closing = np.count_nonzero(blocks % (size // self.lowest) == 0)
-        return np.full(closing, size, np.int64)
+    def walk(self, first: int, last: int) -> Walk:
+        length = self.degrees[1] if self.levels > 1 else last + 1
+        starts = np.arange(first // length * length, last, length, dtype=np.int64)
+        per_node = [size // self.lowest for size in self._sizes[1:]]
+        counts = [last // blocks - first // blocks for blocks in per_node]
+        return Walk(
+            starts,
+            self.closed(starts)[1:],
+            self.in_cover(starts)[1:],
+            [np.full(n, size, np.int64) for n, size in zip(counts, self._sizes[1:], strict=True)],
+        )
 
     def mean_cover(self) -> NDArray[np.float64]:
         full = [_floor_sum(self.horizon, size) / self.horizon for size in self._sizes]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +13,23 @@ from overhand import errors
 from overhand.model import Node
 
 Counts = NDArray[np.int64]
+
+
+class Walk(NamedTuple):
+    """The levels above the lowest, along a stretch of blocks.
+
+    Their part of the cover changes only from run to run; within a run the cover gains a lowest
+    node with every block. All lists start at level 2.
+    """
+
+    starts: Counts
+    """First blocks of the runs, the first of them holding the first block of the stretch."""
+    closed: list[Counts]
+    """How many nodes are full where a run starts."""
+    covering: list[Counts]
+    """How many of the last of these are in the cover."""
+    closing: list[Counts]
+    """Sizes of the nodes that become full after the stretch's start, up to its end."""
 
 
 class Tree(ABC):
@@ -35,6 +52,10 @@ class Tree(ABC):
         """The nodes above the lowest level that hold this place, lowest first."""
 
     @abstractmethod
+    def opening(self, place: int) -> list[Node]:
+        """The nodes above the lowest level that start at this place, lowest first."""
+
+    @abstractmethod
     def in_cover(self, blocks: Counts) -> list[Counts]:
         """For every level, how many of its nodes are in the cover after so many blocks."""
 
@@ -43,8 +64,8 @@ class Tree(ABC):
         """For every level, how many of its nodes are full after so many blocks."""
 
     @abstractmethod
-    def closing_sizes(self, level: int, blocks: Counts) -> Counts:
-        """Sizes of the nodes of a level that become full with these blocks, in that order."""
+    def walk(self, first: int, last: int) -> Walk:
+        """What happens above the lowest level between the block boundaries `first` and `last`."""
 
     @abstractmethod
     def mean_cover(self) -> NDArray[np.float64]:
@@ -87,9 +108,12 @@ class Tree(ABC):
         stop = errors.whole("stop", stop, least=start, most=self.horizon)
         place = -(-start // self.lowest) * self.lowest
         while place + self.lowest <= stop:
-            fitting = [n for n in self.nodes_of(place) if n.start == place and n.stop <= stop]
-            yield fitting[-1]
-            place = fitting[-1].stop
+            node = Node(1, place, place + self.lowest)
+            for above in self.opening(place):
+                if above.stop <= stop:
+                    node = above
+            yield node
+            place = node.stop
 
     def mean_pending_square(self) -> float:
         """Mean over t of the squared number of users that no full block holds."""

@@ -1,0 +1,170 @@
+"""The `counts` engine: the noise of a node is drawn once, and estimates are filled in by array."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+from numpy.typing import NDArray
+
+from overhand.mechanisms import BinarySum
+from overhand.plan import Plan
+from overhand.randomness import Random
+from overhand.simulation.alias import AliasTable
+from overhand.summation.blocks import prefix_sums
+from overhand.trees import RegularTree, Walk
+
+Floats = NDArray[np.float64]
+Counts = NDArray[np.int64]
+
+_MANY = 8192  # draws for which a table pays
+_LARGE = 1 << 21  # elements for which a second thread pays
+
+
+class CountsRun:
+    """One run over a stream, fed in whole blocks (but for the last users).
+
+    An estimate is the true sum of the completed blocks, plus the noise of the cover, plus half
+    of the pending users. Only the noise needs the tree, and only once a block.
+    """
+
+    def __init__(self, plan: Plan, random: Random) -> None:
+        self.granularity = plan.tree.lowest
+        self._plan = plan
+        self._noise = CoverNoise(plan, random)
+        self._blocks = 0
+        self._sum = 0
+        step = 0.0 if plan.hold else 0.5
+        self._ramp = step * np.arange(plan.tree.lowest)
+
+    def estimates(self, bits: NDArray[np.uint8]) -> Floats:
+        """The estimates after each of the next users."""
+        lowest = self.granularity
+        full = len(bits) // lowest
+        sums = self._sum + prefix_sums(bits, np.arange(0, len(bits) + 1, lowest))
+        base = sums + self._noise.at(self._blocks, self._blocks + full)
+        filled = np.empty((full + 1, lowest))
+        _outer_sum(base, self._ramp, filled)
+        self._blocks += full
+        self._sum = int(sums[-1])
+        return filled.reshape(-1)[1 : len(bits) + 1]
+
+
+def _outer_sum(rows: Floats, columns: Floats, out: Floats) -> None:
+    """out[i, j] = rows[i] + columns[j]; large ones in two threads, as memory is what it waits for."""
+    if out.size < _LARGE:
+        np.add(rows[:, np.newaxis], columns, out=out)
+        return
+    half = len(rows) // 2
+    with ThreadPoolExecutor(max_workers=1) as helper:
+        other = helper.submit(np.add, rows[:half, np.newaxis], columns, out=out[:half])
+        np.add(rows[half:, np.newaxis], columns, out=out[half:])
+        other.result()
+
+
+class CoverNoise:
+    """The noise of the estimates at block boundaries, drawn as the stream goes on.
+
+    Each level keeps running sums of its nodes' noise, from the oldest node of the cover on, so
+    memory does not grow with the horizon.
+    """
+
+    def __init__(self, plan: Plan, random: Random) -> None:
+        self._tree = plan.tree
+        self._levels = [
+            _LevelNoise(plan, level, stream)
+            for level, stream in enumerate(random.spawn(plan.tree.levels), start=1)
+        ]
+
+    def at(self, first: int, last: int) -> Floats:
+        """The noise of the cover after `first`, `first` + 1, ..., `last` blocks."""
+        walk = self._tree.walk(first, last)
+        self._draw(last - first, walk)
+        result = np.empty(last - first + 1)
+        if last > first:
+            self._fill(first, last, walk, result[:-1])
+        end = np.array([last], np.int64)
+        closed, covering = self._tree.closed(end), self._tree.in_cover(end)
+        result[-1] = 0.0
+        for level, c, k in zip(self._levels, closed, covering, strict=True):
+            result[-1] += level.between(c - k, c)[0]
+            level.forget(int(c[0] - k[0]))
+        return result
+
+    def _draw(self, blocks: int, walk: Walk) -> None:
+        """Draw the noise of all nodes that close along the walk, children first."""
+        lowest, *above = self._levels
+        lowest.draw_equal(blocks)
+        below = lowest
+        for level, sizes in zip(above, walk.closing, strict=True):
+            level.draw(sizes, below)
+            below = level
+
+    def _fill(self, first: int, last: int, walk: Walk, result: Floats) -> None:
+        """The upper levels are constant over a run, the lowest goes on from its start."""
+        lowest, *above = self._levels
+        constant = -lowest.until(walk.starts)
+        for level, closed, covering in zip(above, walk.closed, walk.covering, strict=True):
+            constant += level.between(closed - covering, closed)
+        lengths = np.diff(np.append(np.maximum(walk.starts, first), last))
+        np.add(np.repeat(constant, lengths), lowest.stretch(first, last), out=result)
+
+
+class _LevelNoise:
+    """Running sums of the noise of one level's node estimates, in the order of their closing."""
+
+    def __init__(self, plan: Plan, level: int, random: Random) -> None:
+        self._random = random
+        self._mechanisms = {m.size: m for m in plan.mechanisms[level - 1]}
+        self._tables: dict[int, AliasTable] = {}
+        self._own = plan.combination.own_weights[level - 1]
+        self._degree = plan.tree.degrees[level - 1] if isinstance(plan.tree, RegularTree) else 0
+        self._first = 0
+        self._running = np.zeros(1)  # before node `first`, before the next one, ...
+
+    def draw_equal(self, count: int) -> None:
+        """Nodes of the level's only size."""
+        (mechanism,) = self._mechanisms.values()
+        self._append(self._of_size(mechanism, count))
+
+    def draw(self, sizes: Counts, below: _LevelNoise) -> None:
+        """Nodes of these sizes, each combined with its children if the plan says so."""
+        noise = np.empty(len(sizes))
+        for size in np.unique(sizes):
+            of_size = sizes == size
+            count = int(np.count_nonzero(of_size))
+            noise[of_size] = self._of_size(self._mechanisms[int(size)], count)
+        if self._own < 1.0:
+            nodes = self._first + len(self._running) - 1 + np.arange(len(noise) + 1)
+            children = np.diff(below.until(nodes * self._degree))
+            noise = self._own * noise + (1 - self._own) * children
+        self._append(noise)
+
+    def _append(self, noise: Floats) -> None:
+        known = len(self._running)
+        grown = np.empty(known + len(noise))
+        grown[:known] = self._running
+        np.cumsum(noise, out=grown[known:])
+        grown[known:] += self._running[-1]
+        self._running = grown
+
+    def _of_size(self, mechanism: BinarySum, count: int) -> Floats:
+        if count < _MANY:
+            return mechanism.draw_noise(self._random, count)
+        if mechanism.size not in self._tables:
+            self._tables[mechanism.size] = AliasTable(mechanism.noise())
+        return self._tables[mechanism.size].draw(self._random, count)
+
+    def until(self, nodes: Counts) -> Floats:
+        return self._running[nodes - self._first]
+
+    def between(self, start: Counts, stop: Counts) -> Floats:
+        return self.until(stop) - self.until(start)
+
+    def stretch(self, start: int, stop: int) -> Floats:
+        return self._running[start - self._first : stop - self._first]
+
+    def forget(self, before: int) -> None:
+        """Drop what no later cover needs."""
+        self._running = self._running[before - self._first :].copy()
+        self._first = before
