@@ -1,10 +1,10 @@
 """What can go wrong, and the checks that say so once, with the numbers.
 
-    OverhandError
-    ├── InvalidValue        a value or argument that cannot be used (also a ValueError)
-    ├── ProtocolViolation   a step that Algorithm 1 does not allow
-    ├── Infeasible          a guarantee or an error that cannot be reached, or not be proved
-    └── DamagedPlan         a plan file that is not what was saved
+OverhandError
+├── InvalidValue        a value or argument that cannot be used (also a ValueError)
+├── ProtocolViolation   a step that Algorithm 1 does not allow
+├── Infeasible          a guarantee or an error that cannot be reached, or not be proved
+└── DamagedPlan         a plan file that is not what was saved
 """
 
 from __future__ import annotations

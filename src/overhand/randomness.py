@@ -92,11 +92,10 @@ class Random(ABC):
             packed = self.words(-(-count // 8), np.uint8)
             return np.unpackbits(packed, count=count)
         width = np.uint32 if probability.bits <= 32 else np.uint64
-        return (self.words(count, width) < _threshold(probability, width)).view(np.uint8)
+        below: NDArray[np.bool_] = self.words(count, width) < _threshold(probability, width)
+        return below.view(np.uint8)
 
-    def binomial(
-        self, trials: int, probability: BinaryFraction, count: int
-    ) -> NDArray[np.int64]:
+    def binomial(self, trials: int, probability: BinaryFraction, count: int) -> NDArray[np.int64]:
         """`count` exact sums of `trials` coins."""
         if trials == 0 or count == 0:
             return np.zeros(count, np.int64)
@@ -149,12 +148,13 @@ class Random(ABC):
     def permute(self, array: NDArray[Any]) -> NDArray[Any]:
         """A copy of `array` in uniformly random order along its first axis."""
         if array.ndim == 1 and array.dtype == np.uint8 and (array.size == 0 or array.max() < 2):
-            return self.permute_bits(array[np.newaxis])[0]
+            return self.permute_bits(array[np.newaxis]).reshape(-1)
         while True:
             keys = self.words(len(array), np.uint64)
             order = np.argsort(keys)
             if not _tied(keys[np.newaxis, order]).any():
-                return array[order]
+                permuted: NDArray[Any] = array[order]
+                return permuted
 
     def permute_bits(self, rows: NDArray[np.uint8]) -> NDArray[np.uint8]:
         """Every row of one-bit messages in a uniformly random order of its own.
@@ -244,9 +244,7 @@ class SeededRandom(Random):
         )
         return words.view(dtype)[:count]
 
-    def binomial(
-        self, trials: int, probability: BinaryFraction, count: int
-    ) -> NDArray[np.int64]:
+    def binomial(self, trials: int, probability: BinaryFraction, count: int) -> NDArray[np.int64]:
         return self.generator.binomial(trials, float(probability), count).astype(np.int64)
 
     def spawn(self, count: int) -> list[Random]:

@@ -135,7 +135,7 @@ def _curves(level: Level, step: float) -> _Curves:
     """
     reach = max(_reach(law, level.reports) for law in level.laws)
     last = math.ceil(reach / step) + 1
-    epsilons = np.arange(-last, last + 1) * step
+    epsilons = np.arange(-last, last + 1, dtype=np.float64) * step
     pairs = [
         _placed_profile(law, parts, epsilons, step)
         for law in level.laws
@@ -175,7 +175,7 @@ def _placed_profile(
     for direction in (0, 1):
         masses = [_connect_dots(profile(law, part, epsilons)[direction], step) for part in parts]
         loss, infinite = _convolved(masses, [1] * len(parts))
-        grid = (np.arange(len(loss)) + first * len(parts)) * step
+        grid = (np.arange(len(loss), dtype=np.float64) + first * len(parts)) * step
         curves.append(_deltas_of(loss, grid, infinite, epsilons))
     return curves[0], curves[1]
 
@@ -237,4 +237,4 @@ def _deltas_of(loss: Floats, grid: Floats, infinite: float, epsilons: Floats) ->
     at = np.searchsorted(grid, epsilons, side="right")
     mass = np.concatenate([np.cumsum(loss[::-1])[::-1], [0.0]])
     damped = np.concatenate([np.cumsum((loss * np.exp(-grid))[::-1])[::-1], [0.0]])
-    return np.clip(infinite + mass[at] - np.exp(epsilons) * damped[at], 0.0, 1.0)
+    return np.asarray(np.clip(infinite + mass[at] - np.exp(epsilons) * damped[at], 0.0, 1.0))

@@ -28,9 +28,7 @@ def gaussian_mu(privacy: Privacy) -> float:
     low, high = 1e-9, 1.0
     while gaussian_delta(high, privacy.epsilon) < privacy.delta:
         high *= 2
-    return float(
-        brentq(lambda mu: gaussian_delta(mu, privacy.epsilon) - privacy.delta, low, high)
-    )
+    return float(brentq(lambda mu: gaussian_delta(mu, privacy.epsilon) - privacy.delta, low, high))
 
 
 def gaussian_variance(privacy: Privacy, levels: int = 1) -> float:

@@ -126,7 +126,7 @@ class BinarySum:
         expected = self.size * self.messages_per_user
         if batches.shape[1] != expected:
             raise errors.InvalidValue(f"{batches.shape[1]} messages in a batch that has {expected}")
-        return np.count_nonzero(batches, axis=1) - self.noise().mean
+        return np.asarray(np.count_nonzero(batches, axis=1) - self.noise().mean, np.float64)
 
     def draw_noise(self, random: Random, batches: int) -> NDArray[np.float64]:
         """The analyzed noise of so many batches: the law of the messages, without them."""
@@ -134,7 +134,7 @@ class BinarySum:
         total = np.zeros(batches, np.int64)
         for trials, probability in law.terms:
             total += random.binomial(trials, probability, batches)
-        return total - law.mean
+        return np.asarray(total - law.mean, np.float64)
 
     @property
     def _complement(self) -> BinaryFraction:

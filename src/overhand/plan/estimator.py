@@ -74,8 +74,9 @@ def error_bound(
                 total += degrees[level] * of_level(level - 1, (1 - own) * at)
             return total
 
-        return np.array([max(of_level(level, at), of_level(level, -at))
-                         for level in range(tree.levels)])
+        return np.array(
+            [max(of_level(level, at), of_level(level, -at)) for level in range(tree.levels)]
+        )
 
     events = math.log(2 * max(1, tree.blocks) / failure_probability)
 
@@ -83,8 +84,9 @@ def error_bound(
         return (tree.heaviest_cover(list(node_cumulants(at))) + events) / at
 
     # The bound is convex in 1 / at around its minimum: a golden-section search on a log scale.
-    scale = math.sqrt(2 * events / max(tree.heaviest_cover([2 * c for c in node_cumulants(1e-3)])
-                                       / 1e-6, 1e-300))
+    scale = math.sqrt(
+        2 * events / max(tree.heaviest_cover([2 * c for c in node_cumulants(1e-3)]) / 1e-6, 1e-300)
+    )
     low, high = math.log(scale) - 3, math.log(scale) + 3
     for _ in range(60):
         left, right = high - 0.618 * (high - low), low + 0.618 * (high - low)

@@ -29,7 +29,7 @@ Composition = Literal["exact", "advanced", "simple"]
 Mechanisms = tuple[tuple[BinarySum, ...], ...]
 
 _SAFETY_STEP = 2e-4
-_SAFETY_STEPS = 200
+_SAFETY_STEPS = 12
 
 
 @dataclass(frozen=True)
@@ -81,8 +81,7 @@ def calibrated(tree: Tree, shape: Sequence[float], terms: Terms) -> Mechanisms:
     )
     alone = Terms(share, terms.honest, terms.reports)
     return tuple(
-        _jointly_sized([tree.sizes(level)], [1.0], alone)[0]
-        for level in range(1, tree.levels + 1)
+        _jointly_sized([tree.sizes(level)], [1.0], alone)[0] for level in range(1, tree.levels + 1)
     )
 
 
@@ -106,13 +105,13 @@ def _jointly_sized(
     # A step in the number of coins can jump over delta; with the coins fixed, p meets it.
     first_bits = [of_level[:1] for of_level in bits]
     scale = min(scale, _least_scale(smallest, shape, terms, first_bits, start=scale))
-    for _ in range(_SAFETY_STEPS):
+    for step in range(_SAFETY_STEPS):
         mechanisms = _mechanisms(sizes, shape, scale, bits)
         if certified_delta(levels_of(mechanisms, terms), terms.privacy.epsilon) <= (
             terms.privacy.delta
         ):
             return mechanisms
-        scale *= 1 + _SAFETY_STEP
+        scale *= 1 + _SAFETY_STEP * 2**step
     raise errors.Infeasible(f"no certificate for {terms.privacy} near variance {scale:g}")
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from dataclasses import dataclass, replace
+from collections.abc import Iterable
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from overhand import errors
 from overhand.accounting import certified_delta
 from overhand.mechanisms import PUBLISHED_CONSTANT, BinarySum
 from overhand.model import Node, Privacy
+from overhand.plan.accuracy import least_epsilon
 from overhand.plan.estimator import Combination, combination, error_bound, mean_square_error
 from overhand.plan.levels import Composition, Mechanisms, Terms, calibrated, levels_of
 from overhand.plan.search import TreeKind, best_tree
@@ -25,6 +27,7 @@ from overhand.trees import PathTree, RegularTree, Tree, binary_degrees, publishe
 
 FORMAT = 1
 DEFAULT_FAILURE_PROBABILITY = 0.05
+_SEARCH_MARGIN = 5e-4
 
 
 @dataclass(frozen=True)
@@ -62,7 +65,7 @@ class Plan:
         error: float | None = None,
         delta: float | None = None,
     ) -> Plan:
-        """The plan of least error for a guarantee; or, given `error` and `delta`, of least epsilon.
+        """The plan of least error for a guarantee; or, for `error` and `delta`, of least epsilon.
 
         The error that is minimised is `rms_error`, exactly as the plan will have it. `honest` is
         the fraction of the users of any batch whose coins may be counted on, and `reports` how
@@ -70,24 +73,21 @@ class Plan:
         """
         horizon = errors.whole("horizon", horizon, least=2)
         shufflers = errors.whole("shufflers", shufflers, least=1)
-        if error is not None:
-            if privacy is not None or delta is None:
-                raise errors.InvalidValue("with error=..., give delta=... and no privacy")
-            from overhand.plan.accuracy import least_epsilon
-
-            return least_epsilon(
-                lambda goal: cls.best(
-                    horizon, shufflers, goal,
-                    tree=tree, honest=honest, reports=reports, composition=composition,
+        if error is not None and privacy is None and delta is not None:
+            privacy = Privacy(
+                least_epsilon(
+                    lambda epsilon: _quick_error(
+                        tree, horizon, shufflers, Terms(Privacy(epsilon, delta), honest, reports)
+                    ),
+                    # Calibration may end a hair above what the search saw.
+                    error=errors.number("error", error, above=0) * (1 - _SEARCH_MARGIN),
                 ),
-                error=errors.number("error", error, above=0),
-                delta=delta,
+                delta,
             )
-        if privacy is None or delta is not None:
+        elif privacy is None or error is not None or delta is not None:
             raise errors.InvalidValue("give privacy=Privacy(epsilon, delta), or error= and delta=")
         terms = Terms(privacy, honest, reports, composition)
-        exact = replace(terms, composition="exact")
-        found = best_tree(tree, horizon, shufflers, exact)
+        found = best_tree(tree, horizon, shufflers, Terms(privacy, honest, reports))
         mechanisms = calibrated(found.tree, found.shape, terms)
         return cls(found.tree, mechanisms, privacy, shufflers, honest, reports)
 
@@ -239,8 +239,7 @@ class Plan:
             "noise_trials": mechanism.noise_trials,
             "noise_probability": float(mechanism.noise_probability),
             "noise": [
-                {"trials": trials, "probability": float(p)}
-                for trials, p in mechanism.noise().terms
+                {"trials": trials, "probability": float(p)} for trials, p in mechanism.noise().terms
             ],
             "variance": mechanism.variance,
         }
@@ -317,10 +316,11 @@ class Plan:
 
     def __str__(self) -> str:
         rows = [
-            f"level {entry['level']:>2}: batches of {entry['batch_size']:>9,}, "
-            f"{entry['noise_trials'] // entry['batch_size']:>4} coins a user, "
-            f"variance {entry['variance']:.4g}"
-            for entry in self.summary()["levels"]
+            f"level {level}: batches of {_span(m.size for m in of_level)} users, "
+            f"{_span(m.noise_bits for m in of_level)} coins each, variance {variance:.4g}"
+            for level, (of_level, variance) in enumerate(
+                zip(self.mechanisms, self.level_variances, strict=True), start=1
+            )
         ]
         head = (
             f"{self.horizon:,} users, {self.tree.levels} of {self.shufflers} shufflers, "
@@ -332,6 +332,15 @@ class Plan:
             f"with probability {1 - DEFAULT_FAILURE_PROBABILITY:.0%}"
         )
         return "\n".join([head, *rows, foot])
+
+
+def _span(values: Iterable[int]) -> str:
+    numbers = sorted(set(values))
+    return f"{numbers[0]:,}" if len(numbers) == 1 else f"{numbers[0]:,} to {numbers[-1]:,}"
+
+
+def _quick_error(tree: TreeKind, horizon: int, shufflers: int, terms: Terms) -> float:
+    return math.sqrt(best_tree(tree, horizon, shufflers, terms).mean_square)
 
 
 def _mechanism_dict(mechanism: BinarySum) -> dict[str, Any]:

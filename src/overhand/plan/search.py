@@ -13,7 +13,7 @@ from scipy.optimize import minimize
 
 from overhand import errors
 from overhand.accounting import gaussian_variance
-from overhand.plan.estimator import mean_square_error
+from overhand.plan.estimator import combination, mean_square_error
 from overhand.plan.levels import Terms, quick_scale
 from overhand.trees import (
     PathTree,
@@ -47,7 +47,7 @@ def best_tree(kind: TreeKind, horizon: int, shufflers: int, terms: Terms) -> Can
         raise errors.InvalidValue(f"tree={kind!r} must be one of {', '.join(TREE_KINDS)}")
     if kind == "paper":
         degrees = published_degrees(horizon, shufflers)
-        return _evaluated(RegularTree(horizon, degrees), terms)
+        return _polished(_evaluated(RegularTree(horizon, degrees), terms), terms)
     if kind == "binary":
         degrees = binary_degrees(horizon)
         if len(degrees) > shufflers:
@@ -55,7 +55,7 @@ def best_tree(kind: TreeKind, horizon: int, shufflers: int, terms: Terms) -> Can
                 f"the binary tree over {horizon} users needs {len(degrees)} shufflers, "
                 f"not {shufflers}"
             )
-        return _evaluated(RegularTree(horizon, degrees), terms)
+        return _polished(_evaluated(RegularTree(horizon, degrees), terms), terms)
     families: list[list[Tree]] = []
     for levels in range(1, shufflers + 1):
         if kind in ("regular", "best"):
@@ -93,25 +93,28 @@ def _closed_form_shape(tree: Tree) -> NDArray[np.float64]:
     In the Gaussian limit the budget is a bound on the sum of 1 / variance.
     """
     cover = np.maximum(tree.mean_cover(), 1e-3)
-    return 1 / np.sqrt(cover / cover.max())
+    return np.asarray(1 / np.sqrt(cover / cover.max()))
 
 
-def _polished(candidate: Candidate, terms: Terms) -> Candidate:
-    """The same tree with the split that is best once nodes are combined with their children."""
-    tree = candidate.tree
+def best_shape(tree: Tree) -> NDArray[np.float64]:
+    """The split that is best once nodes are combined with their children, in the Gaussian limit."""
+    start = np.log(_closed_form_shape(tree))
     if not isinstance(tree, RegularTree) or tree.levels == 1:
-        return candidate
+        return np.asarray(np.exp(start))
+    cover = tree.mean_cover()
 
     def gaussian_error(logs: NDArray[np.float64]) -> float:
         shape = np.exp(np.append(logs, 0.0))
-        scale = float((1 / shape).sum())
-        return mean_square_error(
-            tree, list(scale * shape), combine=True, pending_weight=_MIDPOINT
-        )
+        variances = list(float((1 / shape).sum()) * shape)
+        return float(cover @ np.asarray(combination(tree, variances, combine=True).variances))
 
-    start = np.log(np.asarray(candidate.shape))
     found = minimize(gaussian_error, (start - start[-1])[:-1], method="BFGS")
-    refined = _evaluated(tree, terms, tuple(np.exp(np.append(found.x, 0.0))))
+    return np.asarray(np.exp(np.append(found.x, 0.0)))
+
+
+def _polished(candidate: Candidate, terms: Terms) -> Candidate:
+    """The same tree with the better of the two splits."""
+    refined = _evaluated(candidate.tree, terms, tuple(best_shape(candidate.tree)))
     return min(candidate, refined, key=lambda c: c.mean_square)
 
 
@@ -135,7 +138,7 @@ def _regular_shortlist(horizon: int, levels: int, terms: Terms) -> list[Tree]:
             ],
             axis=1,
         )
-    sizes = np.cumprod(degrees.astype(np.float64), axis=1)
+    sizes = np.asarray(np.cumprod(degrees, axis=1, dtype=np.float64), np.float64)
     fits = sizes[:, -1] <= horizon
     degrees, sizes = degrees[fits], sizes[fits]
     if len(degrees) == 0:

@@ -1,0 +1,31 @@
+"""Algorithm 1 as arrays: two engines with one law, and measurements of every error."""
+
+from overhand.simulation.counts import CountsRun
+from overhand.simulation.messages import MessagesRun
+from overhand.simulation.run import (
+    ENGINES,
+    Counter,
+    Curve,
+    Engine,
+    PlanCounter,
+    Simulation,
+    estimate_all,
+    simulate,
+)
+from overhand.simulation.streams import Stream, read_bits, stream_for
+
+__all__ = [
+    "ENGINES",
+    "Counter",
+    "CountsRun",
+    "Curve",
+    "Engine",
+    "MessagesRun",
+    "PlanCounter",
+    "Simulation",
+    "Stream",
+    "estimate_all",
+    "read_bits",
+    "simulate",
+    "stream_for",
+]

@@ -35,7 +35,7 @@ class CountsRun:
         self._blocks = 0
         self._sum = 0
         step = 0.0 if plan.hold else 0.5
-        self._ramp = step * np.arange(plan.tree.lowest)
+        self._ramp: Floats = step * np.arange(plan.tree.lowest, dtype=np.float64)
 
     def estimates(self, bits: NDArray[np.uint8]) -> Floats:
         """The estimates after each of the next users."""
@@ -51,7 +51,7 @@ class CountsRun:
 
 
 def _outer_sum(rows: Floats, columns: Floats, out: Floats) -> None:
-    """out[i, j] = rows[i] + columns[j]; large ones in two threads, as memory is what it waits for."""
+    """out[i, j] = rows[i] + columns[j], in two threads if large: it waits for memory most."""
     if out.size < _LARGE:
         np.add(rows[:, np.newaxis], columns, out=out)
         return

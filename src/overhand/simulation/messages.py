@@ -33,7 +33,7 @@ class MessagesRun:
         self._open: dict[int, list[Bits]] = {level: [] for level in range(1, plan.tree.levels + 1)}
         self._sums: dict[int, deque[float]] = {level: deque() for level in self._open}
         step = 0.0 if plan.hold else 0.5
-        self._ramp = step * np.arange(plan.tree.lowest)
+        self._ramp: Floats = step * np.arange(plan.tree.lowest, dtype=np.float64)
 
     def estimates(self, bits: Bits) -> Floats:
         """The estimates after each of the next users."""
@@ -45,13 +45,15 @@ class MessagesRun:
         base = [self._server.cover_sum]
         for _ in range(full):
             base.append(self._receive_block())
-        filled = np.add(np.array(base)[:, np.newaxis], self._ramp)
+        filled: Floats = np.add(np.array(base)[:, np.newaxis], self._ramp)
         self._t += len(bits)
         return filled.reshape(-1)[1 : len(bits) + 1]
 
     def _send_blocks(self, bits: Bits) -> None:
         (mechanism,) = self._plan.mechanisms[0]
-        rows = self._encoded(mechanism, bits).reshape(-1, mechanism.size * mechanism.messages_per_user)
+        rows = self._encoded(mechanism, bits).reshape(
+            -1, mechanism.size * mechanism.messages_per_user
+        )
         shuffled = self._random.permute_bits(rows)
         self._sums[1].extend(mechanism.analyze_many(shuffled).tolist())
 

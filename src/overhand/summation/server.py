@@ -91,7 +91,9 @@ class SumServer:
         t = errors.whole("t", t, least=0, most=self.plan.horizon)
         pending = t - self.covered
         if self._due or not 0 <= pending < self.plan.tree.lowest:
-            raise ProtocolViolation(f"no estimate at t={t}: the next batch due is {self._expected()}")
+            raise ProtocolViolation(
+                f"no estimate at t={t}: the next batch due is {self._expected()}"
+            )
         variances = self.plan.combination.variances
         variance = sum(count * v for count, v in zip(self._counts, variances, strict=True))
         return _imputed(self.plan, t, self.cover_sum, variance, pending)

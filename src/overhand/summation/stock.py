@@ -46,7 +46,7 @@ class NoiseStock:
 
     @property
     def state(self) -> list[Any]:
-        return self._ready[self._used :].tolist()
+        return list(self._ready[self._used :].tolist())
 
     def restore(self, state: list[Any]) -> None:
         self._ready, self._used = np.array(state, np.float64), 0

@@ -84,8 +84,8 @@ class RegularTree(Tree):
 
     def in_cover(self, blocks: Counts) -> list[Counts]:
         full = self.closed(blocks)
-        below = [own - degree * up for own, degree, up in zip(full, self.degrees[1:], full[1:])]
-        return [*below, full[-1]]
+        parents = zip(full[:-1], self.degrees[1:], full[1:], strict=True)
+        return [*(own - degree * above for own, degree, above in parents), full[-1]]
 
     def walk(self, first: int, last: int) -> Walk:
         length = self.degrees[1] if self.levels > 1 else last + 1
@@ -101,8 +101,8 @@ class RegularTree(Tree):
 
     def mean_cover(self) -> NDArray[np.float64]:
         full = [_floor_sum(self.horizon, size) / self.horizon for size in self._sizes]
-        below = [own - degree * up for own, degree, up in zip(full, self.degrees[1:], full[1:])]
-        return np.array([*below, full[-1]])
+        parents = zip(full[:-1], self.degrees[1:], full[1:], strict=True)
+        return np.array([*(own - degree * above for own, degree, above in parents), full[-1]])
 
     def heaviest_cover(self, weights: Sequence[float]) -> float:
         heaviest, spare = 0.0, 0.0  # of the first levels: within the horizon's rest, without limit

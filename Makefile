@@ -1,0 +1,34 @@
+# Everything works on a machine that has Python 3.11 or newer and make.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+OUT ?= out
+HORIZON ?= 1000000
+
+.PHONY: demo test check bench clean
+
+# Reinstalled whenever the project's metadata changes.
+$(VENV)/installed-%: pyproject.toml
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "installing overhand[$*] ..."
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[$*]'
+	@touch $@
+
+demo: $(VENV)/installed-cli,plots
+	@mkdir -p $(OUT)
+	$(BIN)/overhand compare --horizon $(HORIZON) --plot $(OUT)/compare.png --save $(OUT)/compare.md
+
+test: $(VENV)/installed-dev
+	$(BIN)/python -m pytest --quiet --numprocesses auto
+
+check: $(VENV)/installed-dev
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: $(VENV)/installed-bench
+	$(BIN)/python -m benchmarks
+
+clean:
+	rm -rf $(VENV) $(OUT) build dist

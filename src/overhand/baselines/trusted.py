@@ -1,0 +1,136 @@
+"""The central model: a server that sees every value and is trusted with it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.fft import irfft, next_fast_len, rfft
+
+from overhand import errors
+from overhand.accounting import gaussian_delta, gaussian_mu
+from overhand.model import Privacy
+from overhand.plan import DEFAULT_FAILURE_PROBABILITY, Plan
+from overhand.plan.levels import Terms, calibrated
+from overhand.plan.search import best_shape
+from overhand.randomness import Random, SeededRandom
+from overhand.trees import RegularTree
+
+_EXACT = 1 << 22
+
+
+def trusted_tree(horizon: int, privacy: Privacy, *, combine: bool) -> Plan:
+    """The binary tree of Dwork et al. and Chan et al., with the server's own coins.
+
+    It is a plan like any other, whose lowest batches are single users: there is nobody to wait
+    for. With `combine`, nodes are combined with their children (Honaker's estimate) and the
+    budget is split for that.
+    """
+    horizon = errors.whole("horizon", horizon, least=2)
+    levels = max(1, (horizon - 1).bit_length())
+    tree = RegularTree(horizon, (1, *[2] * (levels - 1)))
+    terms = Terms(privacy)
+    shape = best_shape(tree) if combine else np.ones(levels)
+    mechanisms = calibrated(tree, list(shape), terms)
+    plan = Plan(tree, mechanisms, privacy, shufflers=levels)
+    return plan if combine else replace(plan, combine=False)
+
+
+@dataclass(frozen=True)
+class SquareRoot:
+    """The square-root factorisation (Fichtenberger, Henzinger and Upadhyay 2023).
+
+    The lower triangular matrix of ones is L L with the Toeplitz coefficients
+    c_j = C(2j, j) / 4^j; the noise of the sums is L z with z normal. With
+    A_t = c_0^2 + ... + c_{t-1}^2, a user moves L x by at most sqrt(A_n), and the noise at t has
+    variance A_n A_t / mu^2. It is the best trusted server known, and needs all users' values.
+    """
+
+    horizon: int
+    privacy: Privacy
+
+    def __post_init__(self) -> None:
+        errors.whole("horizon", self.horizon, least=1)
+
+    @cached_property
+    def _squares(self) -> tuple[float, float]:
+        """A_n, and the mean of A_t over t = 1 .. n."""
+        exact = min(self.horizon, _EXACT)
+        squares = _coefficients(exact) ** 2
+        total = float(squares.sum())
+        # sum over t of A_t = sum over j of (n - j) c_j^2
+        moment = float((squares * np.arange(exact)).sum())
+        if self.horizon > exact:
+            # c_j^2 = 1 / (pi j) up to a relative 1 / (4 j): below 1e-7 from here on.
+            total += math.log(self.horizon / exact) / math.pi
+            moment += (self.horizon - exact) / math.pi
+        return total, total - moment / self.horizon
+
+    @property
+    def step_std(self) -> float:
+        """The standard deviation of z."""
+        return math.sqrt(self._squares[0]) / gaussian_mu(self.privacy)
+
+    @property
+    def delta_spent(self) -> float:
+        """The exact delta of the Gaussian mechanism."""
+        shift = math.sqrt(self._squares[0]) / self.step_std
+        return gaussian_delta(shift, self.privacy.epsilon)
+
+    @property
+    def messages_per_user(self) -> int:
+        return 1
+
+    @property
+    def rms_error(self) -> float:
+        return self.step_std * math.sqrt(self._squares[1])
+
+    @property
+    def worst_std(self) -> float:
+        return self.step_std * math.sqrt(self._squares[0])
+
+    def error_bound(self, failure_probability: float = DEFAULT_FAILURE_PROBABILITY) -> float:
+        """Normal tails and a union bound."""
+        return self.worst_std * math.sqrt(2 * math.log(2 * self.horizon / failure_probability))
+
+    def start(self, random: Random) -> SquareRootRun:
+        """A run over a stream of bits: only a simulation, as its noise is not made of integers."""
+        if not isinstance(random, SeededRandom):
+            raise errors.InvalidValue("the square-root factorisation is simulated, never deployed")
+        if self.horizon > _EXACT * 8:
+            raise errors.Infeasible(
+                f"a run over {self.horizon} users would hold all its noise in memory"
+            )
+        return SquareRootRun(self, random)
+
+
+class SquareRootRun:
+    """The running sum with the noise L z."""
+
+    granularity = 1
+
+    def __init__(self, factorisation: SquareRoot, random: SeededRandom) -> None:
+        horizon = factorisation.horizon
+        steps = random.generator.normal(0.0, factorisation.step_std, horizon)
+        size = next_fast_len(2 * horizon, real=True)
+        spectrum = rfft(_coefficients(horizon), size) * rfft(steps, size)
+        self._noise: NDArray[np.float64] = irfft(spectrum, size)[:horizon]
+        self._t = 0
+        self._sum = 0
+
+    def estimates(self, bits: NDArray[np.uint8]) -> NDArray[np.float64]:
+        """The estimates after each of the next users."""
+        sums = self._sum + np.cumsum(bits, dtype=np.int64)
+        noise = self._noise[self._t : self._t + len(bits)]
+        self._t += len(bits)
+        self._sum = int(sums[-1])
+        return np.asarray(sums + noise)
+
+
+def _coefficients(count: int) -> NDArray[np.float64]:
+    """c_0 .. c_{count-1} by c_j = c_{j-1} (1 - 1 / (2j))."""
+    factors = 1 - 1 / (2 * np.arange(1, count))
+    return np.concatenate([[1.0], np.cumprod(factors)])

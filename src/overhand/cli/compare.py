@@ -1,0 +1,238 @@
+"""`overhand compare`: who must be trusted, and what it costs in accuracy."""
+
+from __future__ import annotations
+
+import csv
+import io
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+
+from overhand.baselines import LocalResponse, SquareRoot, trusted_tree
+from overhand.cli import options
+from overhand.cli.options import DEFAULT_DELTA, PlanOptions
+from overhand.cli.output import (
+    console,
+    new_table,
+    number,
+    print_json,
+    progress_bar,
+    steps_bar,
+)
+from overhand.errors import InvalidValue
+from overhand.lower_bound import repeats
+from overhand.model import Privacy
+from overhand.plan import Plan
+from overhand.plots import Line, check_figure_path, comparison
+from overhand.simulation import Counter, PlanCounter, Simulation
+from overhand.simulation import simulate as run_simulation
+
+
+@dataclass(frozen=True)
+class Model:
+    """One way to publish a running sum."""
+
+    name: str
+    label: str
+    trusted: str
+    counter: Counter
+    messages: int
+
+
+def compare(
+    horizon: options.Horizon = None,
+    shufflers: options.Shufflers = None,
+    epsilon: options.Epsilon = None,
+    delta: options.Delta = DEFAULT_DELTA,
+    tree: options.TreeOption = "best",
+    input_form: options.Input = "ones",
+    runs: options.Runs = 10,
+    seed: options.Seed = 0,
+    plot: options.Figure = None,
+    save: Annotated[
+        Path | None, typer.Option(help="Write the table to a .csv or .md file.")
+    ] = None,
+    as_json: options.Json = False,
+) -> None:
+    """Local, one shuffler, k shufflers and a trusted server: errors side by side.
+
+    All sides run on the same input at the same epsilon and delta, each with its best noise.
+    """
+    if plot is not None:
+        check_figure_path(plot)
+    if save is not None and save.suffix not in (".csv", ".md"):
+        raise InvalidValue(f"--save {save} must end in .csv or .md")
+    asked = PlanOptions(horizon, shufflers, epsilon, delta, tree)
+    models = _models(asked)
+    results: list[Simulation] = []
+    with progress_bar("running", runs * asked.users * len(models)) as advance:
+        for model in models:
+            results.append(
+                run_simulation(model.counter, input_form, runs=runs, seed=seed, progress=advance)
+            )
+    rows = [_row(model, result) for model, result in zip(models, results, strict=True)]
+    bound = repeats(asked.users, asked.most_shufflers, asked.privacy.epsilon)
+    if plot is not None:
+        _plot(asked, models, results, plot)
+    if save is not None:
+        save.write_text(_as_text(rows, save.suffix), encoding="utf-8")
+    if as_json:
+        print_json(
+            {
+                "horizon": asked.users,
+                "shufflers": asked.most_shufflers,
+                "epsilon": asked.privacy.epsilon,
+                "delta": asked.delta,
+                "input": input_form,
+                "runs": runs,
+                "seed": seed,
+                "lower_bound": bound,
+                "models": rows,
+            }
+        )
+        return
+    _show(asked, models, rows, runs, input_form)
+    for path in (plot, save):
+        if path is not None:
+            console.print(f"wrote {path}")
+
+
+def _models(asked: PlanOptions) -> list[Model]:
+    """Every side, calibrated; each is a step that takes a moment."""
+    users, privacy, k = asked.users, asked.privacy, asked.most_shufflers
+    made: list[Model] = []
+    with steps_bar("planning", 7) as (begin, done):
+
+        def add(name: str, label: str, trusted: str, counter: Counter, messages: int) -> None:
+            made.append(Model(name, label, trusted, counter, messages))
+            done()
+
+        def add_plan(name: str, label: str, trusted: str, plan: Plan) -> None:
+            add(name, label, trusted, PlanCounter(plan), plan.messages_per_user)
+
+        begin("local")
+        add("local", "local", "nobody", LocalResponse.best(users, privacy), 1)
+        begin("published")
+        add_plan(
+            "published",
+            f"{k} shufflers, published",
+            f"{k} shufflers",
+            Plan.published(users, k, privacy),
+        )
+        begin("one shuffler")
+        add_plan(
+            "one-shuffler",
+            "one shuffler",
+            "one shuffler",
+            Plan.best(users, 1, privacy, tree="regular"),
+        )
+        begin(f"{k} shufflers")
+        add_plan("concurrent", f"{k} shufflers, ours", f"{k} shufflers", asked.plan())
+        begin("trusted server")
+        for name, label, combine in (
+            ("trusted-tree", "trusted: binary tree", False),
+            ("trusted-tree-combined", "trusted: tree, combined", True),
+        ):
+            plan = trusted_tree(users, privacy, combine=combine)
+            add(name, label, "the server", PlanCounter(plan), 1)
+        add(
+            "trusted-square-root",
+            "trusted: best known",
+            "the server",
+            SquareRoot(users, privacy),
+            1,
+        )
+    return made
+
+
+def _row(model: Model, result: Simulation) -> dict[str, Any]:
+    return {
+        "name": model.name,
+        "trusted": model.trusted,
+        "rms_error": result.rms_error,
+        "max_error": result.max_error,
+        "mean_max_error": result.mean_max_error,
+        "predicted_rms_error": model.counter.rms_error,
+        "worst_std": model.counter.worst_std,
+        "delta_spent": model.counter.delta_spent,
+        "messages_per_user": model.messages,
+    }
+
+
+def _show(
+    asked: PlanOptions, models: list[Model], rows: list[dict[str, Any]], runs: int, form: str
+) -> None:
+    console.print(f"[bold]{asked.users:,} users[/], {asked.privacy}; {runs} runs on input {form}")
+    ours = next(row for row in rows if row["name"] == "concurrent")
+    table = new_table("", "rms error", "predicted", "largest", "to ours", "messages")
+    for model, row in zip(models, rows, strict=True):
+        style = "bold" if model.name == "concurrent" else ""
+        ratio = row["predicted_rms_error"] / ours["predicted_rms_error"]
+        table.add_row(
+            model.label,
+            number(row["rms_error"]),
+            number(row["predicted_rms_error"]),
+            number(row["mean_max_error"]),
+            f"{ratio:.2f} x",
+            f"{row['messages_per_user']:,}",
+            style=style,
+        )
+    console.print(table)
+    bound = repeats(asked.users, asked.most_shufflers, asked.privacy.epsilon)
+    console.print(
+        f"No algorithm with {asked.most_shufflers} shufflers can do better than an error of order "
+        f"rep = {number(bound)} (Theorem 4.1).",
+        style="dim",
+    )
+
+
+def _as_text(rows: list[dict[str, Any]], suffix: str) -> str:
+    names = list(rows[0])
+    cells = [
+        [row[n] if isinstance(row[n], str) else f"{row[n]:.6g}" for n in names] for row in rows
+    ]
+    if suffix == ".md":
+        lines = [names, ["---"] * len(names), *cells]
+        return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows([names, *cells])
+    return text.getvalue()
+
+
+def _plot(asked: PlanOptions, models: list[Model], results: list[Simulation], path: Path) -> None:
+    """The two figures of the comparison; the second needs a plan for every number of shufflers."""
+    over_time = [
+        Line(
+            model.label,
+            result.curve.t,
+            result.curve.rms,
+            "-" if "trusted" not in model.name else "--",
+        )
+        for model, result in zip(models, results, strict=True)
+    ]
+    counts = list(range(1, max(asked.most_shufflers, 3) + 1))
+    by_shufflers = _by_shufflers(asked.users, asked.privacy, counts)
+    levels = [
+        (model.label, model.counter.rms_error)
+        for model in models
+        if model.name in ("local", "trusted-square-root")
+    ]
+    title = f"{asked.users:,} users, {asked.privacy}"
+    comparison(over_time, by_shufflers, levels, path, title=title)
+
+
+def _by_shufflers(users: int, privacy: Privacy, counts: list[int]) -> list[Line]:
+    x = np.array(counts)
+    published = [Plan.published(users, k, privacy).rms_error for k in counts]
+    regular = [Plan.best(users, k, privacy, tree="regular").rms_error for k in counts]
+    best = [Plan.best(users, k, privacy).rms_error for k in counts]
+    bound = [repeats(users, k, privacy.epsilon) for k in counts]
+    return [
+        Line("as published", x, np.array(published)),
+        Line("ours, regular trees", x, np.array(regular)),
+        Line("ours, best trees", x, np.array(best)),
+        Line("lower bound rep (up to constants)", x, np.array(bound), "--"),
+    ]

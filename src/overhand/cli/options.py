@@ -1,0 +1,116 @@
+"""Options that several commands share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from overhand.errors import InvalidValue
+from overhand.model import Privacy
+from overhand.plan import Composition, Plan, TreeKind
+from overhand.trees import binary_degrees
+
+DEFAULT_SHUFFLERS = 5
+DEFAULT_EPSILON = 1.0
+DEFAULT_DELTA = 1e-6
+
+Horizon = Annotated[
+    int | None, typer.Option(help="How many users the plan serves.", show_default=False)
+]
+Shufflers = Annotated[
+    int | None,
+    typer.Option(help="How many shufflers may work at once.", show_default=str(DEFAULT_SHUFFLERS)),
+]
+Epsilon = Annotated[
+    float | None,
+    typer.Option(help="The guarantee's epsilon.", show_default=str(DEFAULT_EPSILON)),
+]
+Delta = Annotated[float, typer.Option(help="The guarantee's delta.")]
+TreeOption = Annotated[
+    TreeKind,
+    typer.Option(
+        help="paper: the degrees of Section 3.2; binary: log n - 1 levels of degree 2; regular: "
+        "the best degrees; path: the best path tree; best: the best of all."
+    ),
+]
+Honest = Annotated[float, typer.Option(help="Fraction of the users whose coins may be counted on.")]
+Reports = Annotated[int, typer.Option(help="How many of the users may be one and the same person.")]
+CompositionOption = Annotated[
+    Composition, typer.Option(help="How the levels of one user are accounted for.")
+]
+Error = Annotated[
+    float | None,
+    typer.Option(help="Find the smallest epsilon that reaches this rms error.", show_default=False),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
+PlanFile = Annotated[
+    Path | None, typer.Option("--plan", help="A plan saved by `overhand plan --save`.")
+]
+Runs = Annotated[int, typer.Option(help="How many independent runs.")]
+Seed = Annotated[int, typer.Option(help="The same seed gives the same numbers.")]
+EngineOption = Annotated[
+    Literal["counts", "messages"],
+    typer.Option(help="counts: a batch's noise is drawn once; messages: every message is made."),
+]
+Figure = Annotated[Path | None, typer.Option("--plot", help="Write a figure (.png, .svg or .pdf).")]
+Input = Annotated[
+    str, typer.Option("--input", help="zeros, ones, bernoulli:P, hard, or a .csv file of bits.")
+]
+
+
+@dataclass(frozen=True)
+class PlanOptions:
+    """What the plan options of a command line ask for."""
+
+    horizon: int | None
+    shufflers: int | None
+    epsilon: float | None
+    delta: float
+    tree: TreeKind = "best"
+    honest: float = 1.0
+    reports: int = 1
+    composition: Composition = "exact"
+    error: float | None = None
+
+    @property
+    def users(self) -> int:
+        if self.horizon is None:
+            raise InvalidValue("--horizon is missing: how many users will there be?")
+        return self.horizon
+
+    @property
+    def privacy(self) -> Privacy:
+        return Privacy(DEFAULT_EPSILON if self.epsilon is None else self.epsilon, self.delta)
+
+    @property
+    def most_shufflers(self) -> int:
+        if self.shufflers is not None:
+            return self.shufflers
+        if self.tree == "binary" and self.users >= 2:
+            return len(binary_degrees(self.users))
+        return DEFAULT_SHUFFLERS
+
+    def plan(self) -> Plan:
+        """The best plan for these options."""
+        if self.error is not None and self.epsilon is not None:
+            raise InvalidValue("give --epsilon or --error, not both")
+        goal = (
+            {"privacy": self.privacy}
+            if self.error is None
+            else {
+                "error": self.error,
+                "delta": self.delta,
+            }
+        )
+        return Plan.best(
+            self.users,
+            self.most_shufflers,
+            tree=self.tree,
+            honest=self.honest,
+            reports=self.reports,
+            composition=self.composition,
+            **goal,
+        )

@@ -1,0 +1,119 @@
+"""`overhand simulate`: run a plan on a stream and measure the error."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import typer
+
+from overhand.cli import options
+from overhand.cli.options import DEFAULT_DELTA, PlanOptions
+from overhand.cli.output import console, new_table, number, print_json, progress_bar, working
+from overhand.errors import InvalidValue
+from overhand.plan import Plan
+from overhand.plots import Line, check_figure_path, error_over_time
+from overhand.simulation import Simulation, read_bits, stream_for
+from overhand.simulation import simulate as run_simulation
+
+
+def simulate(
+    plan_file: options.PlanFile = None,
+    horizon: options.Horizon = None,
+    shufflers: options.Shufflers = None,
+    epsilon: options.Epsilon = None,
+    delta: options.Delta = DEFAULT_DELTA,
+    tree: options.TreeOption = "best",
+    honest: options.Honest = 1.0,
+    reports: options.Reports = 1,
+    composition: options.CompositionOption = "exact",
+    input_form: options.Input = "ones",
+    runs: options.Runs = 10,
+    seed: options.Seed = 0,
+    engine: options.EngineOption = "counts",
+    plot: options.Figure = None,
+    save: Annotated[
+        Path | None, typer.Option(help="Write the error over time as a CSV file.")
+    ] = None,
+    as_json: options.Json = False,
+) -> None:
+    """Run a plan on a stream of users and measure the error of every estimate."""
+    if plot is not None:
+        check_figure_path(plot)
+    if plan_file is not None:
+        if horizon is not None or shufflers is not None or epsilon is not None:
+            raise InvalidValue("give --plan or the options of a plan, not both")
+        plan = Plan.load(plan_file)
+    else:
+        if horizon is None and input_form.endswith(".csv"):
+            horizon = len(read_bits(Path(input_form)))
+        asked = PlanOptions(horizon, shufflers, epsilon, delta, tree, honest, reports, composition)
+        with working("searching for the best plan"):
+            plan = asked.plan()
+    stream = stream_for(
+        input_form, plan.horizon, shufflers=plan.shufflers, epsilon=plan.privacy.epsilon
+    )
+    with progress_bar(f"{runs} runs of {stream.users:,} users", runs * stream.users) as advance:
+        result = run_simulation(plan, stream, runs=runs, seed=seed, engine=engine, progress=advance)
+    if plot is not None:
+        _plot(plan, result, plot)
+    if save is not None:
+        _save(plan, result, save)
+    if as_json:
+        print_json(
+            {
+                **result.summary(),
+                "predicted_rms_error": plan.rms_error,
+                "digest": plan.digest,
+                "input": input_form,
+                "seed": seed,
+                "engine": engine,
+            }
+        )
+    else:
+        _show(plan, result, input_form)
+
+
+def _show(plan: Plan, result: Simulation, form: str) -> None:
+    table = new_table("", "measured", "predicted")
+    table.add_row("rms error", number(result.rms_error), f"{number(plan.rms_error)} (worst input)")
+    table.add_row("largest error, mean of runs", number(result.mean_max_error), "")
+    table.add_row(
+        "largest error of all",
+        number(result.max_error),
+        f"< {number(plan.error_bound(0.05 / result.runs))} (95 %)",
+    )
+    table.add_row("users per second", f"{result.users_per_second:,.0f}", "")
+    console.print(f"{result.runs} runs of {result.users:,} users, input {form}, {plan.privacy}")
+    console.print(table)
+
+
+def _predicted(plan: Plan, t: np.ndarray) -> np.ndarray:
+    """The predicted error averaged over the users up to each of these times."""
+    starts = np.concatenate([[0], t[:-1]])
+    inner = np.linspace(starts + 1, t, 65).astype(np.int64)
+    return np.asarray(np.sqrt(plan.squared_error(inner.reshape(-1)).reshape(inner.shape).mean(0)))
+
+
+def _plot(plan: Plan, result: Simulation, path: Path) -> None:
+    t = result.curve.t
+    error_over_time(
+        [
+            Line(f"measured, {result.runs} runs", t, result.curve.rms),
+            Line("predicted, worst input", t, _predicted(plan, t), "--"),
+        ],
+        path,
+        title=f"{plan.horizon:,} users, {plan.tree.levels} shufflers, {plan.privacy}",
+    )
+
+
+def _save(plan: Plan, result: Simulation, path: Path) -> None:
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(["t", "rms_error", "predicted_rms_error"])
+        predicted = _predicted(plan, result.curve.t)
+        writer.writerows(
+            zip(result.curve.t.tolist(), result.curve.rms.tolist(), predicted.tolist(), strict=True)
+        )

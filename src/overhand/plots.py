@@ -1,0 +1,137 @@
+"""Figures: error against time and against the number of shufflers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from overhand.errors import InvalidValue, OverhandError
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+SUFFIXES = (".png", ".svg", ".pdf")
+_COLOURS = ("#b03a2e", "#d98c1f", "#7d8a97", "#2e86c1", "#12507b", "#6c3483", "#1e8449", "#0b5345")
+
+
+@dataclass(frozen=True)
+class Line:
+    """One labelled curve."""
+
+    label: str
+    x: NDArray[Any]
+    y: NDArray[Any]
+    style: str = "-"
+
+
+def check_figure_path(path: Path) -> None:
+    """Refuse, before any work is done, a path that no figure can be written to."""
+    if path.suffix not in SUFFIXES:
+        raise InvalidValue(f"figure {path} must end in one of {', '.join(SUFFIXES)}")
+    if not path.parent.is_dir():
+        raise InvalidValue(f"figure {path}: there is no directory {path.parent}")
+    _new_figure(1, 1)
+
+
+def error_over_time(lines: Sequence[Line], path: Path, *, title: str) -> None:
+    """Error against users so far, one line a model."""
+    figure = _new_figure(8.0, 4.8)
+    _draw_over_time(figure.subplots(), lines, title)
+    figure.savefig(path)
+
+
+def comparison(
+    over_time: Sequence[Line],
+    by_shufflers: Sequence[Line],
+    levels: Sequence[tuple[str, float]],
+    path: Path,
+    *,
+    title: str,
+) -> None:
+    """Two panels: error against time, and against the number of shufflers.
+
+    `levels` are errors that do not depend on the number of shufflers, drawn as dotted lines.
+    """
+    figure = _new_figure(13.0, 5.2)
+    left, right = figure.subplots(1, 2)
+    _draw_over_time(left, over_time, title)
+    for index, line in enumerate(by_shufflers):
+        right.plot(
+            line.x,
+            line.y,
+            line.style,
+            marker="o",
+            ms=4,
+            label=line.label,
+            color=_COLOURS[(2 * index + 2) % len(_COLOURS)],
+        )
+    for label, error in levels:
+        right.axhline(error, ls=":", lw=1, color="#444444")
+        right.annotate(
+            label,
+            (1.0, error),
+            xycoords=("axes fraction", "data"),
+            ha="right",
+            va="bottom",
+            fontsize=8,
+            color="#444444",
+            xytext=(-4, 1),
+            textcoords="offset points",
+        )
+    right.set(
+        xlabel="shufflers",
+        ylabel="rms error over all users",
+        yscale="log",
+        title="More shufflers, less error",
+    )
+    right.set_xticks(by_shufflers[0].x)
+    right.yaxis.set_major_formatter(_plain)
+    right.yaxis.set_minor_formatter(_unlabelled)
+    right.legend(frameon=False, fontsize=8)
+    figure.savefig(path)
+
+
+def _draw_over_time(axes: Axes, lines: Sequence[Line], title: str) -> None:
+    for index, line in enumerate(lines):
+        axes.plot(
+            line.x,
+            line.y,
+            line.style,
+            lw=1.6,
+            label=line.label,
+            color=_COLOURS[index % len(_COLOURS)],
+        )
+    axes.set(xlabel="users so far", ylabel="root mean square error", yscale="log", title=title)
+    lowest = min((float(np.min(line.y[line.y > 0], initial=math.inf)) for line in lines), default=1)
+    axes.set_ylim(bottom=max(1.0, lowest * 0.8))
+    axes.legend(frameon=False, fontsize=8, ncols=2, loc="upper left", bbox_to_anchor=(0, 1))
+    axes.margins(x=0.01)
+    axes.xaxis.set_major_formatter(_plain)
+    axes.yaxis.set_major_formatter(_plain)
+    axes.yaxis.set_minor_formatter(_unlabelled)
+    low, high = axes.get_ylim()
+    axes.set_ylim(low, high * 4)  # room for the legend above the curves
+
+
+def _plain(value: float, _: float) -> str:
+    return f"{value:,.0f}" if value >= 1 else f"{value:g}"
+
+
+def _unlabelled(value: float, _: float) -> str:
+    return ""
+
+
+def _new_figure(width: float, height: float) -> Figure:
+    try:
+        from matplotlib.figure import Figure
+    except ModuleNotFoundError:
+        raise OverhandError("figures need matplotlib: pip install 'overhand[plots]'") from None
+    figure = Figure(figsize=(width, height), dpi=140, layout="constrained")
+    return figure

@@ -1,0 +1,241 @@
+"""Run a counter on a stream, many times, and measure every error."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from overhand import errors
+from overhand.model import as_bits
+from overhand.plan import Plan
+from overhand.randomness import Random, SeededRandom
+from overhand.simulation.counts import CountsRun
+from overhand.simulation.messages import MessagesRun
+from overhand.simulation.streams import Stream, shape_of, stream_for, values_stream
+
+Engine = Literal["counts", "messages"]
+ENGINES: tuple[Engine, ...] = ("counts", "messages")
+Floats = NDArray[np.float64]
+
+_CHUNK = 1 << 18
+_CURVE_POINTS = 400
+
+
+class Run(Protocol):
+    """One pass over a stream."""
+
+    @property
+    def granularity(self) -> int:
+        """Values come in multiples of it, but for the last."""
+
+    def estimates(self, bits: NDArray[np.uint8]) -> Floats:
+        """The estimates after each of the next users."""
+
+
+class Counter(Protocol):
+    """Anything that publishes running sums: a plan's counter or a baseline."""
+
+    @property
+    def horizon(self) -> int: ...
+    @property
+    def rms_error(self) -> float: ...
+    @property
+    def worst_std(self) -> float: ...
+    @property
+    def delta_spent(self) -> float: ...
+    @property
+    def messages_per_user(self) -> int: ...
+    def error_bound(self, failure_probability: float = ...) -> float: ...
+    def start(self, random: Any) -> Run: ...
+
+
+@dataclass(frozen=True)
+class PlanCounter:
+    """A plan, run by one of the engines, as a counter."""
+
+    plan: Plan
+    engine: Engine = "counts"
+
+    def __post_init__(self) -> None:
+        if self.engine not in ENGINES:
+            raise errors.InvalidValue(f"engine={self.engine!r} must be one of {', '.join(ENGINES)}")
+
+    @property
+    def horizon(self) -> int:
+        return self.plan.horizon
+
+    @property
+    def rms_error(self) -> float:
+        return self.plan.rms_error
+
+    @property
+    def worst_std(self) -> float:
+        return self.plan.worst_std
+
+    @property
+    def delta_spent(self) -> float:
+        return self.plan.delta_spent
+
+    @property
+    def messages_per_user(self) -> int:
+        return self.plan.messages_per_user
+
+    def error_bound(self, failure_probability: float = 0.05) -> float:
+        return self.plan.error_bound(failure_probability)
+
+    def start(self, random: Random) -> Run:
+        run = CountsRun if self.engine == "counts" else MessagesRun
+        return run(self.plan, random)
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Root mean square error of the runs, around these times."""
+
+    t: NDArray[np.int64]
+    rms: Floats
+
+
+@dataclass(frozen=True)
+class Simulation:
+    """Every error of every run, summed up."""
+
+    runs: int
+    users: int
+    rms_error: float
+    max_error: float
+    mean_max_error: float
+    seconds: float
+    users_per_second: float
+    curve: Curve = field(repr=False)
+
+    def summary(self) -> dict[str, Any]:
+        """What `overhand simulate --json` prints."""
+        return {
+            "runs": self.runs,
+            "users": self.users,
+            "rms_error": self.rms_error,
+            "max_error": self.max_error,
+            "mean_max_error": self.mean_max_error,
+            "seconds": self.seconds,
+            "users_per_second": self.users_per_second,
+        }
+
+
+def estimate_all(
+    plan: Plan, values: ArrayLike, random: Random, *, engine: Engine = "counts"
+) -> Floats:
+    """The estimates after every user, at once.
+
+    >>> import overhand as oh
+    >>> plan = oh.Plan.best(horizon=1000, shufflers=2, privacy=oh.Privacy(1.0, 1e-6))
+    >>> estimate_all(plan, [1] * 1000, oh.seeded_random(1)).shape
+    (1000,)
+    """
+    bits = as_bits(values)
+    if len(bits) > plan.horizon:
+        raise errors.InvalidValue(f"{len(bits)} values are beyond the horizon {plan.horizon}")
+    return PlanCounter(plan, engine).start(random).estimates(bits)
+
+
+def simulate(
+    counter: Plan | Counter,
+    input: str | Stream | ArrayLike = "zeros",
+    *,
+    runs: int = 1,
+    seed: int = 0,
+    engine: Engine = "counts",
+    progress: Callable[[int], None] | None = None,
+) -> Simulation:
+    """Run a plan (or a baseline) on a stream and measure the error of every estimate.
+
+    Memory does not grow with the horizon. Run r draws from the stream with seed (seed, r), so a
+    longer simulation begins with the same runs. `progress` is told of users as they are done.
+    """
+    runs = errors.whole("runs", runs, least=1)
+    errors.whole("seed", seed, least=0)
+    if isinstance(counter, Plan):
+        shape = shape_of(counter)
+        counter = PlanCounter(counter, engine)
+    else:
+        shape = {}
+    stream = _stream(input, counter.horizon, shape)
+    tally = _Tally(stream.users)
+    started = time.perf_counter()
+    for run in range(runs):
+        values, noise = SeededRandom(np.random.default_rng([seed, run])).spawn(2)
+        tally.add(counter.start(noise), stream.parts(values), progress)
+    seconds = time.perf_counter() - started
+    return tally.result(seconds)
+
+
+def _stream(input: str | Stream | ArrayLike, horizon: int, shape: dict[str, Any]) -> Stream:
+    if isinstance(input, Stream):
+        stream = input
+    elif isinstance(input, str):
+        stream = stream_for(input, horizon, **shape)
+    else:
+        stream = values_stream(as_bits(input))
+    if not 0 < stream.users <= horizon:
+        raise errors.InvalidValue(f"{stream.users} values for a horizon of {horizon}")
+    return stream
+
+
+class _Tally:
+    """Sums of squared errors, and the largest, over time and over runs."""
+
+    def __init__(self, users: int) -> None:
+        self._users = users
+        self._bins = np.unique(np.linspace(0, users, _CURVE_POINTS + 1).astype(np.int64))
+        self._squares = np.zeros(len(self._bins) - 1)
+        self._largest: list[float] = []
+
+    def add(
+        self,
+        run: Run,
+        part: Callable[[int, int], NDArray[np.uint8]],
+        progress: Callable[[int], None] | None,
+    ) -> None:
+        chunk = max(1, _CHUNK // run.granularity) * run.granularity
+        true_sum, largest = 0, 0.0
+        for start in range(0, self._users, chunk):
+            bits = part(start, min(start + chunk, self._users))
+            error = run.estimates(bits)
+            truth = np.cumsum(bits, dtype=np.int64)
+            truth += true_sum
+            true_sum = int(truth[-1])
+            error = np.subtract(error, truth)
+            largest = max(largest, float(error.max()), -float(error.min()))
+            np.square(error, out=error)
+            self._add_squares(start, error)
+            if progress is not None:
+                progress(len(bits))
+        self._largest.append(largest)
+
+    def _add_squares(self, start: int, squares: Floats) -> None:
+        """Add errors to the bins of time that they fall into."""
+        first = int(np.searchsorted(self._bins, start, side="right")) - 1
+        last = int(np.searchsorted(self._bins, start + len(squares), side="left"))
+        edges = np.maximum(self._bins[first:last] - start, 0)
+        self._squares[first:last] += np.add.reduceat(squares, edges)
+
+    def result(self, seconds: float) -> Simulation:
+        runs = len(self._largest)
+        widths = np.diff(self._bins)
+        curve = Curve(self._bins[1:], np.sqrt(self._squares / (widths * runs)))
+        return Simulation(
+            runs=runs,
+            users=self._users,
+            rms_error=math.sqrt(float(self._squares.sum()) / (self._users * runs)),
+            max_error=max(self._largest),
+            mean_max_error=float(np.mean(self._largest)),
+            seconds=seconds,
+            users_per_second=self._users * runs / seconds,
+            curve=curve,
+        )
