@@ -106,9 +106,7 @@ def _radius(samples: int, rate: float) -> float:
 
 
 @lru_cache(maxsize=1024)
-def _plausible(
-    trials: int, probability: float, rate: float, discrepancy: float
-) -> tuple[int, int]:
+def _plausible(trials: int, probability: float, rate: float, discrepancy: float) -> tuple[int, int]:
     """The counts that both tails leave, at half of `rate` each, or `TooFewSamples`.
 
     A binomial grows with its probability, so the nearest wrong rates are the hardest to see.

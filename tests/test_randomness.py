@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy import stats
 
+from overhand import randomness
 from overhand.errors import Infeasible, InvalidValue
 from overhand.randomness import (
     HALF,
@@ -720,6 +721,17 @@ def test_the_test_of_forking_sees_a_stream_that_is_copied() -> None:
     assert words_in_a_forked_child([copied]) == [copied.words(32, np.uint8).tobytes()]
 
 
+def test_rekeying_gives_every_live_stream_a_new_key() -> None:
+    """What the child does, in this process, where coverage can see it."""
+    streams = [keyed(20230), keyed(20230), secure_random()]
+    keys = {str(stream.state["key"]) for stream in streams}
+    randomness._rekey_after_fork()
+    states = [stream.state for stream in streams]
+    assert {state["used"] for state in states} == {0}
+    assert len(keys | {str(state["key"]) for state in states}) == 2 + 3
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_a_fork_leaves_the_parent_s_stream_alone() -> None:
     random = keyed(20230)
     state = random.state

@@ -102,9 +102,7 @@ def test_assert_follows_refuses_one_sample_less() -> None:
     [(400, 0.5, 0.31), (400, 0.02, 0.18), (1000, 0.999, 0.1)],
     ids=["fair", "rare", "nearly certain"],
 )
-def test_assert_probability_keeps_both_rates(
-    trials: int, truth: float, discrepancy: float
-) -> None:
+def test_assert_probability_keeps_both_rates(trials: int, truth: float, discrepancy: float) -> None:
     rejected = np.array(
         [
             rejects(

@@ -125,7 +125,10 @@ def as_bits(values: ArrayLike, *, first: int = 0) -> NDArray[np.uint8]:
     Traceback (most recent call last):
     overhand.errors.InvalidValue: value 2 of user 12 is not a bit (0 or 1)
     """
-    array = np.asarray(values)
+    try:
+        array = np.asarray(values)
+    except ValueError:
+        raise errors.InvalidValue("values must be one-dimensional, not nested") from None
     if array.ndim != 1:
         raise errors.InvalidValue(f"values must be one-dimensional, not of shape {array.shape}")
     if array.dtype == np.bool_:

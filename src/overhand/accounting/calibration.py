@@ -12,7 +12,7 @@ from overhand.accounting.composition import Level, check_delta, search_delta
 from overhand.model import Privacy
 
 _PRECISION = 2e-5
-_WIDEST = 64.0
+_WIDEST = 4096.0
 
 
 def least_scale(

@@ -79,8 +79,7 @@ class Plan:
                     lambda epsilon: _quick_error(
                         tree, horizon, shufflers, Terms(Privacy(epsilon, delta), honest, reports)
                     ),
-                    # Calibration may end a hair above what the search saw.
-                    error=errors.number("error", error, above=0) * (1 - _SEARCH_MARGIN),
+                    error=errors.number("error", error, above=0),
                 ),
                 delta,
             )
@@ -340,7 +339,8 @@ def _span(values: Iterable[int]) -> str:
 
 
 def _quick_error(tree: TreeKind, horizon: int, shufflers: int, terms: Terms) -> float:
-    return math.sqrt(best_tree(tree, horizon, shufflers, terms).mean_square)
+    """The error before calibration, which may end a hair above it."""
+    return (1 + _SEARCH_MARGIN) * math.sqrt(best_tree(tree, horizon, shufflers, terms).mean_square)
 
 
 def _mechanism_dict(mechanism: BinarySum) -> dict[str, Any]:

@@ -30,6 +30,7 @@ TREE_KINDS: tuple[TreeKind, ...] = ("paper", "binary", "regular", "path", "best"
 _SHORTLIST = 12
 _CLOSE = 1.05
 _MIDPOINT = 0.5
+_WIDEST_LOG = 3.0
 
 
 @dataclass(frozen=True)
@@ -104,12 +105,17 @@ def best_shape(tree: Tree) -> NDArray[np.float64]:
     cover = tree.mean_cover()
 
     def gaussian_error(logs: NDArray[np.float64]) -> float:
-        shape = np.exp(np.append(logs, 0.0))
+        shape = _bounded_shape(logs)
         variances = list(float((1 / shape).sum()) * shape)
         return float(cover @ np.asarray(combination(tree, variances, combine=True).variances))
 
     found = minimize(gaussian_error, (start - start[-1])[:-1], method="BFGS")
-    return np.asarray(np.exp(np.append(found.x, 0.0)))
+    return _bounded_shape(found.x)
+
+
+def _bounded_shape(logs: NDArray[np.float64]) -> NDArray[np.float64]:
+    """A level that is hardly ever in a cover would get all the noise there is: bound that."""
+    return np.asarray(np.exp(np.clip(np.append(logs, 0.0), -_WIDEST_LOG, _WIDEST_LOG)))
 
 
 def _polished(candidate: Candidate, terms: Terms) -> Candidate:

@@ -1,0 +1,44 @@
+"""Small plans that many tests share, and the slow truth about them."""
+
+from __future__ import annotations
+
+import numpy as np
+
+import overhand as oh
+from overhand.randomness import HALF
+from overhand.trees import Tree
+from sampled import Outcomes
+
+PRIVACY = oh.Privacy(epsilon=1.0, delta=1e-6)
+
+REGULAR = oh.RegularTree(horizon=53, degrees=(3, 2, 4))
+PATH = oh.PathTree(horizon=50, levels=3, terms=3, block=3)
+
+
+def coin_plan(
+    tree: Tree, *, noise_bits: int = 4, combine: bool = False, hold: bool = False
+) -> oh.Plan:
+    """A plan of fair coins, the same number at every level: no guarantee, but an exact law."""
+    mechanisms = tuple(
+        tuple(
+            oh.BinarySum(size, noise_bits, HALF, opposed=noise_bits % 2 == 0)
+            for size in tree.sizes(level)
+        )
+        for level in range(1, tree.levels + 1)
+    )
+    return oh.Plan(tree, mechanisms, PRIVACY, tree.levels, combine=combine, hold=hold)
+
+
+def error_law(plan: oh.Plan, t: int) -> Outcomes:
+    """The law of the estimate's noise at t by Definition 3.1: the coins of the cover, centred."""
+    law, mean = np.ones(1), 0.0
+    for node in plan.tree.cover(t):
+        noise = plan.mechanism(node).noise()
+        law = np.convolve(law, noise.window.probabilities)
+        mean += noise.mean - noise.window.first
+    return Outcomes(-round(mean), law)
+
+
+def pending(plan: oh.Plan, t: int) -> int:
+    """Users that no full block holds at t."""
+    return t - max((node.stop for node in plan.tree.cover(t)), default=0)

@@ -1,0 +1,191 @@
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+import sys
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+
+import overhand as oh
+from overhand.cli import run
+from overhand.simulation import Simulation
+
+
+@dataclass(frozen=True)
+class Result:
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+def overhand(*arguments: str) -> Result:
+    """Run the command in this process: starting Python for each would take most of the time."""
+    out, err = io.StringIO(), io.StringIO()
+    with (
+        mock.patch.object(sys, "argv", ["overhand", *arguments]),
+        redirect_stdout(out),
+        redirect_stderr(err),
+    ):
+        try:
+            run()
+        except SystemExit as leave:
+            return Result(int(leave.code or 0), out.getvalue(), err.getvalue())
+    return Result(0, out.getvalue(), err.getvalue())
+
+
+def as_json(*arguments: str) -> Any:
+    result = overhand(*arguments, "--json")
+    assert result.returncode == 0, result.stderr
+    return json.loads(result.stdout)
+
+
+PLAN_KEYS = {
+    *("horizon", "shufflers", "epsilon", "delta", "tree", "levels", "messages_per_user"),
+    *("rms_error", "worst_std", "error_bound", "failure_probability", "delta_spent", "digest"),
+}
+LEVEL_KEYS = {
+    *("level", "batch_size", "degree", "noise_trials", "noise_probability", "variance"),
+}
+
+
+def test_plan_prints_what_the_library_computes(tmp_path: Path) -> None:
+    file = tmp_path / "plan.json"
+    printed = as_json("plan", "--horizon", "3000", "--shufflers", "2", "--save", str(file))
+    plan = oh.Plan.load(file)
+    assert printed == json.loads(json.dumps(plan.summary()))
+    assert set(printed) >= PLAN_KEYS
+    assert all(set(level) >= LEVEL_KEYS for level in printed["levels"])
+    assert plan == oh.Plan.best(3000, 2, oh.Privacy(1.0, 1e-6))
+
+
+def test_plan_shows_a_table() -> None:
+    result = overhand("plan", "--horizon", "3000", "--tree", "regular")
+    assert result.returncode == 0
+    for words in ("3,000 users", "users a batch", "rms error", "certified", "messages a user"):
+        assert words in result.stdout
+
+
+def test_plan_reaches_a_wanted_error() -> None:
+    printed = as_json("plan", "--horizon", "3000", "--shufflers", "2", "--error", "30")
+    assert printed["rms_error"] <= 30
+    assert printed["epsilon"] < 1.0
+
+
+def test_plan_can_be_the_papers() -> None:
+    printed = as_json("plan", "--horizon", "3000", "--shufflers", "2", "--published")
+    published = oh.Plan.published(3000, 2, oh.Privacy(1.0, 1e-6))
+    assert printed["rms_error"] == published.rms_error
+    binary = as_json("plan", "--horizon", "3000", "--tree", "binary", "--published")
+    assert len(binary["levels"]) == 11
+
+
+def test_simulate_measures_what_it_predicts(tmp_path: Path) -> None:
+    figure, table = tmp_path / "error.png", tmp_path / "error.csv"
+    printed = as_json(
+        "simulate", "--horizon", "2000", "--shufflers", "3", "--runs", "50", "--seed", "4",
+        "--plot", str(figure), "--save", str(table),
+    )  # fmt: skip
+    assert printed["rms_error"] == pytest.approx(printed["predicted_rms_error"], rel=0.3)
+    assert set(Simulation.__dataclass_fields__) - {"curve"} <= set(printed)
+    assert figure.read_bytes().startswith(b"\x89PNG")
+    rows = table.read_text().splitlines()
+    assert rows[0] == "t,rms_error,predicted_rms_error"
+    assert rows[-1].startswith("2000,")
+
+
+def test_simulate_takes_a_saved_plan_and_a_file_of_bits(tmp_path: Path) -> None:
+    plan, bits = tmp_path / "plan.json", tmp_path / "bits.csv"
+    oh.Plan.best(500, 2, oh.Privacy(1.0, 1e-6)).save(plan)
+    bits.write_text("1\n0\n" * 200)
+    arguments = ("simulate", "--plan", str(plan), "--input", str(bits), "--runs", "2")
+    for engine in ("counts", "messages"):
+        assert as_json(*arguments, "--engine", engine)["users"] == 400
+    alone = as_json("simulate", "--input", str(bits), "--shufflers", "2", "--runs", "2")
+    assert alone["users"] == 400
+
+
+def test_compare_puts_all_models_side_by_side(tmp_path: Path) -> None:
+    figure, table = tmp_path / "compare.svg", tmp_path / "compare.md"
+    printed = as_json(
+        "compare", "--horizon", "5000", "--shufflers", "3", "--runs", "3",
+        "--plot", str(figure), "--save", str(table),
+    )  # fmt: skip
+    names = [model["name"] for model in printed["models"]]
+    assert names == [
+        "local", "published", "one-shuffler", "concurrent",
+        "trusted-tree", "trusted-tree-combined", "trusted-square-root",
+    ]  # fmt: skip
+    for model in printed["models"]:
+        assert model["max_error"] >= model["rms_error"] > 0
+        assert model["delta_spent"] <= 1e-6 * (1 + 1e-9)
+    by_name = {model["name"]: model["predicted_rms_error"] for model in printed["models"]}
+    assert by_name["published"] > 8 * by_name["concurrent"]
+    assert "</svg>" in figure.read_text()
+    assert table.read_text().count("\n") == 9
+    assert "to ours" in overhand("compare", "--horizon", "500", "--runs", "1").stdout
+
+
+BAD = [
+    ("plan", "horizon"),
+    ("plan --horizon 0", "horizon=0"),
+    ("plan --horizon 1", "horizon=1"),
+    ("plan --horizon 100 --shufflers 0", "shufflers=0"),
+    ("plan --horizon 100 --epsilon 0", "epsilon=0"),
+    ("plan --horizon 100 --epsilon nan", "epsilon=nan"),
+    ("plan --horizon 100 --delta 1", "delta=1"),
+    ("plan --horizon 100 --delta 0", "delta=0"),
+    ("plan --horizon 100 --delta 1e-13", "1e-13"),
+    ("plan --horizon 100 --honest 0", "honest=0"),
+    ("plan --horizon 100 --epsilon 1 --error 3", "--epsilon or --error"),
+    ("plan --horizon 100 --error -1", "error=-1"),
+    ("plan --horizon ten", "valid int"),
+    ("plan --horizon 100 --tree oak", "oak"),
+    ("plan --horizon 100 --save nowhere/plan.json", "nowhere"),
+    ("plan --horizon 100 --published --error 3", "--published"),
+    ("simulate --horizon 100 --input noise", "noise"),
+    ("simulate --horizon 100 --input missing.csv", "missing.csv"),
+    ("simulate --horizon 100 --runs 0", "runs=0"),
+    ("simulate --horizon 100 --plot figure.txt", "figure.txt"),
+    ("simulate --plan nowhere.json", "nowhere.json"),
+    ("simulate --plan nowhere.json --horizon 5", "not both"),
+    ("compare --horizon 100 --save table.doc", "table.doc"),
+    ("compare", "horizon"),
+]
+
+
+@pytest.mark.parametrize(("line", "words"), BAD, ids=[line for line, _ in BAD])
+def test_bad_input_is_one_clear_error_and_exit_code_2(line: str, words: str) -> None:
+    result = overhand(*line.split())
+    assert result.returncode == 2
+    assert words in result.stderr
+    assert result.stdout == ""
+    assert "Traceback" not in result.stderr
+
+
+def test_an_edited_plan_file_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "plan.json"
+    oh.Plan.best(500, 2, oh.Privacy(1.0, 1e-6)).save(file)
+    file.write_text(file.read_text().replace('"delta": 1e-06', '"delta": 1e-07'))
+    result = overhand("simulate", "--plan", str(file))
+    assert result.returncode == 2
+    assert "edited" in result.stderr
+
+
+def test_version_and_help() -> None:
+    assert overhand("--version").stdout.strip() == f"overhand {oh.__version__}"
+    for command in ("plan", "simulate", "compare"):
+        assert "--json" in overhand(command, "--help").stdout
+
+
+def test_the_command_runs_in_a_process_of_its_own() -> None:
+    command = [sys.executable, "-m", "overhand", "plan", "--horizon", "0"]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert result.returncode == 2
+    assert result.stderr.strip() == "error: horizon=0 must be a whole number of at least 2"
+    assert result.stdout == ""

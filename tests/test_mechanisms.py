@@ -1,0 +1,603 @@
+"""Sums of bits: the encoder, the analyzer and the law of the noise say the same thing."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator, Sequence
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import ArrayLike, NDArray
+from scipy import stats
+
+from overhand import accounting
+from overhand.errors import Infeasible, InvalidValue
+from overhand.mechanisms import PUBLISHED_CONSTANT, BinarySum, CoinNoise
+from overhand.model import Messages, Privacy, Shuffled
+from overhand.randomness import HALF, BinaryFraction, Random, restored_random, seeded_random
+from overhand.shufflers import Shuffler
+from sampled import Outcomes, assert_follows, kolmogorov, samples_for
+
+EIGHTH, QUARTER = BinaryFraction(1, 3), BinaryFraction(1, 2)
+Law = dict[int, Fraction]
+
+TINY = {
+    "no coins": BinarySum(3, 0, HALF),
+    "opposed fair": BinarySum(2, 2, HALF),
+    "opposed": BinarySum(2, 4, EIGHTH),
+    "one user": BinarySum(1, 6, QUARTER),
+    "plain": BinarySum(3, 2, EIGHTH, opposed=False),
+    "odd": BinarySum(3, 1, BinaryFraction(5, 4), opposed=False),
+    "plain fair": BinarySum(2, 3, HALF, opposed=False),
+}
+
+
+class Chosen(Random):
+    """Shows chosen coins, and keeps how likely each of them was."""
+
+    def __init__(self, shown: Sequence[int]) -> None:
+        self._left = list(shown)
+        self.chance = Fraction(1)
+
+    def coins(self, count: int, probability: BinaryFraction) -> NDArray[np.uint8]:
+        shown, self._left = self._left[:count], self._left[count:]
+        assert len(shown) == count
+        for coin in shown:
+            one = Fraction(probability.numerator, 2**probability.bits)
+            self.chance *= one if coin else 1 - one
+        return np.array(shown, np.uint8)
+
+    def words(self, count: int, dtype: type[np.unsignedinteger[Any]]) -> NDArray[Any]:
+        raise NotImplementedError
+
+    def spawn(self, count: int) -> list[Random]:
+        raise NotImplementedError
+
+    @property
+    def state(self) -> dict[str, Any]:
+        raise NotImplementedError
+
+
+def every_batch(mechanism: BinarySum, values: Sequence[int]) -> Iterator[tuple[Fraction, Shuffled]]:
+    """All batches that the encoder can send for these values, with their probabilities."""
+    for shown in itertools.product((0, 1), repeat=mechanism.noise_trials):
+        random = Chosen(shown)
+        messages = mechanism.encode_many(values, random)
+        yield random.chance, Shuffled(messages.reshape(-1))
+
+
+def law_by_enumeration(mechanism: BinarySum) -> Law:
+    """The number of ones among the coins, over every outcome of every coin of the definition."""
+    p = Fraction(mechanism.noise_probability.numerator, 2**mechanism.noise_probability.bits)
+    straight = mechanism.noise_bits // 2 if mechanism.opposed else mechanism.noise_bits
+    chances = ([p] * straight + [1 - p] * (mechanism.noise_bits - straight)) * mechanism.size
+    law: Law = {}
+    for shown in itertools.product((0, 1), repeat=len(chances)):
+        chance = math.prod(
+            (c if coin else 1 - c for c, coin in zip(chances, shown, strict=True)),
+            start=Fraction(1),
+        )
+        law[sum(shown)] = law.get(sum(shown), Fraction(0)) + chance
+    return law
+
+
+def moment(law: Law, power: int) -> Fraction:
+    mean = sum((x * chance for x, chance in law.items()), Fraction(0))
+    return sum(((x - mean) ** power * chance for x, chance in law.items()), Fraction(0))
+
+
+# --- exact: encoder, analyzer, noise law ----------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", TINY)
+def test_the_window_is_the_law_of_all_coins(kind: str) -> None:
+    mechanism = TINY[kind]
+    truth, window = law_by_enumeration(mechanism), mechanism.noise().window
+    assert window.missing == 0.0
+    shown = {window.first + i: p for i, p in enumerate(window.probabilities)}
+    assert shown.keys() >= {x for x, chance in truth.items() if chance}
+    for outcome, probability in shown.items():
+        assert math.isclose(probability, truth.get(outcome, 0), rel_tol=1e-13)
+
+
+@pytest.mark.parametrize("kind", TINY)
+def test_mean_and_variance_are_those_of_all_coins(kind: str) -> None:
+    mechanism = TINY[kind]
+    truth = law_by_enumeration(mechanism)
+    mean = sum((x * chance for x, chance in truth.items()), Fraction(0))
+    assert mechanism.noise().mean == mean
+    assert math.isclose(mechanism.variance, moment(truth, 2), rel_tol=1e-14)
+
+
+@pytest.mark.parametrize("kind", TINY)
+def test_the_analyzed_batch_is_unbiased_with_the_stated_variance_on_every_input(kind: str) -> None:
+    mechanism = TINY[kind]
+    for values in itertools.product((0, 1), repeat=mechanism.size):
+        law: Law = {}
+        expected = Fraction(0)
+        for chance, shuffled in every_batch(mechanism, values):
+            estimate = Fraction(mechanism.analyze(shuffled))
+            expected += chance * estimate
+            error = 16 * (estimate - sum(values))  # all means here are multiples of 1/16
+            assert error.denominator == 1
+            law[int(error)] = law.get(int(error), Fraction(0)) + chance
+        assert sum(law.values()) == 1
+        assert expected == sum(values)
+        assert math.isclose(moment(law, 2) / 256, mechanism.variance, rel_tol=1e-14)
+
+
+@pytest.mark.parametrize("kind", TINY)
+def test_the_encoder_has_the_law_that_the_noise_states(kind: str) -> None:
+    mechanism = TINY[kind]
+    law: Law = {}
+    for chance, shuffled in every_batch(mechanism, [0] * mechanism.size):
+        ones = int(np.count_nonzero(shuffled))
+        law[ones] = law.get(ones, Fraction(0)) + chance
+    assert law == law_by_enumeration(mechanism)
+
+
+@pytest.mark.parametrize("users", [0, 1, 2])
+def test_the_noise_of_some_users_is_that_of_a_smaller_batch(users: int) -> None:
+    for mechanism in TINY.values():
+        if users < mechanism.size:
+            smaller = CoinNoise(
+                tuple((t * users // mechanism.size, p) for t, p in mechanism.noise().terms)
+            )
+            assert mechanism.noise(users) == smaller
+    assert TINY["plain"].noise(3) == TINY["plain"].noise()
+
+
+def test_fair_opposed_coins_are_one_binomial() -> None:
+    assert BinarySum(5, 4, HALF).noise() == CoinNoise(((20, HALF),))
+    assert BinarySum(5, 4, BinaryFraction(2, 2)).noise() == CoinNoise(((20, HALF),))
+
+
+def test_messages_are_counted_per_user_and_per_batch() -> None:
+    mechanism = BinarySum(5, 4, EIGHTH)
+    assert mechanism.messages_per_user == 5
+    assert mechanism.noise_trials == 20
+    messages = mechanism.encode_many([0, 1, 1], seeded_random(20230))
+    assert messages.shape == (3, 5)
+    assert messages.dtype == np.uint8
+    assert messages[:, 0].tolist() == [0, 1, 1]
+    assert mechanism.encode(1, seeded_random(20230)).shape == (1, 5)
+    assert mechanism.encode_many([], seeded_random(20230)).shape == (0, 5)
+
+
+@pytest.mark.parametrize("bad", [2, -1, 0.5, math.nan, "1", None], ids=repr)
+def test_a_value_that_is_no_bit_is_not_encoded(bad: Any) -> None:
+    with pytest.raises(InvalidValue):
+        BinarySum(5, 4, EIGHTH).encode(bad, seeded_random(20230))
+
+
+@pytest.mark.parametrize("messages", [0, 9, 11, 20])
+def test_a_wrong_number_of_messages_is_refused(messages: int) -> None:
+    with pytest.raises(InvalidValue, match=f"{messages} messages in a batch that has 10"):
+        BinarySum(2, 4, EIGHTH).analyze(Shuffled(np.zeros(messages, np.uint8)))
+
+
+def test_a_batch_that_was_not_shuffled_is_refused() -> None:
+    mechanism = BinarySum(2, 4, EIGHTH)
+    messages = mechanism.encode_many([0, 1], seeded_random(20230))
+    with pytest.raises(InvalidValue, match="2 messages"):
+        mechanism.analyze(Shuffled(messages))
+
+
+@pytest.mark.parametrize(
+    ("size", "noise_bits", "opposed"),
+    [(0, 2, True), (-1, 2, True), (1.0, 2, True), (2, -2, True), (2, 3, True), (2, 1.5, False)],
+    ids=repr,
+)
+def test_bad_parameters_are_refused(size: Any, noise_bits: Any, opposed: bool) -> None:
+    with pytest.raises(InvalidValue):
+        BinarySum(size, noise_bits, HALF, opposed)
+
+
+# --- with_variance --------------------------------------------------------------------------------
+
+SIZES = st.integers(1, 10**6)
+VARIANCES = st.floats(1e-3, 1e6)
+
+
+@given(SIZES, VARIANCES)
+def test_with_variance_has_the_variance_that_was_asked_for(size: int, variance: float) -> None:
+    mechanism = BinarySum.with_variance(size, variance)
+    assert mechanism.size == size
+    assert math.isclose(mechanism.variance, variance, rel_tol=1e-6)
+
+
+@given(SIZES, VARIANCES)
+def test_with_variance_takes_the_fewest_coins(size: int, variance: float) -> None:
+    mechanism = BinarySum.with_variance(size, variance)
+    assert mechanism.opposed
+    # Opposed coins come in pairs, and a pair has a variance of at most a half.
+    assert size * (mechanism.noise_bits - 2) / 4 < variance * (1 + 1e-9)
+
+
+@given(SIZES, VARIANCES, st.integers(0, 40))
+def test_with_variance_takes_as_many_coins_as_it_is_told(
+    size: int, variance: float, more: int
+) -> None:
+    fewest = BinarySum.with_variance(size, variance).noise_bits
+    mechanism = BinarySum.with_variance(size, variance, noise_bits=fewest + 2 * more)
+    assert mechanism.noise_bits == fewest + 2 * more
+    assert math.isclose(mechanism.variance, variance, rel_tol=1e-6)
+
+
+def test_with_variance_refuses_more_than_the_coins_can_have() -> None:
+    assert BinarySum.with_variance(10, 5.0, noise_bits=2).noise_probability.is_half
+    with pytest.raises(Infeasible, match="variance 5.01"):
+        BinarySum.with_variance(10, 5.01, noise_bits=2)
+
+
+@pytest.mark.parametrize("variance", [0.0, -1.0, -100.0, math.nan, math.inf], ids=repr)
+@pytest.mark.parametrize("noise_bits", [None, 4], ids=["fewest coins", "four coins"])
+def test_with_variance_refuses_a_variance_that_is_none(
+    variance: float, noise_bits: int | None
+) -> None:
+    with pytest.raises((Infeasible, InvalidValue)):
+        BinarySum.with_variance(10, variance, noise_bits=noise_bits)
+
+
+@pytest.mark.parametrize(
+    ("size", "noise_bits"), [(0, None), (10, 0), (10, 3), (10, -2), (-3, 2)], ids=repr
+)
+def test_with_variance_refuses_impossible_numbers(size: int, noise_bits: int | None) -> None:
+    with pytest.raises((Infeasible, InvalidValue)):
+        BinarySum.with_variance(size, 1.0, noise_bits=noise_bits)
+
+
+# --- published ------------------------------------------------------------------------------------
+
+PRIVACY = {
+    "1, 1e-6": Privacy(1.0, 1e-6),
+    "0.5, 1e-3": Privacy(0.5, 1e-3),
+    "0.1, 1e-9": Privacy(0.1, 1e-9),
+}
+
+
+def tau(privacy: Privacy) -> float:
+    return 96 * math.log(2 / privacy.delta) / privacy.epsilon**2
+
+
+@pytest.mark.parametrize("guarantee", PRIVACY)
+def test_a_small_published_batch_sends_fair_coins(guarantee: str) -> None:
+    privacy = PRIVACY[guarantee]
+    for size in (1, 7, math.floor(tau(privacy) / 2), math.ceil(tau(privacy)) - 1):
+        mechanism = BinarySum.published(size, privacy)
+        rounds = math.ceil(tau(privacy) / size)
+        assert mechanism == BinarySum(size, rounds, HALF, opposed=False)
+        assert mechanism.messages_per_user == rounds + 1
+        assert mechanism.noise().mean == size * rounds / 2
+        assert mechanism.variance == size * rounds / 4
+        assert accounting.delta(mechanism.noise(), privacy.epsilon) <= privacy.delta
+
+
+@pytest.mark.parametrize("guarantee", PRIVACY)
+def test_a_large_published_batch_sends_one_coin_each(guarantee: str) -> None:
+    privacy = PRIVACY[guarantee]
+    for size in (math.ceil(tau(privacy)), 3 * math.ceil(tau(privacy)), 10**7):
+        mechanism = BinarySum.published(size, privacy)
+        assert mechanism.messages_per_user == 2
+        assert not mechanism.opposed
+        probability = float(mechanism.noise_probability)
+        assert math.isclose(probability, tau(privacy) / (2 * size), rel_tol=1e-9)
+        assert math.isclose(mechanism.noise().mean, tau(privacy) / 2, rel_tol=1e-9)
+        assert mechanism.variance <= tau(privacy) / 2
+        assert accounting.delta(mechanism.noise(), privacy.epsilon) <= privacy.delta
+
+
+def test_the_published_constant_is_a_parameter() -> None:
+    assert PUBLISHED_CONSTANT == 96
+    privacy = Privacy(1.0, 1e-6)
+    half = BinarySum.published(10, privacy, constant=48)
+    assert half.noise_bits == math.ceil(48 * math.log(2e6) / 10)
+
+
+def test_without_the_published_noise_the_check_of_delta_would_fail() -> None:
+    """The mutant of the two tests above: a twenty-fourth of the constant is not enough."""
+    privacy = Privacy(1.0, 1e-6)
+    for size in (7, 10**5):
+        mechanism = BinarySum.published(size, privacy, constant=4)
+        assert accounting.delta(mechanism.noise(), privacy.epsilon) > privacy.delta
+
+
+# --- the noise ------------------------------------------------------------------------------------
+
+BINOMIALS = [
+    (1, 0.5),
+    (10, 0.25),
+    (100, 0.5),
+    (1000, 0.001),
+    (5000, 0.9375),
+    (100_000, 0.0002),
+    (300_000, 0.5),
+    (1_000_000, 0.03),
+]
+
+
+@pytest.mark.parametrize(("trials", "probability"), BINOMIALS)
+def test_a_window_is_the_binomial_where_it_matters(trials: int, probability: float) -> None:
+    p = BinaryFraction.near(probability)
+    window = CoinNoise(((trials, p),)).window
+    truth = stats.binom(trials, float(p))
+    outcomes = np.arange(window.first, window.first + len(window.probabilities))
+    expected = truth.pmf(outcomes)
+    seen = expected > 1e-15
+    assert np.allclose(window.probabilities[seen], expected[seen], rtol=1e-10, atol=0)
+    assert math.isclose(window.probabilities.sum(), 1.0, rel_tol=1e-12)
+    outside = truth.cdf(outcomes[0] - 1) + truth.sf(outcomes[-1])
+    assert outside <= window.missing + 1e-300
+    assert window.missing < 1e-19
+
+
+@pytest.mark.parametrize(
+    ("trials", "probability"), [(200, 0.125), (40_000, 0.01), (64, 0.5), (100_000, 1e-4)]
+)
+def test_the_window_of_a_sum_is_the_convolution_of_its_terms(
+    trials: int, probability: float
+) -> None:
+    p = BinaryFraction.near(probability)
+    opposed = BinaryFraction((1 << p.bits) - p.numerator, p.bits)
+    window = CoinNoise(((trials, p), (trials, opposed))).window
+    part = stats.binom(trials, float(p)).pmf(np.arange(trials + 1))
+    kept = np.flatnonzero(part > 1e-40)
+    part = part[kept[0] : kept[-1] + 1]
+    expected = np.convolve(part, part[::-1])
+    # The opposed coins show between trials - kept[-1] and trials - kept[0] ones.
+    outcomes = kept[0] + trials - kept[-1] + np.arange(len(expected))
+    for outcome, q in zip(outcomes, expected, strict=True):
+        if q > 1e-15:
+            assert math.isclose(window.probabilities[outcome - window.first], q, rel_tol=1e-10)
+    assert math.isclose(window.probabilities.sum(), 1.0, rel_tol=1e-12)
+
+
+@pytest.mark.parametrize("bits", [40, 54, 60, 64])
+def test_the_rarest_coins_have_a_window_too(bits: int) -> None:
+    window = BinarySum(4, 2, BinaryFraction(1, bits)).noise().window
+    assert math.isclose(window.probabilities.sum(), 1.0, rel_tol=1e-12)
+    at_mean = window.probabilities[4 - window.first]
+    assert math.isclose(at_mean, 1.0, abs_tol=1e-10)
+
+
+@pytest.mark.parametrize("certain", [0, 2], ids=["never", "always"])
+def test_certain_coins_have_a_window_of_one_outcome(certain: int) -> None:
+    window = CoinNoise(((5, BinaryFraction(certain, 1)),)).window
+    outcomes = {window.first + i: q for i, q in enumerate(window.probabilities) if q > 0}
+    assert outcomes == {5 * certain // 2: 1.0}
+
+
+def noise_by_enumeration(noise: CoinNoise) -> list[float]:
+    """The probabilities of 0, 1, ... ones, coin by coin."""
+    law = [Fraction(1)]
+    for trials, p in noise.terms:
+        one = Fraction(p.numerator, 2**p.bits)
+        for _ in range(trials):
+            law = [
+                (1 - one) * stays + one * comes
+                for stays, comes in zip([*law, Fraction(0)], [Fraction(0), *law], strict=True)
+            ]
+    return [float(chance) for chance in law]
+
+
+TERMS = st.lists(
+    st.tuples(
+        st.integers(0, 6), st.integers(1, 15).map(lambda numerator: BinaryFraction(numerator, 4))
+    ),
+    min_size=1,
+    max_size=3,
+)
+
+
+@given(TERMS, st.floats(-4, 4))
+def test_the_cumulant_is_that_of_all_outcomes(
+    terms: list[tuple[int, BinaryFraction]], at: float
+) -> None:
+    noise = CoinNoise(tuple(terms))
+    law = noise_by_enumeration(noise)
+    mean = math.fsum(x * chance for x, chance in enumerate(law))
+    truth = math.log(math.fsum(c * math.exp(at * (x - mean)) for x, c in enumerate(law)))
+    assert math.isclose(noise.cumulant(at), truth, rel_tol=1e-9, abs_tol=1e-12)
+
+
+@given(TERMS)
+def test_window_mean_and_variance_agree_with_each_other(
+    terms: list[tuple[int, BinaryFraction]],
+) -> None:
+    noise = CoinNoise(tuple(terms))
+    law, window = noise_by_enumeration(noise), noise.window
+    assert window.first == 0
+    assert np.allclose(window.probabilities, law, rtol=1e-12, atol=0)
+    outcomes = np.arange(len(law))
+    assert math.isclose(float(outcomes @ law), noise.mean, rel_tol=1e-12, abs_tol=1e-12)
+    spread = float((outcomes - noise.mean) ** 2 @ law)
+    assert math.isclose(spread, noise.variance, rel_tol=1e-12, abs_tol=1e-12)
+
+
+@given(TERMS)
+def test_noise_that_claims_to_be_symmetric_is(terms: list[tuple[int, BinaryFraction]]) -> None:
+    law = noise_by_enumeration(CoinNoise(tuple(terms)))
+    if CoinNoise(tuple(terms)).is_symmetric:
+        assert np.allclose(law, law[::-1], rtol=1e-12, atol=0)
+
+
+@given(TERMS)
+def test_noise_and_its_opposite_together_are_symmetric(
+    terms: list[tuple[int, BinaryFraction]],
+) -> None:
+    opposite = [(t, BinaryFraction((1 << p.bits) - p.numerator, p.bits)) for t, p in terms]
+    assert CoinNoise((*terms, *opposite)).is_symmetric
+
+
+@pytest.mark.parametrize(
+    ("noise", "symmetric"),
+    [
+        (CoinNoise(((7, HALF),)), True),
+        (CoinNoise(((7, EIGHTH),)), False),
+        (CoinNoise(((7, EIGHTH), (6, BinaryFraction(7, 3)))), False),
+        (CoinNoise(((7, EIGHTH), (7, BinaryFraction(3, 2)))), False),
+        (BinarySum(3, 4, EIGHTH).noise(), True),
+        (BinarySum(3, 4, EIGHTH, opposed=False).noise(), False),
+    ],
+    ids=["fair", "skewed", "unequal numbers", "unequal coins", "opposed", "not opposed"],
+)
+def test_symmetry_is_known(noise: CoinNoise, symmetric: bool) -> None:
+    assert noise.is_symmetric == symmetric
+
+
+# --- sampled: encoder, shuffler, analyzer ---------------------------------------------------------
+
+DISCREPANCY = 0.078
+VALUES = [1, 0, 1, 1, 0, 1, 0, 1]
+MECHANISM = BinarySum(8, 4, QUARTER)
+
+
+class ForgetsNoise(BinarySum):
+    def encode_many(self, values: ArrayLike, random: Random) -> Messages:
+        messages = super().encode_many(values, random)
+        messages[:, 1:] = 0
+        return messages
+
+
+class HalfTheNoise(BinarySum):
+    """Every second user's coins show their mean."""
+
+    def encode_many(self, values: ArrayLike, random: Random) -> Messages:
+        messages = super().encode_many(values, random)
+        messages[::2, 1:] = [0, 0, 1, 1]
+        return messages
+
+
+class OneCoinShort(BinarySum):
+    """The first user of a batch sends one coin less than the analyzer counts on."""
+
+    def encode_many(self, values: ArrayLike, random: Random) -> Messages:
+        messages = super().encode_many(values, random)
+        messages[:: self.size, -1] = 0
+        return messages
+
+
+class NotComplemented(BinarySum):
+    """The second half of the coins is like the first."""
+
+    def encode_many(self, values: ArrayLike, random: Random) -> Messages:
+        messages = super().encode_many(values, random)
+        messages[:, 1 + self.noise_bits // 2 :] ^= 1
+        return messages
+
+
+class OffsetForgotten(BinarySum):
+    def analyze(self, shuffled: Shuffled) -> float:
+        return int(np.count_nonzero(shuffled))
+
+
+class LastUserDropped(BinarySum):
+    def encode_many(self, values: ArrayLike, random: Random) -> Messages:
+        messages = super().encode_many(values, random)
+        messages[self.size - 1 :: self.size, 0] = 0
+        return messages
+
+
+def keyed(key: int) -> Random:
+    return restored_random({"kind": "secure", "key": f"{key:064x}", "used": 0})
+
+
+def estimates(mechanism: BinarySum, random: Random) -> NDArray[np.int64]:
+    """Analyzed sums of many batches of `VALUES`, each through a shuffler of its own."""
+    runs = samples_for(DISCREPANCY)
+    messages = mechanism.encode_many(np.tile(VALUES, runs), random)
+    shuffler, sums = Shuffler(), np.empty(runs)
+    for run in range(runs):
+        first = run * mechanism.size
+        users = range(first, first + mechanism.size)
+        shuffler.activate(mechanism)
+        shuffler.send_many(users, Messages(messages[users.start : users.stop]))
+        sums[run] = mechanism.analyze(shuffler.release(random))
+    assert np.array_equal(sums, np.rint(sums))
+    return sums.astype(np.int64)
+
+
+def law_of(*terms: tuple[int, float], offset: int = 0) -> Outcomes:
+    """An offset and a sum of binomials."""
+    probabilities = np.ones(1)
+    for trials, p in terms:
+        probabilities = np.convolve(probabilities, stats.binom(trials, p).pmf(range(trials + 1)))
+    return Outcomes(offset, probabilities)
+
+
+TRUTH = law_of((16, 0.25), (16, 0.75), offset=sum(VALUES) - 16)
+MUTANTS: dict[type[BinarySum], Outcomes] = {
+    ForgetsNoise: law_of(offset=sum(VALUES) - 16),
+    HalfTheNoise: law_of((8, 0.25), (8, 0.75), offset=sum(VALUES) + 8 - 16),
+    OneCoinShort: law_of((16, 0.25), (15, 0.75), offset=sum(VALUES) - 16),
+    NotComplemented: law_of((32, 0.25), offset=sum(VALUES) - 16),
+    OffsetForgotten: law_of((16, 0.25), (16, 0.75), offset=sum(VALUES)),
+    LastUserDropped: law_of((16, 0.25), (16, 0.75), offset=sum(VALUES) - 1 - 16),
+}
+STREAMS: dict[str, Callable[[int], Random]] = {"secure": keyed, "seeded": seeded_random}
+
+
+@pytest.mark.parametrize("stream", STREAMS)
+def test_the_estimate_is_the_sum_plus_centred_noise(stream: str) -> None:
+    assert_follows(estimates(MECHANISM, STREAMS[stream](20230)), TRUTH, discrepancy=DISCREPANCY)
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: str(mutant.__name__))
+def test_the_test_of_the_estimate_sees(mutant: type[BinarySum]) -> None:
+    assert kolmogorov(TRUTH, MUTANTS[mutant], range(-40, 60)) > DISCREPANCY
+    samples = estimates(mutant(8, 4, QUARTER), keyed(20230))
+    assert_follows(samples, MUTANTS[mutant], discrepancy=DISCREPANCY)
+    with pytest.raises(AssertionError, match="Kolmogorov"):
+        assert_follows(samples, TRUTH, discrepancy=DISCREPANCY)
+
+
+DRAWN = {
+    "opposed": (BinarySum(8, 4, QUARTER), law_of((16, 0.25), (16, 0.75))),
+    "fair": (BinarySum(10, 2, HALF), law_of((20, 0.5))),
+    "plain": (BinarySum(50, 1, EIGHTH, opposed=False), law_of((50, 0.125))),
+    "none": (BinarySum(5, 0, HALF), law_of()),
+}
+
+
+def drawn(mechanism: BinarySum, random: Random) -> NDArray[np.int64]:
+    """Drawn noise, with the mean of the coins put back so that it is whole."""
+    noise = mechanism.draw_noise(random, samples_for(DISCREPANCY)) + mechanism.noise().mean
+    assert np.array_equal(noise, np.rint(noise))
+    return noise.astype(np.int64)
+
+
+@pytest.mark.parametrize("kind", DRAWN)
+@pytest.mark.parametrize("stream", STREAMS)
+def test_drawn_noise_has_the_law_of_the_messages(stream: str, kind: str) -> None:
+    mechanism, law = DRAWN[kind]
+    assert_follows(drawn(mechanism, STREAMS[stream](20230)), law, discrepancy=DISCREPANCY)
+
+
+class DrawsHalf(BinarySum):
+    def noise(self, users: int | None = None) -> CoinNoise:
+        return super().noise(self.size // 2)
+
+
+class DrawsNotOpposed(BinarySum):
+    def draw_noise(self, random: Random, batches: int) -> NDArray[np.float64]:
+        ones = random.binomial(self.noise_trials, self.noise_probability, batches)
+        return np.asarray(ones - self.noise().mean, np.float64)
+
+
+@pytest.mark.parametrize(
+    ("mutant", "wrong"),
+    [(DrawsHalf, law_of((8, 0.25), (8, 0.75))), (DrawsNotOpposed, law_of((32, 0.25)))],
+    ids=["half the noise", "not opposed"],
+)
+def test_the_test_of_drawn_noise_sees(mutant: type[BinarySum], wrong: Outcomes) -> None:
+    law = DRAWN["opposed"][1]
+    assert kolmogorov(law, wrong, range(-1, 41)) > DISCREPANCY
+    samples = drawn(mutant(8, 4, QUARTER), keyed(20230))
+    assert_follows(samples, wrong, discrepancy=DISCREPANCY)
+    with pytest.raises(AssertionError, match="Kolmogorov"):
+        assert_follows(samples, law, discrepancy=DISCREPANCY)

@@ -1,0 +1,185 @@
+"""One test for every numbered statement of Sections 2 to 4 that code can show."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+
+import numpy as np
+import pytest
+
+import overhand as oh
+from overhand.accounting import delta
+from overhand.lower_bound import HardInput, big_batch, bit_variance_root, repeats
+from overhand.plan import Plan
+from overhand.shufflers import ConcurrentShufflers
+from overhand.simulation import simulate
+from overhand.summation import TreeServer
+from overhand.trees import RegularTree, binary_degrees, published_degrees
+from plans import PRIVACY, coin_plan
+from sampled import assert_probability
+
+FIGURE_2 = RegularTree(horizon=8, degrees=(2, 2))
+
+
+def test_definition_2_1_all_errors_are_within_alpha_but_with_probability_beta() -> None:
+    plan = Plan.best(1000, 2, PRIVACY, tree="regular")
+    alpha = plan.error_bound(failure_probability=0.1)
+    failures = sum(simulate(plan, "ones", seed=s).max_error > alpha for s in range(300))
+    assert failures <= 0.1 * 300
+    # A third of alpha is no bound, and so many runs see that.
+    failures = sum(simulate(plan, "ones", seed=s).max_error > alpha / 3 for s in range(300))
+    with pytest.raises(AssertionError):
+        assert_probability(failures, 300, 0.1, discrepancy=0.35)
+
+
+def test_figure_1_a_trusted_server_has_a_node_for_every_leaf() -> None:
+    tree = RegularTree(horizon=4, degrees=(1, 2))
+    assert [(n.start + 1, n.stop) for n in tree.cover(3)] == [(1, 2), (3, 3)]
+
+
+def test_figure_2_batches_of_two_and_four() -> None:
+    levels = Counter((n.level, n.size) for t in range(1, 9) for n in FIGURE_2.closes(t))
+    assert levels == {(1, 2): 4, (2, 4): 2}
+
+
+def test_definition_3_1_on_figure_2() -> None:
+    covers = {t: [(n.start + 1, n.stop) for n in FIGURE_2.cover(t)] for t in (6, 7, 8)}
+    assert covers == {6: [(1, 4), (5, 6)], 7: [(1, 4), (5, 6)], 8: [(1, 4), (5, 8)]}
+
+
+def test_definition_3_1_left_siblings_on_the_path_to_the_next_leaf() -> None:
+    """Walk from the root to leaf t + 1 of an explicit tree and collect what lies to the left."""
+    tree = RegularTree(horizon=48, degrees=(2, 3, 4))
+    for t in range(48):
+        left: list[tuple[int, int]] = []
+        start = 0
+        for level in range(tree.levels, 0, -1):
+            size = tree.sizes(level)[0]
+            while start + size <= t:
+                left.append((start, start + size))
+                start += size
+        assert [(n.start, n.stop) for n in tree.cover(t)] == left
+
+
+def test_algorithm_1_a_user_is_in_at_most_k_batches_and_each_is_shuffled_once() -> None:
+    plan = coin_plan(RegularTree(horizon=30, degrees=(2, 3, 2)))
+    server = TreeServer(plan)
+    shufflers = ConcurrentShufflers(3, server, oh.seeded_random(1))
+    for t in range(1, 31):
+        assert len(plan.tree.joins(t)) <= 3
+        shufflers.update(t % 2)
+        assert server.estimate(t).t == t
+
+
+def test_algorithm_2_uses_log_n_minus_1_shufflers() -> None:
+    for log in (3, 10, 20):
+        assert len(binary_degrees(2**log)) == log - 1
+        assert Plan.published(2**log, None, PRIVACY).shufflers == log - 1
+
+
+def test_theorem_3_2_privacy_by_simple_composition() -> None:
+    plan = Plan.published(64, None, PRIVACY)
+    share = PRIVACY.share(plan.tree.levels)
+    for (mechanism,) in plan.mechanisms:
+        assert delta(mechanism.noise(), share.epsilon) <= share.delta
+    assert plan.delta_spent <= PRIVACY.delta
+
+
+def test_theorem_3_2_variance_of_at_most_one_node_a_level() -> None:
+    plan = Plan.published(2**10, None, PRIVACY)
+    largest = max(plan.level_variances)
+    t = np.arange(1, 2**10)
+    assert (plan.noise_variance(t) <= largest * plan.tree.levels).all()
+
+
+def test_theorem_3_2_odd_times_repeat_the_estimate_before() -> None:
+    total = oh.ContinualSum(Plan.published(64, None, PRIVACY), oh.seeded_random(3))
+    last = 0.0
+    for t in range(1, 65):
+        total.update(1)
+        if t % 2:
+            assert total.estimate.value == last
+        last = total.estimate.value
+
+
+def test_corollary_3_3_error_is_polylogarithmic() -> None:
+    """From 2^10 to 2^20 users the error of log n shufflers grows by less than (20/10)^2."""
+    errors = [Plan.best(2**log, log, PRIVACY, tree="binary").rms_error for log in (10, 20)]
+    assert errors[1] / errors[0] < 4
+
+
+def test_section_3_2_the_degrees() -> None:
+    assert published_degrees(10**6, 3) == (7, 49, 49)
+    assert published_degrees(10**6, 1) == (100,)
+    for shufflers in (1, 2, 3, 4):
+        degrees = published_degrees(10**8, shufflers)
+        assert degrees[0] == round(10 ** (8 / (2 * shufflers + 1)))
+        assert set(degrees[1:]) <= {degrees[0] ** 2}
+
+
+def test_section_3_2_at_most_d_minus_1_nodes_a_level_but_d_at_the_end() -> None:
+    """The text's k (d - 1) fails at t = n, where the cover is all d children of the root."""
+    tree = RegularTree(horizon=4 * 16 * 16, degrees=(4, 16))
+    for t in range(1, tree.horizon):
+        counts = Counter(node.level for node in tree.cover(t))
+        assert max(counts.values(), default=0) <= 15
+    assert Counter(node.level for node in tree.cover(tree.horizon)) == {2: 16}
+
+
+def test_section_3_2_intra_batch_error_is_less_than_the_lowest_batch() -> None:
+    plan = coin_plan(RegularTree(horizon=40, degrees=(4, 3)), noise_bits=0, hold=True)
+    total = oh.ContinualSum(plan, oh.seeded_random(1))
+    for t in range(1, 41):
+        total.update(1)
+        assert 0 <= t - total.estimate.value <= 3
+
+
+@pytest.mark.parametrize("shufflers", [1, 2, 3])
+def test_theorem_3_4_error_grows_as_n_to_the_1_over_2k_plus_1(shufflers: int) -> None:
+    horizons = [10**4, 10**5, 10**6, 10**7, 10**8]
+    errors = [Plan.best(n, shufflers, PRIVACY, tree="paper").rms_error for n in horizons]
+    slope = np.polyfit(np.log(horizons), np.log(errors), 1)[0]
+    assert slope == pytest.approx(1 / (2 * shufflers + 1), abs=0.03)
+
+
+def test_corollary_3_5_published_variance_scales_as_stated() -> None:
+    """Per level tau/2 or about tau/4 with tau = 96 ln(2k/delta) k^2 / epsilon^2."""
+    for shufflers in (1, 2, 3):
+        plan = Plan.published(10**6, shufflers, PRIVACY)
+        tau = 96 * math.log(2 * shufflers / PRIVACY.delta) * (shufflers / PRIVACY.epsilon) ** 2
+        for variance in plan.level_variances:
+            assert 0.24 * tau <= variance <= 0.51 * tau
+
+
+def test_section_4_rep_and_big() -> None:
+    horizon, epsilon = 10**8, 0.5
+    c = bit_variance_root(epsilon)
+    for k in (1, 2, 3):
+        power = 1 / (2 * k + 1)
+        assert repeats(horizon, k, epsilon) == pytest.approx(
+            0.5 * horizon**power * c ** (2 * k * power)
+        )
+        assert big_batch(horizon, k, epsilon) == pytest.approx(
+            horizon ** ((2 * k - 1) * power) * c ** (2 * power)
+        )
+
+
+def test_theorem_4_1_no_plan_beats_rep_on_its_hard_inputs() -> None:
+    for shufflers in (1, 2, 3):
+        plan = Plan.best(10**6, shufflers, PRIVACY)
+        hard = HardInput.against(10**6, shufflers, 1.0).draw(oh.seeded_random(shufflers))
+        worst = simulate(plan, hard, seed=1).max_error
+        assert worst > repeats(10**6, shufflers, 1.0)
+
+
+def test_lemma_b_5_output_may_include_bits_of_others() -> None:
+    """Shown through the accountant: what others send is a constant shift of a batch's count."""
+    mechanism = oh.BinarySum.with_variance(10, 20.0)
+    alone = delta(mechanism.noise(), 1.0)
+    window = mechanism.noise().window
+    for others in (0, 4, 9):
+        moved = np.concatenate([np.zeros(others + 1), window.probabilities])
+        still = np.concatenate([np.zeros(others), window.probabilities, [0.0]])
+        exact = np.maximum(moved - math.e * still, 0).sum() + window.missing
+        assert exact == pytest.approx(alone)

@@ -1,0 +1,263 @@
+from __future__ import annotations
+
+import math
+import tracemalloc
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import overhand as oh
+from overhand.baselines import LocalResponse, SquareRoot, trusted_tree
+from overhand.mechanisms import CoinNoise
+from overhand.plan import TreeKind
+from overhand.randomness import BinaryFraction
+from overhand.simulation import (
+    ENGINES,
+    Counter,
+    Engine,
+    PlanCounter,
+    estimate_all,
+    read_bits,
+    simulate,
+    stream_for,
+)
+from overhand.simulation.alias import AliasTable
+from overhand.simulation.counts import CountsRun
+from overhand.simulation.streams import Stream
+from plans import PATH, PRIVACY, coin_plan, error_law
+from sampled import Outcomes, assert_follows, kolmogorov, samples_for
+
+FIGURE_2 = oh.RegularTree(horizon=8, degrees=(2, 2))
+SAMPLES = samples_for(0.08)
+
+
+def noise_samples(plan: oh.Plan, t: int, engine: Engine) -> np.ndarray[Any, np.dtype[np.int64]]:
+    bits = [1, 0, 1, 1, 0, 1, 1, 0, 1, 0][: plan.horizon]
+    covered = max(node.stop for node in plan.tree.cover(t))
+    truth = sum(bits[:covered]) + (t - covered) / 2
+    errors = [
+        estimate_all(plan, bits, oh.seeded_random(seed), engine=engine)[t - 1] - truth
+        for seed in range(SAMPLES)
+    ]
+    return np.array(errors).round().astype(np.int64)
+
+
+SMALL_PATH = oh.PathTree(horizon=10, levels=2, terms=3, block=1)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize(("tree", "t"), [(FIGURE_2, 7), (SMALL_PATH, 6), (SMALL_PATH, 10)])
+def test_both_engines_draw_from_the_law_of_the_cover(
+    engine: Engine, tree: oh.PathTree | oh.RegularTree, t: int
+) -> None:
+    plan = coin_plan(tree, noise_bits=3)
+    assert_follows(noise_samples(plan, t, engine), error_law(plan, t), discrepancy=0.08)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("noise_bits", [0, 2], ids=["no noise", "a coin short"])
+def test_the_law_test_sees(engine: Engine, noise_bits: int) -> None:
+    plan, mutant = (coin_plan(FIGURE_2, noise_bits=bits) for bits in (5, noise_bits))
+    truth = error_law(plan, 7)
+    assert kolmogorov(truth, error_law(mutant, 7), range(-40, 40)) > 0.08
+    with pytest.raises(AssertionError, match="Kolmogorov"):
+        assert_follows(noise_samples(mutant, 7, engine), truth, discrepancy=0.08)
+
+
+KINDS: list[tuple[TreeKind, int, int]] = [
+    ("regular", 1, 2003),
+    ("regular", 3, 5003),
+    ("path", 3, 5003),
+    ("path", 2, 1999),
+    ("paper", 2, 3011),
+    ("binary", 20, 1021),
+    ("best", 5, 7001),
+]
+
+
+@pytest.mark.parametrize(("kind", "shufflers", "horizon"), KINDS, ids=str)
+def test_measured_errors_are_as_predicted(kind: TreeKind, shufflers: int, horizon: int) -> None:
+    """Within 5 percent, with so many runs that this is six standard errors."""
+    plan = oh.Plan.best(horizon, shufflers, PRIVACY, tree=kind)
+    squares = np.array(
+        [simulate(plan, form, seed=s).rms_error ** 2 for form in ("ones", "zeros")
+         for s in range(2000)]
+    )  # fmt: skip
+    measured = float(squares.mean())
+    assert 6 * squares.std() / math.sqrt(len(squares)) < 0.1 * measured
+    assert math.sqrt(measured) == pytest.approx(plan.rms_error, rel=0.05)
+
+
+@pytest.mark.parametrize("share", [0.5, 0.85])
+def test_the_comparison_of_errors_sees_too_little_noise(share: float) -> None:
+    plan = oh.Plan.best(5003, 3, PRIVACY, tree="regular")
+    thin = tuple(
+        tuple(oh.BinarySum.with_variance(m.size, share * m.variance) for m in of_level)
+        for of_level in plan.mechanisms
+    )
+    mutant = oh.Plan(plan.tree, thin, PRIVACY, plan.shufflers)
+    measured = math.sqrt(
+        np.mean([simulate(mutant, "ones", seed=s).rms_error ** 2 for s in range(1500)])
+    )
+    assert measured != pytest.approx(plan.rms_error, rel=0.05)
+
+
+COUNTERS: list[Counter] = [
+    PlanCounter(oh.Plan.published(3001, 2, PRIVACY)),
+    PlanCounter(oh.Plan.best(500, 2, PRIVACY), engine="messages"),
+    PlanCounter(trusted_tree(700, PRIVACY, combine=True)),
+    PlanCounter(trusted_tree(700, PRIVACY, combine=False)),
+    LocalResponse.best(1000, PRIVACY),
+    SquareRoot(1000, PRIVACY),
+]
+
+
+@pytest.mark.parametrize("counter", COUNTERS, ids=lambda c: type(c).__name__)
+def test_every_counter_errs_as_it_says_and_pays_for_it(counter: Counter) -> None:
+    squares = np.array([simulate(counter, "ones", seed=s).rms_error ** 2 for s in range(1600)])
+    spread = squares.std() / math.sqrt(len(squares))
+    assert abs(squares.mean() - counter.rms_error**2) < 6.2 * spread
+    assert 6.2 * spread < 0.25 * counter.rms_error**2
+    assert counter.delta_spent <= PRIVACY.delta * (1 + 1e-9)
+    assert counter.worst_std <= counter.error_bound(0.05)
+    assert counter.messages_per_user >= 1
+
+
+def test_a_simulation_is_the_same_for_the_same_seed_and_longer_ones_begin_alike() -> None:
+    plan = oh.Plan.best(1000, 2, PRIVACY)
+    once, again = (simulate(plan, "bernoulli:0.3", runs=3, seed=5) for _ in range(2))
+    assert once.rms_error == again.rms_error
+    assert simulate(plan, "bernoulli:0.3", runs=1, seed=5).max_error <= once.max_error
+    assert simulate(plan, "bernoulli:0.3", runs=3, seed=6).rms_error != once.rms_error
+
+
+def test_errors_are_tallied_as_they_are() -> None:
+    plan = oh.Plan.best(1003, 2, PRIVACY)
+    bits = np.random.default_rng(8).integers(0, 2, 1003)
+    random = np.random.default_rng([4, 0])
+    noise = oh.randomness.SeededRandom(random).spawn(2)[1]
+    errors = estimate_all(plan, bits, noise) - np.cumsum(bits)
+    result = simulate(plan, bits, seed=4)
+    assert result.rms_error == pytest.approx(math.sqrt((errors**2).mean()))
+    assert result.max_error == result.mean_max_error == pytest.approx(np.abs(errors).max())
+    starts = np.concatenate([[0], result.curve.t[:-1]])
+    for start, stop, rms in zip(starts, result.curve.t, result.curve.rms, strict=True):
+        assert rms == pytest.approx(math.sqrt((errors[start:stop] ** 2).mean()))
+
+
+def test_chunks_meet_without_a_seam() -> None:
+    """Without noise, estimates in parts are the estimates of the whole."""
+    for tree in (oh.RegularTree(100, (3, 2, 4)), PATH, oh.RegularTree(64, (2,) * 5)):
+        plan = coin_plan(tree, noise_bits=0)
+        bits = np.random.default_rng(1).integers(0, 2, tree.horizon).astype(np.uint8)
+        run = CountsRun(plan, oh.seeded_random(1))
+        step = 4 * tree.lowest
+        parts = [run.estimates(bits[i : i + step]) for i in range(0, tree.horizon, step)]
+        whole = estimate_all(plan, bits, oh.seeded_random(1), engine="messages")
+        assert np.concatenate(parts).tolist() == whole.tolist()
+
+
+def test_memory_does_not_grow_with_the_horizon() -> None:
+    peaks: list[int] = []
+    for horizon in (2**20, 2**22):
+        plan = oh.Plan.best(horizon, 3, PRIVACY)
+        tracemalloc.start()
+        simulate(plan, "zeros")
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert peaks[1] < 1.5 * peaks[0]
+
+
+def test_alias_tables_draw_from_their_law() -> None:
+    third = BinaryFraction.near(1 / 3)
+    law = CoinNoise(((9, third), (5, BinaryFraction(1, 1))))
+    draws = AliasTable(law).draw(oh.seeded_random(9), samples_for(0.02))
+    outcomes = (draws + law.mean).round().astype(np.int64)
+    exact = Outcomes(law.window.first, law.window.probabilities)
+    assert_follows(outcomes, exact, discrepancy=0.02)
+    with pytest.raises(AssertionError, match="Kolmogorov"):
+        assert_follows(outcomes + (outcomes > 5), exact, discrepancy=0.02)
+
+
+@pytest.mark.parametrize(
+    ("form", "mean"), [("zeros", 0.0), ("ones", 1.0), ("bernoulli:0.25", 0.25), ("hard", 0.5)]
+)
+def test_streams_are_what_they_are_called(form: str, mean: float) -> None:
+    stream = stream_for(form, 40_000, shufflers=2, epsilon=1.0)
+    part = stream.parts(oh.seeded_random(3))
+    bits = np.concatenate([part(0, 10_000), part(10_000, 40_000)])
+    assert bits.dtype == np.uint8
+    assert bits.size == 40_000
+    assert abs(bits.mean() - mean) < 0.04
+
+
+@pytest.mark.parametrize("form", ["noise", "bernoulli:", "bernoulli:2", "bernoulli:nan", ""])
+def test_unknown_streams_are_refused(form: str) -> None:
+    with pytest.raises(oh.InvalidValue):
+        stream_for(form, 10)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["0\n1\n1\n", "0\n1\n1", "value\n0\n1\n1\n", "\ufeffbit\r\n0\r\n1\r\n1\r\n",
+     "name,bit\na,0\nb,1\nc,1\n", " 0\n1 \n1\n"],
+    ids=["plain", "no last newline", "header", "windows", "column", "spaces"],
+)  # fmt: skip
+def test_bits_are_read_from_csv(text: str, tmp_path: Path) -> None:
+    file = tmp_path / "bits.csv"
+    file.write_text(text, encoding="utf-8")
+    assert read_bits(file).tolist() == [0, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("0\n1\n2\n", "line 3: '2'"),
+        ("bit\n0\nyes\n", "line 3: 'yes'"),
+        ("0\n\n1\n", "line 2: ''"),
+        ("0\n0.5\n", "line 2: '0.5'"),
+        ("", "no values"),
+        ("bit\n", "no values"),
+        ("a,b\n0,1\n", "2 columns"),
+    ],
+)
+def test_a_wrong_line_is_named(text: str, words: str, tmp_path: Path) -> None:
+    file = tmp_path / "bits.csv"
+    file.write_text(text, encoding="utf-8")
+    with pytest.raises(oh.InvalidValue, match=words):
+        read_bits(file)
+
+
+def test_files_that_cannot_be_used_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(oh.InvalidValue, match="cannot read"):
+        read_bits(tmp_path / "none.csv")
+    (tmp_path / "raw.csv").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(oh.InvalidValue, match="not a CSV"):
+        read_bits(tmp_path / "raw.csv")
+    (tmp_path / "long.csv").write_text("1\n" * 11)
+    with pytest.raises(oh.InvalidValue, match="11 values, the plan's horizon is 10"):
+        stream_for(str(tmp_path / "long.csv"), 10)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"runs": 0}, {"seed": -1}, {"engine": "fast"}, {"input": [0, 2]}, {"input": [0] * 99}],
+)
+def test_bad_simulations_are_refused(change: dict[str, Any]) -> None:
+    plan = coin_plan(FIGURE_2)
+    arguments: dict[str, Any] = {"input": "zeros", **change}
+    with pytest.raises(oh.InvalidValue):
+        simulate(plan, **arguments)
+    with pytest.raises(oh.InvalidValue, match="beyond the horizon"):
+        estimate_all(plan, [0] * 9, oh.seeded_random(1))
+    with pytest.raises(oh.InvalidValue, match="0 values"):
+        simulate(plan, Stream(0, lambda _: lambda a, b: np.zeros(0, np.uint8)))
+
+
+def test_a_trusted_factorisation_is_never_deployed() -> None:
+    with pytest.raises(oh.InvalidValue, match="never deployed"):
+        SquareRoot(10, PRIVACY).start(oh.secure_random())
+    with pytest.raises(oh.Infeasible, match="in memory"):
+        SquareRoot(10**9, PRIVACY).start(oh.seeded_random(1))

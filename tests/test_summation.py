@@ -1,0 +1,329 @@
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import overhand as oh
+from overhand.shufflers import ConcurrentShufflers
+from overhand.summation import SumServer, TreeServer
+from overhand.summation.blocks import block_sums, prefix_sums
+from overhand.trees import Tree
+from plans import PATH, PRIVACY, REGULAR, coin_plan, error_law, pending
+from sampled import assert_follows, kolmogorov, samples_for
+
+BINARY = oh.RegularTree(horizon=45, degrees=(2, 2, 2, 2))
+TREES = [
+    pytest.param(REGULAR, id="regular"),
+    pytest.param(PATH, id="path"),
+    pytest.param(BINARY, id="binary"),
+    pytest.param(oh.RegularTree(horizon=31, degrees=(4,)), id="one level"),
+    pytest.param(oh.PathTree(horizon=30, levels=2, terms=3, block=3), id="whole path"),
+]
+
+
+def slow_estimates(plan: oh.Plan, sums: dict[oh.Node, float]) -> list[float]:
+    """Algorithm 3 by the book: every node in a dictionary, every cover from its definition."""
+
+    def estimate(node: oh.Node) -> float:
+        own = plan.combination.own_weights[node.level - 1]
+        if own == 1.0:
+            return sums[node]
+        inside = [n for n in sums if n.level == node.level - 1]
+        children = [n for n in inside if node.start <= n.start and n.stop <= node.stop]
+        return own * sums[node] + (1 - own) * sum(map(estimate, children))
+
+    estimates: list[float] = []
+    for t in range(1, plan.horizon + 1):
+        total = sum(estimate(node) for node in plan.tree.cover(t))
+        estimates.append(total if plan.hold else total + pending(plan, t) / 2)
+    return estimates
+
+
+def all_nodes(tree: Tree) -> list[oh.Node]:
+    return sorted({n for t in range(1, tree.horizon + 1) for n in tree.joins(t)})
+
+
+@pytest.mark.parametrize("tree", TREES)
+@pytest.mark.parametrize("combine", [True, False])
+@pytest.mark.parametrize("hold", [True, False])
+def test_the_server_agrees_with_a_slow_reference(tree: Tree, combine: bool, hold: bool) -> None:
+    plan = coin_plan(tree, combine=combine, hold=hold)
+    values = np.random.default_rng(5).normal(size=len(all_nodes(tree)))
+    sums = dict(zip(all_nodes(tree), values.tolist(), strict=True))
+    server = SumServer(plan)
+    expected = slow_estimates(plan, sums)
+    for t in range(1, tree.horizon + 1):
+        for node in tree.closes(t):
+            server.receive_sum(node, sums[node])
+        assert server.estimate(t).value == pytest.approx(expected[t - 1])
+
+
+@pytest.mark.parametrize("tree", TREES)
+def test_without_noise_estimates_are_the_sums_of_full_blocks(tree: Tree) -> None:
+    plan = coin_plan(tree, noise_bits=0)
+    bits = np.random.default_rng(2).integers(0, 2, tree.horizon)
+    total = oh.ContinualSum(plan, oh.seeded_random(1))
+    for t, bit in enumerate(bits.tolist(), start=1):
+        total.update(bit)
+        rest = pending(plan, t)
+        estimate = total.estimate
+        assert estimate.value == bits[: t - rest].sum() + rest / 2
+        assert (estimate.t, estimate.std, estimate.slack) == (t, 0.0, rest / 2)
+        assert abs(estimate.value - bits[:t].sum()) <= estimate.slack
+
+
+@pytest.mark.parametrize("tree", TREES)
+@given(data=st.data())
+def test_any_interleaving_gives_the_same_estimates(tree: Tree, data: st.DataObject) -> None:
+    plan = coin_plan(tree, combine=True)
+    bits = data.draw(st.lists(st.integers(0, 1), min_size=tree.horizon, max_size=tree.horizon))
+    seed = data.draw(st.integers(0, 1000))
+    slow = oh.ContinualSum(plan, oh.seeded_random(seed))
+    expected: list[oh.Estimate] = []
+    for bit in bits:
+        slow.update(bit)
+        expected.append(slow.estimate)
+    fast, t = oh.ContinualSum(plan, oh.seeded_random(seed)), 0
+    while t < tree.horizon:
+        if data.draw(st.booleans()):
+            count = data.draw(st.integers(0, tree.horizon - t))
+            fast.update_many(bits[t : t + count])
+        else:
+            count = 1
+            fast.update(bits[t])
+        t += count
+        if t:
+            assert fast.estimate.value == pytest.approx(expected[t - 1].value)
+            assert fast.estimate.std == expected[t - 1].std
+
+
+def run_continual(plan: oh.Plan, bits: list[int], seed: int) -> list[oh.Estimate]:
+    total = oh.ContinualSum(plan, oh.seeded_random(seed))
+    estimates: list[oh.Estimate] = []
+    for bit in bits:
+        total.update(bit)
+        estimates.append(total.estimate)
+    return estimates
+
+
+def run_algorithm_1(plan: oh.Plan, bits: list[int], seed: int) -> list[oh.Estimate]:
+    server = TreeServer(plan)
+    shufflers = ConcurrentShufflers(plan.tree.levels, server, oh.seeded_random(seed))
+    estimates: list[oh.Estimate] = []
+    for bit in bits:
+        shufflers.update(bit)
+        estimates.append(server.estimate(shufflers.t))
+    return estimates
+
+
+class ForgetsANode(SumServer):
+    """A mutant: one node of every cover is left out."""
+
+    def receive_sum(self, node: oh.Node, value: float) -> None:
+        last = node.size if node.level == 1 else 0
+        super().receive_sum(node, 0.0 if node.start == 0 and not last else value)
+
+
+TINY = coin_plan(oh.RegularTree(horizon=8, degrees=(2, 2)), noise_bits=3)
+AT = 7  # the cover is a node of level 2 and one of level 1 (Figure 2)
+BITS = [1, 0, 1, 1, 0, 1, 1, 0]
+
+
+def noise_at(
+    run: Callable[[oh.Plan, list[int], int], list[oh.Estimate]], plan: oh.Plan
+) -> np.ndarray[Any, np.dtype[np.int64]]:
+    truth = sum(BITS[:6]) + 0.5
+    errors = [run(plan, BITS, seed)[AT - 1].value - truth for seed in range(samples_for(0.1))]
+    return np.array(errors).round().astype(np.int64)
+
+
+@pytest.mark.parametrize("run", [run_continual, run_algorithm_1])
+def test_estimates_have_the_noise_of_their_cover(run: Any) -> None:
+    assert_follows(noise_at(run, TINY), error_law(TINY, AT), discrepancy=0.1)
+
+
+@pytest.mark.parametrize("noise_bits", [0, 1], ids=["no noise", "a third of it"])
+@pytest.mark.parametrize("run", [run_continual, run_algorithm_1])
+def test_the_law_test_sees_too_little_noise(run: Any, noise_bits: int) -> None:
+    mutant = coin_plan(TINY.tree, noise_bits=noise_bits)
+    truth, lie = error_law(TINY, AT), error_law(mutant, AT)
+    assert kolmogorov(truth, lie, range(-40, 40)) > 0.1
+    with pytest.raises(AssertionError, match="Kolmogorov"):
+        assert_follows(noise_at(run, mutant), truth, discrepancy=0.1)
+
+
+def test_the_reference_sees_a_forgotten_node() -> None:
+    plan = coin_plan(REGULAR)
+    sums = {node: 1.0 for node in all_nodes(REGULAR)}
+    expected, server, wrong = slow_estimates(plan, sums), ForgetsANode(plan), 0
+    for t in range(1, REGULAR.horizon + 1):
+        for node in REGULAR.closes(t):
+            server.receive_sum(node, sums[node])
+        wrong += server.estimate(t).value != pytest.approx(expected[t - 1])
+    assert wrong > REGULAR.horizon / 2
+
+
+@pytest.mark.parametrize("tree", TREES)
+@pytest.mark.parametrize("random", [oh.seeded_random, lambda seed: oh.secure_random()],
+                         ids=["seeded", "secure"])  # fmt: skip
+def test_a_restored_sum_has_the_same_future(tree: Tree, random: Any) -> None:
+    plan = coin_plan(tree, combine=True)
+    bits = np.random.default_rng(3).integers(0, 2, tree.horizon).tolist()
+    for cut in (0, 1, tree.lowest, tree.horizon // 2, tree.horizon - 1, tree.horizon):
+        first = oh.ContinualSum(plan, random(7))
+        first.update_many(bits[:cut])
+        second = oh.ContinualSum.restored(plan, first.saved())
+        assert second.estimate == first.estimate
+        for bit in bits[cut:]:
+            first.update(bit)
+            second.update(bit)
+            assert second.estimate == first.estimate
+        assert second.between(0, tree.horizon) == first.between(0, tree.horizon)
+
+
+def test_a_state_of_another_plan_is_refused() -> None:
+    saved = oh.ContinualSum(coin_plan(REGULAR), oh.seeded_random(1)).saved()
+    with pytest.raises(oh.DamagedPlan, match="belongs to plan"):
+        oh.ContinualSum.restored(coin_plan(PATH), saved)
+
+
+@pytest.mark.parametrize("tree", TREES)
+def test_sums_of_a_range_come_from_its_cover(tree: Tree) -> None:
+    plan = coin_plan(tree, noise_bits=0)
+    noisy = coin_plan(tree, combine=True)
+    bits = np.random.default_rng(4).integers(0, 2, tree.horizon)
+    exact = oh.ContinualSum(plan, oh.seeded_random(1))
+    private = oh.ContinualSum(noisy, oh.seeded_random(1))
+    exact.update_many(bits)
+    private.update_many(bits)
+    for start in range(0, tree.horizon, 5):
+        for stop in range(start, tree.horizon + 1, 3):
+            nodes = list(tree.cover(start, stop))
+            inside = sum(int(bits[node.start : node.stop].sum()) for node in nodes)
+            rest = stop - start - sum(node.size for node in nodes)
+            assert exact.between(start, stop).value == inside + rest / 2
+            variance = sum(noisy.combination.variances[node.level - 1] for node in nodes)
+            assert private.between(start, stop).std == pytest.approx(math.sqrt(variance))
+
+
+@pytest.mark.parametrize(("start", "stop"), [(3, 2), (-1, 4), (0, 54), (0.5, 3)])
+def test_a_bad_range_is_refused(start: Any, stop: Any) -> None:
+    total = oh.ContinualSum(coin_plan(REGULAR), oh.seeded_random(1))
+    total.update_many([1] * 53)
+    with pytest.raises(oh.InvalidValue):
+        total.between(start, stop)
+
+
+def test_a_range_needs_an_archive() -> None:
+    total = oh.ContinualSum(coin_plan(REGULAR), oh.seeded_random(1), archive=False)
+    total.update_many([1] * 20)
+    with pytest.raises(oh.InvalidValue, match="archive=True"):
+        total.between(0, 10)
+
+
+@pytest.mark.parametrize("value", [2, -1, 0.5, math.nan, "1", None, [1]])
+def test_a_value_that_is_no_bit_changes_nothing(value: Any) -> None:
+    total = oh.ContinualSum(coin_plan(REGULAR), oh.seeded_random(1))
+    total.update_many([1] * 5)
+    before = total.saved()
+    with pytest.raises(oh.InvalidValue, match="of user 6|not bits|one-dimensional"):
+        total.update(value)
+    with pytest.raises(oh.InvalidValue):
+        total.update_many([1, value])
+    assert total.saved() == before
+
+
+def test_nobody_comes_after_the_horizon() -> None:
+    total = oh.ContinualSum(coin_plan(REGULAR), oh.seeded_random(1))
+    total.update_many([1] * 50)
+    before = total.saved()
+    with pytest.raises(oh.InvalidValue, match="4 users after 50 go beyond the horizon 53"):
+        total.update_many([1] * 4)
+    assert total.saved() == before
+    total.update_many([1] * 3)
+    with pytest.raises(oh.InvalidValue, match="user 54 comes after the horizon 53"):
+        total.update(1)
+
+
+def test_batches_out_of_order_are_refused() -> None:
+    server = SumServer(coin_plan(REGULAR))
+    with pytest.raises(oh.ProtocolViolation, match="was due"):
+        server.receive_sum(oh.Node(2, 0, 6), 1.0)
+    with pytest.raises(oh.ProtocolViolation, match="was due"):
+        server.receive_sum(oh.Node(1, 3, 6), 1.0)
+    with pytest.raises(oh.ProtocolViolation, match="next batch due"):
+        server.estimate(3)
+    server.receive_sum(oh.Node(1, 0, 3), 1.0)
+    with pytest.raises(oh.ProtocolViolation, match="was due"):
+        server.receive_sum(oh.Node(1, 0, 3), 1.0)
+    server.receive_sum(oh.Node(1, 3, 6), 1.0)
+    with pytest.raises(oh.ProtocolViolation, match="next batch due"):
+        server.estimate(6)
+    server.receive_sum(oh.Node(2, 0, 6), 2.0)
+    assert server.estimate(6).value == 2.0
+
+
+def test_the_memory_of_the_server_is_one_sum_a_level() -> None:
+    plan = coin_plan(oh.RegularTree(horizon=6**5, degrees=(6, 6, 6)))
+    total = oh.ContinualSum(plan, oh.seeded_random(1), archive=False)
+    sizes: set[int] = set()
+    for _ in range(6**2):
+        total.update_many([1] * 6**3)
+        state = total._server.state
+        sizes.add(sum(len(v) for v in state.values() if isinstance(v, list)))
+    assert sizes == {2 * plan.tree.levels}
+
+
+def plan_for(horizon: int) -> oh.Plan:
+    return oh.Plan.best(horizon, 2, PRIVACY)
+
+
+def test_an_endless_sum_goes_on_from_plan_to_plan() -> None:
+    total = oh.EndlessSum(plan_for, oh.seeded_random(2), first=100, growth=2)
+    one_by_one = oh.EndlessSum(plan_for, oh.seeded_random(2), first=100, growth=2)
+    bits = np.random.default_rng(1).integers(0, 2, 1500)
+    total.update_many(bits[:700])
+    total.update_many(bits[700:])
+    for bit in bits.tolist():
+        one_by_one.update(bit)
+    assert total.t == one_by_one.t == 1500
+    assert total.estimate == one_by_one.estimate
+    assert [plan.horizon for plan in total.plans][:2] == [
+        plan_for(n).tree.blocks * plan_for(n).tree.lowest for n in (100, 200)
+    ]
+    assert abs(total.estimate.value - bits.sum()) < 6 * total.estimate.rms
+    assert total.estimate.std > oh.ContinualSum(total.plans[-1], oh.seeded_random(1)).estimate.std
+
+
+def test_an_endless_sum_refuses_several_reports_and_bad_values() -> None:
+    with pytest.raises(oh.Infeasible, match="different plans"):
+        oh.EndlessSum(
+            lambda n: oh.Plan.best(n, 1, PRIVACY, reports=2), oh.seeded_random(1), first=100
+        )
+    total = oh.EndlessSum(plan_for, oh.seeded_random(2), first=100)
+    with pytest.raises(oh.InvalidValue, match="user 3"):
+        total.update_many([0, 1, 5])
+    assert total.t == 0
+
+
+@given(st.integers(1, 300), st.integers(0, 40), st.integers(0, 5))
+def test_block_sums_are_sums_of_blocks(size: int, blocks: int, seed: int) -> None:
+    bits = np.random.default_rng(seed).integers(0, 2, size * blocks).astype(np.uint8)
+    expected = bits.reshape(blocks, size).sum(axis=1)
+    assert block_sums(bits, size).tolist() == expected.tolist()
+    places = np.arange(0, len(bits) + 1, size)
+    sums = np.concatenate([[0], np.cumsum(bits, dtype=np.int64)])[places]
+    assert prefix_sums(bits, places).tolist() == sums.tolist()
+
+
+def test_saved_states_are_plain_json() -> None:
+    total = oh.ContinualSum(coin_plan(PATH), oh.secure_random())
+    total.update_many([1] * 20)
+    assert json.loads(total.saved())["t"] == 20

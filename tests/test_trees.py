@@ -1,0 +1,469 @@
+"""Trees by arithmetic against trees that are built, node by node, as their definitions say."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from overhand.errors import InvalidValue
+from overhand.model import Node
+from overhand.trees import (
+    PathTree,
+    RegularTree,
+    Tree,
+    binary_degrees,
+    published_degrees,
+    terms_for,
+)
+
+# --- the slow truth -------------------------------------------------------------------------------
+
+
+def regular_nodes(tree: RegularTree) -> list[Node]:
+    """Level by level: so many users under a lowest node, so many nodes under the next."""
+    members = [(place, place + 1) for place in range(tree.horizon)]
+    nodes: list[Node] = []
+    for level, degree in enumerate(tree.degrees, start=1):
+        groups = [members[i : i + degree] for i in range(0, len(members), degree)]
+        members = [(group[0][0], group[-1][1]) for group in groups if len(group) == degree]
+        nodes += [Node(level, start, stop) for start, stop in members]
+    return nodes
+
+
+def path_nodes(tree: PathTree) -> list[Node]:
+    """T(k, m) is a block if k = 0 or m = 0, else a node over T(k - 1, m) and then T(k, m - 1)."""
+    found: set[Node] = set()
+
+    def build(over: int, terms: int, first: int) -> int:
+        """Adds the nodes of T(over, terms) from block `first` on; the block after its last."""
+        if over == 0 or terms == 0:
+            found.add(Node(1, first * tree.block, (first + 1) * tree.block))
+            return first + 1
+        last = build(over - 1, terms, first)
+        found.add(Node(over, first * tree.block, last * tree.block))
+        return build(over, terms - 1, last)
+
+    assert build(tree.levels, tree.terms, 0) == math.comb(tree.levels + tree.terms, tree.terms)
+    return [node for node in found if node.stop <= tree.horizon]
+
+
+@cache
+def nodes(tree: Tree) -> list[Node]:
+    """Every batch that becomes full within the horizon, by level and place."""
+    built = regular_nodes(tree) if isinstance(tree, RegularTree) else path_nodes(_path(tree))
+    return sorted(built)
+
+
+def _path(tree: Tree) -> PathTree:
+    assert isinstance(tree, PathTree)
+    return tree
+
+
+@cache
+def covers(tree: Tree) -> list[list[Node]]:
+    """At every time, the full nodes that no other full node holds (Definition 3.1)."""
+    return [highest(tree, 0, t) for t in range(tree.horizon + 1)]
+
+
+def highest(tree: Tree, start: int, stop: int) -> list[Node]:
+    """The nodes within a range that no other node within it holds, from left to right."""
+    inside = [node for node in nodes(tree) if start <= node.start and node.stop <= stop]
+    top: list[Node] = []
+    for node in sorted(inside, key=lambda node: (node.start, -node.stop)):
+        if not top or node.start >= top[-1].stop:
+            top.append(node)
+    return top
+
+
+@st.composite
+def regular_trees(draw: st.DrawFn) -> RegularTree:
+    degrees = [draw(st.integers(1, 4))]
+    while len(degrees) < 4 and math.prod(degrees) <= 12 and draw(st.booleans()):
+        degrees.append(draw(st.integers(2, 4)))
+    size = math.prod(degrees)
+    return RegularTree(size + draw(st.integers(0, 2 * size + 3)), tuple(degrees))
+
+
+@st.composite
+def path_trees(draw: st.DrawFn) -> PathTree:
+    levels, terms = draw(st.integers(1, 4)), draw(st.integers(1, 4))
+    block = draw(st.integers(1, 3))
+    capacity = block * math.comb(levels + terms, levels)
+    whole = draw(st.booleans())
+    horizon = capacity if whole else draw(st.integers(block, capacity))
+    return PathTree(horizon, levels, terms, block)
+
+
+TREES: st.SearchStrategy[Tree] = st.one_of(regular_trees(), path_trees())
+EXAMPLES = [
+    RegularTree(1, (1,)),
+    RegularTree(8, (2, 2)),
+    RegularTree(29, (3, 2, 2)),
+    PathTree(1, 1, 1, 1),
+    PathTree(10, 2, 3, 1),
+    PathTree(39, 3, 3, 2),
+]
+
+
+def weights_for(tree: Tree) -> st.SearchStrategy[list[float]]:
+    weight = st.floats(0, 100)
+    return st.lists(weight, min_size=tree.levels, max_size=tree.levels)
+
+
+# --- properties -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("tree", EXAMPLES, ids=repr)
+def test_the_slow_truth_is_a_family_of_nested_or_disjoint_batches(tree: Tree) -> None:
+    for one, other in itertools.combinations(nodes(tree), 2):
+        apart = one.stop <= other.start or other.stop <= one.start
+        inside = one.start <= other.start and other.stop <= one.stop
+        assert apart or (inside and one.level > other.level) or one.level < other.level
+
+
+@given(TREES)
+def test_users_join_the_nodes_that_hold_them_lowest_first(tree: Tree) -> None:
+    for t in range(1, tree.horizon + 1):
+        joined = tree.joins(t)
+        assert joined == [node for node in nodes(tree) if node.start < t <= node.stop]
+        assert len(joined) <= tree.levels
+        assert tree.closes(t) == [node for node in joined if node.stop == t]
+
+
+@given(TREES)
+def test_the_nodes_of_a_level_are_disjoint_and_every_one_is_joined_and_closed(tree: Tree) -> None:
+    joined = {node for t in range(1, tree.horizon + 1) for node in tree.joins(t)}
+    closed = [node for t in range(1, tree.horizon + 1) for node in tree.closes(t)]
+    assert sorted(joined) == sorted(closed) == nodes(tree)
+    for level in range(1, tree.levels + 1):
+        of_level = [node for node in nodes(tree) if node.level == level]
+        assert all(one.stop <= other.start for one, other in itertools.pairwise(of_level))
+        assert tree.sizes(level) == tuple(sorted({node.size for node in of_level}))
+
+
+@given(TREES)
+def test_cover_is_the_highest_full_batches_and_partitions_the_full_blocks(tree: Tree) -> None:
+    for t in range(tree.horizon + 1):
+        cover = list(tree.cover(t))
+        assert cover == covers(tree)[t]
+        edges = [0, *(node.stop for node in cover)]
+        assert [node.start for node in cover] == edges[:-1]
+        assert 0 <= t - edges[-1] < tree.lowest
+
+
+@given(TREES, st.data())
+def test_the_cover_of_a_range_partitions_it_as_far_as_blocks_can(
+    tree: Tree, data: st.DataObject
+) -> None:
+    for _ in range(20):
+        start = data.draw(st.integers(0, tree.horizon))
+        stop = data.draw(st.integers(start, tree.horizon))
+        cover = list(tree.cover(start, stop))
+        assert cover == highest(tree, start, stop)
+        if cover:
+            assert all(one.stop == other.start for one, other in itertools.pairwise(cover))
+            assert cover[0].start - start < tree.lowest
+            assert stop - cover[-1].stop < tree.lowest
+        else:
+            assert stop - start < 2 * tree.lowest - 1
+
+
+@given(TREES)
+def test_nodes_above_hold_the_place_and_opening_nodes_start_there(tree: Tree) -> None:
+    for place in range(tree.horizon):
+        above = [n for n in nodes(tree) if n.level > 1 and n.start <= place < n.stop]
+        assert tree.nodes_above(place) == above
+        held = [n for n in nodes(tree) if n.start <= place < n.stop]
+        assert tree.nodes_of(place) == held
+        if place % tree.lowest == 0:
+            assert tree.opening(place) == [node for node in above if node.start == place]
+
+
+@given(TREES)
+def test_no_node_opens_inside_a_block(tree: Tree) -> None:
+    for place in range(tree.horizon):
+        if place % tree.lowest:
+            assert tree.opening(place) == []
+
+
+@given(TREES)
+def test_counts_of_full_and_of_covering_nodes_are_those_of_the_built_tree(tree: Tree) -> None:
+    boundaries = np.arange(tree.blocks + 1)
+    in_cover, closed = tree.in_cover(boundaries), tree.closed(boundaries)
+    assert len(in_cover) == len(closed) == tree.levels
+    for blocks in boundaries.tolist():
+        users = blocks * tree.lowest
+        for level in range(1, tree.levels + 1):
+            covering = [node for node in covers(tree)[users] if node.level == level]
+            full = [n for n in nodes(tree) if n.level == level and n.stop <= users]
+            assert in_cover[level - 1][blocks] == len(covering)
+            assert closed[level - 1][blocks] == len(full)
+
+
+@given(TREES, st.data())
+def test_a_walk_tells_what_happens_above_the_lowest_level(tree: Tree, data: st.DataObject) -> None:
+    last = data.draw(st.integers(1, tree.blocks))
+    first = data.draw(st.integers(0, last - 1))
+    walk = tree.walk(first, last)
+    assert len(walk.closed) == len(walk.covering) == len(walk.closing) == tree.levels - 1
+    starts = walk.starts.tolist()
+    assert starts == sorted(set(starts))
+    assert starts[0] <= first
+    assert starts[-1] < last
+    assert len(starts) == 1 or starts[1] > first
+    for blocks in range(first, last):
+        run = max(i for i, start in enumerate(starts) if start <= blocks)
+        cover = covers(tree)[blocks * tree.lowest]
+        assert sum(node.level == 1 for node in cover) == blocks - starts[run]
+        for level in range(2, tree.levels + 1):
+            of_level = [n for n in nodes(tree) if n.level == level]
+            full = [node for node in of_level if node.stop <= blocks * tree.lowest]
+            covering = [node for node in cover if node.level == level]
+            assert walk.closed[level - 2][run] == len(full)
+            assert walk.covering[level - 2][run] == len(covering)
+            assert full[len(full) - len(covering) :] == covering
+    for level in range(2, tree.levels + 1):
+        closing = [
+            node.size
+            for node in nodes(tree)
+            if node.level == level and first * tree.lowest < node.stop <= last * tree.lowest
+        ]
+        assert walk.closing[level - 2].tolist() == closing
+
+
+@given(TREES)
+def test_the_mean_cover_is_the_mean_over_all_times(tree: Tree) -> None:
+    truth = np.zeros(tree.levels)
+    for t in range(1, tree.horizon + 1):
+        for node in covers(tree)[t]:
+            truth[node.level - 1] += 1 / tree.horizon
+    assert np.allclose(tree.mean_cover(), truth, rtol=1e-12, atol=1e-12)
+
+
+@given(TREES, st.data())
+def test_the_heaviest_cover_is_the_heaviest_of_all_times(tree: Tree, data: st.DataObject) -> None:
+    for _ in range(5):
+        weights = data.draw(weights_for(tree))
+        truth = max(math.fsum(weights[node.level - 1] for node in cover) for cover in covers(tree))
+        assert math.isclose(tree.heaviest_cover(weights), truth, rel_tol=1e-12, abs_tol=1e-12)
+
+
+@given(TREES)
+def test_pending_users_are_those_of_no_full_block(tree: Tree) -> None:
+    pending = [t - sum(node.size for node in covers(tree)[t]) for t in range(1, tree.horizon + 1)]
+    mean = sum(count**2 for count in pending) / tree.horizon
+    assert math.isclose(tree.mean_pending_square(), mean, rel_tol=1e-12)
+    assert tree.most_pending == max(pending)
+    assert tree.blocks == sum(node.level == 1 for node in nodes(tree))
+
+
+@given(path_trees())
+def test_a_path_tree_never_covers_with_more_than_its_terms(tree: PathTree) -> None:
+    capacity = tree.block * math.comb(tree.levels + tree.terms, tree.levels)
+    for t in range(tree.horizon + 1):
+        own_block = t == capacity  # the last block of all counts for itself
+        assert len(list(tree.cover(t))) <= tree.terms + own_block
+
+
+@given(regular_trees())
+def test_a_regular_tree_covers_with_fewer_than_its_degrees_below_the_top(
+    tree: RegularTree,
+) -> None:
+    for t in range(tree.horizon + 1):
+        levels = [node.level for node in tree.cover(t)]
+        for level, degree in enumerate(tree.degrees[1:], start=1):
+            assert levels.count(level) <= degree - 1
+
+
+@settings(max_examples=25)
+@given(TREES)
+def test_equal_trees_are_equal_and_say_so(tree: Tree) -> None:
+    assert hash(tree) == hash(nodes_twin(tree))
+    assert tree == nodes_twin(tree)
+
+
+def nodes_twin(tree: Tree) -> Tree:
+    description = tree.description()
+    kind = description.pop("kind")
+    if kind == "regular":
+        return RegularTree(tree.horizon, tuple(description["degrees"]))
+    assert kind == "path"
+    return PathTree(tree.horizon, **description)
+
+
+# --- the paper ------------------------------------------------------------------------------------
+
+
+def shown(batches: list[Node]) -> list[tuple[int, int]]:
+    """Nodes as Figure 2 writes them: v_i^j holds the users i to j."""
+    return [(node.start + 1, node.stop) for node in batches]
+
+
+def test_figure_2() -> None:
+    tree = RegularTree(horizon=8, degrees=(2, 2))
+    assert shown([n for n in nodes(tree) if n.level == 1]) == [(1, 2), (3, 4), (5, 6), (7, 8)]
+    assert shown([n for n in nodes(tree) if n.level == 2]) == [(1, 4), (5, 8)]
+    assert shown(list(tree.cover(6))) == shown(list(tree.cover(7))) == [(1, 4), (5, 6)]
+    assert shown(list(tree.cover(8))) == [(1, 4), (5, 8)]
+    assert shown(tree.joins(7)) == [(7, 8), (5, 8)]
+    assert shown(tree.closes(8)) == [(7, 8), (5, 8)]
+    assert tree.closes(7) == []
+
+
+@pytest.mark.parametrize("shufflers", [1, 2, 3, 4])
+@pytest.mark.parametrize("lowest", [2, 3, 5, 10])
+def test_published_degrees_are_those_of_section_3_2(shufflers: int, lowest: int) -> None:
+    horizon = lowest ** (2 * shufflers + 1)
+    degrees = published_degrees(horizon, shufflers)
+    assert degrees == (lowest, *[lowest**2] * (shufflers - 1))
+    # The root, which is no batch, has d children too: d^k d_low = n.
+    assert math.prod(degrees) * lowest**2 == horizon
+
+
+@given(st.integers(1, 10**9), st.integers(1, 12))
+def test_published_degrees_fit_every_horizon(horizon: int, shufflers: int) -> None:
+    degrees = published_degrees(horizon, shufflers)
+    assert 1 <= len(degrees) <= shufflers
+    tree = RegularTree(horizon, degrees)
+    assert tree.levels == len(degrees)
+    assert set(degrees[1:]) <= {degrees[0] ** 2}
+    nearest = horizon ** (1 / (2 * shufflers + 1))
+    assert degrees[0] == min(horizon, max(2, round(nearest)))
+
+
+@pytest.mark.parametrize("levels", range(1, 12))
+def test_binary_degrees_are_log_n_less_one(levels: int) -> None:
+    assert binary_degrees(2 ** (levels + 1)) == (2,) * levels
+    assert binary_degrees(2 ** (levels + 1) + 1) == (2,) * (levels + 1)
+    assert binary_degrees(2) == (2,)
+
+
+@given(st.integers(2, 10**9))
+def test_binary_degrees_fit_every_horizon(horizon: int) -> None:
+    degrees = binary_degrees(horizon)
+    RegularTree(horizon, degrees)
+    assert math.prod(degrees) < horizon or horizon == 2
+    assert horizon <= 2 * math.prod(degrees)
+
+
+@given(st.integers(1, 3000), st.integers(1, 6))
+def test_terms_for_are_the_fewest_that_reach(blocks: int, levels: int) -> None:
+    reaching = (m for m in itertools.count(1) if math.comb(levels + m, levels) >= blocks)
+    assert terms_for(blocks, levels) == next(reaching)
+
+
+def test_a_path_tree_serves_more_blocks_than_a_regular_tree_of_its_terms() -> None:
+    assert [terms_for(blocks, 2) for blocks in (100, 1000, 10_000)] == [13, 44, 140]
+
+
+# --- large trees and bad arguments ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "tree",
+    [RegularTree(10**12 + 5, (10, 1000, 1000, 1000)), PathTree(10**15, 6, 700, 10)],
+    ids=repr,
+)
+def test_a_huge_tree_is_never_built(tree: Tree) -> None:
+    for t in (1, 10**6 + 7, tree.horizon - 1, tree.horizon):
+        cover = list(tree.cover(t))
+        assert sum(node.size for node in cover) == t // 10 * 10
+        counts = [int(c[0]) for c in tree.in_cover(np.array([t // 10]))]
+        levels = [node.level for node in cover]
+        assert counts == [levels.count(level) for level in range(1, tree.levels + 1)]
+        assert sum(counts) <= tree.heaviest_cover([1.0] * tree.levels)
+    assert tree.mean_cover().sum() <= tree.heaviest_cover([1.0] * tree.levels)
+
+
+def test_a_path_tree_with_room_to_spare_answers_like_any_other() -> None:
+    """T(40, 40) has 10^23 blocks, more than an int64 holds; 100 of them are used."""
+    tree = PathTree(horizon=100, levels=40, terms=40, block=1)
+    counts = tree.in_cover(np.arange(101))
+    for t in (0, 1, 41, 50, 100):
+        levels = [node.level for node in tree.cover(t)]
+        assert [int(c[t]) for c in counts] == [levels.count(level) for level in range(1, 41)]
+
+
+@pytest.mark.parametrize(
+    ("horizon", "degrees"),
+    [
+        (0, (1,)),
+        (-8, (2,)),
+        (8.0, (2, 2)),
+        (True, (1,)),
+        (8, ()),
+        (8, (0,)),
+        (8, (2, 1)),
+        (8, (2, 2.0)),
+        (8, (2, 2, 4)),
+        (3, (4,)),
+    ],
+    ids=repr,
+)
+def test_a_bad_regular_tree_is_refused(horizon: Any, degrees: Any) -> None:
+    with pytest.raises(InvalidValue):
+        RegularTree(horizon, degrees)
+
+
+@pytest.mark.parametrize(
+    ("horizon", "levels", "terms", "block"),
+    [
+        (0, 1, 1, 1),
+        (5, 0, 1, 1),
+        (5, 2, 0, 1),
+        (5, 2, 2, 0),
+        (5, 2, 2, 6),
+        (7, 2, 2, 1),
+        (13, 2, 2, 2),
+        (5.0, 2, 2, 1),
+        (5, True, 2, 1),
+        (5, 2, "2", 1),
+        (5, 2, 2, None),
+    ],
+    ids=repr,
+)
+def test_a_bad_path_tree_is_refused(horizon: Any, levels: Any, terms: Any, block: Any) -> None:
+    with pytest.raises(InvalidValue):
+        PathTree(horizon, levels, terms, block)
+
+
+def test_a_path_tree_takes_a_horizon_up_to_its_capacity() -> None:
+    assert PathTree(6, 2, 2, 1).blocks == 6
+    assert PathTree(12, 2, 2, 2).blocks == 6
+
+
+@pytest.mark.parametrize("tree", EXAMPLES, ids=repr)
+def test_times_outside_the_horizon_are_refused(tree: Tree) -> None:
+    for t in (0, -1, tree.horizon + 1, 1.0, True, None):
+        with pytest.raises(InvalidValue):
+            tree.joins(t)  # type: ignore[arg-type]
+        with pytest.raises(InvalidValue):
+            tree.closes(t)  # type: ignore[arg-type]
+    for stop in (-1, tree.horizon + 1, 1.0, True):
+        with pytest.raises(InvalidValue):
+            list(tree.cover(stop))  # type: ignore[arg-type]
+        with pytest.raises(InvalidValue):
+            list(tree.cover(0, stop))  # type: ignore[arg-type]
+    with pytest.raises(InvalidValue):
+        list(tree.cover(1, 0))
+
+
+@pytest.mark.parametrize(
+    ("horizon", "shufflers"), [(0, 1), (10, 0), (10.0, 2), (10, 2.0), (True, 1)], ids=repr
+)
+def test_bad_arguments_of_published_degrees_are_refused(horizon: Any, shufflers: Any) -> None:
+    with pytest.raises(InvalidValue):
+        published_degrees(horizon, shufflers)
+
+
+@pytest.mark.parametrize("horizon", [1, 0, -2, 8.0, True], ids=repr)
+def test_bad_arguments_of_binary_degrees_are_refused(horizon: Any) -> None:
+    with pytest.raises(InvalidValue):
+        binary_degrees(horizon)
