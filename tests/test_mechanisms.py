@@ -365,13 +365,6 @@ def test_the_rarest_coins_have_a_window_too(bits: int) -> None:
     assert math.isclose(at_mean, 1.0, abs_tol=1e-10)
 
 
-@pytest.mark.parametrize("certain", [0, 2], ids=["never", "always"])
-def test_certain_coins_have_a_window_of_one_outcome(certain: int) -> None:
-    window = CoinNoise(((5, BinaryFraction(certain, 1)),)).window
-    outcomes = {window.first + i: q for i, q in enumerate(window.probabilities) if q > 0}
-    assert outcomes == {5 * certain // 2: 1.0}
-
-
 def noise_by_enumeration(noise: CoinNoise) -> list[float]:
     """The probabilities of 0, 1, ... ones, coin by coin."""
     law = [Fraction(1)]

@@ -273,7 +273,7 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
         ({"horizon": 1}, "horizon=1"),
         ({"horizon": 10.5}, "horizon=10.5"),
         ({"shufflers": 0}, "shufflers=0"),
-        ({"honest": 0.0}, "honest=0.0"),
+        ({"honest": 0.0}, "honest=0 "),
         ({"honest": math.nan}, "honest=nan"),
         ({"reports": 0}, "reports=0"),
         ({"reports": 1000}, "reports=1000"),

@@ -96,7 +96,7 @@ def exact(fraction: BinaryFraction) -> Fraction:
     return Fraction(fraction.numerator, 2**fraction.bits)
 
 
-@given(st.floats(2.0**-60, 1.0, exclude_max=True))
+@given(st.floats(2.0**-60, 1 - 2.0**-32))
 def test_the_nearest_fraction_is_near_and_exact_as_a_float(probability: float) -> None:
     fraction = BinaryFraction.near(probability)
     bits = max(-64, math.frexp(probability)[1] - 32)
@@ -111,7 +111,11 @@ def test_powers_of_two_are_met_exactly(bits: int) -> None:
     assert float(BinaryFraction(1, bits)) == 2.0**-bits
 
 
-@given(st.integers(1, 64).flatmap(lambda bits: st.tuples(st.integers(0, 1 << bits), st.just(bits))))
+@given(
+    st.integers(1, 64).flatmap(
+        lambda bits: st.tuples(st.integers(1, (1 << bits) - 1), st.just(bits))
+    )
+)
 def test_reducing_changes_no_number(parts: tuple[int, int]) -> None:
     fraction = BinaryFraction(*parts)
     reduced = fraction.reduced()
@@ -128,13 +132,14 @@ def test_a_probability_that_is_none_is_refused(probability: Any) -> None:
 
 
 def test_a_probability_below_all_words_is_infeasible() -> None:
-    with pytest.raises(Infeasible, match="2\\^-64"):
-        BinaryFraction.near(2.0**-66)
+    for probability in (2.0**-66, 1 - 2.0**-34):
+        with pytest.raises(Infeasible, match="not told from a certainty"):
+            BinaryFraction.near(probability)
 
 
 @pytest.mark.parametrize(
     ("numerator", "bits"),
-    [(1, 0), (1, 65), (-1, 4), (17, 4), (0.5, 1), (1, 1.0), (True, 1)],
+    [(1, 0), (1, 65), (-1, 4), (17, 4), (0, 4), (16, 4), (0.5, 1), (1, 1.0), (True, 1)],
     ids=repr,
 )
 def test_a_fraction_outside_its_bounds_is_refused(numerator: Any, bits: Any) -> None:
@@ -180,10 +185,10 @@ class OpposedCoins(Delegate):
         return super().coins(count, probability) ^ np.uint8(1)
 
 
-class CutToNineBits(Delegate):
+class CutToTenBits(Delegate):
     def coins(self, count: int, probability: BinaryFraction) -> NDArray[np.uint8]:
-        shift = max(0, probability.bits - 9)
-        return super().coins(count, BinaryFraction(probability.numerator >> shift, 9))
+        shift = max(0, probability.bits - 10)
+        return super().coins(count, BinaryFraction(probability.numerator >> shift, 10))
 
 
 @pytest.mark.parametrize(
@@ -192,9 +197,9 @@ class CutToNineBits(Delegate):
         (TwiceTheThreshold, BinaryFraction.near(0.3), 0.6, 20_000, 0.05),
         (OpposedCoins, BinaryFraction(3, 3), 5 / 8, 20_000, 0.05),
         (TwiceTheThreshold, BinaryFraction.near(1e-3), 2e-3, 500_000, 9e-4),
-        (CutToNineBits, BinaryFraction.near(1e-3), 0.0, 500_000, 9e-4),
+        (CutToTenBits, BinaryFraction.near(1.9e-3), 1 / 1024, 500_000, 9e-4),
     ],
-    ids=["twice as likely", "opposed", "twice as likely, rare", "cut to nine bits, rare"],
+    ids=["twice as likely", "opposed", "twice as likely, rare", "cut to ten bits, rare"],
 )
 def test_the_test_of_coins_sees(
     mutant: type[Delegate],
@@ -233,22 +238,6 @@ def test_words_use_every_bit_evenly(stream: str) -> None:
     for place in range(64):
         ones = int(np.count_nonzero(words >> np.uint64(place) & np.uint64(1)))
         assert_probability(ones, 2_000, 0.5, discrepancy=0.15)
-
-
-@pytest.mark.parametrize("stream", STREAMS)
-@pytest.mark.parametrize("bits", [1, 32, 40, 64])
-def test_impossible_coins_never_show_and_certain_coins_always_do(stream: str, bits: int) -> None:
-    random = STREAMS[stream](20230)
-    assert not random.coins(100, BinaryFraction(0, bits)).any()
-    assert random.coins(100, BinaryFraction(1 << bits, bits)).all()
-
-
-@pytest.mark.parametrize("stream", STREAMS)
-@pytest.mark.parametrize("trials", [0, 1, 100, 1 << 15])
-def test_certain_coins_have_certain_sums(stream: str, trials: int) -> None:
-    random = STREAMS[stream](20230)
-    assert random.binomial(trials, BinaryFraction(0, 1), 2).tolist() == [0, 0]
-    assert random.binomial(trials, BinaryFraction(2, 1), 2).tolist() == [trials, trials]
 
 
 @pytest.mark.parametrize("stream", STREAMS)
@@ -636,9 +625,11 @@ def test_a_state_is_not_changed_by_what_is_drawn_after_it() -> None:
         assert future(restored_random(state)) == expected
 
 
-def test_a_stream_of_another_generator_can_be_restored() -> None:
-    random = SeededRandom(np.random.Generator(np.random.Philox(20230)))
-    assert future(restored_random(random.state)) == future(random)
+def test_a_restored_stream_spawns_the_children_it_would_have_had() -> None:
+    random = seeded_random(5)
+    random.spawn(2)
+    restored = restored_random(random.state)
+    assert [future(c) for c in restored.spawn(2)] == [future(c) for c in random.spawn(2)]
 
 
 def test_the_same_seed_gives_the_same_stream_and_another_another() -> None:

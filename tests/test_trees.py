@@ -382,13 +382,9 @@ def test_a_huge_tree_is_never_built(tree: Tree) -> None:
     assert tree.mean_cover().sum() <= tree.heaviest_cover([1.0] * tree.levels)
 
 
-def test_a_path_tree_with_room_to_spare_answers_like_any_other() -> None:
-    """T(40, 40) has 10^23 blocks, more than an int64 holds; 100 of them are used."""
-    tree = PathTree(horizon=100, levels=40, terms=40, block=1)
-    counts = tree.in_cover(np.arange(101))
-    for t in (0, 1, 41, 50, 100):
-        levels = [node.level for node in tree.cover(t)]
-        assert [int(c[t]) for c in counts] == [levels.count(level) for level in range(1, 41)]
+def test_a_path_tree_beyond_64_bits_is_refused() -> None:
+    with pytest.raises(InvalidValue, match="40 levels and 40 terms serve more than 2\\^62 users"):
+        PathTree(horizon=100, levels=40, terms=40, block=1)
 
 
 @pytest.mark.parametrize(

@@ -53,9 +53,7 @@ def whole(name: str, value: object, *, least: int, most: int | None = None) -> i
 
 def number(name: str, value: object, *, above: float, below: float = math.inf) -> float:
     """`value` as a finite float strictly between the bounds, or `InvalidValue`."""
-    if isinstance(value, bool) or not isinstance(value, Real):
-        raise InvalidValue(f"{name}={value!r} must be a number")
-    result = float(value)
+    result = _as_float(name, value)
     if not (math.isfinite(result) and above < result < below):
         bounds = f"above {above:g}" if below == math.inf else f"between {above:g} and {below:g}"
         raise InvalidValue(f"{name}={result:g} must be {bounds}")
@@ -64,6 +62,16 @@ def number(name: str, value: object, *, above: float, below: float = math.inf) -
 
 def fraction(name: str, value: object) -> float:
     """`value` as a float in (0, 1], or `InvalidValue`."""
-    if isinstance(value, bool) or not isinstance(value, Real) or not 0 < float(value) <= 1:
-        raise InvalidValue(f"{name}={value!r} must be above 0 and at most 1")
-    return float(value)
+    result = _as_float(name, value)
+    if not 0 < result <= 1:
+        raise InvalidValue(f"{name}={result:g} must be above 0 and at most 1")
+    return result
+
+
+def _as_float(name: str, value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise InvalidValue(f"{name}={value!r} must be a number")
+    try:
+        return float(value)
+    except OverflowError:
+        raise InvalidValue(f"{name} is too large for a number") from None

@@ -13,6 +13,8 @@ from scipy.special import ndtr, ndtri
 
 from overhand import errors
 
+_ONE_SIDED = 40.0  # standard deviations: from here on the far end of a bias cannot matter
+
 Messages = NewType("Messages", NDArray[Any])
 """What users send: axis 0 runs over users, axis 1 over the messages of one user."""
 
@@ -37,6 +39,7 @@ class Privacy:
 
     def share(self, levels: int) -> Privacy:
         """An equal share by simple composition: (epsilon / levels, delta / levels)."""
+        levels = errors.whole("levels", levels, least=1)
         return Privacy(self.epsilon / levels, self.delta / levels)
 
     def __str__(self) -> str:
@@ -82,6 +85,9 @@ class Estimate:
         if self.std == 0:
             return self.value - self.slack, self.value + self.slack
         bias = self.slack / self.std
+        if bias > _ONE_SIDED:
+            width = self.slack + self.std * float(ndtri(confidence))
+            return self.value - width, self.value + width
         most = bias + float(-ndtri((1 - confidence) / 2))
         width = self.std * brentq(
             lambda w: float(ndtr(w - bias) - ndtr(-w - bias)) - confidence, 0.0, most + 1.0

@@ -39,7 +39,7 @@ class BinaryFraction:
 
     def __post_init__(self) -> None:
         errors.whole("bits", self.bits, least=1, most=WORD_BITS)
-        errors.whole("numerator", self.numerator, least=0, most=1 << self.bits)
+        errors.whole("numerator", self.numerator, least=1, most=(1 << self.bits) - 1)
 
     @classmethod
     def near(cls, probability: float) -> BinaryFraction:
@@ -48,8 +48,8 @@ class BinaryFraction:
         _, exponent = np.frexp(probability)
         bits = min(WORD_BITS, _SIGNIFICANT_BITS - min(0, int(exponent)))
         numerator = round(probability * 2**bits)
-        if numerator == 0:
-            raise errors.Infeasible(f"{probability=:g} is below 2^-{WORD_BITS}")
+        if not 0 < numerator < 1 << bits:
+            raise errors.Infeasible(f"{probability=:g} is not told from a certainty by {bits} bits")
         return cls(numerator, bits).reduced()
 
     def reduced(self) -> BinaryFraction:
@@ -58,6 +58,11 @@ class BinaryFraction:
         while bits > 1 and numerator % 2 == 0:
             numerator, bits = numerator // 2, bits - 1
         return BinaryFraction(numerator, bits)
+
+    @property
+    def complement(self) -> BinaryFraction:
+        """One minus the fraction, exactly."""
+        return BinaryFraction((1 << self.bits) - self.numerator, self.bits)
 
     @property
     def is_half(self) -> bool:
@@ -201,10 +206,10 @@ class SecureRandom(Random):
     def _start(self, key: bytes, used: int) -> None:
         self._key = key
         self._used = used
-        cipher = Cipher(algorithms.AES256(key), modes.CTR(bytes(16)))
+        counter = (used // 16).to_bytes(16, "big")
+        cipher = Cipher(algorithms.AES256(key), modes.CTR(counter))
         self._stream: CipherContext = cipher.encryptor()
-        for start in range(0, used, _BLOCK_BYTES):
-            self._stream.update(bytes(min(_BLOCK_BYTES, used - start)))
+        self._stream.update(bytes(used % 16))
 
     def words(self, count: int, dtype: type[np.unsignedinteger[Any]]) -> NDArray[Any]:
         length = count * np.dtype(dtype).itemsize
@@ -235,6 +240,8 @@ class SeededRandom(Random):
     def __init__(self, seed: int | np.random.Generator) -> None:
         if not isinstance(seed, np.random.Generator):
             seed = np.random.default_rng(errors.whole("seed", seed, least=0))
+        if not isinstance(seed.bit_generator, np.random.PCG64):
+            raise errors.InvalidValue(f"{type(seed.bit_generator).__name__} is not PCG64")
         self.generator = seed
 
     def words(self, count: int, dtype: type[np.unsignedinteger[Any]]) -> NDArray[Any]:
@@ -245,6 +252,7 @@ class SeededRandom(Random):
         return words.view(dtype)[:count]
 
     def binomial(self, trials: int, probability: BinaryFraction, count: int) -> NDArray[np.int64]:
+        """NumPy's sampler: quick, and as exact as its floating-point numbers."""
         return self.generator.binomial(trials, float(probability), count).astype(np.int64)
 
     def spawn(self, count: int) -> list[Random]:
@@ -252,7 +260,15 @@ class SeededRandom(Random):
 
     @property
     def state(self) -> dict[str, Any]:
-        return {"kind": "seeded", "generator": self.generator.bit_generator.state}
+        seeds = self.generator.bit_generator.seed_seq
+        assert isinstance(seeds, np.random.SeedSequence)
+        return {
+            "kind": "seeded",
+            "generator": self.generator.bit_generator.state,
+            "entropy": seeds.entropy,
+            "spawn_key": list(seeds.spawn_key),
+            "children": seeds.n_children_spawned,
+        }
 
 
 def secure_random() -> SecureRandom:
@@ -271,6 +287,11 @@ def restored_random(state: dict[str, Any]) -> Random:
         secure = SecureRandom()
         secure._start(bytes.fromhex(state["key"]), state["used"])
         return secure
-    seeded = SeededRandom(0)
-    seeded.generator.bit_generator.state = state["generator"]
-    return seeded
+    seeds = np.random.SeedSequence(
+        state["entropy"],
+        spawn_key=tuple(state["spawn_key"]),
+        n_children_spawned=state["children"],
+    )
+    generator = np.random.Generator(np.random.PCG64(seeds))
+    generator.bit_generator.state = state["generator"]
+    return SeededRandom(generator)

@@ -13,6 +13,7 @@ from overhand.model import Privacy
 
 _PRECISION = 2e-5
 _WIDEST = 4096.0
+_FIRST_WIDTH = 1.05
 
 
 def least_scale(
@@ -28,16 +29,31 @@ def least_scale(
     def excess(scale: float) -> float:
         return math.log(search_delta(levels_at(scale), privacy.epsilon) / privacy.delta)
 
-    low = high = start
-    width = 1.05
-    while excess(high) > 0:
-        low, high, width = high, high * width, width * 1.5
-        if high > _WIDEST * start:
-            raise errors.Infeasible(
-                f"no noise up to {_WIDEST:g} times the Gaussian limit gives {privacy}"
-            )
-    while low == high or excess(low) < 0:
-        high, low, width = low, low / width, width * 1.5
-        if low < start / _WIDEST:
-            return low
-    return float(brentq(excess, low, high, rtol=_PRECISION))
+    if excess(start) > 0:
+        low, high = _bracket_up(excess, start, privacy)
+    else:
+        low, high = _bracket_down(excess, start)
+    return high if low == high else float(brentq(excess, low, high, rtol=_PRECISION))
+
+
+def _bracket_up(
+    excess: Callable[[float], float], start: float, privacy: Privacy
+) -> tuple[float, float]:
+    low, width = start, _FIRST_WIDTH
+    while low < _WIDEST * start:
+        high = min(low * width, _WIDEST * start)
+        if excess(high) <= 0:
+            return low, high
+        low, width = high, width * 1.5
+    raise errors.Infeasible(f"no noise up to {_WIDEST:g} times the Gaussian limit gives {privacy}")
+
+
+def _bracket_down(excess: Callable[[float], float], start: float) -> tuple[float, float]:
+    """Or (scale, scale) for the least scale tried, if even that is enough."""
+    high, width = start, _FIRST_WIDTH
+    while high > start / _WIDEST:
+        low = max(high / width, start / _WIDEST)
+        if excess(low) > 0:
+            return low, high
+        high, width = low, width * 1.5
+    return high, high

@@ -9,7 +9,7 @@ level, whatever the batches share and however others react to what is published.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,6 +44,15 @@ class Level:
     laws: tuple[NoiseLaw, ...]
     reports: int = 1
 
+    def __post_init__(self) -> None:
+        if not self.laws:
+            raise errors.InvalidValue("a level without a law hides nothing")
+        if self.reports > 1 and not all(law.is_symmetric for law in self.laws):
+            raise errors.Infeasible(
+                f"{self.reports} reports may change in opposite directions, which is accounted for "
+                "only if the noise is symmetric"
+            )
+
 
 def check_delta(privacy: Privacy) -> None:
     """Refuse a delta that floating-point transforms cannot vouch for."""
@@ -56,6 +65,7 @@ def check_delta(privacy: Privacy) -> None:
 
 def search_delta(levels: Sequence[Level], epsilon: float) -> float:
     """The composed delta on a coarse grid, by one transform per distinct level."""
+    _check_levels(levels)
     step = epsilon / _SEARCH_STEPS
     curves = [_curves(level, step) for level in _distinct(levels)]
     counts = [levels.count(level) for level in _distinct(levels)]
@@ -73,6 +83,7 @@ def certified_delta(levels: Sequence[Level], epsilon: float) -> float:
     # Imported here because it takes most of a second, which a search does not need.
     from dp_accounting.pld import pld_pmf, privacy_loss_distribution
 
+    _check_levels(levels)
     step = epsilon / _CERTIFICATE_STEPS
     composed: Any = None
     for level in _distinct(levels):
@@ -110,7 +121,8 @@ def advanced_share(privacy: Privacy, levels: int) -> Privacy:
         root = math.sqrt(2 * levels * math.log(1 / slack))
         return root * epsilon + levels * epsilon * math.expm1(epsilon)
 
-    epsilon = float(brentq(lambda e: total(e) - privacy.epsilon, 0.0, privacy.epsilon))
+    most = max(1.0, math.log1p(privacy.epsilon))  # there e0 (e^e0 - 1) alone is above epsilon
+    epsilon = float(brentq(lambda e: total(e) - privacy.epsilon, 0.0, most))
     simple = simple_share(privacy, levels)
     return simple if simple.epsilon >= epsilon else Privacy(epsilon, slack / levels)
 
@@ -124,26 +136,39 @@ class _Curves:
     symmetric: bool
 
 
+def _check_levels(levels: Sequence[Level]) -> None:
+    if not levels:
+        raise errors.InvalidValue("a guarantee needs at least one level")
+
+
 def _distinct(levels: Sequence[Level]) -> list[Level]:
     return list(dict.fromkeys(levels))
 
 
 def _curves(level: Level, step: float) -> _Curves:
-    """The pointwise largest profile over the laws of a level and the placements of its reports.
+    """The largest profile over the laws of a level and the placements of one person's reports.
 
-    A maximum of profiles is a profile, and it dominates each of them, so composing it is sound.
+    A pointwise maximum of profiles is a profile and dominates each of them, so composing it is
+    sound, whichever law each of the batches has.
     """
     reach = max(_reach(law, level.reports) for law in level.laws)
     last = math.ceil(reach / step) + 1
     epsilons = np.arange(-last, last + 1, dtype=np.float64) * step
-    pairs = [
-        _placed_profile(law, parts, epsilons, step)
-        for law in level.laws
-        for parts in _partitions(level.reports)
-    ]
-    up = np.maximum.reduce([pair[0] for pair in pairs])
-    down = np.maximum.reduce([pair[1] for pair in pairs])
+    of_shift = {
+        shift: _largest(level.laws, shift, epsilons) for shift in range(1, level.reports + 1)
+    }
+    placed = [_placed(parts, of_shift, epsilons, step) for parts in _partitions(level.reports)]
+    up = np.maximum.reduce([pair[0] for pair in placed])
+    down = np.maximum.reduce([pair[1] for pair in placed])
     return _Curves(-last, (up, down), all(law.is_symmetric for law in level.laws))
+
+
+def _largest(laws: tuple[NoiseLaw, ...], shift: int, epsilons: Floats) -> tuple[Floats, Floats]:
+    pairs = [profile(law, shift, epsilons) for law in laws]
+    return (
+        np.maximum.reduce([pair[0] for pair in pairs]),
+        np.maximum.reduce([pair[1] for pair in pairs]),
+    )
 
 
 def _reach(law: NoiseLaw, shift: int) -> float:
@@ -164,16 +189,19 @@ def _reach(law: NoiseLaw, shift: int) -> float:
     return max(*losses, 1e-6)
 
 
-def _placed_profile(
-    law: NoiseLaw, parts: tuple[int, ...], epsilons: Floats, step: float
+def _placed(
+    parts: tuple[int, ...],
+    of_shift: Mapping[int, tuple[Floats, Floats]],
+    epsilons: Floats,
+    step: float,
 ) -> tuple[Floats, Floats]:
     """The profile when one person's reports fall into batches of the level, so many in each."""
     if len(parts) == 1:
-        return profile(law, parts[0], epsilons)
+        return of_shift[parts[0]]
     first = round(float(epsilons[0]) / step)
     curves: list[Floats] = []
     for direction in (0, 1):
-        masses = [_connect_dots(profile(law, part, epsilons)[direction], step) for part in parts]
+        masses = [_connect_dots(of_shift[part][direction], step) for part in parts]
         loss, infinite = _convolved(masses, [1] * len(parts))
         grid = (np.arange(len(loss), dtype=np.float64) + first * len(parts)) * step
         curves.append(_deltas_of(loss, grid, infinite, epsilons))
@@ -214,7 +242,7 @@ def _convolved(
     finite = 0.0
     for (mass, infinite), count in zip(masses, counts, strict=True):
         product *= rfft(mass, size) ** count
-        finite += count * math.log1p(-min(infinite, 0.5))
+        finite += count * (math.log1p(-infinite) if infinite < 1 else -math.inf)
     loss = np.maximum(irfft(product, size)[:length], 0.0)
     return loss, -math.expm1(finite)
 

@@ -68,8 +68,7 @@ def profile(law: NoiseLaw, shift: int, epsilons: Floats) -> tuple[Floats, Floats
     is a difference of two tail sums.
     """
     moved, still = shifted_pair(law, shift)
-    with np.errstate(divide="ignore"):
-        losses = np.maximum.accumulate(np.log(moved) - np.log(still))
+    losses = np.maximum.accumulate(_losses(moved, still))
     scale = np.exp(epsilons)
     at = np.searchsorted(losses, epsilons, side="right")
     up = _suffix_sums(moved)[at] - scale * _suffix_sums(still)[at]
@@ -80,6 +79,15 @@ def profile(law: NoiseLaw, shift: int, epsilons: Floats) -> tuple[Floats, Floats
         down = _suffix_sums(still[::-1])[at] - scale * _suffix_sums(moved[::-1])[at]
     missing = law.window.missing
     return np.clip(up + missing, 0.0, 1.0), np.clip(down + missing, 0.0, 1.0)
+
+
+def _losses(upper: Floats, lower: Floats) -> Floats:
+    """ln(upper / lower), with infinities where one is 0; outcomes that neither has do not count."""
+    losses = np.full(len(upper), -np.inf)
+    losses[(upper > 0) & (lower == 0)] = np.inf
+    both = (upper > 0) & (lower > 0)
+    losses[both] = np.log(upper[both]) - np.log(lower[both])
+    return losses
 
 
 def _suffix_sums(values: Floats) -> Floats:

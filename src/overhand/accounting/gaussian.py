@@ -25,10 +25,17 @@ def gaussian_mu(privacy: Privacy) -> float:
     >>> round(gaussian_mu(Privacy(1.0, 1e-6)), 4)
     0.2367
     """
-    low, high = 1e-9, 1.0
+    low, high = 1.0, 1.0
+    while gaussian_delta(low, privacy.epsilon) > privacy.delta:
+        low /= 2
     while gaussian_delta(high, privacy.epsilon) < privacy.delta:
         high *= 2
-    return float(brentq(lambda mu: gaussian_delta(mu, privacy.epsilon) - privacy.delta, low, high))
+    log_mu = brentq(
+        lambda log: gaussian_delta(math.exp(log), privacy.epsilon) - privacy.delta,
+        math.log(low),
+        math.log(high),
+    )
+    return math.exp(log_mu)
 
 
 def gaussian_variance(privacy: Privacy, levels: int = 1) -> float:

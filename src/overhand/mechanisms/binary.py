@@ -46,12 +46,16 @@ class BinarySum:
     def with_variance(
         cls, size: int, variance: float, *, noise_bits: int | None = None
     ) -> BinarySum:
-        """The mechanism of this variance, or barely more, with the fewest coins (or as many).
+        """The mechanism of this variance, to about nine digits, with the fewest coins (or as many).
 
         >>> BinarySum.with_variance(10, 90.0).noise_bits
         36
         """
-        if noise_bits is None:
+        size = errors.whole("size", size, least=1)
+        variance = errors.number("variance", variance, above=0)
+        if noise_bits is not None:
+            errors.whole("noise_bits", noise_bits, least=2)
+        else:
             noise_bits = 2 * math.ceil(2 * variance / size)
         share = variance / (size * noise_bits)
         if not 0 < share <= 0.25:
@@ -95,7 +99,8 @@ class BinarySum:
         trials = users * self.noise_bits // 2
         if self.noise_probability.is_half:
             return CoinNoise(((2 * trials, HALF),))
-        return CoinNoise(((trials, self.noise_probability), (trials, self._complement)))
+        p = self.noise_probability
+        return CoinNoise(((trials, p), (trials, p.complement)))
 
     @property
     def variance(self) -> float:
@@ -135,8 +140,3 @@ class BinarySum:
         for trials, probability in law.terms:
             total += random.binomial(trials, probability, batches)
         return np.asarray(total - law.mean, np.float64)
-
-    @property
-    def _complement(self) -> BinaryFraction:
-        p = self.noise_probability
-        return BinaryFraction((1 << p.bits) - p.numerator, p.bits)

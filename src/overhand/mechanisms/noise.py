@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import cached_property
 
 import numpy as np
@@ -40,48 +41,51 @@ class CoinNoise:
 
     @property
     def mean(self) -> float:
-        return math.fsum(trials * float(p) for trials, p in self.terms)
+        return float(sum(Fraction(trials * p.numerator, 1 << p.bits) for trials, p in self.terms))
 
     @property
     def variance(self) -> float:
-        return math.fsum(trials * float(p) * (1 - float(p)) for trials, p in self.terms)
+        return math.fsum(trials * float(p) * float(p.complement) for trials, p in self.terms)
 
     @property
     def is_symmetric(self) -> bool:
         """Whether the noise and its mirror image have one law."""
-        biases = sorted((trials, float(p) - 0.5) for trials, p in self.terms)
-        return biases == sorted((trials, -bias) for trials, bias in biases)
+        trials: dict[BinaryFraction, int] = {}
+        for count, p in self.terms:
+            trials[p.reduced()] = trials.get(p.reduced(), 0) + count
+        return all(trials.get(p.complement, 0) == count for p, count in trials.items())
 
     def cumulant(self, at: float) -> float:
         """ln E[exp(at (noise - mean))]: what a Chernoff bound needs, without approximation."""
-        return math.fsum(
-            trials * (math.log1p(float(p) * math.expm1(at)) - at * float(p))
-            for trials, p in self.terms
-        )
+        total = 0.0
+        for trials, p in self.terms:
+            rarer, s = (float(p), at) if float(p) <= 0.5 else (float(p.complement), -at)
+            total += trials * (math.log1p(rarer * math.expm1(s)) - s * rarer)
+        return total
 
     @cached_property
     def window(self) -> Window:
         """The probabilities of all outcomes that matter."""
         first, probabilities, missing = 0, np.ones(1), 0.0
         for trials, p in self.terms:
-            part = _binomial_window(trials, float(p))
+            part = _binomial_window(trials, float(p), float(p.complement))
             first += part.first
             missing += part.missing
             probabilities = np.convolve(probabilities, part.probabilities)
         return Window(first, probabilities, missing)
 
 
-def _binomial_window(trials: int, probability: float) -> Window:
+def _binomial_window(trials: int, probability: float, complement: float) -> Window:
     """Bin(trials, probability) by the ratio of neighbours, from the mode outwards.
 
     Ratios keep a relative precision of about 1e-13 where differences of log-gammas lose it.
     The window is wide enough for Bernstein's inequality to leave less than 2 e^-46 outside.
     """
-    variance = trials * probability * (1 - probability)
+    variance = trials * probability * complement
     mode = min(trials, math.floor((trials + 1) * probability))
     half = math.ceil(math.sqrt(2 * variance * _LOG_TAIL) + _LOG_TAIL) + 1
     first, last = max(0, mode - half), min(trials, mode + half)
-    odds = math.log(probability) - math.log1p(-probability)
+    odds = math.log(probability) - math.log(complement)
     up = np.arange(mode, last, dtype=np.float64)
     down = np.arange(mode, first, -1, dtype=np.float64)
     above = np.cumsum(np.log((trials - up) / (up + 1)) + odds)

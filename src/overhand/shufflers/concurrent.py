@@ -44,16 +44,21 @@ class ConcurrentShufflers:
     def update(self, value: Any) -> None:
         """One user arrives: steps 1 to 3. The server's estimate is step 4."""
         idle = self.idle
-        for index, mechanism in self._server.activate(self.t + 1, idle).items():
-            if index not in idle:
-                raise ProtocolViolation(f"shuffler {index} is not one of the idle {sorted(idle)}")
+        starting = dict(self._server.activate(self.t + 1, idle))
+        if not idle.issuperset(starting):
+            busy = min(set(starting) - idle)
+            raise ProtocolViolation(f"shuffler {busy} is not one of the idle {sorted(idle)}")
+        running = {i: s.mechanism for i, s in enumerate(self._shufflers) if s.is_active}
+        # Encode for every batch before anything changes: a bad value leaves all as it was.
+        encodings = {
+            index: mechanism.encode_many([value], self._random)
+            for index, mechanism in (running | starting).items()
+        }
+        for index, mechanism in starting.items():
             self._shufflers[index].activate(mechanism)
-        active = [s for s in self._shufflers if s.is_active]
-        # Encode for every batch before sending to any: a bad value leaves all of them untouched.
-        encodings = [s.mechanism.encode_many([value], self._random) for s in active]
         self.t += 1
-        for shuffler, messages in zip(active, encodings, strict=True):
-            shuffler.send(self.t, messages)
+        for index, messages in encodings.items():
+            self._shufflers[index].send(self.t, messages)
         for index, shuffler in enumerate(self._shufflers):
             if shuffler.is_full:
                 self._server.receive(self.t, index, shuffler.release(self._random))

@@ -69,11 +69,17 @@ class Shuffler:
             raise ProtocolViolation(
                 f"{messages.shape[:2]} users and messages sent, {(len(users), expected)} expected"
             )
+        if self._messages and messages.shape[2:] != self._messages[0].shape[1:]:
+            raise ProtocolViolation(
+                f"messages of shape {messages.shape[2:]} sent to a batch of messages of shape "
+                f"{self._messages[0].shape[1:]}"
+            )
         if not self._users.isdisjoint(users):
             twice = min(self._users.intersection(users))
             raise ProtocolViolation(f"user {twice} sent to the same batch twice")
         self._users.update(users)
-        self._messages.append(messages.reshape(-1, *messages.shape[2:]))
+        # A copy: what was sent stays as it was sent.
+        self._messages.append(np.array(messages).reshape(-1, *messages.shape[2:]))
 
     def release(self, random: Random) -> Shuffled:
         """The messages of the full batch in random order; the shuffler forgets them (step 3)."""

@@ -16,6 +16,8 @@ from overhand import errors
 from overhand.model import Node
 from overhand.trees.tree import Counts, Tree, Walk
 
+_MOST_USERS = 1 << 62  # counts are 64-bit integers
+
 
 @dataclass(frozen=True)
 class PathTree(Tree):
@@ -52,6 +54,10 @@ class PathTree(Tree):
         errors.whole("terms", self.terms, least=1)
         errors.whole("block", self.block, least=1, most=self.horizon)
         capacity = self.block * math.comb(self.levels + self.terms, self.levels)
+        if capacity > _MOST_USERS:
+            raise errors.InvalidValue(
+                f"{self.levels} levels and {self.terms} terms serve more than 2^62 users"
+            )
         if self.horizon > capacity:
             raise errors.InvalidValue(
                 f"{self.levels} levels and {self.terms} terms over blocks of {self.block} serve "
@@ -76,6 +82,7 @@ class PathTree(Tree):
         return [np.array(row, np.int64) for row in self._rows]
 
     def sizes(self, level: int) -> tuple[int, ...]:
+        errors.whole("level", level, least=1, most=self.levels)
         if level == 1:
             return (self.block,)
         # The first T(level, terms) shows every j, largest first; node j is full after
@@ -101,7 +108,9 @@ class PathTree(Tree):
         return nodes[::-1]
 
     def opening(self, place: int) -> list[Node]:
-        block = place // self.block
+        block, inside = divmod(place, self.block)
+        if inside:
+            return []
         left = self._rows[self.levels][-1] - block
         for level in range(self.levels, 1, -1):
             reach = self._rows[level]
@@ -233,8 +242,8 @@ class PathTree(Tree):
                 total += self._cover_sum(over - 1, j, level, inside)
             blocks -= inside
             if blocks == 0:
-                return total
-        return total + (terms * blocks if over == level else 0)
+                break
+        return total
 
     def heaviest_cover(self, weights: Sequence[float]) -> float:
         heaviest = self._heaviest(self.levels, self.terms, weights, self.blocks)
@@ -269,6 +278,8 @@ def terms_for(blocks: int, levels: int) -> int:
     >>> terms_for(blocks=1000, levels=2)
     44
     """
+    blocks = errors.whole("blocks", blocks, least=1)
+    levels = errors.whole("levels", levels, least=1)
     low, high = 1, 1
     while math.comb(levels + high, levels) < blocks:
         low, high = high, 2 * high

@@ -60,6 +60,7 @@ class RegularTree(Tree):
         return self.degrees[0]
 
     def sizes(self, level: int) -> tuple[int, ...]:
+        errors.whole("level", level, least=1, most=self.levels)
         return (self._sizes[level - 1],)
 
     def nodes_above(self, place: int) -> list[Node]:

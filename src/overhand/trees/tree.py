@@ -106,6 +106,9 @@ class Tree(ABC):
             start, stop = 0, start
         start = errors.whole("start", start, least=0, most=self.horizon)
         stop = errors.whole("stop", stop, least=start, most=self.horizon)
+        return self._covering_nodes(start, stop)
+
+    def _covering_nodes(self, start: int, stop: int) -> Iterator[Node]:
         place = -(-start // self.lowest) * self.lowest
         while place + self.lowest <= stop:
             node = Node(1, place, place + self.lowest)

@@ -1,0 +1,1 @@
+"""Speed, memory and error of `overhand` beside its peers, in one run: `python -m benchmarks`."""

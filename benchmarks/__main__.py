@@ -1,0 +1,86 @@
+"""`python -m benchmarks`: every contestant on the same stream, then our own figures."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from benchmarks.contestants import CONTESTANTS, OURS
+from benchmarks.measure import Failed, Row, ask, contest
+from benchmarks.tables import Figure, console, contest_table, figures_table, missing_lines
+from benchmarks.task import Task
+
+FIGURES = ("large", "messages", "updates", "cold_plan")
+
+
+def main() -> None:
+    options = parsed()
+    screen, progress = console(), Console(stderr=True)
+    task = task_for(options)
+    rows: list[Row] = []
+    for contestant in CONTESTANTS:
+        if contestant.slow and not options.thorough:
+            continue
+        with progress.status(contestant.name):
+            rows.append(contest(contestant, task))
+    ours = next(row for row in rows if row.name == OURS.name)
+    screen.print(contest_table(rows, ours, task))
+    for line in missing_lines(rows):
+        screen.print(line, style="dim", markup=False)
+    screen.print()
+    figures: list[Figure] = []
+    for name in (*FIGURES, *(["huge"] if options.huge else [])):
+        with progress.status(name):
+            figures += figures_of(name, task, progress)
+    screen.print(figures_table(figures))
+    if options.json:
+        options.json.write_text(json.dumps(report(task, rows, ours, figures), indent=2) + "\n")
+
+
+def parsed() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("--horizon", type=int, help="users (default 1,000,000)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures here")
+    parser.add_argument("--quick", action="store_true", help="a tenth of the users")
+    parser.add_argument("--thorough", action="store_true", help="peers that take a minute, too")
+    parser.add_argument("--huge", action="store_true", help="100,000,000 users, too")
+    return parser.parse_args()
+
+
+def task_for(options: argparse.Namespace) -> Task:
+    users = 10**5 if options.quick else 10**6
+    task = Task(options.horizon or users, 10 * users, repeats=5)
+    answer = ask("calibrate", str(task.epsilon), str(task.delta))
+    return replace(task, unit_sigma=answer["unit_sigma"])
+
+
+def figures_of(name: str, task: Task, progress: Console) -> list[Figure]:
+    try:
+        return [Figure(*figure) for figure in ask("own_figures", name, task.to_json())["figures"]]
+    except Failed as failure:
+        progress.print(f"{name} failed: {failure}", markup=False)
+        return []
+
+
+def report(task: Task, rows: list[Row], ours: Row, figures: list[Figure]) -> dict[str, Any]:
+    return {
+        "task": asdict(task),
+        "machine": {
+            "python": platform.python_version(),
+            "platform": platform.platform(),
+            "processors": os.cpu_count(),
+        },
+        "contestants": [row.summary(ours) for row in rows],
+        "own": [asdict(figure) for figure in figures],
+    }
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,44 @@
+"""What every contestant is asked to do, and what it hands back."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:  # the process that starts the others stays small: see `measure`
+    from benchmarks.arrays import Bits, Floats
+
+
+@dataclass(frozen=True)
+class Task:
+    """Release all prefix sums of one stream of bits under one guarantee."""
+
+    horizon: int
+    large_horizon: int
+    repeats: int
+    epsilon: float = 1.0
+    delta: float = 1e-6
+    shufflers: int = 5
+    seed: int = 1
+    unit_sigma: float = 0.0
+    """The Gaussian noise that hides a shift of 1, by the analytic Gaussian mechanism."""
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> Task:
+        fields: dict[str, Any] = json.loads(text)
+        return cls(**fields)
+
+
+@dataclass(frozen=True)
+class Ready:
+    """A contestant with its calibration behind it."""
+
+    run: Callable[[Bits], Floats]
+    """From the values to the estimates at t = 1 .. horizon, with fresh noise at every call."""
+    expected_rms: Callable[[], float] | None = None
+    """The exact error, where there is a formula: one run is a sample of correlated errors."""

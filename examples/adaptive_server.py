@@ -1,0 +1,60 @@
+"""Algorithm 1 with a server that learns: the next mechanism depends on earlier batches.
+
+One shuffler watches for a signal in small batches. Only once a batch shows one does the server
+put the second shuffler to work, on a large batch with little noise per user. Whatever the server
+decides, a user is in at most two batches, so the worst it can pay is known beforehand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+import overhand as oh
+from overhand.accounting import Level, certified_delta
+from overhand.model import Shuffled
+
+PRIVACY = oh.Privacy(epsilon=1.0, delta=1e-6)
+SCOUT = oh.BinarySum.with_variance(size=200, variance=36.0)
+SURVEY = oh.BinarySum.with_variance(size=5_000, variance=36.0)
+
+
+class CuriousServer:
+    """Looks closely only where there is something to see."""
+
+    def __init__(self) -> None:
+        self.interested = False
+        self.surveys: list[tuple[int, float]] = []
+
+    def activate(self, t: int, idle: frozenset[int]) -> Mapping[int, oh.BinarySum]:
+        wanted = {0: SCOUT}
+        if self.interested:
+            wanted[1] = SURVEY
+        return {shuffler: wanted[shuffler] for shuffler in idle if shuffler in wanted}
+
+    def receive(self, t: int, shuffler: int, shuffled: Shuffled) -> None:
+        if shuffler == 0:
+            self.interested = SCOUT.analyze(shuffled) > 60
+        else:
+            self.surveys.append((t, SURVEY.analyze(shuffled) / SURVEY.size))
+
+
+def main() -> None:
+    # A user is in at most one scouting and one survey batch.
+    spent = certified_delta([Level((SCOUT.noise(),)), Level((SURVEY.noise(),))], PRIVACY.epsilon)
+    print(f"a user spends at most delta = {spent:.2g} at epsilon = {PRIVACY.epsilon:g}")
+    assert spent <= PRIVACY.delta
+
+    rate = np.where(np.arange(30_000) < 12_000, 0.05, 0.6)  # something begins at user 12,000
+    values = np.random.default_rng(1).random(30_000) < rate
+    server = CuriousServer()
+    shufflers = oh.ConcurrentShufflers(2, server, oh.secure_random())
+    for value in values:
+        shufflers.update(bool(value))
+    for t, measured in server.surveys:
+        print(f"survey that ended with user {t:,}: rate {measured:.3f}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,63 @@
+"""The README's session runs, its commands print what it says, and every example works."""
+
+from __future__ import annotations
+
+import doctest
+import re
+import runpy
+import sys
+from pathlib import Path
+
+import pytest
+
+from overhand.cli import app
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+sys.path.insert(0, str(ROOT / "docs"))
+
+from refresh import BLOCK, output_of  # noqa: E402
+
+EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+
+
+def test_the_readme_starts_with_the_two_commands() -> None:
+    assert re.findall(r"^    (make \w+)", README, re.MULTILINE) == ["make demo", "make test"]
+
+
+def test_the_readmes_session_runs() -> None:
+    results = doctest.testfile(str(ROOT / "README.md"), module_relative=False)
+    assert results.attempted >= 8
+    assert results.failed == 0
+
+
+def test_the_readmes_plans_are_what_the_command_prints() -> None:
+    plans = [m for m in BLOCK.finditer(README) if m["command"].startswith("overhand plan")]
+    assert plans
+    for block in plans:
+        assert output_of(block["command"]) == block["output"]
+
+
+def test_every_command_is_in_the_readme() -> None:
+    for command in app.registered_commands:
+        assert command.callback is not None
+        assert f"overhand {command.callback.__name__}" in README
+
+
+def test_files_the_readme_names_exist() -> None:
+    named = re.findall(r"`((?:tests|examples|docs)/[\w./]*)`|\]\((docs/[^)]+)\)", README)
+    paths = [path for pair in named for path in pair if path]
+    assert paths
+    for path in paths:
+        assert (ROOT / path).exists(), path
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
+def test_examples_run(example: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert len(example.read_text(encoding="utf-8").splitlines()) <= 80
+    runpy.run_path(str(example), run_name="__main__")
+    assert capsys.readouterr().out.count("\n") >= 2
+
+
+def test_there_are_examples() -> None:
+    assert len(EXAMPLES) >= 4
