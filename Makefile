@@ -11,7 +11,7 @@ HORIZON ?= 1000000
 $(VENV)/installed-%: pyproject.toml
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "installing overhand[$*] ..."
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[$*]'
+	@$(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check --editable '.[$*]'
 	@touch $@
 
 demo: $(VENV)/installed-cli,plots

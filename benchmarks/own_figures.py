@@ -22,7 +22,7 @@ CHUNK = 1000
 SINGLE_USERS = 200_000
 COLD_STARTS = 3
 HUGE_HORIZON = 10**8
-HUGE_RUNS = 4  # the error of one run is often a third off: errors of neighbours are the same
+HUGE_RUNS = 4  # one run may be a third off: errors at neighbouring times are almost the same
 
 Figures = list[tuple[str, float, str]]
 
