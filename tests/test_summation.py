@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import overhand as oh
 from overhand.shufflers import ConcurrentShufflers
 from overhand.summation import SumServer, TreeServer
-from overhand.summation.blocks import block_sums, prefix_sums
+from overhand.summation.blocks import prefix_sums, sums_after_blocks
 from overhand.trees import Tree
 from plans import PATH, PRIVACY, REGULAR, coin_plan, error_law, pending
 from sampled import assert_follows, kolmogorov, samples_for
@@ -314,10 +314,10 @@ def test_an_endless_sum_refuses_several_reports_and_bad_values() -> None:
 
 
 @given(st.integers(1, 300), st.integers(0, 40), st.integers(0, 5))
-def test_block_sums_are_sums_of_blocks(size: int, blocks: int, seed: int) -> None:
+def test_sums_after_blocks_are_running_sums(size: int, blocks: int, seed: int) -> None:
     bits = np.random.default_rng(seed).integers(0, 2, size * blocks).astype(np.uint8)
-    expected = bits.reshape(blocks, size).sum(axis=1)
-    assert block_sums(bits, size).tolist() == expected.tolist()
+    expected = np.cumsum(bits.reshape(blocks, size).sum(axis=1, dtype=np.int64))
+    assert sums_after_blocks(bits, size).tolist() == expected.tolist()
     places = np.arange(0, len(bits) + 1, size)
     sums = np.concatenate([[0], np.cumsum(bits, dtype=np.int64)])[places]
     assert prefix_sums(bits, places).tolist() == sums.tolist()

@@ -6,6 +6,7 @@ binary fraction, so its law is exact; no floating-point noise exists anywhere in
 
 from __future__ import annotations
 
+import math
 import os
 import secrets
 import weakref
@@ -20,10 +21,14 @@ from numpy.typing import NDArray
 from overhand import errors
 
 WORD_BITS = 64
+_WORDS = ((16, np.uint16), (32, np.uint32), (64, np.uint64))
 _SIGNIFICANT_BITS = 32
+_COARSE_NUMERATOR = 4000
 _MANY_TRIALS = 1 << 14  # from here on counting bit by bit is cheaper than coin by coin
 _SHORT_ROW = 4096  # up to here two of the 31-bit keys of a row rarely tie
 _BLOCK_BYTES = 1 << 18  # bytes drawn from the stream at once: fits the second-level cache
+
+_ZEROS = memoryview(bytes(_BLOCK_BYTES))
 
 
 @dataclass(frozen=True)
@@ -51,6 +56,22 @@ class BinaryFraction:
         if not 0 < numerator < 1 << bits:
             raise errors.Infeasible(f"{probability=:g} is not told from a certainty by {bits} bits")
         return cls(numerator, bits).reduced()
+
+    @classmethod
+    def at_least(cls, probability: float) -> BinaryFraction:
+        """A fraction of at most 1/2 that is larger by at most a part in 4,000, and quick to sample.
+
+        A coin costs as many random bits as the shortest machine word that its fraction fits in.
+
+        >>> BinaryFraction.at_least(0.3), float(BinaryFraction.at_least(0.5))
+        (BinaryFraction(numerator=19661, bits=16), 0.5)
+        """
+        probability = errors.number("probability", probability, above=0, below=0.5 + 2**-30)
+        for bits in (16, 32, WORD_BITS):
+            numerator = math.ceil(probability * 2**bits)
+            if numerator >= _COARSE_NUMERATOR:
+                return cls(min(numerator, 1 << (bits - 1)), bits).reduced()
+        raise errors.Infeasible(f"{probability=:g} is too small for words of {WORD_BITS} bits")
 
     def reduced(self) -> BinaryFraction:
         """The same number with the fewest bits."""
@@ -96,7 +117,7 @@ class Random(ABC):
         if probability.is_half:
             packed = self.words(-(-count // 8), np.uint8)
             return np.unpackbits(packed, count=count)
-        width = np.uint32 if probability.bits <= 32 else np.uint64
+        width = next(word for bits, word in _WORDS if probability.bits <= bits)
         below: NDArray[np.bool_] = self.words(count, width) < _threshold(probability, width)
         return below.view(np.uint8)
 
@@ -113,7 +134,7 @@ class Random(ABC):
         for start in range(0, count, rows):
             stop = min(start + rows, count)
             coins = self.coins(trials * (stop - start), probability).reshape(-1, trials)
-            result[start:stop] = np.count_nonzero(coins, axis=1)
+            result[start:stop] = ones_in_rows(coins)
         return result
 
     def _halved_binomial(self, trials: int, probability: BinaryFraction) -> int:
@@ -179,6 +200,12 @@ class Random(ABC):
         return result
 
 
+def ones_in_rows(bits: NDArray[np.uint8]) -> NDArray[np.int64]:
+    """How many bits of each row are set: packed and counted, several times a plain sum's speed."""
+    packed = np.packbits(bits, axis=1)
+    return np.asarray(np.bitwise_count(packed).sum(axis=1, dtype=np.int64))
+
+
 def _threshold(probability: BinaryFraction, width: type[np.unsignedinteger[Any]]) -> Any:
     return width(probability.numerator << (8 * np.dtype(width).itemsize - probability.bits))
 
@@ -215,7 +242,8 @@ class SecureRandom(Random):
         length = count * np.dtype(dtype).itemsize
         self._used += length
         buffer = bytearray(length + 15)
-        self._stream.update_into(bytes(length), buffer)
+        plain = _ZEROS[:length] if length <= _BLOCK_BYTES else bytes(length)
+        self._stream.update_into(plain, buffer)
         return np.frombuffer(buffer, dtype, count)
 
     def spawn(self, count: int) -> list[Random]:

@@ -39,11 +39,11 @@ class CoinNoise:
 
     terms: tuple[tuple[int, BinaryFraction], ...]
 
-    @property
+    @cached_property
     def mean(self) -> float:
         return float(sum(Fraction(trials * p.numerator, 1 << p.bits) for trials, p in self.terms))
 
-    @property
+    @cached_property
     def variance(self) -> float:
         return math.fsum(trials * float(p) * float(p.complement) for trials, p in self.terms)
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,25 +43,30 @@ class CountsRun:
         """The estimates after each of the next users."""
         lowest = self.granularity
         full = len(bits) // lowest
-        sums = self._sum + prefix_sums(bits, np.arange(0, len(bits) + 1, lowest))
-        base = sums + self._noise.at(self._blocks, self._blocks + full)
-        filled = np.empty((full + 1, lowest))
-        _outer_sum(base, self._ramp, filled)
+        with _memory(full + 1, lowest) as filled:
+            sums = self._sum + prefix_sums(bits, np.arange(0, len(bits) + 1, lowest))
+            base = sums + self._noise.at(self._blocks, self._blocks + full)
+        np.add(base[:, np.newaxis], self._ramp, out=filled)
         self._blocks += full
         self._sum = int(sums[-1])
         return filled.reshape(-1)[1 : len(bits) + 1]
 
 
-def _outer_sum(rows: Floats, columns: Floats, out: Floats) -> None:
-    """out[i, j] = rows[i] + columns[j], in two threads if large: it waits for memory most."""
-    if out.size < _LARGE:
-        np.add(rows[:, np.newaxis], columns, out=out)
+@contextmanager
+def _memory(rows: int, columns: int) -> Iterator[Floats]:
+    """An array to be filled after the block, whose pages are claimed during it.
+
+    Half of the time of filling a large new array goes into its first touch, which a second
+    thread can do while the noise is drawn.
+    """
+    array = np.empty((rows, columns))
+    if array.size < _LARGE:
+        yield array
         return
-    half = len(rows) // 2
     with ThreadPoolExecutor(max_workers=1) as helper:
-        other = helper.submit(np.add, rows[:half, np.newaxis], columns, out=out[:half])
-        np.add(rows[half:, np.newaxis], columns, out=out[half:])
-        other.result()
+        touched = helper.submit(array.fill, 0.0)
+        yield array
+        touched.result()
 
 
 class CoverNoise:

@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 _WORD = 64
+_PACKING_PAYS = 1 << 14
 
 
 def prefix_sums(bits: NDArray[np.uint8], places: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -24,8 +25,8 @@ def prefix_sums(bits: NDArray[np.uint8], places: NDArray[np.int64]) -> NDArray[n
     return before[word] + np.bitwise_count(inside)
 
 
-def block_sums(bits: NDArray[np.uint8], size: int) -> NDArray[np.int64]:
-    """The sums of consecutive blocks; the bits must be whole blocks."""
-    if size >= _WORD // 4 and len(bits) > 64 * size:
-        return np.diff(prefix_sums(bits, np.arange(0, len(bits) + 1, size)))
-    return np.asarray(bits.reshape(-1, size).sum(axis=1, dtype=np.int64))
+def sums_after_blocks(bits: NDArray[np.uint8], size: int) -> NDArray[np.int64]:
+    """How many bits are set up to the end of each block; the bits must be whole blocks."""
+    if len(bits) < _PACKING_PAYS:
+        return np.cumsum(bits, dtype=np.int64)[size - 1 :: size]
+    return prefix_sums(bits, np.arange(size, len(bits) + 1, size))

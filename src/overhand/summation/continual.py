@@ -12,7 +12,7 @@ from overhand import errors
 from overhand.model import Estimate, as_bits
 from overhand.plan import Plan
 from overhand.randomness import Random, restored_random
-from overhand.summation.blocks import block_sums
+from overhand.summation.blocks import sums_after_blocks
 from overhand.summation.server import SumServer
 from overhand.summation.stock import NoiseStock
 
@@ -75,7 +75,7 @@ class ContinualSum:
         if head:
             self._fill(bits[:head])
         if stop > head:
-            self._close_blocks(block_sums(bits[head:stop], self._lowest))
+            self._close_blocks(sums_after_blocks(bits[head:stop], self._lowest))
         if stop < len(bits):
             self._fill(bits[stop:])
 
@@ -90,33 +90,38 @@ class ContinualSum:
         noise = self._lowest_stock.take_one(self._streams[0])
         value = self._sum - self._block_start_sum + noise
         self._server.archive_blocks(np.array([value]))
-        self._receive(1, self._sum, value)
+        self._receive(1, value)
 
     def _close_blocks(self, sums: NDArray[np.int64]) -> None:
-        """Whole blocks at once: numpy for the lowest level, a step for each closing above it."""
-        blocks = len(sums)
-        values = sums + self._lowest_stock.take(blocks, self._streams[0])
-        self._server.archive_blocks(values)
-        sum_after = (self._sum + np.cumsum(sums)).tolist()
-        value_after = np.cumsum(values).tolist()
+        """Whole blocks at once: numpy for the lowest level, a step for each closing above it.
+
+        `sums` are of all bits up to the end of each block, `values` the same with noise.
+        """
+        blocks, lowest, before = len(sums), self._lowest, self._sum
+        values = sums + np.cumsum(self._lowest_stock.take(blocks, self._streams[0]))
+        self._server.archive_blocks(np.diff(values, prepend=0.0))
+        sum_after, value_after = sums.tolist(), values.tolist()
         done, seen = 0, 0.0
         while done < blocks:
-            until = (self._server.schedule.boundary - self.t) // self._lowest + done
-            until = min(until, blocks) if until > done else blocks
-            self.t += (until - done) * self._lowest
-            self._sum = sum_after[until - 1]
-            self._receive(until - done, self._sum, value_after[until - 1] - seen)
+            until = done + (self._server.schedule.boundary - self.t) // lowest
+            if not done < until <= blocks:
+                until = blocks
+            self.t += (until - done) * lowest
+            self._sum = before + sum_after[until - 1]
+            self._receive(until - done, value_after[until - 1] - seen)
             done, seen = until, value_after[until - 1]
 
-    def _receive(self, blocks: int, sum_now: int, value: float) -> None:
+    def _receive(self, blocks: int, value: float) -> None:
         """Hand lowest batches to the server, then their ancestors that are full with them."""
-        closing = self._server.receive_blocks(self.t - blocks * self._lowest, blocks, value)
+        server, sum_now = self._server, self._sum
+        closing = server.receive_blocks(self.t - blocks * self._lowest, blocks, value)
         self._block_start_sum = sum_now
-        for node in closing:
-            noise = self._stocks[node.level, node.size].take_one(self._streams[node.level - 1])
-            self._server.receive_sum(node, sum_now - self._start_sums[node.level - 1] + noise)
         if closing:
-            for node in self._server.schedule.opened:
+            for node in closing:
+                level, start, stop = node
+                noise = self._stocks[level, stop - start].take_one(self._streams[level - 1])
+                server.receive_sum(node, sum_now - self._start_sums[level - 1] + noise)
+            for node in server.schedule.opened:
                 self._start_sums[node.level - 1] = sum_now
 
     @property

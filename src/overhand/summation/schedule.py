@@ -26,7 +26,7 @@ class Schedule:
         closing: list[Node] = []
         while still_open and still_open[-1].stop == place:
             closing.append(still_open.pop())
-        self.opened = self._tree.opening(place)[::-1] if place < self._tree.horizon else []
+        self.opened = self._tree.following(closing[-1])[::-1] if closing else []
         still_open += self.opened
         self.boundary = still_open[-1].stop if still_open else self._tree.horizon
         return closing

@@ -29,6 +29,8 @@ class SumServer:
         self.plan = plan
         self.covered = 0
         self.schedule = Schedule(plan.tree)
+        self._lowest = plan.tree.lowest
+        self._own_weights = plan.combination.own_weights
         self._sums = [0.0] * plan.tree.levels
         self._counts = [0] * plan.tree.levels
         self._due: list[Node] = []
@@ -48,11 +50,11 @@ class SumServer:
             raise ProtocolViolation(f"{node} received where {self._expected()} was due")
         self._due = self._due[1:]
         index = node.level - 1
-        own = self.plan.combination.own_weights[index]
+        own = self._own_weights[index]
         if own < 1.0:
             value = own * value + (1 - own) * self._sums[index - 1]
-        for below in range(index):
-            self._sums[below], self._counts[below] = 0.0, 0
+        self._sums[:index] = [0.0] * index
+        self._counts[:index] = [0] * index
         self._sums[index] += value
         self._counts[index] += 1
         if self._archive is not None:
@@ -60,7 +62,7 @@ class SumServer:
 
     def receive_blocks(self, start: int, blocks: int, total: float) -> list[Node]:
         """The sum of consecutive lowest batches; returns the nodes that close with the last."""
-        stop = start + blocks * self.plan.tree.lowest
+        stop = start + blocks * self._lowest
         if self._due or start != self.covered or stop > max(self.schedule.boundary, start):
             raise ProtocolViolation(
                 f"lowest batches {start} .. {stop} received where {self._expected()} was due"
@@ -78,8 +80,7 @@ class SumServer:
             self._archive.keep_blocks(values)
 
     def _expected(self) -> Node:
-        lowest = self.plan.tree.lowest
-        return self._due[0] if self._due else Node(1, self.covered, self.covered + lowest)
+        return self._due[0] if self._due else Node(1, self.covered, self.covered + self._lowest)
 
     @property
     def cover_sum(self) -> float:
@@ -90,7 +91,7 @@ class SumServer:
         """The sum over V*_t, and what is said of the users no full batch holds yet."""
         t = errors.whole("t", t, least=0, most=self.plan.horizon)
         pending = t - self.covered
-        if self._due or not 0 <= pending < self.plan.tree.lowest:
+        if self._due or not 0 <= pending < self._lowest:
             raise ProtocolViolation(
                 f"no estimate at t={t}: the next batch due is {self._expected()}"
             )
@@ -104,7 +105,7 @@ class SumServer:
             raise errors.InvalidValue("sums of a range need a server with archive=True")
         start = errors.whole("start", start, least=0)
         stop = errors.whole("stop", stop, least=start)
-        if stop > self.covered + self.plan.tree.lowest - 1:
+        if stop > self.covered + self._lowest - 1:
             raise errors.InvalidValue(f"stop={stop} is beyond the {self.covered} users counted")
         last = min(stop, self.covered)
         nodes = list(self.plan.tree.cover(min(start, last), last))

@@ -128,6 +128,21 @@ class PathTree(Tree):
             left -= reach[j - 1]
         return []
 
+    def following(self, node: Node) -> list[Node]:
+        # After a node over T(level - 1, j) comes one over T(level - 1, j - 1), and all that
+        # starts with it; after j = 1 there is only the last block.
+        place, rows = node.stop, self._rows
+        j = bisect_left(rows[node.level - 1], (place - node.start) // self.block) - 1
+        if j < 1:
+            return []
+        opening: list[Node] = []
+        for level in range(2, node.level + 1):
+            stop = place + self.block * rows[level - 1][j]
+            if stop > self.horizon:
+                break
+            opening.append(Node(level, place, stop))
+        return opening
+
     def _paths(self, blocks: Counts, over: int | None = None) -> list[Counts]:
         """For every level, the j of the node over T(level - 1, j) that the next block is in.
 

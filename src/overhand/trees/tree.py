@@ -55,6 +55,13 @@ class Tree(ABC):
     def opening(self, place: int) -> list[Node]:
         """The nodes above the lowest level that start at this place, lowest first."""
 
+    def following(self, node: Node) -> list[Node]:
+        """The nodes above the lowest level that open where this one closes, lowest first.
+
+        `node` is the highest of those that close there.
+        """
+        return self.opening(node.stop) if node.stop < self.horizon else []
+
     @abstractmethod
     def in_cover(self, blocks: Counts) -> list[Counts]:
         """For every level, how many of its nodes are in the cover after so many blocks."""
