@@ -31,22 +31,25 @@ def large(task: Task) -> Figures:
     """The counts engine against the sum itself and a plain tree, taking turns."""
     horizon = task.large_horizon
     values = stream(horizon, task.seed)
-    plan, random = plan_for(horizon, task), oh.seeded_random(task.seed)
+    path, regular = (plan_for(horizon, task, tree=kind) for kind in ("path", "regular"))
+    random = oh.seeded_random(task.seed)
     tree = binary_tree(Task(horizon, horizon, 1, unit_sigma=task.unit_sigma))
     best = _interleaved(
         {
-            "counts engine": lambda: estimate_all(plan, values, random),
+            "counts engine, path tree": lambda: estimate_all(path, values, random),
+            "counts engine, regular tree": lambda: estimate_all(regular, values, random),
             "np.cumsum": lambda: np.cumsum(values),
             "NumPy binary tree": lambda: tree.run(values),
         },
         task.repeats,
     )
     size = f"{horizon:,} users"
-    ours = best["counts engine"]
+    ours = [name for name in best if name.startswith("counts")]
     return [
         *((f"{name}, {size}", seconds, "s") for name, seconds in best.items()),
         *(
-            (f"counts engine / {name}, {size}", ours / best[name], "times")
+            (f"{own} / {name}, {size}", best[own] / best[name], "times")
+            for own in ours
             for name in ("np.cumsum", "NumPy binary tree")
         ),
     ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -38,7 +38,10 @@ class Task:
 class Ready:
     """A contestant with its calibration behind it."""
 
-    run: Callable[[Bits], Floats]
-    """From the values to the estimates at t = 1 .. horizon, with fresh noise at every call."""
+    run: Callable[[Bits], Floats | Iterator[Floats]]
+    """From the values to the estimates at t = 1 .. horizon, with fresh noise at every call.
+
+    All at once or, by those that can do with less memory, in parts.
+    """
     expected_rms: Callable[[], float] | None = None
     """The exact error, where there is a formula: one run is a sample of correlated errors."""

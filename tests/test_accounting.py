@@ -46,6 +46,14 @@ Pair = tuple[Floats, Floats]
 EIGHTH, QUARTER, MOST = BinaryFraction(1, 3), BinaryFraction(1, 2), BinaryFraction(7, 3)
 
 
+@pytest.fixture(autouse=True)
+def _no_curves_of_other_tests() -> Iterator[None]:
+    """Some tests replace what the cached curves are made of."""
+    composition_module._curves.cache_clear()
+    yield
+    composition_module._curves.cache_clear()
+
+
 def fair(coins: int) -> CoinNoise:
     return CoinNoise(((coins, HALF),))
 

@@ -99,6 +99,24 @@ def test_simulate_measures_what_it_predicts(tmp_path: Path) -> None:
     assert rows[-1].startswith("2000,")
 
 
+def test_results_are_shown_as_tables(tmp_path: Path) -> None:
+    shown = overhand("simulate", "--horizon", "300", "--shufflers", "2", "--runs", "2").stdout
+    for words in ("2 runs of 300 users", "measured", "predicted", "users per second"):
+        assert words in shown
+    table = tmp_path / "table.csv"
+    shown = overhand(
+        "compare", "--horizon", "300", "--shufflers", "2", "--runs", "1", "--save", str(table)
+    ).stdout
+    assert f"wrote {table}" in shown.replace("\n", "")
+    assert table.read_text().startswith("name,trusted,rms_error")
+    file = tmp_path / "plan.json"
+    shown = overhand(
+        "plan", "--horizon", "300", "--honest", "0.9", "--reports", "2", "--save", str(file)
+    ).stdout
+    assert "90% honest users, 2 reports each" in shown
+    assert file.exists()
+
+
 def test_simulate_takes_a_saved_plan_and_a_file_of_bits(tmp_path: Path) -> None:
     plan, bits = tmp_path / "plan.json", tmp_path / "bits.csv"
     oh.Plan.best(500, 2, oh.Privacy(1.0, 1e-6)).save(plan)

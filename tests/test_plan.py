@@ -13,6 +13,7 @@ from scipy import stats
 import overhand as oh
 from overhand.accounting import gaussian_variance
 from overhand.plan import TREE_KINDS, TreeKind
+from overhand.plan.accuracy import least_epsilon
 from overhand.plan.levels import Terms
 from overhand.plan.search import _evaluated, best_tree
 from overhand.simulation import simulate
@@ -196,6 +197,18 @@ def test_accuracy_first_finds_the_smallest_epsilon() -> None:
     assert oh.Plan.best(10_000, 3, less).rms_error > 40.0
 
 
+def test_accuracy_first_searches_both_ways_and_stops_at_the_ends() -> None:
+    def error_at(epsilon: float) -> float:
+        return 100 / epsilon
+
+    assert least_epsilon(error_at, error=1000.0) == pytest.approx(0.1, rel=2e-3)
+    assert least_epsilon(error_at, error=10.0) == pytest.approx(10.0, rel=2e-3)
+    assert least_epsilon(lambda epsilon: 50 * epsilon**-0.2, error=40.0) == pytest.approx(
+        (50 / 40) ** 5, rel=5e-3
+    )
+    assert least_epsilon(error_at, error=1e9) == 1e-3
+
+
 def test_an_error_that_cannot_be_reached_is_refused() -> None:
     with pytest.raises(oh.Infeasible, match="error=0.01 is not reached"):
         oh.Plan.best(10_000, 2, error=0.01, delta=1e-6)
@@ -298,6 +311,19 @@ def test_a_delta_too_small_to_compute_is_refused() -> None:
 def test_the_binary_tree_asks_for_its_shufflers() -> None:
     with pytest.raises(oh.Infeasible, match="needs 9 shufflers, not 3"):
         oh.Plan.best(1000, 3, PRIVACY, tree="binary")
+
+
+def test_a_node_of_another_tree_has_no_mechanism() -> None:
+    plan = oh.Plan.best(100, 2, PRIVACY)
+    with pytest.raises(oh.InvalidValue, match="no batch of this plan"):
+        plan.mechanism(oh.Node(1, 0, 99_999))
+
+
+def test_a_plan_of_an_unknown_tree_is_refused() -> None:
+    saved = json.loads(oh.Plan.best(100, 2, PRIVACY).to_json())
+    saved["tree"]["kind"] = "oak"
+    with pytest.raises(oh.DamagedPlan, match="oak"):
+        oh.Plan.from_json(json.dumps(saved))
 
 
 def test_a_batch_without_an_honest_user_is_refused() -> None:

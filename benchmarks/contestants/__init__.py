@@ -30,6 +30,7 @@ OURS = Contestant("overhand, counts engine", "engines", "counts")
 
 CONTESTANTS = (
     OURS,
+    Contestant("overhand, counts engine, in parts", "engines", "counts_in_parts"),
     Contestant("overhand, messages engine", "engines", "messages"),
     Contestant("np.cumsum (no privacy)", "plain_numpy", "cumsum", "numpy"),
     Contestant("NumPy binary tree (trusted)", "plain_numpy", "binary_tree", "numpy"),

@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+import dp_accounting.pld.privacy_loss_distribution  # noqa: F401  a plan imports it, but late
+
 import overhand as oh
+from benchmarks.arrays import Bits, Floats
 from benchmarks.task import Ready, Task
-from overhand.simulation import Engine, estimate_all
+from overhand.plan import TreeKind
+from overhand.simulation import CountsRun, Engine, estimate_all
+
+PART = 1 << 16
 
 
 def counts(task: Task) -> Ready:
@@ -15,9 +23,23 @@ def messages(task: Task) -> Ready:
     return _engine(task, "messages")
 
 
-def plan_for(horizon: int, task: Task) -> oh.Plan:
+def counts_in_parts(task: Task) -> Ready:
+    """As a service would: no more than a part of the estimates is held at a time."""
+    plan = plan_for(task.horizon, task)
+    random = oh.seeded_random(task.seed)
+
+    def run(values: Bits) -> Iterator[Floats]:
+        engine = CountsRun(plan, random)
+        step = PART // engine.granularity * engine.granularity
+        for start in range(0, len(values), step):
+            yield engine.estimates(values[start : start + step])
+
+    return Ready(run, expected_rms=lambda: plan.rms_error)
+
+
+def plan_for(horizon: int, task: Task, *, tree: TreeKind = "best") -> oh.Plan:
     privacy = oh.Privacy(task.epsilon, task.delta)
-    return oh.Plan.best(horizon=horizon, shufflers=task.shufflers, privacy=privacy)
+    return oh.Plan.best(horizon=horizon, shufflers=task.shufflers, privacy=privacy, tree=tree)
 
 
 def _engine(task: Task, engine: Engine) -> Ready:

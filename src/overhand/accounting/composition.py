@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -145,6 +146,7 @@ def _distinct(levels: Sequence[Level]) -> list[Level]:
     return list(dict.fromkeys(levels))
 
 
+@lru_cache(maxsize=64)
 def _curves(level: Level, step: float) -> _Curves:
     """The largest profile over the laws of a level and the placements of one person's reports.
 

@@ -7,9 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-import numpy as np
-from numpy.typing import NDArray
-
 from overhand import errors
 from overhand.accounting import (
     MOST_REPORTS,
@@ -52,7 +49,7 @@ class Terms:
 
     def honest_users(self, size: int) -> int:
         """How many users of a batch surely add their noise: rounded against us."""
-        users = math.floor(self.honest * size + 1e-9)
+        users = math.floor(self.honest * size)
         if users < 1:
             raise errors.Infeasible(
                 f"a batch of {size} users has no honest user if honest={self.honest:g}"
@@ -151,8 +148,3 @@ def _mechanisms(
             row.append(BinarySum.with_variance(size, scale * g, noise_bits=most))
         result.append(tuple(row))
     return tuple(result)
-
-
-def even_shape(levels: int) -> NDArray[np.float64]:
-    """The same variance at every level."""
-    return np.ones(levels)

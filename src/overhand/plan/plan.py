@@ -212,7 +212,8 @@ class Plan:
             "shufflers": self.shufflers,
             "epsilon": self.privacy.epsilon,
             "delta": self.privacy.delta,
-            "tree": self.tree.description(),
+            "tree": self.tree.description()["kind"],
+            "structure": self.tree.description(),
             "levels": [
                 self._level_summary(level, mechanism)
                 for level, of_level in enumerate(self.mechanisms, start=1)

@@ -131,7 +131,7 @@ def _regular_shortlist(horizon: int, levels: int, terms: Terms) -> list[Tree]:
     best for a given product, and rounding leaves two neighbouring ones. The root takes what is
     left.
     """
-    lowest = _grid(horizon)
+    lowest = _grid(_largest_lowest(horizon, terms))
     if levels == 1:
         degrees = lowest[:, np.newaxis]
     else:
@@ -171,7 +171,7 @@ def _path_shortlist(horizon: int, levels: int, terms: Terms) -> list[Tree]:
     """The most promising (terms, block) pairs, by levels x terms / (levels + 1) nodes a cover."""
     one = gaussian_variance(terms.privacy) * terms.reports**2 / terms.honest
     scored: list[tuple[float, int, int]] = []
-    for block in _grid(horizon):
+    for block in _grid(_largest_lowest(horizon, terms)):
         count = terms_for(-(-horizon // int(block)), levels)
         # The smallest block that still fits this number of terms is never worse.
         tight = -(-horizon // math.comb(levels + count, levels))
@@ -180,6 +180,15 @@ def _path_shortlist(horizon: int, levels: int, terms: Terms) -> list[Tree]:
     best = sorted(set(scored))[:_SHORTLIST]
     trees = [PathTree(horizon, levels, count, block) for _, count, block in best]
     return [tree for tree in trees if all(tree.sizes(level) for level in range(1, levels + 1))]
+
+
+def _largest_lowest(horizon: int, terms: Terms) -> int:
+    """Twice the block that is best for one level, above which no tree's lowest batch pays.
+
+    One level of variance v has a mean squared error of v n / (2 b) + b^2 / 12: b^3 = 3 v n.
+    """
+    one = gaussian_variance(terms.privacy) * terms.reports**2 / terms.honest
+    return max(1, min(horizon, math.ceil(2 * math.cbrt(3 * one * horizon))))
 
 
 def _mixtures(length: int, values: NDArray[np.int64]) -> Iterator[tuple[int, ...]]:

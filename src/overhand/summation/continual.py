@@ -95,12 +95,14 @@ class ContinualSum:
     def _close_blocks(self, sums: NDArray[np.int64]) -> None:
         """Whole blocks at once: numpy for the lowest level, a step for each closing above it.
 
-        `sums` are of all bits up to the end of each block, `values` the same with noise.
+        `sums` are of all bits up to the end of each block.
         """
         blocks, lowest, before = len(sums), self._lowest, self._sum
-        values = sums + np.cumsum(self._lowest_stock.take(blocks, self._streams[0]))
-        self._server.archive_blocks(np.diff(values, prepend=0.0))
-        sum_after, value_after = sums.tolist(), values.tolist()
+        noise = self._lowest_stock.take(blocks, self._streams[0])
+        single = sums + noise
+        single[1:] -= sums[:-1]
+        self._server.archive_blocks(single)
+        sum_after, value_after = sums.tolist(), single.cumsum().tolist()
         done, seen = 0, 0.0
         while done < blocks:
             until = done + (self._server.schedule.boundary - self.t) // lowest
