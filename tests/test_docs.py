@@ -6,11 +6,16 @@ import doctest
 import re
 import runpy
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+import overhand as oh
+from overhand.accounting import Level, gaussian_variance, least_scale
 from overhand.cli import app
+from overhand.mechanisms import CoinNoise
+from overhand.randomness import HALF, BinaryFraction
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -50,6 +55,29 @@ def test_files_the_readme_names_exist() -> None:
     assert paths
     for path in paths:
         assert (ROOT / path).exists(), path
+
+
+def test_the_table_of_variances_is_computed() -> None:
+    """docs/accounting.md, section 2: in a batch of a million users."""
+    size, privacy = 10**6, oh.Privacy(1.0, 1e-6)
+    laws: list[Callable[[float], CoinNoise]] = [
+        lambda v: CoinNoise(((size, BinaryFraction.near(v / size)),)),
+        lambda v: CoinNoise(((round(4 * v), HALF),)),
+        lambda v: oh.BinarySum.with_variance(size, v).noise(),
+    ]
+    page = (ROOT / "docs" / "accounting.md").read_text(encoding="utf-8")
+    rows = [
+        [float(cell) for cell in row.strip("|").split("|")]
+        for row in re.findall(r"^\| \d.*\|$", page, re.MULTILINE)
+    ]
+    assert [row[0] for row in rows] == [1, 3, 5]
+    for count, *variances in rows:
+        levels, limit = int(count), gaussian_variance(privacy, int(count))
+        computed = [
+            least_scale(lambda v, law=law: [Level((law(v),))] * levels, privacy, start=limit)  # type: ignore[misc]
+            for law in laws
+        ]
+        assert variances == pytest.approx([*computed, limit], abs=0.06)
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)

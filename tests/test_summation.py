@@ -228,7 +228,7 @@ def test_a_range_needs_an_archive() -> None:
         total.between(0, 10)
 
 
-@pytest.mark.parametrize("value", [2, -1, 0.5, math.nan, "1", None, [1]])
+@pytest.mark.parametrize("value", [2, -1, 0.5, math.nan, "1", None, [1], np.array([0, 1])])
 def test_a_value_that_is_no_bit_changes_nothing(value: Any) -> None:
     total = oh.ContinualSum(coin_plan(REGULAR), oh.seeded_random(1))
     total.update_many([1] * 5)
@@ -300,6 +300,29 @@ def test_an_endless_sum_goes_on_from_plan_to_plan() -> None:
     ]
     assert abs(total.estimate.value - bits.sum()) < 6 * total.estimate.rms
     assert total.estimate.std > oh.ContinualSum(total.plans[-1], oh.seeded_random(1)).estimate.std
+
+
+def test_a_restored_endless_sum_has_the_same_future() -> None:
+    bits = np.random.default_rng(1).integers(0, 2, 900).tolist()
+    first = oh.EndlessSum(plan_for, oh.seeded_random(2), first=100, growth=2)
+    first.update_many(bits[:250])
+    second = oh.EndlessSum.restored(plan_for, first.saved())
+    for bit in bits[250:]:
+        first.update(bit)
+        second.update(bit)
+    assert second.estimate == first.estimate
+    assert second.plans == first.plans
+    assert len(first.plans) > 2
+
+
+def test_a_server_is_restored_between_two_batches_that_are_due() -> None:
+    plan = coin_plan(REGULAR)
+    server = SumServer(plan)
+    for start in (0, 3):
+        server.receive_sum(oh.Node(1, start, start + 3), 1.0)
+    again = SumServer.restored(plan, json.loads(json.dumps(server.state)))
+    again.receive_sum(oh.Node(2, 0, 6), 5.0)
+    assert again.estimate(6).value == 5.0
 
 
 def test_an_endless_sum_refuses_several_reports_and_bad_values() -> None:

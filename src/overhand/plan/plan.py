@@ -238,6 +238,7 @@ class Plan:
             "degree": below,
             "noise_trials": mechanism.noise_trials,
             "noise_probability": float(mechanism.noise_probability),
+            "opposed": mechanism.opposed,
             "noise": [
                 {"trials": trials, "probability": float(p)} for trials, p in mechanism.noise().terms
             ],

@@ -16,7 +16,12 @@ from overhand.summation.blocks import sums_after_blocks
 from overhand.summation.server import SumServer
 from overhand.summation.stock import NoiseStock
 
-_ZERO_OR_ONE = (0, 1)
+
+def _is_bit(value: object) -> bool:
+    try:
+        return value in (0, 1)
+    except ValueError:  # an array, whose truth is ambiguous
+        return False
 
 
 class ContinualSum:
@@ -52,7 +57,7 @@ class ContinualSum:
 
     def update(self, value: int) -> None:
         """One user."""
-        if value not in _ZERO_OR_ONE:
+        if not _is_bit(value):
             raise errors.InvalidValue(f"value {value!r} of user {self.t + 1} is not a bit (0 or 1)")
         if self.t >= self.plan.horizon:
             raise errors.InvalidValue(

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable
 from dataclasses import replace
 
-import numpy as np
 from numpy.typing import ArrayLike
 
 from overhand import errors
 from overhand.model import Estimate, as_bits
 from overhand.plan import Plan
-from overhand.randomness import Random
+from overhand.randomness import Random, restored_random
 from overhand.summation.continual import ContinualSum
 from overhand.trees import PathTree, RegularTree
 
@@ -44,15 +44,13 @@ class EndlessSum:
         self._random = random
         self._growth = errors.whole("growth", growth, least=1)
         self._next_horizon = errors.whole("first", first, least=2)
-        self._settled_value = 0.0
-        self._settled_variance = 0.0
-        self._settled_users = 0
+        self._settled = Estimate(0, 0.0, 0.0)
         self.plans: list[Plan] = []
         self._current = self._start_plan()
 
     @property
     def t(self) -> int:
-        return self._settled_users + self._current.t
+        return self._settled.t + self._current.t
 
     def update(self, value: int) -> None:
         """One user."""
@@ -73,15 +71,36 @@ class EndlessSum:
     @property
     def estimate(self) -> Estimate:
         """The running sum of all users so far."""
-        now = self._current.estimate
-        std = math.sqrt(self._settled_variance + now.std**2)
-        return Estimate(self.t, self._settled_value + now.value, std, now.slack)
+        return _added(self._settled, self._current.estimate)
+
+    def saved(self) -> str:
+        """The state, from which `restored` goes on; as secret as that of a `ContinualSum`."""
+        return json.dumps(
+            {
+                "growth": self._growth,
+                "next_horizon": self._next_horizon,
+                "settled": [self._settled.t, self._settled.value, self._settled.std],
+                "plans": [plan.to_json() for plan in self.plans],
+                "current": self._current.saved(),
+                "random": self._random.state,
+            }
+        )
+
+    @classmethod
+    def restored(cls, plan_for: Callable[[int], Plan], saved: str) -> EndlessSum:
+        """The sum that was saved."""
+        state = json.loads(saved)
+        total = cls.__new__(cls)
+        total._plan_for = plan_for
+        total._random = restored_random(state["random"])
+        total._growth, total._next_horizon = state["growth"], state["next_horizon"]
+        total._settled = Estimate(*state["settled"])
+        total.plans = [Plan.from_json(text) for text in state["plans"]]
+        total._current = ContinualSum.restored(total.plans[-1], state["current"])
+        return total
 
     def _settle(self) -> None:
-        last = self._current.estimate
-        self._settled_value += last.value
-        self._settled_variance += last.std**2
-        self._settled_users += last.t
+        self._settled = _added(self._settled, self._current.estimate)
         self._current = self._start_plan()
 
     def _start_plan(self) -> ContinualSum:
@@ -92,8 +111,14 @@ class EndlessSum:
                 "which no single plan's guarantee covers"
             )
         self.plans.append(plan)
-        self._next_horizon = int(np.ceil(self._growth * self._next_horizon))
+        self._next_horizon *= self._growth
         return ContinualSum(plan, self._random.spawn(1)[0], archive=False)
+
+
+def _added(settled: Estimate, now: Estimate) -> Estimate:
+    """Two sums of different users, whose noises are independent."""
+    std = math.hypot(settled.std, now.std)
+    return Estimate(settled.t + now.t, settled.value + now.value, std, now.slack)
 
 
 def _without_rest(plan: Plan) -> Plan:

@@ -122,6 +122,7 @@ class SumServer:
             "covered": self.covered,
             "sums": self._sums,
             "counts": self._counts,
+            "due": [list(node) for node in self._due],
             "archive": None if self._archive is None else self._archive.state,
         }
 
@@ -132,6 +133,7 @@ class SumServer:
         server.covered = state["covered"]
         server.schedule = Schedule(plan.tree, server.covered)
         server._sums, server._counts = list(state["sums"]), list(state["counts"])
+        server._due = [Node(*node) for node in state["due"]]
         if state["archive"] is not None:
             server._archive = Archive.restored(plan, state["archive"])
         return server
