@@ -598,3 +598,23 @@ def test_the_test_of_drawn_noise_sees(mutant: type[BinarySum], wrong: Outcomes) 
     assert_follows(samples, wrong, discrepancy=DISCREPANCY)
     with pytest.raises(AssertionError, match="Kolmogorov"):
         assert_follows(samples, law, discrepancy=DISCREPANCY)
+
+
+@pytest.mark.parametrize("size", [3, 50, 1000, 10**6])
+@pytest.mark.parametrize("variance", [0.7, 30.0, 6000.0])
+def test_the_recurrence_for_opposed_coins_agrees_with_their_convolution(
+    size: int, variance: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bits = 2 + BinarySum.with_variance(size, variance).noise_bits  # one pair more: never fair
+    terms = BinarySum.with_variance(size, variance, noise_bits=bits).noise().terms
+    monkeypatch.setattr("overhand.mechanisms.noise._LARGE_VARIANCE", math.inf)
+    slow = CoinNoise(terms).window
+    monkeypatch.setattr("overhand.mechanisms.noise._LARGE_VARIANCE", 0.0)
+    fast = CoinNoise(terms).window
+    assert fast.missing <= slow.missing
+    overlap = slow.probabilities[fast.first - slow.first :][: len(fast.probabilities)]
+    assert len(overlap) == len(fast.probabilities)
+    known = overlap > 1e-16
+    assert known.sum() >= 3
+    assert np.abs(fast.probabilities[known] / overlap[known] - 1).max() < 1e-9
+    assert math.isclose(overlap.sum(), 1.0, rel_tol=1e-12)

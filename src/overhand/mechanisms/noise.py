@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 
 from overhand.randomness import BinaryFraction
 
+_LARGE_VARIANCE = 4000.0  # from here on a recurrence is quicker than a convolution
+_RUN_UP = 64
 _LOG_TAIL = 46.0
 """Outcomes of probability below about e^-46 are left out of a window, and counted as missing."""
 
@@ -66,6 +68,10 @@ class CoinNoise:
     @cached_property
     def window(self) -> Window:
         """The probabilities of all outcomes that matter."""
+        if self.variance > _LARGE_VARIANCE and len(self.terms) == 2:
+            (trials, p), (others, q) = self.terms
+            if trials == others and p.complement == q:
+                return _opposed_window(trials, float(p), float(q))
         first, probabilities, missing = 0, np.ones(1), 0.0
         for trials, p in self.terms:
             part = _binomial_window(trials, float(p), float(p.complement))
@@ -73,6 +79,32 @@ class CoinNoise:
             missing += part.missing
             probabilities = np.convolve(probabilities, part.probabilities)
         return Window(first, probabilities, missing)
+
+
+def _opposed_window(trials: int, p: float, q: float) -> Window:
+    """Bin(N, p) + Bin(N, q) with q = 1 - p, in time linear in the width of the window.
+
+    The generating function is (a + b z + a z^2)^N with a = p q and b = p^2 + q^2, so that
+    a (k + 1) c_{k+1} = b (N - k) c_k + a (2 N - k + 1) c_{k-1}. All terms are positive up to the
+    middle, k = N, and towards it the ratios c_{k+1} / c_k forget a wrong start by a factor
+    exp(-distance^2 / variance); the other half is the mirror image.
+    """
+    a, b = p * q, p * p + q * q
+    variance = 2 * trials * a
+    half = min(trials, math.ceil(math.sqrt(2 * variance * _LOG_TAIL) + _LOG_TAIL) + 1)
+    first = max(0, trials - half - _RUN_UP)
+    # At the start, the ratio that would reproduce itself; exact where c_{-1} = 0.
+    linear, last = b * (trials - first), a * (2 * trials - first + 1) * (first > 0)
+    scale = a * (first + 1)
+    ratio = (linear + math.sqrt(linear**2 + 4 * scale * last)) / (2 * scale)
+    ratios = [ratio]
+    for k in range(first + 1, trials):
+        ratio = (b * (trials - k) + a * (2 * trials - k + 1) / ratio) / (a * (k + 1))
+        ratios.append(ratio)
+    falls = np.cumsum(np.log(ratios[::-1]))[:half]
+    weights = np.exp(-np.concatenate([falls[::-1], [0.0], falls]))
+    missing = 0.0 if half == trials else 2 * math.exp(-_LOG_TAIL)
+    return Window(trials - half, weights / weights.sum(), missing)
 
 
 def _binomial_window(trials: int, probability: float, complement: float) -> Window:
