@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
+from scipy.optimize import minimize_scalar
 
 from overhand.trees import RegularTree, Tree
 
@@ -62,37 +62,39 @@ def error_bound(
     """alpha of Definition 2.1: all errors are below it but with the failure probability.
 
     Chernoff's bound on the heaviest cover, from the exact cumulants of the coins, and a union
-    bound over the estimates that differ.
+    bound over the estimates that differ. It holds at every s; the search only makes it small.
     """
-    degrees = tree.degrees if isinstance(tree, RegularTree) else (1,) * tree.levels
-
-    def node_cumulants(at: float) -> NDArray[np.float64]:
-        def of_level(level: int, at: float) -> float:
-            own = own_weights[level]
-            total = cumulants[level](own * at)
-            if own < 1.0:
-                total += degrees[level] * of_level(level - 1, (1 - own) * at)
-            return total
-
-        return np.array(
-            [max(of_level(level, at), of_level(level, -at)) for level in range(tree.levels)]
-        )
-
     events = math.log(2 * max(1, tree.blocks) / failure_probability)
 
-    def bound(at: float) -> float:
-        return (tree.heaviest_cover(list(node_cumulants(at))) + events) / at
+    def heaviest(at: float) -> float:
+        sides = [_node_cumulants(tree, cumulants, own_weights, sign * at) for sign in (1, -1)]
+        return tree.heaviest_cover([max(pair) for pair in zip(*sides, strict=True)])
 
-    # The bound is convex in 1 / at around its minimum: a golden-section search on a log scale.
-    scale = math.sqrt(
-        2 * events / max(tree.heaviest_cover([2 * c for c in node_cumulants(1e-3)]) / 1e-6, 1e-300)
-    )
-    low, high = math.log(scale) - 3, math.log(scale) + 3
-    for _ in range(60):
-        left, right = high - 0.618 * (high - low), low + 0.618 * (high - low)
-        if bound(math.exp(left)) < bound(math.exp(right)):
-            high = right
-        else:
-            low = left
-    noise = bound(math.exp((low + high) / 2)) if tree.blocks else 0.0
+    def bound(log_at: float) -> float:
+        at = math.exp(log_at)
+        return (heaviest(at) + events) / at
+
+    small = 1e-3
+    variance = max(2 * heaviest(small) / small**2, 1e-9)  # a cumulant is s^2 variance / 2 near 0
+    start = 0.5 * math.log(2 * events / variance)  # where Gaussian noise has its best bound
+    found = minimize_scalar(bound, bounds=(start - 3, start + 3), method="bounded")
+    noise = float(found.fun) if tree.blocks else 0.0
     return noise + pending_weight * tree.most_pending
+
+
+def _node_cumulants(
+    tree: Tree,
+    cumulants: Sequence[Callable[[float], float]],
+    own_weights: Sequence[float],
+    at: float,
+) -> list[float]:
+    """Cumulants of the nodes' estimates: of the own sum and, weighted, of the children's."""
+
+    def of_level(level: int, at: float) -> float:
+        own = own_weights[level]
+        total = cumulants[level](own * at)
+        if own < 1.0 and isinstance(tree, RegularTree):
+            total += tree.degrees[level] * of_level(level - 1, (1 - own) * at)
+        return total
+
+    return [of_level(level, at) for level in range(tree.levels)]
