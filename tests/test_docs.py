@@ -49,12 +49,22 @@ def test_every_command_is_in_the_readme() -> None:
         assert f"overhand {command.callback.__name__}" in README
 
 
-def test_files_the_readme_names_exist() -> None:
-    named = re.findall(r"`((?:tests|examples|docs)/[\w./]*)`|\]\((docs/[^)]+)\)", README)
-    paths = [path for pair in named for path in pair if path]
-    assert paths
-    for path in paths:
-        assert (ROOT / path).exists(), path
+def test_every_test_of_a_statement_is_in_the_index_and_exists() -> None:
+    index = (ROOT / "docs" / "paper.md").read_text(encoding="utf-8")
+    statements = (ROOT / "tests" / "test_paper.py").read_text(encoding="utf-8")
+    named = set(re.findall(r"`(test_\w+)`", index))
+    written = set(re.findall(r"^def (test_\w+)", statements, re.MULTILINE))
+    assert named == written
+
+
+def test_pages_name_only_files_that_exist() -> None:
+    pages = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+    assert len(pages) >= 4
+    for page in pages:
+        text = page.read_text(encoding="utf-8")
+        named = re.findall(r"`((?:tests|examples|docs)/[\w./]*)`|\]\((docs/[^)]+)\)", text)
+        for path in (path for pair in named for path in pair if path):
+            assert (ROOT / path).exists(), f"{page.name}: {path}"
 
 
 def test_the_table_of_variances_is_computed() -> None:
