@@ -387,17 +387,6 @@ TERMS = st.lists(
 )
 
 
-@given(TERMS, st.floats(-4, 4))
-def test_the_cumulant_is_that_of_all_outcomes(
-    terms: list[tuple[int, BinaryFraction]], at: float
-) -> None:
-    noise = CoinNoise(tuple(terms))
-    law = noise_by_enumeration(noise)
-    mean = math.fsum(x * chance for x, chance in enumerate(law))
-    truth = math.log(math.fsum(c * math.exp(at * (x - mean)) for x, c in enumerate(law)))
-    assert math.isclose(noise.cumulant(at), truth, rel_tol=1e-9, abs_tol=1e-12)
-
-
 @given(TERMS)
 def test_window_mean_and_variance_agree_with_each_other(
     terms: list[tuple[int, BinaryFraction]],

@@ -157,7 +157,7 @@ def test_more_shufflers_never_hurt() -> None:
 def test_predicted_errors_are_sums_over_the_cover(plan: oh.Plan) -> None:
     t = np.arange(1, plan.horizon + 1)
     variances = [
-        sum(plan.combination.variances[node.level - 1] for node in plan.tree.cover(int(s)))
+        sum(plan.node_estimates[node.level, node.size][1] for node in plan.tree.cover(int(s)))
         for s in t
     ]
     rest = [s - sum(node.size for node in plan.tree.cover(int(s))) for s in t]
@@ -169,11 +169,11 @@ def test_predicted_errors_are_sums_over_the_cover(plan: oh.Plan) -> None:
 
 def test_combined_variances_are_those_of_the_best_weights() -> None:
     plan = coin_plan(oh.RegularTree(horizon=40, degrees=(2, 2, 3)), combine=True)
-    own, (lowest, middle, top) = plan.level_variances, plan.combination.variances
+    own, ((lowest,), (middle,), (top,)) = plan.level_variances, plan.combination.variances
     assert lowest == own[0]
     assert middle == pytest.approx(own[1] * 2 * lowest / (own[1] + 2 * lowest))
     assert top == pytest.approx(own[2] * 3 * middle / (own[2] + 3 * middle))
-    weight = plan.combination.own_weights[1]
+    (weight,) = plan.combination.own_weights[1]
     for other in (weight - 0.05, weight + 0.05):
         assert other**2 * own[1] + (1 - other) ** 2 * 2 * lowest > middle
 

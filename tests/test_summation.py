@@ -31,13 +31,20 @@ TREES = [
 def slow_estimates(plan: oh.Plan, sums: dict[oh.Node, float]) -> list[float]:
     """Algorithm 3 by the book: every node in a dictionary, every cover from its definition."""
 
+    def children(node: oh.Node) -> list[oh.Node]:
+        """The largest nodes inside: none of them lies in another."""
+        inside = [n for n in sums if n.level < node.level]
+        inside = [n for n in inside if node.start <= n.start and n.stop <= node.stop]
+        return [
+            n for n in inside
+            if not any(o.level > n.level and o.start <= n.start < o.stop for o in inside)
+        ]  # fmt: skip
+
     def estimate(node: oh.Node) -> float:
-        own = plan.combination.own_weights[node.level - 1]
+        own, _ = plan.node_estimates[node.level, node.size]
         if own == 1.0:
             return sums[node]
-        inside = [n for n in sums if n.level == node.level - 1]
-        children = [n for n in inside if node.start <= n.start and n.stop <= node.stop]
-        return own * sums[node] + (1 - own) * sum(map(estimate, children))
+        return own * sums[node] + (1 - own) * sum(map(estimate, children(node)))
 
     estimates: list[float] = []
     for t in range(1, plan.horizon + 1):
@@ -209,7 +216,7 @@ def test_sums_of_a_range_come_from_its_cover(tree: Tree) -> None:
             inside = sum(int(bits[node.start : node.stop].sum()) for node in nodes)
             rest = stop - start - sum(node.size for node in nodes)
             assert exact.between(start, stop).value == inside + rest / 2
-            variance = sum(noisy.combination.variances[node.level - 1] for node in nodes)
+            variance = sum(noisy.node_estimates[node.level, node.size][1] for node in nodes)
             assert private.between(start, stop).std == pytest.approx(math.sqrt(variance))
 
 

@@ -15,9 +15,11 @@ from hypothesis import strategies as st
 from overhand.errors import InvalidValue
 from overhand.model import Node
 from overhand.trees import (
+    Closing,
     PathTree,
     RegularTree,
     Tree,
+    Weights,
     binary_degrees,
     published_degrees,
     terms_for,
@@ -112,9 +114,9 @@ EXAMPLES = [
 ]
 
 
-def weights_for(tree: Tree) -> st.SearchStrategy[list[float]]:
-    weight = st.floats(0, 100)
-    return st.lists(weight, min_size=tree.levels, max_size=tree.levels)
+def weights_for(tree: Tree) -> st.SearchStrategy[tuple[list[float], ...]]:
+    sizes = [len(tree.sizes(level)) for level in range(1, tree.levels + 1)]
+    return st.tuples(*(st.lists(st.floats(0, 100), min_size=n, max_size=n) for n in sizes))
 
 
 # --- properties -----------------------------------------------------------------------------------
@@ -231,11 +233,51 @@ def test_a_walk_tells_what_happens_above_the_lowest_level(tree: Tree, data: st.D
             assert full[len(full) - len(covering) :] == covering
     for level in range(2, tree.levels + 1):
         closing = [
-            node.size
+            node
             for node in nodes(tree)
             if node.level == level and first * tree.lowest < node.stop <= last * tree.lowest
         ]
-        assert walk.closing[level - 2].tolist() == closing
+        told = walk.closing[level - 2]
+        assert told.sizes.tolist() == [node.size for node in closing]
+        assert [told_children(tree, level, told, i) for i in range(len(closing))] == [
+            children(tree, node) for node in closing
+        ]
+
+
+def children(tree: Tree, node: Node) -> list[Node]:
+    """The largest nodes inside a node, in their order."""
+    inside = [
+        n
+        for n in nodes(tree)
+        if n.level < node.level and node.start <= n.start and n.stop <= node.stop
+    ]
+    largest = [
+        n
+        for n in inside
+        if not any(o.level > n.level and o.start <= n.start < o.stop for o in inside)
+    ]
+    return sorted(largest, key=lambda n: n.start)
+
+
+def told_children(tree: Tree, level: int, told: Closing, index: int) -> list[Node]:
+    below = [n for n in nodes(tree) if n.level == level - 1]
+    found = below[told.first_children[index] : told.after_children[index]]
+    if told.last_blocks is not None:
+        place = int(told.last_blocks[index]) * tree.lowest
+        found = [*found, Node(1, place, place + tree.lowest)]
+    return found
+
+
+@given(TREES, st.data())
+def test_children_weigh_what_they_weigh_together(tree: Tree, data: st.DataObject) -> None:
+    weights = data.draw(weights_for(tree))
+    for level in range(2, tree.levels + 1):
+        told = tree.children_weights(level, weights[level - 2], weights[0][0])
+        assert len(told) == len(tree.sizes(level))
+        for node in (n for n in nodes(tree) if n.level == level):
+            truth = math.fsum(weight_of(tree, weights, n) for n in children(tree, node))
+            index = tree.sizes(level).index(node.size)
+            assert math.isclose(told[index], truth, rel_tol=1e-12, abs_tol=1e-12)
 
 
 @given(TREES)
@@ -248,11 +290,20 @@ def test_the_mean_cover_is_the_mean_over_all_times(tree: Tree) -> None:
 
 
 @given(TREES, st.data())
-def test_the_heaviest_cover_is_the_heaviest_of_all_times(tree: Tree, data: st.DataObject) -> None:
+def test_the_weights_of_covers_are_those_of_their_nodes(tree: Tree, data: st.DataObject) -> None:
     for _ in range(5):
         weights = data.draw(weights_for(tree))
-        truth = max(math.fsum(weights[node.level - 1] for node in cover) for cover in covers(tree))
-        assert math.isclose(tree.heaviest_cover(weights), truth, rel_tol=1e-12, abs_tol=1e-12)
+        truth = [math.fsum(weight_of(tree, weights, n) for n in cover) for cover in covers(tree)]
+        mean, most = math.fsum(truth[1:]) / tree.horizon, max(truth)
+        assert math.isclose(tree.mean_weight(weights), mean, rel_tol=1e-11, abs_tol=1e-11)
+        assert math.isclose(tree.heaviest_cover(weights), most, rel_tol=1e-12, abs_tol=1e-12)
+        blocks = np.arange(tree.blocks + 1)
+        expected = [truth[int(b) * tree.lowest] for b in blocks]
+        assert np.allclose(tree.cover_weight(blocks, weights), expected, rtol=1e-12, atol=1e-12)
+
+
+def weight_of(tree: Tree, weights: Weights, node: Node) -> float:
+    return weights[node.level - 1][tree.sizes(node.level).index(node.size)]
 
 
 @given(TREES)
@@ -372,14 +423,15 @@ def test_a_path_tree_serves_more_blocks_than_a_regular_tree_of_its_terms() -> No
     ids=repr,
 )
 def test_a_huge_tree_is_never_built(tree: Tree) -> None:
+    ones = [[1.0] * len(tree.sizes(level)) for level in range(1, tree.levels + 1)]
     for t in (1, 10**6 + 7, tree.horizon - 1, tree.horizon):
         cover = list(tree.cover(t))
         assert sum(node.size for node in cover) == t // 10 * 10
         counts = [int(c[0]) for c in tree.in_cover(np.array([t // 10]))]
         levels = [node.level for node in cover]
         assert counts == [levels.count(level) for level in range(1, tree.levels + 1)]
-        assert sum(counts) <= tree.heaviest_cover([1.0] * tree.levels)
-    assert tree.mean_cover().sum() <= tree.heaviest_cover([1.0] * tree.levels)
+        assert sum(counts) <= tree.heaviest_cover(ones)
+    assert tree.mean_cover().sum() <= tree.heaviest_cover(ones)
 
 
 def test_a_path_tree_beyond_64_bits_is_refused() -> None:

@@ -57,14 +57,6 @@ class CoinNoise:
             trials[p.reduced()] = trials.get(p.reduced(), 0) + count
         return all(trials.get(p.complement, 0) == count for p, count in trials.items())
 
-    def cumulant(self, at: float) -> float:
-        """ln E[exp(at (noise - mean))]: what a Chernoff bound needs, without approximation."""
-        total = 0.0
-        for trials, p in self.terms:
-            rarer, s = (float(p), at) if float(p) <= 0.5 else (float(p.complement), -at)
-            total += trials * (math.log1p(rarer * math.expm1(s)) - s * rarer)
-        return total
-
     @cached_property
     def window(self) -> Window:
         """The probabilities of all outcomes that matter."""

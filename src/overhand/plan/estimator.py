@@ -3,43 +3,60 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from scipy.optimize import minimize_scalar
 
-from overhand.trees import RegularTree, Tree
+from overhand.trees import Tree, Weights
 
 
 @dataclass(frozen=True)
 class Combination:
     """The variance-optimal estimate of a node: own_weight of its sum, the rest of its children's.
 
-    With node variances s_h, V_1 = s_1 and V_h = 1 / (1/s_h + 1/(d V_{h-1})); the own sum has
-    weight V_h / s_h. No full ancestor of a covering node exists, so adding the covering nodes'
-    estimates is the best linear unbiased estimate of a prefix. It halves the variance of a
-    binary tree and does little for large degrees. A path tree is left as it is.
+    With s the variance of the own sum and C that of the sum of the children's estimates, the
+    estimate has variance V = 1 / (1/s + 1/C), and the own sum has weight V / s. No full ancestor of
+    a covering node exists, so adding the covering nodes' estimates is the best linear unbiased
+    estimate of a prefix. It halves the variance of a binary tree and does little for large
+    degrees. Both fields are by level and size.
     """
 
-    own_weights: tuple[float, ...]
-    variances: tuple[float, ...]
+    own_weights: tuple[tuple[float, ...], ...]
+    variances: tuple[tuple[float, ...], ...]
 
 
-def combination(tree: Tree, variances: Sequence[float], *, combine: bool) -> Combination:
-    """Weights and variances of the nodes' estimates, lowest level first."""
-    if not (combine and isinstance(tree, RegularTree)):
-        return Combination((1.0,) * tree.levels, tuple(variances))
-    combined = [float(variances[0])]
-    weights = [1.0]
-    for own, degree in zip(variances[1:], tree.degrees[1:], strict=True):
-        combined.append(1 / (1 / own + 1 / (degree * combined[-1])))
-        weights.append(combined[-1] / own)
-    return Combination(tuple(weights), tuple(combined))
+def combination(tree: Tree, variances: Weights, *, combine: bool) -> Combination:
+    """Weights and variances of the nodes' estimates, from the variances of their own sums."""
+    combined = [np.asarray(variances[0], np.float64)]
+    weights = [np.ones(len(variances[0]))]
+    for level, of_level in enumerate(variances[1:], start=2):
+        own = np.asarray(of_level, np.float64)
+        if combine:
+            lowest = float(combined[0][0])
+            children = tree.children_weights(level, combined[-1].tolist(), lowest)
+            combined.append(1 / (1 / own + 1 / children))
+            weights.append(combined[-1] / own)
+        else:
+            combined.append(own)
+            weights.append(np.ones(len(own)))
+    return Combination(
+        tuple(tuple(of_level.tolist()) for of_level in weights),
+        tuple(tuple(of_level.tolist()) for of_level in combined),
+    )
+
+
+def level_weights(tree: Tree, variances: Sequence[float]) -> Weights:
+    """The same variance for all sizes of a level."""
+    return [
+        [float(variance)] * len(tree.sizes(level))
+        for level, variance in enumerate(variances, start=1)
+    ]
 
 
 def mean_square_error(
-    tree: Tree, variances: Sequence[float], *, combine: bool, pending_weight: float
+    tree: Tree, variances: Weights, *, combine: bool, pending_weight: float
 ) -> float:
     """Mean over t of the expected squared error on the worst values of the pending users.
 
@@ -47,54 +64,32 @@ def mean_square_error(
     midpoint, 1 if the last estimate is held.
     """
     nodes = combination(tree, variances, combine=combine).variances
-    noise = float(tree.mean_cover() @ np.asarray(nodes))
-    return noise + pending_weight**2 * tree.mean_pending_square()
+    return tree.mean_weight(nodes) + pending_weight**2 * tree.mean_pending_square()
 
 
 def error_bound(
-    tree: Tree,
-    cumulants: Sequence[Callable[[float], float]],
-    own_weights: Sequence[float],
+    variance: float,
     *,
+    skewed: bool,
+    estimates: int,
     failure_probability: float,
-    pending_weight: float,
 ) -> float:
-    """alpha of Definition 2.1: all errors are below it but with the failure probability.
+    """A bound on the noise of so many estimates at once, none of a variance above the given one.
 
-    Chernoff's bound on the heaviest cover, from the exact cumulants of the coins, and a union
-    bound over the estimates that differ. It holds at every s; the search only makes it small.
+    Chernoff's bound with ln E exp(s noise) <= variance (cosh s - 1), which holds for opposed coins
+    (ln(1 + x) <= x), for fair ones, and for sums of them with weights of at most 1, as
+    cosh(w s) - 1 <= w^2 (cosh s - 1). For `skewed` coins of one small probability it is
+    mean (e^s - 1 - s), which is larger; their mean then takes the place of the variance.
     """
-    events = math.log(2 * max(1, tree.blocks) / failure_probability)
-
-    def heaviest(at: float) -> float:
-        sides = [_node_cumulants(tree, cumulants, own_weights, sign * at) for sign in (1, -1)]
-        return tree.heaviest_cover([max(pair) for pair in zip(*sides, strict=True)])
+    events = math.log(2 * max(1, estimates) / failure_probability)
+    if variance == 0:
+        return 0.0
 
     def bound(log_at: float) -> float:
         at = math.exp(log_at)
-        return (heaviest(at) + events) / at
+        growth = math.expm1(at) - at if skewed else math.cosh(at) - 1
+        return (variance * growth + events) / at
 
-    small = 1e-3
-    variance = max(2 * heaviest(small) / small**2, 1e-9)  # a cumulant is s^2 variance / 2 near 0
     start = 0.5 * math.log(2 * events / variance)  # where Gaussian noise has its best bound
-    found = minimize_scalar(bound, bounds=(start - 3, start + 3), method="bounded")
-    noise = float(found.fun) if tree.blocks else 0.0
-    return noise + pending_weight * tree.most_pending
-
-
-def _node_cumulants(
-    tree: Tree,
-    cumulants: Sequence[Callable[[float], float]],
-    own_weights: Sequence[float],
-    at: float,
-) -> list[float]:
-    """Cumulants of the nodes' estimates: of the own sum and, weighted, of the children's."""
-
-    def of_level(level: int, at: float) -> float:
-        own = own_weights[level]
-        total = cumulants[level](own * at)
-        if own < 1.0 and isinstance(tree, RegularTree):
-            total += tree.degrees[level] * of_level(level - 1, (1 - own) * at)
-        return total
-
-    return [of_level(level, at) for level in range(tree.levels)]
+    found = minimize_scalar(bound, bounds=(start - 4, min(start + 1, 6.0)), method="bounded")
+    return float(found.fun)

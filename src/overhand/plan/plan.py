@@ -23,7 +23,7 @@ from overhand.plan.estimator import Combination, combination, error_bound, mean_
 from overhand.plan.levels import Composition, Mechanisms, Terms, calibrated, levels_of
 from overhand.plan.search import TreeKind, best_tree
 from overhand.randomness import BinaryFraction
-from overhand.trees import PathTree, RegularTree, Tree, binary_degrees, published_degrees
+from overhand.trees import PathTree, RegularTree, Tree, Weights, binary_degrees, published_degrees
 
 FORMAT = 1
 DEFAULT_FAILURE_PROBABILITY = 0.05
@@ -141,14 +141,33 @@ class Plan:
         return sum(max(m.messages_per_user for m in of_level) for of_level in self.mechanisms)
 
     @cached_property
+    def _variances(self) -> Weights:
+        """Variance of one batch sum, by level and size."""
+        return [[m.variance for m in of_level] for of_level in self.mechanisms]
+
+    @property
     def level_variances(self) -> tuple[float, ...]:
-        """Variance of one batch sum, lowest level first."""
-        return tuple(max(m.variance for m in of_level) for of_level in self.mechanisms)
+        """The largest variance of a batch sum, lowest level first."""
+        return tuple(max(of_level) for of_level in self._variances)
 
     @cached_property
     def combination(self) -> Combination:
         """How batch sums become node estimates, and what variance these have."""
-        return combination(self.tree, self.level_variances, combine=self.combine)
+        return combination(self.tree, self._variances, combine=self.combine)
+
+    @cached_property
+    def node_estimates(self) -> dict[tuple[int, int], tuple[float, float]]:
+        """By level and size, the weight of a node's own sum and the variance of its estimate."""
+        return {
+            (level, mechanism.size): (own_weight, variance)
+            for level, of_level in enumerate(self.mechanisms, start=1)
+            for mechanism, own_weight, variance in zip(
+                of_level,
+                self.combination.own_weights[level - 1],
+                self.combination.variances[level - 1],
+                strict=True,
+            )
+        }
 
     @property
     def pending_weight(self) -> float:
@@ -157,11 +176,8 @@ class Plan:
 
     def noise_variance(self, t: NDArray[np.int64]) -> NDArray[np.float64]:
         """Variance of the estimates at these times: the sum over V*_t."""
-        counts = self.tree.in_cover(np.asarray(t, np.int64) // self.tree.lowest)
-        total = np.zeros(len(t))
-        for of_level, variance in zip(counts, self.combination.variances, strict=True):
-            total += of_level * variance
-        return total
+        blocks = np.asarray(t, np.int64) // self.tree.lowest
+        return self.tree.cover_weight(blocks, self.combination.variances)
 
     def squared_error(self, t: NDArray[np.int64]) -> NDArray[np.float64]:
         """Expected squared error at these times, the pending users all 0 or all 1."""
@@ -174,7 +190,7 @@ class Plan:
         return math.sqrt(
             mean_square_error(
                 self.tree,
-                self.level_variances,
+                self._variances,
                 combine=self.combine,
                 pending_weight=self.pending_weight,
             )
@@ -190,14 +206,21 @@ class Plan:
         failure_probability = errors.number(
             "failure_probability", failure_probability, above=0, below=1
         )
-        cumulants = [of_level[0].noise().cumulant for of_level in self.mechanisms]
-        return error_bound(
-            self.tree,
-            cumulants,
-            self.combination.own_weights,
+        laws = [[m.noise() for m in of_level] for of_level in self.mechanisms]
+        skewed = not all(law.is_symmetric for of_level in laws for law in of_level)
+        weights: Weights = self.combination.variances
+        if skewed:  # the published mechanism, whose batch sums are used as they come
+            weights = [
+                [law.variance if law.is_symmetric else law.mean for law in of_level]
+                for of_level in laws
+            ]
+        noise = error_bound(
+            self.tree.heaviest_cover(weights),
+            skewed=skewed,
+            estimates=self.tree.blocks,
             failure_probability=failure_probability,
-            pending_weight=self.pending_weight,
         )
+        return noise + self.pending_weight * self.tree.most_pending
 
     @cached_property
     def digest(self) -> str:

@@ -13,7 +13,7 @@ from scipy.optimize import minimize
 
 from overhand import errors
 from overhand.accounting import gaussian_variance
-from overhand.plan.estimator import combination, mean_square_error
+from overhand.plan.estimator import combination, level_weights, mean_square_error
 from overhand.plan.levels import Terms, quick_scale
 from overhand.trees import (
     PathTree,
@@ -69,6 +69,10 @@ def best_tree(kind: TreeKind, horizon: int, shufflers: int, terms: Terms) -> Can
 def _least(families: Sequence[Sequence[Tree]], terms: Terms) -> Candidate:
     """Evaluate the head of every family exactly, then all of those that come close."""
     families = [family for family in families if family]
+    if not families:
+        raise errors.Infeasible(
+            f"no batch of any tree has an honest user if honest={terms.honest:g}"
+        )
     heads = [_evaluated(family[0], terms) for family in families]
     least = min(head.mean_square for head in heads)
     others = [
@@ -83,7 +87,7 @@ def _least(families: Sequence[Sequence[Tree]], terms: Terms) -> Candidate:
 def _evaluated(tree: Tree, terms: Terms, shape: Sequence[float] | None = None) -> Candidate:
     shape = tuple(_closed_form_shape(tree) if shape is None else shape)
     scale = quick_scale(tree, shape, terms)
-    variances = [scale * g for g in shape]
+    variances = level_weights(tree, [scale * g for g in shape])
     error = mean_square_error(tree, variances, combine=True, pending_weight=_MIDPOINT)
     return Candidate(tree, shape, error)
 
@@ -100,14 +104,13 @@ def _closed_form_shape(tree: Tree) -> NDArray[np.float64]:
 def best_shape(tree: Tree) -> NDArray[np.float64]:
     """The split that is best once nodes are combined with their children, in the Gaussian limit."""
     start = np.log(_closed_form_shape(tree))
-    if not isinstance(tree, RegularTree) or tree.levels == 1:
+    if tree.levels == 1:
         return np.asarray(np.exp(start))
-    cover = tree.mean_cover()
 
     def gaussian_error(logs: NDArray[np.float64]) -> float:
         shape = _bounded_shape(logs)
-        variances = list(float((1 / shape).sum()) * shape)
-        return float(cover @ np.asarray(combination(tree, variances, combine=True).variances))
+        variances = level_weights(tree, list(float((1 / shape).sum()) * shape))
+        return tree.mean_weight(combination(tree, variances, combine=True).variances)
 
     found = minimize(gaussian_error, (start - start[-1])[:-1], method="BFGS")
     return _bounded_shape(found.x)
@@ -131,7 +134,7 @@ def _regular_shortlist(horizon: int, levels: int, terms: Terms) -> list[Tree]:
     best for a given product, and rounding leaves two neighbouring ones. The root takes what is
     left.
     """
-    lowest = _grid(_largest_lowest(horizon, terms))
+    lowest = _lowest_sizes(horizon, terms)
     if levels == 1:
         degrees = lowest[:, np.newaxis]
     else:
@@ -171,10 +174,11 @@ def _path_shortlist(horizon: int, levels: int, terms: Terms) -> list[Tree]:
     """The most promising (terms, block) pairs, by levels x terms / (levels + 1) nodes a cover."""
     one = gaussian_variance(terms.privacy) * terms.reports**2 / terms.honest
     scored: list[tuple[float, int, int]] = []
-    for block in _grid(_largest_lowest(horizon, terms)):
+    smallest = math.ceil(1 / terms.honest)
+    for block in _lowest_sizes(horizon, terms):
         count = terms_for(-(-horizon // int(block)), levels)
         # The smallest block that still fits this number of terms is never worse.
-        tight = -(-horizon // math.comb(levels + count, levels))
+        tight = max(smallest, -(-horizon // math.comb(levels + count, levels)))
         noise = one * levels * count * levels / (levels + 1)
         scored.append((noise + _MIDPOINT**2 * tight**2 / 3, count, tight))
     best = sorted(set(scored))[:_SHORTLIST]
@@ -182,13 +186,15 @@ def _path_shortlist(horizon: int, levels: int, terms: Terms) -> list[Tree]:
     return [tree for tree in trees if all(tree.sizes(level) for level in range(1, levels + 1))]
 
 
-def _largest_lowest(horizon: int, terms: Terms) -> int:
-    """Twice the block that is best for one level, above which no tree's lowest batch pays.
+def _lowest_sizes(horizon: int, terms: Terms) -> NDArray[np.int64]:
+    """Sizes for a lowest batch: with an honest user, and up to where no tree's lowest batch pays.
 
-    One level of variance v has a mean squared error of v n / (2 b) + b^2 / 12: b^3 = 3 v n.
+    One level of variance v has a mean squared error of v n / (2 b) + b^2 / 12, least at
+    b^3 = 3 v n; more levels want smaller batches.
     """
     one = gaussian_variance(terms.privacy) * terms.reports**2 / terms.honest
-    return max(1, min(horizon, math.ceil(2 * math.cbrt(3 * one * horizon))))
+    sizes = _grid(max(1, min(horizon, math.ceil(2 * math.cbrt(3 * one * horizon)))))
+    return sizes[sizes * terms.honest >= 1]
 
 
 def _mixtures(length: int, values: NDArray[np.int64]) -> Iterator[tuple[int, ...]]:

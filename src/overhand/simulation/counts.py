@@ -14,7 +14,7 @@ from overhand.plan import Plan
 from overhand.randomness import Random
 from overhand.simulation.alias import AliasTable
 from overhand.summation.blocks import prefix_sums
-from overhand.trees import RegularTree, Walk
+from overhand.trees import Closing, Walk
 
 Floats = NDArray[np.float64]
 Counts = NDArray[np.int64]
@@ -103,8 +103,8 @@ class CoverNoise:
         lowest, *above = self._levels
         lowest.draw_equal(blocks)
         below = lowest
-        for level, sizes in zip(above, walk.closing, strict=True):
-            level.draw(sizes, below)
+        for level, closing in zip(above, walk.closing, strict=True):
+            level.draw(closing, below, lowest)
             below = level
 
     def _fill(self, first: int, last: int, walk: Walk, result: Floats) -> None:
@@ -124,8 +124,9 @@ class _LevelNoise:
         self._random = random
         self._mechanisms = {m.size: m for m in plan.mechanisms[level - 1]}
         self._tables: dict[int, AliasTable] = {}
-        self._own = plan.combination.own_weights[level - 1]
-        self._degree = plan.tree.degrees[level - 1] if isinstance(plan.tree, RegularTree) else 0
+        self._own_weights = {
+            m.size: plan.node_estimates[level, m.size][0] for m in plan.mechanisms[level - 1]
+        }
         self._first = 0
         self._running = np.zeros(1)  # before node `first`, before the next one, ...
 
@@ -134,17 +135,19 @@ class _LevelNoise:
         (mechanism,) = self._mechanisms.values()
         self._append(self._of_size(mechanism, count))
 
-    def draw(self, sizes: Counts, below: _LevelNoise) -> None:
-        """Nodes of these sizes, each combined with its children if the plan says so."""
-        noise = np.empty(len(sizes))
-        for size in np.unique(sizes):
-            of_size = sizes == size
+    def draw(self, closing: Closing, below: _LevelNoise, lowest: _LevelNoise) -> None:
+        """Nodes that close, each combined with its children if the plan says so."""
+        noise, own = np.empty(len(closing.sizes)), np.empty(len(closing.sizes))
+        for size in np.unique(closing.sizes):
+            of_size = closing.sizes == size
             count = int(np.count_nonzero(of_size))
             noise[of_size] = self._of_size(self._mechanisms[int(size)], count)
-        if self._own < 1.0:
-            nodes = self._first + len(self._running) - 1 + np.arange(len(noise) + 1)
-            children = np.diff(below.until(nodes * self._degree))
-            noise = self._own * noise + (1 - self._own) * children
+            own[of_size] = self._own_weights[int(size)]
+        if (own < 1.0).any():
+            children = below.between(closing.first_children, closing.after_children)
+            if closing.last_blocks is not None:
+                children += lowest.between(closing.last_blocks, closing.last_blocks + 1)
+            noise = own * noise + (1 - own) * children
         self._append(noise)
 
     def _append(self, noise: Floats) -> None:

@@ -20,7 +20,7 @@ Floats = NDArray[np.float64]
 class SumServer:
     """Takes shuffled batches in the order in which they become full, answers with estimates.
 
-    It keeps one sum and one count per level: those of the cover. (Siblings whose parent is full
+    It keeps one sum and one variance a level: those of the cover. (Siblings whose parent is full
     are replaced by it, Section 3.1.) With `archive`, it also keeps every node's estimate, which
     is what the sum of a range needs.
     """
@@ -30,9 +30,10 @@ class SumServer:
         self.covered = 0
         self.schedule = Schedule(plan.tree)
         self._lowest = plan.tree.lowest
-        self._own_weights = plan.combination.own_weights
+        self._node_estimates = plan.node_estimates
+        self._block_variance = plan.node_estimates[1, self._lowest][1]
         self._sums = [0.0] * plan.tree.levels
-        self._counts = [0] * plan.tree.levels
+        self._variances = [0.0] * plan.tree.levels
         self._due: list[Node] = []
         self._archive = Archive(plan) if archive else None
 
@@ -49,14 +50,15 @@ class SumServer:
         if not self._due or self._due[0] != node:
             raise ProtocolViolation(f"{node} received where {self._expected()} was due")
         self._due = self._due[1:]
-        index = node.level - 1
-        own = self._own_weights[index]
+        level, start, stop = node
+        own, variance = self._node_estimates[level, stop - start]
+        index = level - 1
         if own < 1.0:
-            value = own * value + (1 - own) * self._sums[index - 1]
-        self._sums[:index] = [0.0] * index
-        self._counts[:index] = [0] * index
+            # What is below in the cover are the node's children, and nothing else.
+            value = own * value + (1 - own) * sum(self._sums[:index])
+        self._sums[:index] = self._variances[:index] = [0.0] * index
         self._sums[index] += value
-        self._counts[index] += 1
+        self._variances[index] += variance
         if self._archive is not None:
             self._archive.keep(node, value)
 
@@ -69,7 +71,7 @@ class SumServer:
             )
         self.covered = stop
         self._sums[0] += total
-        self._counts[0] += blocks
+        self._variances[0] += blocks * self._block_variance
         if stop == self.schedule.boundary:
             self._due = self.schedule.close()
         return self._due
@@ -95,9 +97,7 @@ class SumServer:
             raise ProtocolViolation(
                 f"no estimate at t={t}: the next batch due is {self._expected()}"
             )
-        variances = self.plan.combination.variances
-        variance = sum(count * v for count, v in zip(self._counts, variances, strict=True))
-        return _imputed(self.plan, t, self.cover_sum, variance, pending)
+        return _imputed(self.plan, t, self.cover_sum, math.fsum(self._variances), pending)
 
     def between(self, start: int, stop: int) -> Estimate:
         """The sum of the users at places start .. stop - 1, from the fewest batches."""
@@ -110,8 +110,7 @@ class SumServer:
         last = min(stop, self.covered)
         nodes = list(self.plan.tree.cover(min(start, last), last))
         value = math.fsum(self._archive.value(node) for node in nodes)
-        variances = self.plan.combination.variances
-        variance = math.fsum(variances[node.level - 1] for node in nodes)
+        variance = math.fsum(self._node_estimates[node.level, node.size][1] for node in nodes)
         uncovered = stop - start - sum(node.size for node in nodes)
         return _imputed(self.plan, stop, value, variance, uncovered)
 
@@ -121,7 +120,7 @@ class SumServer:
         return {
             "covered": self.covered,
             "sums": self._sums,
-            "counts": self._counts,
+            "variances": self._variances,
             "due": [list(node) for node in self._due],
             "archive": None if self._archive is None else self._archive.state,
         }
@@ -132,7 +131,7 @@ class SumServer:
         server = cls(plan)
         server.covered = state["covered"]
         server.schedule = Schedule(plan.tree, server.covered)
-        server._sums, server._counts = list(state["sums"]), list(state["counts"])
+        server._sums, server._variances = list(state["sums"]), list(state["variances"])
         server._due = [Node(*node) for node in state["due"]]
         if state["archive"] is not None:
             server._archive = Archive.restored(plan, state["archive"])

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from overhand import errors
 from overhand.model import Node
-from overhand.trees.tree import Counts, Tree, Walk
+from overhand.trees.tree import Closing, Counts, Tree, Walk, Weights
 
 _MOST_USERS = 1 << 62  # counts are 64-bit integers
 
@@ -203,10 +203,11 @@ class PathTree(Tree):
         paths = self._paths(np.arange(run, end + 1, dtype=np.int64), self.levels - 1)
         starts = start + np.concatenate([[0], np.cumsum(paths[0][:-1] + 1)])
         closed = self._closed_above(paths)
-        closing: list[Counts] = []
-        for level, (path, full) in enumerate(zip(paths, closed, strict=True), start=2):
-            closes = full[1:] > full[:-1]
-            closing.append(self.block * self._reach[level - 1][path[:-1][closes]])
+        boundaries = zip(paths, closed, [starts, *closed[:-1]], strict=True)
+        closing = [
+            self._closing(level, path, own, below, starts)
+            for level, (path, own, below) in enumerate(boundaries, start=2)
+        ]
         inside = slice(None) if starts[-1] < last else slice(-1)
         return Walk(
             starts[inside],
@@ -214,6 +215,17 @@ class PathTree(Tree):
             [counts[inside] for counts in self._covering(paths)],
             closing,
         )
+
+    def _closing(
+        self, level: int, path: Counts, own: Counts, below: Counts, starts: Counts
+    ) -> Closing:
+        """Nodes of a level that close where runs start, from what is full there at both levels."""
+        closes = own[1:] > own[:-1]
+        j, stops, after = path[:-1][closes], starts[1:][closes], below[1:][closes]
+        sizes = self.block * self._reach[level - 1][j]
+        if level == 2:  # all blocks, the last one too, are of the level below
+            return Closing(sizes, after - j - 1, after)
+        return Closing(sizes, after - j, after, stops - 1)
 
     def _run_of(self, block: int) -> tuple[int, int]:
         """The number of the run that holds a block, and the run's first block."""
@@ -229,59 +241,101 @@ class PathTree(Tree):
             above = j
         return run, block - (above + 1 - left)
 
-    def mean_cover(self) -> NDArray[np.float64]:
-        # Boundary x counts for all t with t // block = x: `block` times but at the two ends.
-        tail = self.horizon - self.blocks * self.block + 1
-        last = [int(c[0]) for c in self.in_cover(np.array([self.blocks]))]
-        sums = [
-            self._cover_sum(self.levels, self.terms, level, self.blocks)
-            for level in range(1, self.levels + 1)
-        ]
-        return np.array(
-            [(self.block * s + tail * e) / self.horizon for s, e in zip(sums, last, strict=True)]
-        )
-
-    def _cover_sum(self, over: int, terms: int, level: int, blocks: int) -> int:
-        """Nodes of a level in the covers within T(over, terms), summed over its first blocks.
-
-        Over all of T(k, m) the sum is C(k + m, k + 1), the same for every level.
-        """
-        if blocks >= math.comb(over + terms, over):
-            return math.comb(over + terms, over + 1)
-        total = 0
-        for done, j in enumerate(range(terms, 0, -1)):
-            inside = min(blocks, math.comb(over - 1 + j, over - 1))
-            if over == level:
-                total += done * inside
-            else:
-                total += self._cover_sum(over - 1, j, level, inside)
-            blocks -= inside
-            if blocks == 0:
-                break
+    def cover_weight(self, blocks: Counts, weights: Weights) -> NDArray[np.float64]:
+        paths = self._paths(blocks)
+        above = [*paths[1:], np.full_like(blocks, self.terms)]
+        total = np.zeros(len(blocks))
+        for own, up, upto in zip(paths, above, self._up_to(weights), strict=True):
+            total += upto[up] - upto[own]
+        done = blocks == self._reach[self.levels][-1]
+        total += done * weights[0][0]  # in the end the last block counts for itself
         return total
 
-    def heaviest_cover(self, weights: Sequence[float]) -> float:
-        heaviest = self._heaviest(self.levels, self.terms, weights, self.blocks)
-        if self.blocks == self._reach[self.levels][-1]:
-            heaviest = max(heaviest, self.terms * weights[-1] + weights[0])
+    def _up_to(self, weights: Weights) -> list[NDArray[np.float64]]:
+        """For every level and j, the weight of nodes over T(level - 1, 1), ..., T(level - 1, j).
+
+        Small j that no full node has weigh nothing.
+        """
+        result: list[NDArray[np.float64]] = []
+        for level, of_level in enumerate(weights, start=1):
+            by_j = np.zeros(self.terms + 1)
+            by_j[len(by_j) - len(of_level) :] = of_level
+            if level == 1:
+                by_j[1:] = of_level[0]
+            result.append(np.cumsum(by_j))
+        return result
+
+    def children_weights(
+        self, level: int, below: Sequence[float], lowest: float
+    ) -> NDArray[np.float64]:
+        # Under a node over T(level - 1, j): nodes over T(level - 2, i), i = j .. 1, and a block.
+        by_j = np.full(self.terms, lowest) if level == 2 else np.asarray(below, np.float64)
+        inside = np.cumsum(by_j) + lowest
+        return np.asarray(inside[len(inside) - len(self.sizes(level)) :])
+
+    def mean_weight(self, weights: Weights) -> float:
+        # Boundary x counts for all t with t // block = x: `block` times but at the two ends.
+        tail = self.horizon - self.blocks * self.block + 1
+        last = float(self.cover_weight(np.array([self.blocks]), weights)[0])
+        total = self._weight_sum(self._up_to(weights), self.blocks)
+        return (self.block * total + tail * last) / self.horizon
+
+    def _weight_sum(self, up_to: Sequence[NDArray[np.float64]], blocks: int) -> float:
+        """Weights of the covers after 0, 1, ..., blocks - 1 blocks, summed up."""
+        whole = [np.zeros(self.terms + 1)]  # whole[l][m]: the sum over all of T(l, m)
+        for level, upto in enumerate(up_to, start=1):
+            size, inside = self._reach[level - 1].astype(np.float64), whole[-1].copy()
+            size[0] = inside[0] = 0.0
+            sums = upto * (np.cumsum(size) + 1) - np.cumsum(upto * size) + np.cumsum(inside)
+            whole.append(sums)
+        total, carried, top = 0.0, 0.0, self.terms
+        for level in range(self.levels, 0, -1):
+            upto = up_to[level - 1]
+            for j in range(top, -1, -1):
+                size_j = self._rows[level - 1][j] if j else 1
+                here = carried + float(upto[top] - upto[j])
+                if blocks < size_j:
+                    break
+                total += here * size_j + (float(whole[level - 1][j]) if j else 0.0)
+                blocks -= size_j
+                if j == 0:
+                    return total
+            carried, top = here, j
+        return total
+
+    def heaviest_cover(self, weights: Weights) -> float:
+        up_to = self._up_to(weights)
+        whole = [np.zeros(self.terms + 1)]  # whole[l][m]: the heaviest within T(l, m)
+        for upto in up_to:
+            before_full = whole[-1] - upto
+            before_full[0] = -upto[0]
+            whole.append(upto + np.maximum.accumulate(before_full))
+        heaviest = self._heaviest(self.levels, self.terms, self.blocks, up_to, whole)
+        if self.blocks == self._rows[self.levels][-1]:
+            heaviest = max(heaviest, float(up_to[-1][-1]) + weights[0][0])
         return heaviest
 
-    def _heaviest(self, over: int, terms: int, weights: Sequence[float], blocks: int) -> float:
-        """The heaviest cover within T(over, terms) after at most so many of its blocks."""
-        if blocks == 0 or over == 0 or terms == 0:
+    def _heaviest(
+        self,
+        level: int,
+        top: int,
+        blocks: int,
+        up_to: Sequence[NDArray[np.float64]],
+        whole: Sequence[NDArray[np.float64]],
+    ) -> float:
+        """The heaviest cover within T(level, top) after at most so many of its blocks."""
+        if level == 0 or blocks == 0:
             return 0.0
-        heaviest, done = 0.0, 0
-        for j in range(terms, 0, -1):
-            size = math.comb(over - 1 + j, over - 1)
+        upto, heaviest = up_to[level - 1], 0.0
+        for j in range(top, 0, -1):
+            before, size = float(upto[top] - upto[j]), self._rows[level - 1][j]
+            heaviest = max(heaviest, before)
             if blocks < size:
-                inside = self._heaviest(over - 1, j, weights, blocks)
-                return max(heaviest, done * weights[over - 1] + inside)
-            # Before its last block, T(over - 1, j) shows j terms of any one of its levels.
-            inside = j * max(weights[: over - 1], default=0.0)
-            heaviest = max(heaviest, done * weights[over - 1] + inside)
-            blocks, done = blocks - size, done + 1
-            heaviest = max(heaviest, done * weights[over - 1])
-        return heaviest
+                inside = self._heaviest(level - 1, j, blocks, up_to, whole)
+                return max(heaviest, before + inside)
+            heaviest = max(heaviest, before + float(whole[level - 1][j]))
+            blocks -= size
+        return max(heaviest, float(upto[top]))
 
     def description(self) -> dict[str, Any]:
         return {"kind": "path", "levels": self.levels, "terms": self.terms, "block": self.block}

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from overhand import errors
 from overhand.model import Node
-from overhand.trees.tree import Counts, Tree, Walk
+from overhand.trees.tree import Closing, Counts, Tree, Walk, Weights
 
 
 @dataclass(frozen=True)
@@ -91,32 +91,50 @@ class RegularTree(Tree):
     def walk(self, first: int, last: int) -> Walk:
         length = self.degrees[1] if self.levels > 1 else last + 1
         starts = np.arange(first // length * length, last, length, dtype=np.int64)
-        per_node = [size // self.lowest for size in self._sizes[1:]]
-        counts = [last // blocks - first // blocks for blocks in per_node]
         return Walk(
             starts,
             self.closed(starts)[1:],
             self.in_cover(starts)[1:],
-            [np.full(n, size, np.int64) for n, size in zip(counts, self._sizes[1:], strict=True)],
+            [
+                self._closing(size, degree, first, last)
+                for size, degree in zip(self._sizes[1:], self.degrees[1:], strict=True)
+            ],
         )
 
-    def mean_cover(self) -> NDArray[np.float64]:
+    def _closing(self, size: int, degree: int, first: int, last: int) -> Closing:
+        blocks = size // self.lowest
+        nodes = np.arange(first // blocks, last // blocks, dtype=np.int64)
+        return Closing(np.full(len(nodes), size, np.int64), nodes * degree, (nodes + 1) * degree)
+
+    def cover_weight(self, blocks: Counts, weights: Weights) -> NDArray[np.float64]:
+        total = np.zeros(len(blocks))
+        for covering, (weight,) in zip(self.in_cover(blocks), weights, strict=True):
+            total += covering * weight
+        return total
+
+    def mean_weight(self, weights: Weights) -> float:
         full = [_floor_sum(self.horizon, size) / self.horizon for size in self._sizes]
         parents = zip(full[:-1], self.degrees[1:], full[1:], strict=True)
-        return np.array([*(own - degree * above for own, degree, above in parents), full[-1]])
+        covering = [*(own - degree * above for own, degree, above in parents), full[-1]]
+        return math.fsum(c * weight for c, (weight,) in zip(covering, weights, strict=True))
 
-    def heaviest_cover(self, weights: Sequence[float]) -> float:
+    def heaviest_cover(self, weights: Weights) -> float:
         heaviest, spare = 0.0, 0.0  # of the first levels: within the horizon's rest, without limit
-        for level, size in enumerate(self._sizes):
+        for level, (size, (weight,)) in enumerate(zip(self._sizes, weights, strict=True)):
             above = self._sizes[level + 1] if level + 1 < self.levels else math.inf
             here = self.horizon // size if above == math.inf else self.horizon % above // size
-            inside = heaviest + here * weights[level]
+            inside = heaviest + here * weight
             if here > 0:
-                inside = max(inside, spare + (here - 1) * weights[level])
+                inside = max(inside, spare + (here - 1) * weight)
             heaviest = inside
             if level + 1 < self.levels:
-                spare += (self.degrees[level + 1] - 1) * weights[level]
+                spare += (self.degrees[level + 1] - 1) * weight
         return heaviest
+
+    def children_weights(
+        self, level: int, below: Sequence[float], lowest: float
+    ) -> NDArray[np.float64]:
+        return np.array([self.degrees[level - 1] * below[0]])
 
     def description(self) -> dict[str, Any]:
         return {"kind": "regular", "degrees": list(self.degrees)}

@@ -15,6 +15,23 @@ from overhand.model import Node
 Counts = NDArray[np.int64]
 
 
+Weights = Sequence[Sequence[float]]
+"""What a node weighs: by its level, from 1 on, and by its size, in the order of `sizes`."""
+
+
+class Closing(NamedTuple):
+    """Nodes of one level in the order in which they become full.
+
+    A node's children are nodes of the level below, by their numbers in that order, and, in a path
+    tree, a last block that only is a lowest node.
+    """
+
+    sizes: Counts
+    first_children: Counts
+    after_children: Counts
+    last_blocks: Counts | None = None
+
+
 class Walk(NamedTuple):
     """The levels above the lowest, along a stretch of blocks.
 
@@ -28,8 +45,8 @@ class Walk(NamedTuple):
     """How many nodes are full where a run starts."""
     covering: list[Counts]
     """How many of the last of these are in the cover."""
-    closing: list[Counts]
-    """Sizes of the nodes that become full after the stretch's start, up to its end."""
+    closing: list[Closing]
+    """The nodes that become full after the stretch's start, up to its end."""
 
 
 class Tree(ABC):
@@ -75,12 +92,39 @@ class Tree(ABC):
         """What happens above the lowest level between the block boundaries `first` and `last`."""
 
     @abstractmethod
-    def mean_cover(self) -> NDArray[np.float64]:
-        """For every level, its number of nodes in cover(t), averaged over t = 1 .. horizon."""
+    def cover_weight(self, blocks: Counts, weights: Weights) -> NDArray[np.float64]:
+        """The total weight of the cover after so many blocks."""
 
     @abstractmethod
-    def heaviest_cover(self, weights: Sequence[float]) -> float:
-        """The largest total weight of a cover(t), a node of level l weighing weights[l - 1]."""
+    def mean_weight(self, weights: Weights) -> float:
+        """The total weight of cover(t), averaged over t = 1 .. horizon."""
+
+    @abstractmethod
+    def heaviest_cover(self, weights: Weights) -> float:
+        """The largest total weight of any cover(t)."""
+
+    @abstractmethod
+    def children_weights(
+        self, level: int, below: Sequence[float], lowest: float
+    ) -> NDArray[np.float64]:
+        """For each size of a level, the total weight of a node's children.
+
+        `below` are the weights of the level below, by size; `lowest` is that of a lowest node.
+        """
+
+    def mean_cover(self) -> NDArray[np.float64]:
+        """For every level, its number of nodes in cover(t), averaged over t = 1 .. horizon."""
+        return np.array(
+            [
+                self.mean_weight(
+                    [[float(level == other)] * len(self.sizes(other)) for other in self._levels()]
+                )
+                for level in self._levels()
+            ]
+        )
+
+    def _levels(self) -> range:
+        return range(1, self.levels + 1)
 
     @abstractmethod
     def description(self) -> dict[str, Any]:
