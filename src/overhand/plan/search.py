@@ -113,7 +113,7 @@ def best_shape(tree: Tree) -> NDArray[np.float64]:
         return tree.mean_weight(combination(tree, variances, combine=True).variances)
 
     found = minimize(gaussian_error, (start - start[-1])[:-1], method="BFGS")
-    return _bounded_shape(found.x)
+    return _bounded_shape(np.round(found.x, 3))  # the same on every machine
 
 
 def _bounded_shape(logs: NDArray[np.float64]) -> NDArray[np.float64]:
