@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,32 +39,26 @@ class CountsRun:
 
     def estimates(self, bits: NDArray[np.uint8]) -> Floats:
         """The estimates after each of the next users."""
-        lowest = self.granularity
-        full = len(bits) // lowest
-        with _memory(full + 1, lowest) as filled:
-            sums = self._sum + prefix_sums(bits, np.arange(0, len(bits) + 1, lowest))
-            base = sums + self._noise.at(self._blocks, self._blocks + full)
-        np.add(base[:, np.newaxis], self._ramp, out=filled)
-        self._blocks += full
-        self._sum = int(sums[-1])
+        full = len(bits) // self.granularity
+        first, last = self._blocks, self._blocks + full
+        if len(bits) < _LARGE:
+            filled, sums = np.empty((full + 1, self.granularity)), self._sums(bits)
+            noise = self._noise.at(first, last)
+        else:
+            # Half of the time of filling a large new array goes into the first touch of its
+            # memory: a second thread does that, and the sums, while the noise is drawn.
+            with ThreadPoolExecutor(max_workers=1) as helper:
+                touched = helper.submit(np.full, (full + 1, self.granularity), 0.0)
+                summed = helper.submit(self._sums, bits)
+                noise = self._noise.at(first, last)
+                filled, sums = touched.result(), summed.result()
+        np.add((sums + noise)[:, np.newaxis], self._ramp, out=filled)
+        self._blocks, self._sum = last, int(sums[-1])
         return filled.reshape(-1)[1 : len(bits) + 1]
 
-
-@contextmanager
-def _memory(rows: int, columns: int) -> Iterator[Floats]:
-    """An array to be filled after the block, whose pages are claimed during it.
-
-    Half of the time of filling a large new array goes into its first touch, which a second
-    thread can do while the noise is drawn.
-    """
-    array = np.empty((rows, columns))
-    if array.size < _LARGE:
-        yield array
-        return
-    with ThreadPoolExecutor(max_workers=1) as helper:
-        touched = helper.submit(array.fill, 0.0)
-        yield array
-        touched.result()
+    def _sums(self, bits: NDArray[np.uint8]) -> NDArray[np.int64]:
+        """The true sums at the block boundaries, the first and the last included."""
+        return self._sum + prefix_sums(bits, np.arange(0, len(bits) + 1, self.granularity))
 
 
 class CoverNoise:
