@@ -20,10 +20,10 @@ from overhand.mechanisms import PUBLISHED_CONSTANT, BinarySum
 from overhand.model import Node, Privacy
 from overhand.plan.accuracy import least_epsilon
 from overhand.plan.estimator import Combination, combination, error_bound, mean_square_error
+from overhand.plan.files import mechanism_entry, mechanism_of, tree_of
 from overhand.plan.levels import Composition, Mechanisms, Terms, calibrated, levels_of
 from overhand.plan.search import TreeKind, best_tree
-from overhand.randomness import BinaryFraction
-from overhand.trees import PathTree, RegularTree, Tree, Weights, binary_degrees, published_degrees
+from overhand.trees import RegularTree, Tree, Weights, binary_degrees, published_degrees
 
 FORMAT = 1
 DEFAULT_FAILURE_PROBABILITY = 0.05
@@ -311,7 +311,7 @@ class Plan:
             "format": FORMAT,
             "horizon": self.horizon,
             "tree": self.tree.description(),
-            "mechanisms": [[_mechanism_dict(m) for m in of_level] for of_level in self.mechanisms],
+            "mechanisms": [[mechanism_entry(m) for m in of_level] for of_level in self.mechanisms],
             "epsilon": self.privacy.epsilon,
             "delta": self.privacy.delta,
             "shufflers": self.shufflers,
@@ -326,9 +326,9 @@ class Plan:
         if saved["format"] != FORMAT:
             raise errors.InvalidValue(f"format {saved['format']} is not {FORMAT}")
         return cls(
-            tree=_tree_of(saved["horizon"], dict(saved["tree"])),
+            tree=tree_of(saved["horizon"], dict(saved["tree"])),
             mechanisms=tuple(
-                tuple(_mechanism_of(m) for m in of_level) for of_level in saved["mechanisms"]
+                tuple(mechanism_of(m) for m in of_level) for of_level in saved["mechanisms"]
             ),
             privacy=Privacy(saved["epsilon"], saved["delta"]),
             shufflers=saved["shufflers"],
@@ -366,28 +366,3 @@ def _span(values: Iterable[int]) -> str:
 def _quick_error(tree: TreeKind, horizon: int, shufflers: int, terms: Terms) -> float:
     """The error before calibration, which may end a hair above it."""
     return (1 + _SEARCH_MARGIN) * math.sqrt(best_tree(tree, horizon, shufflers, terms).mean_square)
-
-
-def _mechanism_dict(mechanism: BinarySum) -> dict[str, Any]:
-    p = mechanism.noise_probability
-    return {
-        "size": mechanism.size,
-        "noise_bits": mechanism.noise_bits,
-        "noise_probability": [p.numerator, p.bits],
-        "opposed": mechanism.opposed,
-    }
-
-
-def _mechanism_of(saved: dict[str, Any]) -> BinarySum:
-    numerator, bits = saved["noise_probability"]
-    probability = BinaryFraction(numerator, bits)
-    return BinarySum(saved["size"], saved["noise_bits"], probability, bool(saved["opposed"]))
-
-
-def _tree_of(horizon: int, description: dict[str, Any]) -> Tree:
-    kind = description.pop("kind")
-    if kind == "regular":
-        return RegularTree(horizon, tuple(description["degrees"]))
-    if kind == "path":
-        return PathTree(horizon, **description)
-    raise errors.InvalidValue(f"tree {kind!r} is unknown")
