@@ -11,6 +11,7 @@ from overhand.trees import PathTree, RegularTree, Tree
 
 
 def mechanism_entry(mechanism: BinarySum) -> dict[str, Any]:
+    """A mechanism as JSON keeps it: its probability as two whole numbers."""
     p = mechanism.noise_probability
     return {
         "size": mechanism.size,
@@ -21,12 +22,14 @@ def mechanism_entry(mechanism: BinarySum) -> dict[str, Any]:
 
 
 def mechanism_of(saved: dict[str, Any]) -> BinarySum:
+    """The mechanism of an entry."""
     numerator, bits = saved["noise_probability"]
     probability = BinaryFraction(numerator, bits)
     return BinarySum(saved["size"], saved["noise_bits"], probability, bool(saved["opposed"]))
 
 
 def tree_of(horizon: int, description: dict[str, Any]) -> Tree:
+    """The tree of a description."""
     kind = description.pop("kind")
     if kind == "regular":
         return RegularTree(horizon, tuple(description["degrees"]))
