@@ -10,6 +10,7 @@ import pytest
 
 import overhand as oh
 from overhand.baselines import LocalResponse, SquareRoot, trusted_tree
+from overhand.lower_bound import HardInput
 from overhand.mechanisms import CoinNoise
 from overhand.plan import TreeKind
 from overhand.randomness import BinaryFraction
@@ -199,6 +200,17 @@ def test_streams_are_what_they_are_called(form: str, mean: float) -> None:
     assert bits.dtype == np.uint8
     assert bits.size == 40_000
     assert abs(bits.mean() - mean) < 0.04
+
+
+def test_a_hard_input_is_one_against_its_plan() -> None:
+    plan = oh.Plan.best(20_000, 3, oh.Privacy(0.5, 1e-6), tree="regular")
+    copies = HardInput.against(20_000, 3, 0.5).copies
+    assert copies != HardInput.against(20_000, 1, 1.0).copies
+    expected = stream_for("hard", 20_000, shufflers=3, epsilon=0.5)
+    for counter in (plan, PlanCounter(plan)):
+        measured = simulate(counter, "hard", seed=2).rms_error
+        assert measured == simulate(counter, expected, seed=2).rms_error
+        assert measured != simulate(counter, stream_for("hard", 20_000), seed=2).rms_error
 
 
 @pytest.mark.parametrize("form", ["noise", "bernoulli:", "bernoulli:2", "bernoulli:nan", ""])

@@ -27,7 +27,7 @@ from overhand.lower_bound import repeats
 from overhand.model import Privacy
 from overhand.plan import Plan
 from overhand.plots import Line, check_figure_path, comparison
-from overhand.simulation import Counter, PlanCounter, Simulation
+from overhand.simulation import Counter, PlanCounter, Simulation, stream_for
 from overhand.simulation import simulate as run_simulation
 
 
@@ -66,15 +66,16 @@ def compare(
     if save is not None and save.suffix not in (".csv", ".md"):
         raise InvalidValue(f"--save {save} must end in .csv or .md")
     asked = PlanOptions(horizon, shufflers, epsilon, delta, tree)
+    k, epsilon = asked.most_shufflers, asked.privacy.epsilon
+    stream = stream_for(input_form, asked.users, shufflers=k, epsilon=epsilon)
     models = _models(asked)
-    results: list[Simulation] = []
-    with progress_bar("running", runs * asked.users * len(models)) as advance:
-        for model in models:
-            results.append(
-                run_simulation(model.counter, input_form, runs=runs, seed=seed, progress=advance)
-            )
+    with progress_bar("running", runs * stream.users * len(models)) as advance:
+        results = [
+            run_simulation(model.counter, stream, runs=runs, seed=seed, progress=advance)
+            for model in models
+        ]
     rows = [_row(model, result) for model, result in zip(models, results, strict=True)]
-    bound = repeats(asked.users, asked.most_shufflers, asked.privacy.epsilon)
+    bound = repeats(asked.users, k, epsilon)
     if plot is not None:
         _plot(asked, models, results, plot)
     if save is not None:
@@ -83,8 +84,8 @@ def compare(
         print_json(
             {
                 "horizon": asked.users,
-                "shufflers": asked.most_shufflers,
-                "epsilon": asked.privacy.epsilon,
+                "shufflers": k,
+                "epsilon": epsilon,
                 "delta": asked.delta,
                 "input": input_form,
                 "runs": runs,
@@ -94,7 +95,12 @@ def compare(
             }
         )
         return
-    _show(asked, models, rows, runs, input_form)
+    _show(asked, models, rows, f"{runs} runs on input {input_form}")
+    console.print(
+        f"No algorithm with {k} shufflers can do better than an error of order "
+        f"rep = {number(bound)} (Theorem 4.1).",
+        style="dim",
+    )
     for path in (plot, save):
         if path is not None:
             console.print(f"wrote {path}")
@@ -162,10 +168,8 @@ def _row(model: Model, result: Simulation) -> dict[str, Any]:
     }
 
 
-def _show(
-    asked: PlanOptions, models: list[Model], rows: list[dict[str, Any]], runs: int, form: str
-) -> None:
-    console.print(f"[bold]{asked.users:,} users[/], {asked.privacy}; {runs} runs on input {form}")
+def _show(asked: PlanOptions, models: list[Model], rows: list[dict[str, Any]], how: str) -> None:
+    console.print(f"[bold]{asked.users:,} users[/], {asked.privacy}; {how}")
     ours = next(row for row in rows if row["name"] == "concurrent")
     table = new_table("", "rms error", "predicted", "largest", "to ours", "messages")
     for model, row in zip(models, rows, strict=True):
@@ -181,12 +185,6 @@ def _show(
             style=style,
         )
     console.print(table)
-    bound = repeats(asked.users, asked.most_shufflers, asked.privacy.epsilon)
-    console.print(
-        f"No algorithm with {asked.most_shufflers} shufflers can do better than an error of order "
-        f"rep = {number(bound)} (Theorem 4.1).",
-        style="dim",
-    )
 
 
 def _as_text(rows: list[dict[str, Any]], suffix: str) -> str:

@@ -15,7 +15,7 @@ from overhand.cli.output import console, new_table, number, print_json, progress
 from overhand.errors import InvalidValue
 from overhand.plan import Plan
 from overhand.plots import Line, check_figure_path, error_over_time
-from overhand.simulation import Simulation, read_bits, stream_for
+from overhand.simulation import Simulation, plan_stream, read_bits
 from overhand.simulation import simulate as run_simulation
 
 
@@ -52,9 +52,7 @@ def simulate(
         asked = PlanOptions(horizon, shufflers, epsilon, delta, tree, honest, reports, composition)
         with working("searching for the best plan"):
             plan = asked.plan()
-    stream = stream_for(
-        input_form, plan.horizon, shufflers=plan.shufflers, epsilon=plan.privacy.epsilon
-    )
+    stream = plan_stream(input_form, plan)
     with progress_bar(f"{runs} runs of {stream.users:,} users", runs * stream.users) as advance:
         result = run_simulation(plan, stream, runs=runs, seed=seed, engine=engine, progress=advance)
     if plot is not None:

@@ -12,7 +12,7 @@ from overhand.simulation.run import (
     estimate_all,
     simulate,
 )
-from overhand.simulation.streams import Stream, read_bits, stream_for
+from overhand.simulation.streams import Stream, plan_stream, read_bits, stream_for
 
 __all__ = [
     "ENGINES",
@@ -25,6 +25,7 @@ __all__ = [
     "Simulation",
     "Stream",
     "estimate_all",
+    "plan_stream",
     "read_bits",
     "simulate",
     "stream_for",

@@ -17,7 +17,7 @@ from overhand.plan import Plan
 from overhand.randomness import Random, SeededRandom
 from overhand.simulation.counts import CountsRun
 from overhand.simulation.messages import MessagesRun
-from overhand.simulation.streams import Stream, shape_of, stream_for, values_stream
+from overhand.simulation.streams import Stream, plan_stream, stream_for, values_stream
 
 Engine = Literal["counts", "messages"]
 ENGINES: tuple[Engine, ...] = ("counts", "messages")
@@ -161,11 +161,8 @@ def simulate(
     runs = errors.whole("runs", runs, least=1)
     errors.whole("seed", seed, least=0)
     if isinstance(counter, Plan):
-        shape = shape_of(counter)
         counter = PlanCounter(counter, engine)
-    else:
-        shape = {}
-    stream = _stream(input, counter.horizon, shape)
+    stream = _stream(input, counter)
     tally = _Tally(stream.users)
     started = time.perf_counter()
     for run in range(runs):
@@ -175,15 +172,17 @@ def simulate(
     return tally.result(seconds)
 
 
-def _stream(input: str | Stream | ArrayLike, horizon: int, shape: dict[str, Any]) -> Stream:
+def _stream(input: str | Stream | ArrayLike, counter: Counter) -> Stream:
     if isinstance(input, Stream):
         stream = input
-    elif isinstance(input, str):
-        stream = stream_for(input, horizon, **shape)
-    else:
+    elif not isinstance(input, str):
         stream = values_stream(as_bits(input))
-    if not 0 < stream.users <= horizon:
-        raise errors.InvalidValue(f"{stream.users} values for a horizon of {horizon}")
+    elif isinstance(counter, PlanCounter):
+        stream = plan_stream(input, counter.plan)
+    else:
+        stream = stream_for(input, counter.horizon)
+    if not 0 < stream.users <= counter.horizon:
+        raise errors.InvalidValue(f"{stream.users} values for a horizon of {counter.horizon}")
     return stream
 
 

@@ -58,9 +58,9 @@ def values_stream(values: Bits) -> Stream:
     return Stream(len(values), lambda _: _slices(values))
 
 
-def shape_of(plan: Plan) -> dict[str, float | int]:
-    """What a hard input depends on."""
-    return {"shufflers": plan.shufflers, "epsilon": plan.privacy.epsilon}
+def plan_stream(form: str, plan: Plan) -> Stream:
+    """The stream of that name for a plan: a hard input is one against its shufflers and epsilon."""
+    return stream_for(form, plan.horizon, shufflers=plan.shufflers, epsilon=plan.privacy.epsilon)
 
 
 def _bernoulli(text: str, horizon: int) -> Stream:
