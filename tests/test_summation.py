@@ -277,6 +277,15 @@ def test_batches_out_of_order_are_refused() -> None:
     assert server.estimate(6).value == 2.0
 
 
+def test_a_refused_batch_leaves_no_trace_in_the_archive() -> None:
+    server = SumServer(coin_plan(REGULAR), archive=True)
+    server.receive_sum(oh.Node(1, 0, 3), 1.0)
+    before = json.dumps(server.state)
+    with pytest.raises(oh.ProtocolViolation, match="was due"):
+        server.receive_sum(oh.Node(1, 0, 3), 7.0)
+    assert json.dumps(server.state) == before
+
+
 def test_the_memory_of_the_server_is_one_sum_a_level() -> None:
     plan = coin_plan(oh.RegularTree(horizon=6**5, degrees=(6, 6, 6)))
     total = oh.ContinualSum(plan, oh.seeded_random(1), archive=False)

@@ -170,6 +170,11 @@ class Plan:
         }
 
     @property
+    def imputed_weight(self) -> float:
+        """How much of one pending user's value an estimate adds."""
+        return 0.0 if self.hold else 0.5
+
+    @property
     def pending_weight(self) -> float:
         """How much of one pending user's value an estimate can miss."""
         return 1.0 if self.hold else 0.5

@@ -34,8 +34,7 @@ class CountsRun:
         self._noise = CoverNoise(plan, random)
         self._blocks = 0
         self._sum = 0
-        step = 0.0 if plan.hold else 0.5
-        self._ramp: Floats = step * np.arange(plan.tree.lowest, dtype=np.float64)
+        self._ramp: Floats = plan.imputed_weight * np.arange(plan.tree.lowest, dtype=np.float64)
 
     def estimates(self, bits: NDArray[np.uint8]) -> Floats:
         """The estimates after each of the next users."""

@@ -32,8 +32,7 @@ class MessagesRun:
         self._t = 0
         self._open: dict[int, list[Bits]] = {level: [] for level in range(1, plan.tree.levels + 1)}
         self._sums: dict[int, deque[float]] = {level: deque() for level in self._open}
-        step = 0.0 if plan.hold else 0.5
-        self._ramp: Floats = step * np.arange(plan.tree.lowest, dtype=np.float64)
+        self._ramp: Floats = plan.imputed_weight * np.arange(plan.tree.lowest, dtype=np.float64)
 
     def estimates(self, bits: Bits) -> Floats:
         """The estimates after each of the next users."""

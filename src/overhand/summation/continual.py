@@ -52,7 +52,6 @@ class ContinualSum:
         }
         self._lowest_stock = self._stocks[1, self._lowest]
         self._sum = 0  # of all users so far: private, as are the sums where open nodes start
-        self._block_start_sum = 0
         self._start_sums = [0] * plan.tree.levels
 
     def update(self, value: int) -> None:
@@ -93,7 +92,7 @@ class ContinualSum:
 
     def _close_block(self) -> None:
         noise = self._lowest_stock.take_one(self._streams[0])
-        value = self._sum - self._block_start_sum + noise
+        value = self._sum - self._start_sums[0] + noise
         self._server.archive_blocks(np.array([value]))
         self._receive(1, value)
 
@@ -122,7 +121,7 @@ class ContinualSum:
         """Hand lowest batches to the server, then their ancestors that are full with them."""
         server, sum_now = self._server, self._sum
         closing = server.receive_blocks(self.t - blocks * self._lowest, blocks, value)
-        self._block_start_sum = sum_now
+        self._start_sums[0] = sum_now
         if closing:
             for node in closing:
                 level, start, stop = node
@@ -153,7 +152,6 @@ class ContinualSum:
                 "plan": self.plan.digest,
                 "t": self.t,
                 "sum": self._sum,
-                "block_start_sum": self._block_start_sum,
                 "start_sums": self._start_sums,
                 "server": self._server.state,
                 "stocks": [[*key, stock.state] for key, stock in self._stocks.items()],
@@ -173,7 +171,6 @@ class ContinualSum:
         total = cls(plan, streams[0])
         total._streams = streams
         total.t, total._sum = state["t"], state["sum"]
-        total._block_start_sum = state["block_start_sum"]
         total._start_sums = list(state["start_sums"])
         total._server = SumServer.restored(plan, state["server"])
         for level, size, ready in state["stocks"]:

@@ -44,8 +44,8 @@ class SumServer:
     def receive_sum(self, node: Node, value: float) -> None:
         """The analyzed sum of a batch that became full."""
         if node.level == 1:
-            self.archive_blocks(np.array([value]))
             self.receive_blocks(node.start, 1, value)
+            self.archive_blocks(np.array([value]))
             return
         if not self._due or self._due[0] != node:
             raise ProtocolViolation(f"{node} received where {self._expected()} was due")
@@ -178,6 +178,6 @@ class Archive:
 
 
 def _imputed(plan: Plan, t: int, value: float, variance: float, pending: int) -> Estimate:
-    """Add half of the pending users, or, to hold the last estimate, none of them."""
-    slack = plan.pending_weight * pending
-    return Estimate(t, value if plan.hold else value + slack, math.sqrt(variance), slack)
+    """Add what the plan says of the pending users: half of them, or none."""
+    value += plan.imputed_weight * pending
+    return Estimate(t, value, math.sqrt(variance), plan.pending_weight * pending)
