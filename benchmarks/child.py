@@ -61,12 +61,10 @@ def one_run(ready: Ready, values: Bits) -> Run:
     outcome = ready.run(values)
     for part in [outcome] if isinstance(outcome, np.ndarray) else outcome:
         seconds += time.perf_counter() - started
-        peak = max(peak, peak_mebibytes() if done == 0 else 0.0)
+        peak = peak_mebibytes()  # before the errors of the part; those of a small part are small
         sums = np.cumsum(values[done : done + len(part)], dtype=np.int64) + truth
         squares += float(np.square(part - sums).sum())
         done, truth = done + len(part), int(sums[-1])
-        if done < len(values):
-            peak = peak_mebibytes()  # parts are small, and so are the arrays of their errors
         started = time.perf_counter()
     assert done == len(values), f"{done} estimates of {len(values)}"
     return Run(seconds, peak, squares / done)

@@ -47,6 +47,11 @@ class Terms:
                 f"composition={self.composition!r} must be 'exact', 'advanced' or 'simple'"
             )
 
+    @property
+    def gaussian_variance(self) -> float:
+        """What one level alone would need of Gaussian noise: where searches start."""
+        return gaussian_variance(self.privacy) * self.reports**2 / self.honest
+
     def honest_users(self, size: int) -> int:
         """How many users of a batch surely add their noise: rounded against us."""
         users = math.floor(self.honest * size)
@@ -121,9 +126,8 @@ def _least_scale(
     start: float | None = None,
 ) -> float:
     if start is None:
-        # One Gaussian of variance s g_l a level: sum of 1 / (s g_l) = mu^2 / reports^2.
-        one = gaussian_variance(terms.privacy) * terms.reports**2 / terms.honest
-        start = one * math.fsum(1 / g for g in shape)
+        # A variance of s g_l at level l: the sum of 1 / (s g_l) is that of one level alone.
+        start = terms.gaussian_variance * math.fsum(1 / g for g in shape)
 
     def levels_at(scale: float) -> list[Level]:
         return levels_of(_mechanisms(sizes, shape, scale, bits), terms)

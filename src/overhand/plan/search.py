@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize
 
 from overhand import errors
-from overhand.accounting import gaussian_variance
 from overhand.plan.estimator import combination, level_weights, mean_square_error
 from overhand.plan.levels import Terms, quick_scale
 from overhand.trees import (
@@ -165,21 +164,19 @@ def _gaussian_errors(
     mean_full = (sizes * full * (full - 1) / 2 + full * rest) / horizon
     cover = mean_full.copy()
     cover[:, :-1] -= degrees[:, 1:] * mean_full[:, 1:]
-    one = gaussian_variance(terms.privacy) * terms.reports**2 / terms.honest
-    noise = one * np.sqrt(np.maximum(cover, 0.0)).sum(axis=1) ** 2
+    noise = terms.gaussian_variance * np.sqrt(np.maximum(cover, 0.0)).sum(axis=1) ** 2
     return np.asarray(noise + _MIDPOINT**2 * degrees[:, 0].astype(np.float64) ** 2 / 3)
 
 
 def _path_shortlist(horizon: int, levels: int, terms: Terms) -> list[Tree]:
     """The most promising (terms, block) pairs, by levels x terms / (levels + 1) nodes a cover."""
-    one = gaussian_variance(terms.privacy) * terms.reports**2 / terms.honest
     scored: list[tuple[float, int, int]] = []
     smallest = math.ceil(1 / terms.honest)
     for block in _lowest_sizes(horizon, terms):
         count = terms_for(-(-horizon // int(block)), levels)
         # The smallest block that still fits this number of terms is never worse.
         tight = max(smallest, -(-horizon // math.comb(levels + count, levels)))
-        noise = one * levels * count * levels / (levels + 1)
+        noise = terms.gaussian_variance * levels * count * levels / (levels + 1)
         scored.append((noise + _MIDPOINT**2 * tight**2 / 3, count, tight))
     best = sorted(set(scored))[:_SHORTLIST]
     trees = [PathTree(horizon, levels, count, block) for _, count, block in best]
@@ -192,8 +189,9 @@ def _lowest_sizes(horizon: int, terms: Terms) -> NDArray[np.int64]:
     One level of variance v has a mean squared error of v n / (2 b) + b^2 / 12, least at
     b^3 = 3 v n; more levels want smaller batches.
     """
-    one = gaussian_variance(terms.privacy) * terms.reports**2 / terms.honest
-    sizes = _grid(max(1, min(horizon, math.ceil(2 * math.cbrt(3 * one * horizon)))))
+    sizes = _grid(
+        max(1, min(horizon, math.ceil(2 * math.cbrt(3 * terms.gaussian_variance * horizon))))
+    )
     return sizes[sizes * terms.honest >= 1]
 
 

@@ -118,30 +118,25 @@ class PathTree(Tree):
             if j == 0:
                 return []
             if reach[j] == left:
-                # T(level, j) starts here, and with it, at once, T(l - 1, j) for all l below.
-                stops = [place + self.block * row[j] for row in self._rows[1:level]]
-                return [
-                    Node(above, place, stop)
-                    for above, stop in enumerate(stops, start=2)
-                    if stop <= self.horizon
-                ]
+                return self._started(place, level, j)
             left -= reach[j - 1]
         return []
 
     def following(self, node: Node) -> list[Node]:
         # After a node over T(level - 1, j) comes one over T(level - 1, j - 1), and all that
         # starts with it; after j = 1 there is only the last block.
-        place, rows = node.stop, self._rows
-        j = bisect_left(rows[node.level - 1], (place - node.start) // self.block) - 1
-        if j < 1:
-            return []
-        opening: list[Node] = []
-        for level in range(2, node.level + 1):
-            stop = place + self.block * rows[level - 1][j]
+        j = bisect_left(self._rows[node.level - 1], node.size // self.block) - 1
+        return self._started(node.stop, node.level, j) if j else []
+
+    def _started(self, place: int, highest: int, j: int) -> list[Node]:
+        """With a node over T(highest - 1, j) start, at once, those over T(l - 1, j) for l below."""
+        nodes: list[Node] = []
+        for level in range(2, highest + 1):
+            stop = place + self.block * self._rows[level - 1][j]
             if stop > self.horizon:
                 break
-            opening.append(Node(level, place, stop))
-        return opening
+            nodes.append(Node(level, place, stop))
+        return nodes
 
     def _paths(self, blocks: Counts, over: int | None = None) -> list[Counts]:
         """For every level, the j of the node over T(level - 1, j) that the next block is in.
@@ -168,8 +163,11 @@ class PathTree(Tree):
         return [blocks, *self._closed_above(self._paths(blocks)[1:])]
 
     def _covering(self, paths: list[Counts]) -> list[Counts]:
-        above = [*paths[1:], np.full_like(paths[0], self.terms)]
-        return [up - own for own, up in zip(paths, above, strict=True)]
+        return [up - own for own, up in self._with_parents(paths)]
+
+    def _with_parents(self, paths: list[Counts]) -> Iterator[tuple[Counts, Counts]]:
+        """For every level, its path and that of the level above: siblings in between are full."""
+        return zip(paths, [*paths[1:], np.full_like(paths[0], self.terms)], strict=True)
 
     def _closed_above(self, paths: list[Counts]) -> list[Counts]:
         """How many nodes of the levels 2, 3, ... are full, from the paths at these levels."""
@@ -186,11 +184,8 @@ class PathTree(Tree):
 
         d levels up, T(l, j) for j = b + 1 .. a hold C(d + a, d + 1) - C(d + b, d + 1) of them.
         """
-        above = [*paths[1:], np.full_like(paths[0], self.terms)]
-        for depth, (own, up) in enumerate(zip(paths, above, strict=True)):
-            inside = np.array(
-                [math.comb(depth + j, depth + 1) for j in range(self.terms + 1)], np.int64
-            )
+        for depth, (own, up) in enumerate(self._with_parents(paths)):
+            inside = np.concatenate([[0], self._reach[depth + 1][:-1]])  # C(depth + j, depth + 1)
             yield inside[up] - inside[own]
 
     def walk(self, first: int, last: int) -> Walk:
@@ -242,10 +237,9 @@ class PathTree(Tree):
         return run, block - (above + 1 - left)
 
     def cover_weight(self, blocks: Counts, weights: Weights) -> NDArray[np.float64]:
-        paths = self._paths(blocks)
-        above = [*paths[1:], np.full_like(blocks, self.terms)]
         total = np.zeros(len(blocks))
-        for own, up, upto in zip(paths, above, self._up_to(weights), strict=True):
+        pairs = self._with_parents(self._paths(blocks))
+        for (own, up), upto in zip(pairs, self._up_to(weights), strict=True):
             total += upto[up] - upto[own]
         done = blocks == self._reach[self.levels][-1]
         total += done * weights[0][0]  # in the end the last block counts for itself
