@@ -16,8 +16,8 @@ from overhand.accounting import Level, certified_delta
 from overhand.model import Shuffled
 
 PRIVACY = oh.Privacy(epsilon=1.0, delta=1e-6)
-SCOUT = oh.BinarySum.with_variance(size=200, variance=36.0)
-SURVEY = oh.BinarySum.with_variance(size=5_000, variance=36.0)
+SCOUT = oh.CoinSum.with_variance(size=200, variance=36.0)
+SURVEY = oh.CoinSum.with_variance(size=5_000, variance=36.0)
 
 
 class CuriousServer:
@@ -27,7 +27,7 @@ class CuriousServer:
         self.interested = False
         self.surveys: list[tuple[int, float]] = []
 
-    def activate(self, t: int, idle: frozenset[int]) -> Mapping[int, oh.BinarySum]:
+    def activate(self, t: int, idle: frozenset[int]) -> Mapping[int, oh.CoinSum]:
         wanted = {0: SCOUT}
         if self.interested:
             wanted[1] = SURVEY

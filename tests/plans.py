@@ -21,7 +21,7 @@ def coin_plan(
     """A plan of fair coins, the same number at every level: no guarantee, but an exact law."""
     mechanisms = tuple(
         tuple(
-            oh.BinarySum(size, noise_bits, HALF, opposed=noise_bits % 2 == 0)
+            oh.CoinSum(size, noise_bits, HALF, opposed=noise_bits % 2 == 0)
             for size in tree.sizes(level)
         )
         for level in range(1, tree.levels + 1)

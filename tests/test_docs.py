@@ -80,7 +80,7 @@ def test_the_table_of_variances_is_computed() -> None:
     laws: list[Callable[[float], CoinNoise]] = [
         lambda v: CoinNoise(((size, BinaryFraction.near(v / size)),)),
         lambda v: CoinNoise(((round(4 * v), HALF),)),
-        lambda v: oh.BinarySum.with_variance(size, v).noise(),
+        lambda v: oh.CoinSum.with_variance(size, v).noise(),
     ]
     page = (ROOT / "docs" / "accounting.md").read_text(encoding="utf-8")
     rows = [

@@ -17,7 +17,8 @@ from scipy import stats
 
 from overhand import accounting
 from overhand.errors import Infeasible, InvalidValue
-from overhand.mechanisms import PUBLISHED_CONSTANT, BinarySum, CoinNoise
+from overhand.mechanisms import CoinNoise, CoinSum
+from overhand.mechanisms.published import BITS_CONSTANT, binary_sum
 from overhand.model import Messages, Privacy, Shuffled
 from overhand.randomness import HALF, BinaryFraction, Random, restored_random, seeded_random
 from overhand.shufflers import Shuffler
@@ -27,13 +28,13 @@ EIGHTH, QUARTER = BinaryFraction(1, 3), BinaryFraction(1, 2)
 Law = dict[int, Fraction]
 
 TINY = {
-    "no coins": BinarySum(3, 0, HALF),
-    "opposed fair": BinarySum(2, 2, HALF),
-    "opposed": BinarySum(2, 4, EIGHTH),
-    "one user": BinarySum(1, 6, QUARTER),
-    "plain": BinarySum(3, 2, EIGHTH, opposed=False),
-    "odd": BinarySum(3, 1, BinaryFraction(5, 4), opposed=False),
-    "plain fair": BinarySum(2, 3, HALF, opposed=False),
+    "no coins": CoinSum(3, 0, HALF),
+    "opposed fair": CoinSum(2, 2, HALF),
+    "opposed": CoinSum(2, 4, EIGHTH),
+    "one user": CoinSum(1, 6, QUARTER),
+    "plain": CoinSum(3, 2, EIGHTH, opposed=False),
+    "odd": CoinSum(3, 1, BinaryFraction(5, 4), opposed=False),
+    "plain fair": CoinSum(2, 3, HALF, opposed=False),
 }
 
 
@@ -63,7 +64,7 @@ class Chosen(Random):
         raise NotImplementedError
 
 
-def every_batch(mechanism: BinarySum, values: Sequence[int]) -> Iterator[tuple[Fraction, Shuffled]]:
+def every_batch(mechanism: CoinSum, values: Sequence[int]) -> Iterator[tuple[Fraction, Shuffled]]:
     """All batches that the encoder can send for these values, with their probabilities."""
     for shown in itertools.product((0, 1), repeat=mechanism.noise_trials):
         random = Chosen(shown)
@@ -71,7 +72,7 @@ def every_batch(mechanism: BinarySum, values: Sequence[int]) -> Iterator[tuple[F
         yield random.chance, Shuffled(messages.reshape(-1))
 
 
-def law_by_enumeration(mechanism: BinarySum) -> Law:
+def law_by_enumeration(mechanism: CoinSum) -> Law:
     """The number of ones among the coins, over every outcome of every coin of the definition."""
     p = Fraction(mechanism.noise_probability.numerator, 2**mechanism.noise_probability.bits)
     straight = mechanism.noise_bits // 2 if mechanism.opposed else mechanism.noise_bits
@@ -153,12 +154,12 @@ def test_the_noise_of_some_users_is_that_of_a_smaller_batch(users: int) -> None:
 
 
 def test_fair_opposed_coins_are_one_binomial() -> None:
-    assert BinarySum(5, 4, HALF).noise() == CoinNoise(((20, HALF),))
-    assert BinarySum(5, 4, BinaryFraction(2, 2)).noise() == CoinNoise(((20, HALF),))
+    assert CoinSum(5, 4, HALF).noise() == CoinNoise(((20, HALF),))
+    assert CoinSum(5, 4, BinaryFraction(2, 2)).noise() == CoinNoise(((20, HALF),))
 
 
 def test_messages_are_counted_per_user_and_per_batch() -> None:
-    mechanism = BinarySum(5, 4, EIGHTH)
+    mechanism = CoinSum(5, 4, EIGHTH)
     assert mechanism.messages_per_user == 5
     assert mechanism.noise_trials == 20
     messages = mechanism.encode_many([0, 1, 1], seeded_random(20230))
@@ -172,17 +173,17 @@ def test_messages_are_counted_per_user_and_per_batch() -> None:
 @pytest.mark.parametrize("bad", [2, -1, 0.5, math.nan, "1", None], ids=repr)
 def test_a_value_that_is_no_bit_is_not_encoded(bad: Any) -> None:
     with pytest.raises(InvalidValue):
-        BinarySum(5, 4, EIGHTH).encode(bad, seeded_random(20230))
+        CoinSum(5, 4, EIGHTH).encode(bad, seeded_random(20230))
 
 
 @pytest.mark.parametrize("messages", [0, 9, 11, 20])
 def test_a_wrong_number_of_messages_is_refused(messages: int) -> None:
     with pytest.raises(InvalidValue, match=f"{messages} messages in a batch that has 10"):
-        BinarySum(2, 4, EIGHTH).analyze(Shuffled(np.zeros(messages, np.uint8)))
+        CoinSum(2, 4, EIGHTH).analyze(Shuffled(np.zeros(messages, np.uint8)))
 
 
 def test_a_batch_that_was_not_shuffled_is_refused() -> None:
-    mechanism = BinarySum(2, 4, EIGHTH)
+    mechanism = CoinSum(2, 4, EIGHTH)
     messages = mechanism.encode_many([0, 1], seeded_random(20230))
     with pytest.raises(InvalidValue, match="2 messages"):
         mechanism.analyze(Shuffled(messages))
@@ -195,7 +196,7 @@ def test_a_batch_that_was_not_shuffled_is_refused() -> None:
 )
 def test_bad_parameters_are_refused(size: Any, noise_bits: Any, opposed: bool) -> None:
     with pytest.raises(InvalidValue):
-        BinarySum(size, noise_bits, HALF, opposed)
+        CoinSum(size, noise_bits, HALF, opposed)
 
 
 # --- with_variance --------------------------------------------------------------------------------
@@ -206,14 +207,14 @@ VARIANCES = st.floats(1e-3, 1e6)
 
 @given(SIZES, VARIANCES)
 def test_with_variance_has_the_variance_that_was_asked_for(size: int, variance: float) -> None:
-    mechanism = BinarySum.with_variance(size, variance)
+    mechanism = CoinSum.with_variance(size, variance)
     assert mechanism.size == size
     assert variance * (1 - 1e-12) <= mechanism.variance <= variance * (1 + 1 / 4000)
 
 
 @given(SIZES, VARIANCES)
 def test_with_variance_takes_the_fewest_coins(size: int, variance: float) -> None:
-    mechanism = BinarySum.with_variance(size, variance)
+    mechanism = CoinSum.with_variance(size, variance)
     assert mechanism.opposed
     # Opposed coins come in pairs, and a pair has a variance of at most a half.
     assert size * (mechanism.noise_bits - 2) / 4 < variance * (1 + 1e-9)
@@ -223,16 +224,16 @@ def test_with_variance_takes_the_fewest_coins(size: int, variance: float) -> Non
 def test_with_variance_takes_as_many_coins_as_it_is_told(
     size: int, variance: float, more: int
 ) -> None:
-    fewest = BinarySum.with_variance(size, variance).noise_bits
-    mechanism = BinarySum.with_variance(size, variance, noise_bits=fewest + 2 * more)
+    fewest = CoinSum.with_variance(size, variance).noise_bits
+    mechanism = CoinSum.with_variance(size, variance, noise_bits=fewest + 2 * more)
     assert mechanism.noise_bits == fewest + 2 * more
     assert variance * (1 - 1e-12) <= mechanism.variance <= variance * (1 + 1 / 4000)
 
 
 def test_with_variance_refuses_more_than_the_coins_can_have() -> None:
-    assert BinarySum.with_variance(10, 5.0, noise_bits=2).noise_probability.is_half
+    assert CoinSum.with_variance(10, 5.0, noise_bits=2).noise_probability.is_half
     with pytest.raises(Infeasible, match="variance 5.01"):
-        BinarySum.with_variance(10, 5.01, noise_bits=2)
+        CoinSum.with_variance(10, 5.01, noise_bits=2)
 
 
 @pytest.mark.parametrize("variance", [0.0, -1.0, -100.0, math.nan, math.inf], ids=repr)
@@ -241,7 +242,7 @@ def test_with_variance_refuses_a_variance_that_is_none(
     variance: float, noise_bits: int | None
 ) -> None:
     with pytest.raises((Infeasible, InvalidValue)):
-        BinarySum.with_variance(10, variance, noise_bits=noise_bits)
+        CoinSum.with_variance(10, variance, noise_bits=noise_bits)
 
 
 @pytest.mark.parametrize(
@@ -249,7 +250,7 @@ def test_with_variance_refuses_a_variance_that_is_none(
 )
 def test_with_variance_refuses_impossible_numbers(size: int, noise_bits: int | None) -> None:
     with pytest.raises((Infeasible, InvalidValue)):
-        BinarySum.with_variance(size, 1.0, noise_bits=noise_bits)
+        CoinSum.with_variance(size, 1.0, noise_bits=noise_bits)
 
 
 # --- published ------------------------------------------------------------------------------------
@@ -269,9 +270,9 @@ def tau(privacy: Privacy) -> float:
 def test_a_small_published_batch_sends_fair_coins(guarantee: str) -> None:
     privacy = PRIVACY[guarantee]
     for size in (1, 7, math.floor(tau(privacy) / 2), math.ceil(tau(privacy)) - 1):
-        mechanism = BinarySum.published(size, privacy)
+        mechanism = binary_sum(size, privacy)
         rounds = math.ceil(tau(privacy) / size)
-        assert mechanism == BinarySum(size, rounds, HALF, opposed=False)
+        assert mechanism == CoinSum(size, rounds, HALF, opposed=False)
         assert mechanism.messages_per_user == rounds + 1
         assert mechanism.noise().mean == size * rounds / 2
         assert mechanism.variance == size * rounds / 4
@@ -282,7 +283,7 @@ def test_a_small_published_batch_sends_fair_coins(guarantee: str) -> None:
 def test_a_large_published_batch_sends_one_coin_each(guarantee: str) -> None:
     privacy = PRIVACY[guarantee]
     for size in (math.ceil(tau(privacy)), 3 * math.ceil(tau(privacy)), 10**7):
-        mechanism = BinarySum.published(size, privacy)
+        mechanism = binary_sum(size, privacy)
         assert mechanism.messages_per_user == 2
         assert not mechanism.opposed
         probability = float(mechanism.noise_probability)
@@ -293,9 +294,9 @@ def test_a_large_published_batch_sends_one_coin_each(guarantee: str) -> None:
 
 
 def test_the_published_constant_is_a_parameter() -> None:
-    assert PUBLISHED_CONSTANT == 96
+    assert BITS_CONSTANT == 96
     privacy = Privacy(1.0, 1e-6)
-    half = BinarySum.published(10, privacy, constant=48)
+    half = binary_sum(10, privacy, constant=48)
     assert half.noise_bits == math.ceil(48 * math.log(2e6) / 10)
 
 
@@ -303,7 +304,7 @@ def test_without_the_published_noise_the_check_of_delta_would_fail() -> None:
     """The mutant of the two tests above: a twenty-fourth of the constant is not enough."""
     privacy = Privacy(1.0, 1e-6)
     for size in (7, 10**5):
-        mechanism = BinarySum.published(size, privacy, constant=4)
+        mechanism = binary_sum(size, privacy, constant=4)
         assert accounting.delta(mechanism.noise(), privacy.epsilon) > privacy.delta
 
 
@@ -359,7 +360,7 @@ def test_the_window_of_a_sum_is_the_convolution_of_its_terms(
 
 @pytest.mark.parametrize("bits", [40, 54, 60, 64])
 def test_the_rarest_coins_have_a_window_too(bits: int) -> None:
-    window = BinarySum(4, 2, BinaryFraction(1, bits)).noise().window
+    window = CoinSum(4, 2, BinaryFraction(1, bits)).noise().window
     assert math.isclose(window.probabilities.sum(), 1.0, rel_tol=1e-12)
     at_mean = window.probabilities[4 - window.first]
     assert math.isclose(at_mean, 1.0, abs_tol=1e-10)
@@ -423,8 +424,8 @@ def test_noise_and_its_opposite_together_are_symmetric(
         (CoinNoise(((7, EIGHTH),)), False),
         (CoinNoise(((7, EIGHTH), (6, BinaryFraction(7, 3)))), False),
         (CoinNoise(((7, EIGHTH), (7, BinaryFraction(3, 2)))), False),
-        (BinarySum(3, 4, EIGHTH).noise(), True),
-        (BinarySum(3, 4, EIGHTH, opposed=False).noise(), False),
+        (CoinSum(3, 4, EIGHTH).noise(), True),
+        (CoinSum(3, 4, EIGHTH, opposed=False).noise(), False),
     ],
     ids=["fair", "skewed", "unequal numbers", "unequal coins", "opposed", "not opposed"],
 )
@@ -436,17 +437,17 @@ def test_symmetry_is_known(noise: CoinNoise, symmetric: bool) -> None:
 
 DISCREPANCY = 0.078
 VALUES = [1, 0, 1, 1, 0, 1, 0, 1]
-MECHANISM = BinarySum(8, 4, QUARTER)
+MECHANISM = CoinSum(8, 4, QUARTER)
 
 
-class ForgetsNoise(BinarySum):
+class ForgetsNoise(CoinSum):
     def encode_many(self, values: ArrayLike, random: Random) -> Messages:
         messages = super().encode_many(values, random)
         messages[:, 1:] = 0
         return messages
 
 
-class HalfTheNoise(BinarySum):
+class HalfTheNoise(CoinSum):
     """Every second user's coins show their mean."""
 
     def encode_many(self, values: ArrayLike, random: Random) -> Messages:
@@ -455,7 +456,7 @@ class HalfTheNoise(BinarySum):
         return messages
 
 
-class OneCoinShort(BinarySum):
+class OneCoinShort(CoinSum):
     """The first user of a batch sends one coin less than the analyzer counts on."""
 
     def encode_many(self, values: ArrayLike, random: Random) -> Messages:
@@ -464,7 +465,7 @@ class OneCoinShort(BinarySum):
         return messages
 
 
-class NotComplemented(BinarySum):
+class NotComplemented(CoinSum):
     """The second half of the coins is like the first."""
 
     def encode_many(self, values: ArrayLike, random: Random) -> Messages:
@@ -473,12 +474,12 @@ class NotComplemented(BinarySum):
         return messages
 
 
-class OffsetForgotten(BinarySum):
+class OffsetForgotten(CoinSum):
     def analyze(self, shuffled: Shuffled) -> float:
         return int(np.count_nonzero(shuffled))
 
 
-class LastUserDropped(BinarySum):
+class LastUserDropped(CoinSum):
     def encode_many(self, values: ArrayLike, random: Random) -> Messages:
         messages = super().encode_many(values, random)
         messages[self.size - 1 :: self.size, 0] = 0
@@ -489,7 +490,7 @@ def keyed(key: int) -> Random:
     return restored_random({"kind": "secure", "key": f"{key:064x}", "used": 0})
 
 
-def estimates(mechanism: BinarySum, random: Random) -> NDArray[np.int64]:
+def estimates(mechanism: CoinSum, random: Random) -> NDArray[np.int64]:
     """Analyzed sums of many batches of `VALUES`, each through a shuffler of its own."""
     runs = samples_for(DISCREPANCY)
     messages = mechanism.encode_many(np.tile(VALUES, runs), random)
@@ -513,7 +514,7 @@ def law_of(*terms: tuple[int, float], offset: int = 0) -> Outcomes:
 
 
 TRUTH = law_of((16, 0.25), (16, 0.75), offset=sum(VALUES) - 16)
-MUTANTS: dict[type[BinarySum], Outcomes] = {
+MUTANTS: dict[type[CoinSum], Outcomes] = {
     ForgetsNoise: law_of(offset=sum(VALUES) - 16),
     HalfTheNoise: law_of((8, 0.25), (8, 0.75), offset=sum(VALUES) + 8 - 16),
     OneCoinShort: law_of((16, 0.25), (15, 0.75), offset=sum(VALUES) - 16),
@@ -530,7 +531,7 @@ def test_the_estimate_is_the_sum_plus_centred_noise(stream: str) -> None:
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: str(mutant.__name__))
-def test_the_test_of_the_estimate_sees(mutant: type[BinarySum]) -> None:
+def test_the_test_of_the_estimate_sees(mutant: type[CoinSum]) -> None:
     assert kolmogorov(TRUTH, MUTANTS[mutant], range(-40, 60)) > DISCREPANCY
     samples = estimates(mutant(8, 4, QUARTER), keyed(20230))
     assert_follows(samples, MUTANTS[mutant], discrepancy=DISCREPANCY)
@@ -539,14 +540,14 @@ def test_the_test_of_the_estimate_sees(mutant: type[BinarySum]) -> None:
 
 
 DRAWN = {
-    "opposed": (BinarySum(8, 4, QUARTER), law_of((16, 0.25), (16, 0.75))),
-    "fair": (BinarySum(10, 2, HALF), law_of((20, 0.5))),
-    "plain": (BinarySum(50, 1, EIGHTH, opposed=False), law_of((50, 0.125))),
-    "none": (BinarySum(5, 0, HALF), law_of()),
+    "opposed": (CoinSum(8, 4, QUARTER), law_of((16, 0.25), (16, 0.75))),
+    "fair": (CoinSum(10, 2, HALF), law_of((20, 0.5))),
+    "plain": (CoinSum(50, 1, EIGHTH, opposed=False), law_of((50, 0.125))),
+    "none": (CoinSum(5, 0, HALF), law_of()),
 }
 
 
-def drawn(mechanism: BinarySum, random: Random) -> NDArray[np.int64]:
+def drawn(mechanism: CoinSum, random: Random) -> NDArray[np.int64]:
     """Drawn noise, with the mean of the coins put back so that it is whole."""
     noise = mechanism.draw_noise(random, samples_for(DISCREPANCY)) + mechanism.noise().mean
     assert np.array_equal(noise, np.rint(noise))
@@ -560,7 +561,7 @@ def test_drawn_noise_has_the_law_of_the_messages(stream: str, kind: str) -> None
     assert_follows(drawn(mechanism, STREAMS[stream](20230)), law, discrepancy=DISCREPANCY)
 
 
-class DrawsHalf(BinarySum):
+class DrawsHalf(CoinSum):
     @property
     def noise_trials(self) -> int:
         return super().noise_trials // 2
@@ -569,7 +570,7 @@ class DrawsHalf(BinarySum):
         return super().noise(self.size // 2)
 
 
-class DrawsNotOpposed(BinarySum):
+class DrawsNotOpposed(CoinSum):
     def draw_noise(self, random: Random, batches: int) -> NDArray[np.float64]:
         ones = random.binomial(self.noise_trials, self.noise_probability, batches)
         return np.asarray(ones - self.noise().mean, np.float64)
@@ -580,7 +581,7 @@ class DrawsNotOpposed(BinarySum):
     [(DrawsHalf, law_of((8, 0.25), (8, 0.75))), (DrawsNotOpposed, law_of((32, 0.25)))],
     ids=["half the noise", "not opposed"],
 )
-def test_the_test_of_drawn_noise_sees(mutant: type[BinarySum], wrong: Outcomes) -> None:
+def test_the_test_of_drawn_noise_sees(mutant: type[CoinSum], wrong: Outcomes) -> None:
     law = DRAWN["opposed"][1]
     assert kolmogorov(law, wrong, range(-1, 41)) > DISCREPANCY
     samples = drawn(mutant(8, 4, QUARTER), keyed(20230))
@@ -594,8 +595,8 @@ def test_the_test_of_drawn_noise_sees(mutant: type[BinarySum], wrong: Outcomes) 
 def test_the_recurrence_for_opposed_coins_agrees_with_their_convolution(
     size: int, variance: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bits = 2 + BinarySum.with_variance(size, variance).noise_bits  # one pair more: never fair
-    terms = BinarySum.with_variance(size, variance, noise_bits=bits).noise().terms
+    bits = 2 + CoinSum.with_variance(size, variance).noise_bits  # one pair more: never fair
+    terms = CoinSum.with_variance(size, variance, noise_bits=bits).noise().terms
     monkeypatch.setattr("overhand.mechanisms.noise._LARGE_VARIANCE", math.inf)
     slow = CoinNoise(terms).window
     monkeypatch.setattr("overhand.mechanisms.noise._LARGE_VARIANCE", 0.0)

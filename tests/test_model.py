@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from scipy.special import ndtr
 
 from overhand.errors import InvalidValue
-from overhand.model import Estimate, Node, Privacy, as_bits
+from overhand.model import Estimate, Node, Privacy
+from overhand.values import as_bits
 
 
 def coverage(estimate: Estimate, confidence: float, bias: float) -> float:

@@ -175,7 +175,7 @@ def test_theorem_4_1_no_plan_beats_rep_on_its_hard_inputs() -> None:
 
 def test_lemma_b_5_output_may_include_bits_of_others() -> None:
     """Shown through the accountant: what others send is a constant shift of a batch's count."""
-    mechanism = oh.BinarySum.with_variance(10, 20.0)
+    mechanism = oh.CoinSum.with_variance(10, 20.0)
     alone = delta(mechanism.noise(), 1.0)
     window = mechanism.noise().window
     for others in (0, 4, 9):

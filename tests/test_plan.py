@@ -15,7 +15,7 @@ from overhand.accounting import gaussian_variance
 from overhand.plan import TREE_KINDS, TreeKind
 from overhand.plan.accuracy import least_epsilon
 from overhand.plan.levels import Terms
-from overhand.plan.search import _evaluated, best_tree
+from overhand.plan.search import NO_LIMIT, _evaluated, best_tree
 from overhand.simulation import simulate
 from overhand.trees import PathTree, RegularTree, Tree
 from plans import PATH, PRIVACY, REGULAR, coin_plan
@@ -75,7 +75,7 @@ def test_a_calibrated_plan_wastes_little_of_its_delta(kind: TreeKind, horizon: i
 @pytest.mark.parametrize(("shufflers", "most"), [(1, 1.13), (3, 1.02), (5, 1.02), (8, 1.02)])
 def test_noise_is_near_the_gaussian_limit_of_the_same_split(shufflers: int, most: float) -> None:
     tree = RegularTree(MILLION, (40, *[4] * (shufflers - 1)))
-    candidate = _evaluated(tree, Terms(PRIVACY))
+    candidate = _evaluated(tree, Terms(PRIVACY), NO_LIMIT)
     cover = tree.mean_cover()
     noise = candidate.mean_square - tree.mean_pending_square() / 4
     share = 1 / np.asarray(candidate.shape)
@@ -137,7 +137,7 @@ def test_best_is_the_minimum_over_all_small_trees() -> None:
         if b * math.comb(m + 2, 2) >= horizon
     ]
     promising = sorted(trees, key=lambda tree: _gaussian_error(tree))[:60]
-    least = min(_evaluated(tree, terms).mean_square for tree in promising)
+    least = min(_evaluated(tree, terms, NO_LIMIT).mean_square for tree in promising)
     assert best_tree("best", horizon, 2, terms).mean_square <= 1.002 * least
 
 
@@ -333,5 +333,5 @@ def test_a_batch_without_an_honest_user_is_refused() -> None:
 
 def test_a_plan_reads_as_a_sentence_a_level() -> None:
     text = str(oh.Plan.best(MILLION, 5, PRIVACY))
-    assert "1,000,000 users, 5 of 5 shufflers" in text
+    assert "1,000,000 users (bit), 5 of 5 shufflers" in text
     assert text.count("level ") == 5

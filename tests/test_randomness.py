@@ -472,7 +472,7 @@ ROWS = {"one of two": (1, 0), "two of four": (1, 1, 0, 0), "one of four": (0, 0,
 
 def arrangements(random: Random, row: tuple[int, ...], count: int) -> list[tuple[int, ...]]:
     rows = np.tile(np.array(row, np.uint8), (count, 1))
-    return [tuple(arranged) for arranged in random.permute_bits(rows).tolist()]
+    return [tuple(arranged) for arranged in random.permute_rows(rows).tolist()]
 
 
 @pytest.mark.parametrize("kind", ROWS)
@@ -492,14 +492,14 @@ def test_single_bit_messages_are_permuted_as_uniformly_as_others(stream: str) ->
 
 
 class LeavesBits(Delegate):
-    def permute_bits(self, rows: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    def permute_rows(self, rows: NDArray[Any], message_bits: int = 1) -> NDArray[Any]:
         return rows.copy()
 
 
 class SortsTiedBits(FewWords):
     """Sorts few distinct keys with their bits below them and lets ties stand: zeros go first."""
 
-    def permute_bits(self, rows: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    def permute_rows(self, rows: NDArray[Any], message_bits: int = 1) -> NDArray[Any]:
         keys = self.words(rows.size, np.uint32).reshape(rows.shape) << np.uint32(1)
         return (np.sort(keys | rows, axis=1) & np.uint32(1)).astype(np.uint8)
 
@@ -533,13 +533,13 @@ def test_only_the_rows_whose_keys_tie_are_drawn_again() -> None:
     random = Scripted([[2, 1, 5, 5, 3, 3], [1, 2, 6, 6], [9, 8]], keyed(1))
     # Row 0 is swapped at once; row 1 keeps its order at the second draw; row 2 is swapped at the
     # third.
-    assert random.permute_bits(rows).tolist() == [[0, 1], [0, 1], [0, 1]]
+    assert random.permute_rows(rows).tolist() == [[0, 1], [0, 1], [0, 1]]
 
 
 def test_keys_that_differ_only_in_the_bit_that_is_lost_are_a_tie() -> None:
     highest = 1 << 31
     random = Scripted([[3, 3 | highest], [5, 4]], keyed(1))
-    assert random.permute_bits(np.array([[1, 0]], np.uint8)).tolist() == [[0, 1]]
+    assert random.permute_rows(np.array([[1, 0]], np.uint8)).tolist() == [[0, 1]]
 
 
 def test_a_stream_of_few_words_is_uniform_because_ties_are_drawn_again() -> None:
@@ -567,9 +567,9 @@ def test_permuting_loses_and_changes_no_message(length: int) -> None:
 
 def test_rows_of_bits_keep_their_own_bits() -> None:
     rows = keyed(20230).coins(50 * 70, HALF).reshape(50, 70)
-    assert np.array_equal(keyed(20231).permute_bits(rows).sum(axis=1), rows.sum(axis=1))
-    assert keyed(1).permute_bits(np.zeros((0, 5), np.uint8)).shape == (0, 5)
-    assert keyed(1).permute_bits(np.zeros((5, 0), np.uint8)).shape == (5, 0)
+    assert np.array_equal(keyed(20231).permute_rows(rows).sum(axis=1), rows.sum(axis=1))
+    assert keyed(1).permute_rows(np.zeros((0, 5), np.uint8)).shape == (0, 5)
+    assert keyed(1).permute_rows(np.zeros((5, 0), np.uint8)).shape == (5, 0)
 
 
 def test_bytes_that_are_no_bits_are_permuted_whole() -> None:

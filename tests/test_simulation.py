@@ -20,13 +20,14 @@ from overhand.simulation import (
     Engine,
     PlanCounter,
     estimate_all,
-    read_bits,
+    read_rows,
     simulate,
     stream_for,
 )
 from overhand.simulation.alias import AliasTable
 from overhand.simulation.counts import CountsRun
 from overhand.simulation.streams import Stream
+from overhand.values import BITS
 from plans import PATH, PRIVACY, coin_plan, error_law
 from sampled import Outcomes, assert_follows, kolmogorov, samples_for
 
@@ -95,7 +96,7 @@ def test_measured_errors_are_as_predicted(kind: TreeKind, shufflers: int, horizo
 def test_the_comparison_of_errors_sees_too_little_noise(share: float) -> None:
     plan = oh.Plan.best(5003, 3, PRIVACY, tree="regular")
     thin = tuple(
-        tuple(oh.BinarySum.with_variance(m.size, share * m.variance) for m in of_level)
+        tuple(oh.CoinSum.with_variance(m.size, share * m.variance) for m in of_level)
         for of_level in plan.mechanisms
     )
     mutant = oh.Plan(plan.tree, thin, PRIVACY, plan.shufflers)
@@ -228,16 +229,16 @@ def test_unknown_streams_are_refused(form: str) -> None:
 def test_bits_are_read_from_csv(text: str, tmp_path: Path) -> None:
     file = tmp_path / "bits.csv"
     file.write_text(text, encoding="utf-8")
-    assert read_bits(file).tolist() == [0, 1, 1]
+    assert read_rows(file, BITS).tolist() == [0, 1, 1]
 
 
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("0\n1\n2\n", "line 3: '2'"),
+        ("0\n1\n2\n", "value 2.0 of user 3 is not a bit"),
         ("bit\n0\nyes\n", "line 3: 'yes'"),
         ("0\n\n1\n", "line 2: ''"),
-        ("0\n0.5\n", "line 2: '0.5'"),
+        ("bit\n0\n0.5\n", "value 0.5 of user 3 is not a bit"),
         ("", "no values"),
         ("bit\n", "no values"),
         ("a,b\n0,1\n", "2 columns"),
@@ -247,15 +248,15 @@ def test_a_wrong_line_is_named(text: str, words: str, tmp_path: Path) -> None:
     file = tmp_path / "bits.csv"
     file.write_text(text, encoding="utf-8")
     with pytest.raises(oh.InvalidValue, match=words):
-        read_bits(file)
+        read_rows(file, BITS)
 
 
 def test_files_that_cannot_be_used_are_refused(tmp_path: Path) -> None:
     with pytest.raises(oh.InvalidValue, match="cannot read"):
-        read_bits(tmp_path / "none.csv")
+        read_rows(tmp_path / "none.csv", BITS)
     (tmp_path / "raw.csv").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(oh.InvalidValue, match="not a CSV"):
-        read_bits(tmp_path / "raw.csv")
+        read_rows(tmp_path / "raw.csv", BITS)
     (tmp_path / "long.csv").write_text("1\n" * 11)
     with pytest.raises(oh.InvalidValue, match="11 values, the plan's horizon is 10"):
         stream_for(str(tmp_path / "long.csv"), 10)

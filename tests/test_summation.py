@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 import overhand as oh
 from overhand.shufflers import ConcurrentShufflers
 from overhand.summation import SumServer, TreeServer
-from overhand.summation.blocks import prefix_sums, sums_after_blocks
 from overhand.trees import Tree
+from overhand.values import Bits
+from overhand.values.scalars import prefix_sums
 from plans import PATH, PRIVACY, REGULAR, coin_plan, error_law, pending
 from sampled import assert_follows, kolmogorov, samples_for
 
@@ -356,7 +357,7 @@ def test_an_endless_sum_refuses_several_reports_and_bad_values() -> None:
 def test_sums_after_blocks_are_running_sums(size: int, blocks: int, seed: int) -> None:
     bits = np.random.default_rng(seed).integers(0, 2, size * blocks).astype(np.uint8)
     expected = np.cumsum(bits.reshape(blocks, size).sum(axis=1, dtype=np.int64))
-    assert sums_after_blocks(bits, size).tolist() == expected.tolist()
+    assert Bits().sums_after_blocks(bits, size).tolist() == expected.tolist()
     places = np.arange(0, len(bits) + 1, size)
     sums = np.concatenate([[0], np.cumsum(bits, dtype=np.int64)])[places]
     assert prefix_sums(bits, places).tolist() == sums.tolist()

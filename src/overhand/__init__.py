@@ -7,35 +7,43 @@ from overhand.errors import (
     OverhandError,
     ProtocolViolation,
 )
-from overhand.mechanisms import BinarySum
+from overhand.mechanisms import CoinSum
 from overhand.model import Estimate, Node, Privacy
 from overhand.plan import Plan
 from overhand.randomness import secure_random, seeded_random
 from overhand.shufflers import ConcurrentShufflers, Shuffler
 from overhand.summation import ContinualSum, EndlessSum, SumServer, TreeServer
 from overhand.trees import PathTree, RegularTree
+from overhand.values import Bits, Histogram, Moments, Reals, SymmetricMatrices, Values, Vectors
 
 __version__ = "0.1.0"
 
 __all__ = [
-    "BinarySum",
+    "Bits",
+    "CoinSum",
     "ConcurrentShufflers",
     "ContinualSum",
     "DamagedPlan",
     "EndlessSum",
     "Estimate",
+    "Histogram",
     "Infeasible",
     "InvalidValue",
+    "Moments",
     "Node",
     "OverhandError",
     "PathTree",
     "Plan",
     "Privacy",
     "ProtocolViolation",
+    "Reals",
     "RegularTree",
     "Shuffler",
     "SumServer",
+    "SymmetricMatrices",
     "TreeServer",
+    "Values",
+    "Vectors",
     "secure_random",
     "seeded_random",
 ]

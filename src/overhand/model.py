@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, NewType, Protocol
 
 import numpy as np
@@ -58,46 +58,124 @@ class Node(NamedTuple):
         return self.stop - self.start
 
 
+class Bar(NamedTuple):
+    """One of the largest coordinates of a sum, with its error bar."""
+
+    coordinate: int
+    value: float
+    low: float
+    high: float
+
+
 @dataclass(frozen=True)
 class Estimate:
-    """A published sum of the first `t` users (or of a range that ends with them).
+    """A published sum of the first `t` users, or of those after place `start`.
 
-    `std` is the standard deviation of the noise, known exactly. `slack` is how far the users
-    that no finished batch holds can move the sum from `value`: it is bounded, not random.
+    `value` is a number, or an array with an entry for every coordinate. `std` is the standard
+    deviation of a coordinate's noise (and, for values that are rounded, a bound on it: rounding
+    counts with the most it can do). `slack` is how far the users that no finished batch holds
+    can move the sum from `value`: it is bounded, not random.
 
-    >>> low, high = Estimate(t=100, value=40.0, std=5.0, slack=0.0).interval(0.95)
+    >>> low, high = Estimate(t=100, value=40.0, std=5.0).interval(0.95)
     >>> round(low, 1), round(high, 1)
     (30.2, 49.8)
+    >>> Estimate(t=100, value=40.0, std=5.0).mean()
+    Estimate(t=100, value=0.4, std=0.05, slack=0.0, start=0)
     """
 
     t: int
-    value: float
+    value: Any
     std: float
-    slack: float = 0.0
+    slack: Any = 0.0
+    start: int = 0
 
-    def interval(self, confidence: float = 0.95) -> tuple[float, float]:
+    @property
+    def users(self) -> int:
+        """How many users the sum is of."""
+        return self.t - self.start
+
+    def mean(self) -> Estimate:
+        """The mean of the users' values: the sum and its error, divided by the number of users."""
+        if self.users == 0:
+            raise errors.InvalidValue("no mean: the sum is of no users")
+        return replace(
+            self,
+            value=self.value / self.users,
+            std=self.std / self.users,
+            slack=self.slack / self.users,
+        )
+
+    def top(self, count: int = 10, confidence: float = 0.95) -> list[Bar]:
+        """The largest coordinates, with bars that hold all of them at once.
+
+        The bars allow for having looked at every coordinate, not only at those returned: each
+        holds with probability 1 - (1 - confidence) / coordinates.
+
+        >>> Estimate(t=9, value=np.array([1.0, 6.0, 2.0]), std=0.0).top(1)
+        [Bar(coordinate=1, value=6.0, low=6.0, high=6.0)]
+        """
+        values = np.atleast_1d(np.asarray(self.value, np.float64))
+        count = errors.whole("count", count, least=1)
+        confidence = errors.number("confidence", confidence, above=0, below=1)
+        low, high = map(np.atleast_1d, self.interval(1 - (1 - confidence) / len(values)))
+        order = np.argsort(-values, kind="stable")[:count]
+        return [Bar(int(i), float(values[i]), float(low[i]), float(high[i])) for i in order]
+
+    def interval(self, confidence: float = 0.95) -> tuple[Any, Any]:
         """The shortest symmetric interval that holds the sum with this confidence.
 
         Whatever the pending users hold: the bias is anywhere in [-slack, slack], and the
         half-width w solves Phi((w - slack) / std) - Phi((-w - slack) / std) = confidence.
         """
         confidence = errors.number("confidence", confidence, above=0, below=1)
-        if self.std == 0:
-            return self.value - self.slack, self.value + self.slack
-        bias = self.slack / self.std
-        if bias > _ONE_SIDED:
-            width = self.slack + self.std * float(ndtri(confidence))
-            return self.value - width, self.value + width
-        most = bias + float(-ndtri((1 - confidence) / 2))
-        width = self.std * brentq(
-            lambda w: float(ndtr(w - bias) - ndtr(-w - bias)) - confidence, 0.0, most + 1.0
-        )
+        if np.ndim(self.slack) == 0:
+            width: Any = self._half_width(float(self.slack), confidence)
+        else:
+            distinct, which = np.unique(self.slack, return_inverse=True)
+            width = np.array([self._half_width(float(s), confidence) for s in distinct])[which]
         return self.value - width, self.value + width
 
+    def _half_width(self, slack: float, confidence: float) -> float:
+        if self.std == 0:
+            return slack
+        bias = slack / self.std
+        if bias > _ONE_SIDED:
+            return slack + self.std * float(ndtri(confidence))
+        most = bias + float(-ndtri((1 - confidence) / 2))
+        return self.std * float(
+            brentq(lambda w: float(ndtr(w - bias) - ndtr(-w - bias)) - confidence, 0.0, most + 1.0)
+        )
+
     @property
-    def rms(self) -> float:
-        """Root of the expected squared error on the worst values of the pending users."""
-        return math.hypot(self.std, self.slack)
+    def rms(self) -> Any:
+        """Root of a coordinate's expected squared error on the worst values of pending users."""
+        return (
+            np.hypot(self.std, self.slack)
+            if np.ndim(self.slack)
+            else math.hypot(self.std, self.slack)
+        )
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Estimate):
+            return NotImplemented
+        return (
+            (self.t, self.start, self.std) == (other.t, other.start, other.std)
+            and np.array_equal(self.value, other.value)
+            and np.array_equal(self.slack, other.slack)
+        )
+
+
+@dataclass(frozen=True)
+class Change:
+    """What another value of one user can do to the counts of a batch, in whole steps.
+
+    At most `coordinates` of them move, each by at most `largest`; with a `norm`, all of them may,
+    and `norm` bounds the move in l2.
+    """
+
+    largest: int
+    coordinates: int = 1
+    norm: float | None = None
 
 
 class ShuffleMechanism(Protocol):
@@ -118,38 +196,5 @@ class ShuffleMechanism(Protocol):
     def encode_many(self, values: ArrayLike, random: Any) -> Messages:
         """Each user's messages, with noise of its own."""
 
-    def analyze(self, shuffled: Shuffled) -> float:
+    def analyze(self, shuffled: Shuffled) -> Any:
         """An unbiased estimate of the sum of a batch's values."""
-
-
-def as_bits(values: ArrayLike, *, first: int = 0) -> NDArray[np.uint8]:
-    """A one-dimensional array of bits, or an error that names the first that is none.
-
-    >>> as_bits([0, 1, True])
-    array([0, 1, 1], dtype=uint8)
-    >>> as_bits([0, 2], first=10)
-    Traceback (most recent call last):
-    overhand.errors.InvalidValue: value 2 of user 12 is not a bit (0 or 1)
-    """
-    try:
-        array = np.asarray(values)
-    except ValueError:
-        raise errors.InvalidValue("values must be one-dimensional, not nested") from None
-    if array.ndim != 1:
-        raise errors.InvalidValue(f"values must be one-dimensional, not of shape {array.shape}")
-    if array.dtype == np.bool_:
-        return array.view(np.uint8)
-    if array.dtype.kind not in "iuf":
-        raise errors.InvalidValue(f"values of type {array.dtype} are not bits (0 or 1)")
-    if array.size == 0:
-        return array.astype(np.uint8)
-    if array.dtype == np.uint8:
-        bad_somewhere = array.max() > 1
-    else:
-        bad_somewhere = not bool(((array == 0) | (array == 1)).all())
-    if bad_somewhere:
-        worst = int(np.argmax((array != 0) & (array != 1)))
-        raise errors.InvalidValue(
-            f"value {array[worst].item()!r} of user {first + worst + 1} is not a bit (0 or 1)"
-        )
-    return array if array.dtype == np.uint8 else array.astype(np.uint8)

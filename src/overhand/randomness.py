@@ -2,6 +2,7 @@
 
 Both hand out integers only. A coin of probability p is a comparison of a random word with a
 binary fraction, so its law is exact; no floating-point noise exists anywhere in the package.
+(Values are rounded by uniform floats: the guarantee does not rest on how.)
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ _SIGNIFICANT_BITS = 32
 _COARSE_NUMERATOR = 4000
 _MANY_TRIALS = 1 << 14  # from here on counting bit by bit is cheaper than coin by coin
 _SHORT_ROW = 4096  # up to here two of the 31-bit keys of a row rarely tie
+_MOST_MESSAGE_BITS = 24  # leaves keys of 40 bits: rows of a million messages are rarely redrawn
 _BLOCK_BYTES = 1 << 18  # bytes drawn from the stream at once: fits the second-level cache
 
 _ZEROS = memoryview(bytes(_BLOCK_BYTES))
@@ -121,6 +123,10 @@ class Random(ABC):
         below: NDArray[np.bool_] = self.words(count, width) < _threshold(probability, width)
         return below.view(np.uint8)
 
+    def uniforms(self, count: int) -> NDArray[np.float64]:
+        """`count` uniform multiples of 2^-53 below 1: for rounding, never for noise."""
+        return np.asarray((self.words(count, np.uint64) >> np.uint64(11)) * 2.0**-53, np.float64)
+
     def binomial(self, trials: int, probability: BinaryFraction, count: int) -> NDArray[np.int64]:
         """`count` exact sums of `trials` coins."""
         if trials == 0 or count == 0:
@@ -174,7 +180,7 @@ class Random(ABC):
     def permute(self, array: NDArray[Any]) -> NDArray[Any]:
         """A copy of `array` in uniformly random order along its first axis."""
         if array.ndim == 1 and array.dtype == np.uint8 and (array.size == 0 or array.max() < 2):
-            return self.permute_bits(array[np.newaxis]).reshape(-1)
+            return self.permute_rows(array[np.newaxis]).reshape(-1)
         while True:
             keys = self.words(len(array), np.uint64)
             order = np.argsort(keys)
@@ -182,21 +188,24 @@ class Random(ABC):
                 permuted: NDArray[Any] = array[order]
                 return permuted
 
-    def permute_bits(self, rows: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        """Every row of one-bit messages in a uniformly random order of its own.
+    def permute_rows(self, rows: NDArray[Any], message_bits: int = 1) -> NDArray[Any]:
+        """Every row of messages of so many bits in a uniformly random order of its own.
 
-        Sorting distinct random keys is a uniform permutation, and a bit rides in the lowest bit
-        of its key, so a plain sort does it. A tie between two keys would order them by their
-        bits: rows with a tie are drawn again.
+        Sorting distinct random keys is a uniform permutation, and a message rides in the lowest
+        bits of its key, so a plain sort does it. A tie between two keys would order them by their
+        messages: rows with a tie are drawn again.
         """
-        width = np.uint32 if rows.shape[1] <= _SHORT_ROW else np.uint64
+        errors.whole("message_bits", message_bits, least=1, most=_MOST_MESSAGE_BITS)
+        narrow = message_bits == 1 and rows.shape[1] <= _SHORT_ROW
+        width = np.uint32 if narrow else np.uint64
+        shift, mask = width(message_bits), width((1 << message_bits) - 1)
         result = np.empty_like(rows)
         todo = np.arange(len(rows))
         while todo.size:
             keys = self.words(todo.size * rows.shape[1], width).reshape(todo.size, -1)
-            keys = np.sort((keys << width(1)) | rows[todo], axis=1)
-            result[todo] = keys & width(1)
-            todo = todo[_tied(keys >> width(1))]
+            keys = np.sort((keys << shift) | rows[todo], axis=1)
+            result[todo] = keys & mask
+            todo = todo[_tied(keys >> shift)]
         return result
 
 
@@ -278,6 +287,9 @@ class SeededRandom(Random):
             self.generator.bit_generator.random_raw(-(-count * size // 8)), np.uint64
         )
         return words.view(dtype)[:count]
+
+    def uniforms(self, count: int) -> NDArray[np.float64]:
+        return self.generator.random(count)
 
     def binomial(self, trials: int, probability: BinaryFraction, count: int) -> NDArray[np.int64]:
         """NumPy's sampler: quick, and as exact as its floating-point numbers."""

@@ -12,7 +12,9 @@ from overhand.accounting.composition import (
     simple_share,
 )
 from overhand.accounting.divergence import NoiseLaw, delta, hockey_stick, satisfies
+from overhand.accounting.domination import dominated_delta, slope
 from overhand.accounting.gaussian import gaussian_delta, gaussian_mu, gaussian_variance
+from overhand.accounting.guarantee import quick_delta, spent_delta
 
 __all__ = [
     "MOST_REPORTS",
@@ -23,12 +25,16 @@ __all__ = [
     "certified_delta",
     "check_delta",
     "delta",
+    "dominated_delta",
     "gaussian_delta",
     "gaussian_mu",
     "gaussian_variance",
     "hockey_stick",
     "least_scale",
+    "quick_delta",
     "satisfies",
     "search_delta",
     "simple_share",
+    "slope",
+    "spent_delta",
 ]

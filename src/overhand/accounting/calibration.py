@@ -8,7 +8,8 @@ from collections.abc import Callable, Sequence
 from scipy.optimize import brentq
 
 from overhand import errors
-from overhand.accounting.composition import Level, check_delta, search_delta
+from overhand.accounting.composition import Level, check_delta
+from overhand.accounting.guarantee import quick_delta
 from overhand.model import Privacy
 
 _PRECISION = 2e-5
@@ -27,7 +28,7 @@ def least_scale(
     check_delta(privacy)
 
     def excess(scale: float) -> float:
-        return math.log(search_delta(levels_at(scale), privacy.epsilon) / privacy.delta)
+        return math.log(quick_delta(levels_at(scale), privacy) / privacy.delta)
 
     if excess(start) > 0:
         low, high = _bracket_up(excess, start, privacy)

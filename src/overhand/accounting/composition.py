@@ -20,7 +20,7 @@ from scipy.optimize import brentq
 
 from overhand import errors
 from overhand.accounting.divergence import Floats, NoiseLaw, profile
-from overhand.model import Privacy
+from overhand.model import Change, Privacy
 
 SMALLEST_DELTA = 1e-12
 """Below this, rounding in the transforms is no longer small beside delta."""
@@ -39,20 +39,22 @@ _CERTIFICATE_STEPS = 5000
 class Level:
     """One participation of a user: the laws of the batches it may meet there, one of which it does.
 
-    `reports` is how many values one person may hold among the users of the plan.
+    `change` is what another value of the user can do to the batch, and `reports` how many values
+    one person may hold among the users of the plan.
     """
 
     laws: tuple[NoiseLaw, ...]
     reports: int = 1
+    change: Change = Change(largest=1)
 
     def __post_init__(self) -> None:
         if not self.laws:
             raise errors.InvalidValue("a level without a law hides nothing")
-        if self.reports > 1 and not all(law.is_symmetric for law in self.laws):
-            raise errors.Infeasible(
-                f"{self.reports} reports may change in opposite directions, which is accounted for "
-                "only if the noise is symmetric"
-            )
+
+    @property
+    def both_ways(self) -> bool:
+        """Whether one person may move some counts up and others down."""
+        return self.reports > 1 or self.change.coordinates > 1
 
 
 def check_delta(privacy: Privacy) -> None:
@@ -66,10 +68,10 @@ def check_delta(privacy: Privacy) -> None:
 
 def search_delta(levels: Sequence[Level], epsilon: float) -> float:
     """The composed delta on a coarse grid, by one transform per distinct level."""
-    _check_levels(levels)
     step = epsilon / _SEARCH_STEPS
-    curves = [_curves(level, step) for level in _distinct(levels)]
-    counts = [levels.count(level) for level in _distinct(levels)]
+    runs = _runs(levels)
+    curves = [_curves(level, step) for level in runs]
+    counts = list(runs.values())
     directions = 1 if all(curve.symmetric for curve in curves) else 2
     worst = 0.0
     for direction in range(directions):
@@ -84,10 +86,9 @@ def certified_delta(levels: Sequence[Level], epsilon: float) -> float:
     # Imported here because it takes most of a second, which a search does not need.
     from dp_accounting.pld import pld_pmf, privacy_loss_distribution
 
-    _check_levels(levels)
     step = epsilon / _CERTIFICATE_STEPS
     composed: Any = None
-    for level in _distinct(levels):
+    for level, count in _runs(levels).items():
         curve = _curves(level, step)
         up, down = (
             pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(
@@ -98,7 +99,7 @@ def certified_delta(levels: Sequence[Level], epsilon: float) -> float:
         loss = privacy_loss_distribution.PrivacyLossDistribution(
             up, None if curve.symmetric else down
         )
-        if (count := levels.count(level)) > 1:
+        if count > 1:
             loss = loss.self_compose(count)
         composed = loss if composed is None else composed.compose(loss)
     return float(composed.get_delta_for_epsilon(epsilon)) + ROUNDING
@@ -137,13 +138,16 @@ class _Curves:
     symmetric: bool
 
 
-def _check_levels(levels: Sequence[Level]) -> None:
+def _runs(levels: Sequence[Level]) -> dict[Level, int]:
+    """The distinct levels, and how many coordinates move in all levels like it."""
     if not levels:
         raise errors.InvalidValue("a guarantee needs at least one level")
-
-
-def _distinct(levels: Sequence[Level]) -> list[Level]:
-    return list(dict.fromkeys(levels))
+    if any(level.change.norm is not None for level in levels):
+        raise errors.InvalidValue("changes that are bounded in norm are not counted one by one")
+    runs: dict[Level, int] = {}
+    for level in levels:
+        runs[level] = runs.get(level, 0) + level.change.coordinates
+    return runs
 
 
 @lru_cache(maxsize=64)
@@ -151,18 +155,24 @@ def _curves(level: Level, step: float) -> _Curves:
     """The largest profile over the laws of a level and the placements of one person's reports.
 
     A pointwise maximum of profiles is a profile and dominates each of them, so composing it is
-    sound, whichever law each of the batches has.
+    sound, whichever law each of the batches has; and whichever way each of the counts moves, if
+    they can move both ways.
     """
-    reach = max(_reach(law, level.reports) for law in level.laws)
+    largest, reports = level.change.largest, level.reports
+    reach = max(_reach(law, reports * largest) for law in level.laws)
     last = math.ceil(reach / step) + 1
     epsilons = np.arange(-last, last + 1, dtype=np.float64) * step
     of_shift = {
-        shift: _largest(level.laws, shift, epsilons) for shift in range(1, level.reports + 1)
+        count: _largest(level.laws, count * largest, epsilons) for count in range(1, reports + 1)
     }
-    placed = [_placed(parts, of_shift, epsilons, step) for parts in _partitions(level.reports)]
+    symmetric = all(law.is_symmetric for law in level.laws)
+    if level.both_ways and not symmetric:
+        of_shift = {count: (np.maximum(*pair),) * 2 for count, pair in of_shift.items()}
+        symmetric = True
+    placed = [_placed(parts, of_shift, epsilons, step) for parts in _partitions(reports)]
     up = np.maximum.reduce([pair[0] for pair in placed])
     down = np.maximum.reduce([pair[1] for pair in placed])
-    return _Curves(-last, (up, down), all(law.is_symmetric for law in level.laws))
+    return _Curves(-last, (up, down), symmetric)
 
 
 def _largest(laws: tuple[NoiseLaw, ...], shift: int, epsilons: Floats) -> tuple[Floats, Floats]:

@@ -31,6 +31,8 @@ class NoiseLaw(Protocol):
     def window(self) -> NoiseWindow: ...
     @property
     def is_symmetric(self) -> bool: ...
+    def at_most(self, variance: float) -> NoiseLaw:
+        """A part of this noise of at most this variance (or all of it): it hides no more."""
 
 
 def hockey_stick(upper: Floats, lower: Floats, epsilon: float) -> float:

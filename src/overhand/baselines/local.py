@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +13,7 @@ from overhand import errors
 from overhand.model import Privacy
 from overhand.plan import DEFAULT_FAILURE_PROBABILITY
 from overhand.randomness import BinaryFraction, Random
+from overhand.values import BITS, Values
 
 
 @dataclass(frozen=True)
@@ -23,6 +25,8 @@ class LocalResponse:
 
     horizon: int
     flip: BinaryFraction
+
+    values: ClassVar[Values] = BITS
 
     @classmethod
     def best(cls, horizon: int, privacy: Privacy) -> LocalResponse:
@@ -89,3 +93,10 @@ class LocalRun:
         self._ones, self._t = int(ones[-1]), int(t[-1])
         flip = float(self._flip)
         return np.asarray((ones - flip * t) / (1 - 2 * flip))
+
+
+def local_counter(horizon: int, privacy: Privacy, values: Values) -> LocalResponse:
+    """The best known local mechanism for this kind of value."""
+    if values != BITS:
+        raise errors.InvalidValue(f"no local mechanism for {values}")
+    return LocalResponse.best(horizon, privacy)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,21 +19,23 @@ from overhand.plan.levels import Terms, calibrated
 from overhand.plan.search import best_shape
 from overhand.randomness import Random, SeededRandom
 from overhand.trees import RegularTree
+from overhand.values import BITS, Values
 
 _EXACT = 1 << 22
+_FINE = 0.1
 
 
-def trusted_tree(horizon: int, privacy: Privacy, *, combine: bool) -> Plan:
+def trusted_tree(horizon: int, privacy: Privacy, *, combine: bool, values: Values = BITS) -> Plan:
     """The binary tree of Dwork et al. and Chan et al., with the server's own coins.
 
     It is a plan like any other, whose lowest batches are single users: there is nobody to wait
     for. With `combine`, nodes are combined with their children (Honaker's estimate) and the
-    budget is split for that.
+    budget is split for that. Its coins cost nobody anything, so values are rounded finely.
     """
     horizon = errors.whole("horizon", horizon, least=2)
     levels = max(1, (horizon - 1).bit_length())
     tree = RegularTree(horizon, (1, *[2] * (levels - 1)))
-    terms = Terms(privacy)
+    terms = Terms(privacy, values=values, coarseness=_FINE)
     shape = best_shape(tree) if combine else np.ones(levels)
     mechanisms = calibrated(tree, list(shape), terms)
     plan = Plan(tree, mechanisms, privacy, shufflers=levels)
@@ -51,6 +54,7 @@ class SquareRoot:
 
     horizon: int
     privacy: Privacy
+    values: Values = BITS
 
     def __post_init__(self) -> None:
         errors.whole("horizon", self.horizon, least=1)
@@ -72,12 +76,12 @@ class SquareRoot:
     @property
     def step_std(self) -> float:
         """The standard deviation of z."""
-        return math.sqrt(self._squares[0]) / gaussian_mu(self.privacy)
+        return math.sqrt(self._squares[0]) * self.values.sensitivity / gaussian_mu(self.privacy)
 
     @property
     def delta_spent(self) -> float:
         """The exact delta of the Gaussian mechanism."""
-        shift = math.sqrt(self._squares[0]) / self.step_std
+        shift = math.sqrt(self._squares[0]) * self.values.sensitivity / self.step_std
         return gaussian_delta(shift, self.privacy.epsilon)
 
     @property
@@ -94,13 +98,14 @@ class SquareRoot:
 
     def error_bound(self, failure_probability: float = DEFAULT_FAILURE_PROBABILITY) -> float:
         """Normal tails and a union bound."""
-        return self.worst_std * math.sqrt(2 * math.log(2 * self.horizon / failure_probability))
+        estimates = self.horizon * self.values.dimension
+        return self.worst_std * math.sqrt(2 * math.log(2 * estimates / failure_probability))
 
     def start(self, random: Random) -> SquareRootRun:
-        """A run over a stream of bits: only a simulation, as its noise is not made of integers."""
+        """A run over a stream: only a simulation, as its noise is not made of integers."""
         if not isinstance(random, SeededRandom):
             raise errors.InvalidValue("the square-root factorisation is simulated, never deployed")
-        if self.horizon > _EXACT * 8:
+        if self.horizon * self.values.dimension > _EXACT * 8:
             raise errors.Infeasible(
                 f"a run over {self.horizon} users would hold all its noise in memory"
             )
@@ -113,20 +118,23 @@ class SquareRootRun:
     granularity = 1
 
     def __init__(self, factorisation: SquareRoot, random: SeededRandom) -> None:
-        horizon = factorisation.horizon
-        steps = random.generator.normal(0.0, factorisation.step_std, horizon)
+        horizon, values = factorisation.horizon, factorisation.values
+        self._values = values
+        steps = random.generator.normal(0.0, factorisation.step_std, (horizon, *values.shape))
         size = next_fast_len(2 * horizon, real=True)
-        spectrum = rfft(_coefficients(horizon), size) * rfft(steps, size)
-        self._noise: NDArray[np.float64] = irfft(spectrum, size)[:horizon]
+        coefficients = rfft(_coefficients(horizon), size).reshape(-1, *[1] * len(values.shape))
+        spectrum = rfft(steps, size, axis=0)
+        spectrum *= coefficients
+        self._noise: NDArray[np.float64] = irfft(spectrum, size, axis=0)[:horizon]
         self._t = 0
-        self._sum = 0
+        self._sum: Any = 0
 
-    def estimates(self, bits: NDArray[np.uint8]) -> NDArray[np.float64]:
+    def estimates(self, rows: NDArray[Any]) -> NDArray[np.float64]:
         """The estimates after each of the next users."""
-        sums = self._sum + np.cumsum(bits, dtype=np.int64)
-        noise = self._noise[self._t : self._t + len(bits)]
-        self._t += len(bits)
-        self._sum = int(sums[-1])
+        sums = self._sum + self._values.running_sums(rows)
+        noise = self._noise[self._t : self._t + len(rows)]
+        self._t += len(rows)
+        self._sum = sums[-1]
         return np.asarray(sums + noise)
 
 

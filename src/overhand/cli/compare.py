@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
-from overhand.baselines import LocalResponse, SquareRoot, trusted_tree
+from overhand.baselines import SquareRoot, local_counter, trusted_tree
 from overhand.cli import options
 from overhand.cli.options import DEFAULT_DELTA, PlanOptions
 from overhand.cli.output import (
@@ -29,6 +29,7 @@ from overhand.plan import Plan
 from overhand.plots import Line, check_figure_path, comparison
 from overhand.simulation import Counter, PlanCounter, Simulation, stream_for
 from overhand.simulation import simulate as run_simulation
+from overhand.values import Values
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,7 @@ def compare(
     shufflers: options.Shufflers = None,
     epsilon: options.Epsilon = None,
     delta: options.Delta = DEFAULT_DELTA,
+    values: options.ValuesOption = "bit",
     tree: options.TreeOption = "best",
     input_form: options.Input = "ones",
     runs: options.Runs = 10,
@@ -65,9 +67,9 @@ def compare(
         check_figure_path(plot)
     if save is not None and save.suffix not in (".csv", ".md"):
         raise InvalidValue(f"--save {save} must end in .csv or .md")
-    asked = PlanOptions(horizon, shufflers, epsilon, delta, tree)
+    asked = PlanOptions(horizon, shufflers, epsilon, delta, tree, spec=values)
     k, epsilon = asked.most_shufflers, asked.privacy.epsilon
-    stream = stream_for(input_form, asked.users, shufflers=k, epsilon=epsilon)
+    stream = stream_for(input_form, asked.users, values=asked.values, shufflers=k, epsilon=epsilon)
     models = _models(asked)
     with progress_bar("running", runs * stream.users * len(models)) as advance:
         results = [
@@ -75,7 +77,7 @@ def compare(
             for model in models
         ]
     rows = [_row(model, result) for model, result in zip(models, results, strict=True)]
-    bound = repeats(asked.users, k, epsilon)
+    bound = asked.values.width * repeats(asked.users, k, epsilon)
     if plot is not None:
         _plot(asked, models, results, plot)
     if save is not None:
@@ -87,6 +89,7 @@ def compare(
                 "shufflers": k,
                 "epsilon": epsilon,
                 "delta": asked.delta,
+                "values": asked.spec,
                 "input": input_form,
                 "runs": runs,
                 "seed": seed,
@@ -108,7 +111,7 @@ def compare(
 
 def _models(asked: PlanOptions) -> list[Model]:
     """Every side, calibrated; each is a step that takes a moment."""
-    users, privacy, k = asked.users, asked.privacy, asked.most_shufflers
+    users, privacy, k, values = asked.users, asked.privacy, asked.most_shufflers, asked.values
     made: list[Model] = []
     with steps_bar("planning", 7) as (begin, done):
 
@@ -120,20 +123,21 @@ def _models(asked: PlanOptions) -> list[Model]:
             add(name, label, trusted, PlanCounter(plan), plan.messages_per_user)
 
         begin("local")
-        add("local", "local", "nobody", LocalResponse.best(users, privacy), 1)
+        local = local_counter(users, privacy, values)
+        add("local", "local", "nobody", local, local.messages_per_user)
         begin("published")
         add_plan(
             "published",
             f"{k} shufflers, published",
             f"{k} shufflers",
-            Plan.published(users, k, privacy),
+            Plan.published(users, k, privacy, values=values),
         )
         begin("one shuffler")
         add_plan(
             "one-shuffler",
             "one shuffler",
             "one shuffler",
-            Plan.best(users, 1, privacy, tree="regular"),
+            Plan.best(users, 1, privacy, tree="regular", values=values),
         )
         begin(f"{k} shufflers")
         add_plan("concurrent", f"{k} shufflers, ours", f"{k} shufflers", asked.plan())
@@ -142,13 +146,13 @@ def _models(asked: PlanOptions) -> list[Model]:
             ("trusted-tree", "trusted: binary tree", False),
             ("trusted-tree-combined", "trusted: tree, combined", True),
         ):
-            plan = trusted_tree(users, privacy, combine=combine)
+            plan = trusted_tree(users, privacy, combine=combine, values=values)
             add(name, label, "the server", PlanCounter(plan), 1)
         add(
             "trusted-square-root",
             "trusted: best known",
             "the server",
-            SquareRoot(users, privacy),
+            SquareRoot(users, privacy, values),
             1,
         )
     return made
@@ -212,7 +216,7 @@ def _plot(asked: PlanOptions, models: list[Model], results: list[Simulation], pa
         for model, result in zip(models, results, strict=True)
     ]
     counts = list(range(1, max(asked.most_shufflers, 3) + 1))
-    by_shufflers = _by_shufflers(asked.users, asked.privacy, counts)
+    by_shufflers = _by_shufflers(asked.users, asked.privacy, asked.values, counts)
     levels = [
         (model.label, model.counter.rms_error)
         for model in models
@@ -222,12 +226,15 @@ def _plot(asked: PlanOptions, models: list[Model], results: list[Simulation], pa
     comparison(over_time, by_shufflers, levels, path, title=title)
 
 
-def _by_shufflers(users: int, privacy: Privacy, counts: list[int]) -> list[Line]:
+def _by_shufflers(users: int, privacy: Privacy, values: Values, counts: list[int]) -> list[Line]:
+    def error(plan: Plan) -> float:
+        return plan.rms_error
+
+    published = [error(Plan.published(users, k, privacy, values=values)) for k in counts]
+    regular = [error(Plan.best(users, k, privacy, tree="regular", values=values)) for k in counts]
+    best = [error(Plan.best(users, k, privacy, values=values)) for k in counts]
+    bound = [values.width * repeats(users, k, privacy.epsilon) for k in counts]
     x = np.array(counts)
-    published = [Plan.published(users, k, privacy).rms_error for k in counts]
-    regular = [Plan.best(users, k, privacy, tree="regular").rms_error for k in counts]
-    best = [Plan.best(users, k, privacy).rms_error for k in counts]
-    bound = [repeats(users, k, privacy.epsilon) for k in counts]
     return [
         Line("as published", x, np.array(published)),
         Line("ours, regular trees", x, np.array(regular)),

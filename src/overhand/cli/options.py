@@ -12,6 +12,7 @@ from overhand.errors import InvalidValue
 from overhand.model import Privacy
 from overhand.plan import Composition, Plan, TreeKind
 from overhand.trees import binary_degrees
+from overhand.values import Values, values_of
 
 DEFAULT_SHUFFLERS = 5
 DEFAULT_EPSILON = 1.0
@@ -36,6 +37,21 @@ TreeOption = Annotated[
         "the best degrees; path: the best path tree; best: the best of all."
     ),
 ]
+ValuesOption = Annotated[
+    str,
+    typer.Option(
+        "--values",
+        help="What a user holds: bit, real, real:LOW:HIGH, vector:D (norm at most 1), "
+        "vector:D:NORM, histogram:B, matrix:D, moments:D.",
+    ),
+]
+Clip = Annotated[
+    bool, typer.Option("--clip", help="Move values that are out of range to its edge.")
+]
+MaxMessages = Annotated[
+    int | None,
+    typer.Option(help="The most messages that a user may send.", show_default=False),
+]
 Honest = Annotated[float, typer.Option(help="Fraction of the users whose coins may be counted on.")]
 Reports = Annotated[int, typer.Option(help="How many of the users may be one and the same person.")]
 CompositionOption = Annotated[
@@ -57,7 +73,10 @@ EngineOption = Annotated[
 ]
 Figure = Annotated[Path | None, typer.Option("--plot", help="Write a figure (.png, .svg or .pdf).")]
 Input = Annotated[
-    str, typer.Option("--input", help="zeros, ones, bernoulli:P, hard, or a .csv file of bits.")
+    str,
+    typer.Option(
+        "--input", help="zeros, ones, bernoulli:P, uniform, hard, or a .csv file of values."
+    ),
 ]
 
 
@@ -74,6 +93,13 @@ class PlanOptions:
     reports: int = 1
     composition: Composition = "exact"
     error: float | None = None
+    spec: str = "bit"
+    clip: bool = False
+    max_messages: int | None = None
+
+    @property
+    def values(self) -> Values:
+        return values_of(self.spec, clip=self.clip)
 
     @property
     def users(self) -> int:
@@ -112,5 +138,7 @@ class PlanOptions:
             honest=self.honest,
             reports=self.reports,
             composition=self.composition,
+            values=self.values,
+            max_messages=self.max_messages,
             **goal,
         )

@@ -81,20 +81,21 @@ def steps_bar(label: str, total: int) -> Iterator[Any]:
         yield begin, done
 
 
-def level_ranges(plan: Plan) -> list[tuple[str, ...]]:
+def levels_table(plan: Plan) -> Table:
     """One row a level: sizes, coins and probabilities may range over the batches of a level."""
-    rows: list[tuple[str, ...]] = []
+    rounded = not plan.values.is_whole
+    columns = ["level", "users a batch", "coins a user", "coin probability", "variance"]
+    table = new_table(*columns[:2], *(["steps"] if rounded else []), *columns[2:])
     for level, of_level in enumerate(plan.mechanisms, start=1):
-        rows.append(
-            (
-                str(level),
-                _range([m.size for m in of_level]),
-                _range([m.noise_bits for m in of_level]),
-                _range([float(m.noise_probability) for m in of_level]),
-                _range([m.variance for m in of_level]),
-            )
+        table.add_row(
+            str(level),
+            _range([m.size for m in of_level]),
+            *([number(of_level[0].steps)] if rounded else []),
+            _range([m.noise_bits for m in of_level]),
+            _range([float(m.noise_probability) for m in of_level]),
+            _range([m.variance for m in of_level]),
         )
-    return rows
+    return table
 
 
 def _range(values: list[Any]) -> str:

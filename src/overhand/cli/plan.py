@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.table import Table
 
 from overhand.cli import options
 from overhand.cli.options import DEFAULT_DELTA, PlanOptions
-from overhand.cli.output import console, level_ranges, new_table, number, print_json, working
+from overhand.cli.output import console, levels_table, number, print_json, working
 from overhand.errors import InvalidValue
 from overhand.plan import DEFAULT_FAILURE_PROBABILITY, Plan
 
@@ -20,11 +21,14 @@ def plan(
     shufflers: options.Shufflers = None,
     epsilon: options.Epsilon = None,
     delta: options.Delta = DEFAULT_DELTA,
+    values: options.ValuesOption = "bit",
+    clip: options.Clip = False,
     tree: options.TreeOption = "best",
     honest: options.Honest = 1.0,
     reports: options.Reports = 1,
     composition: options.CompositionOption = "exact",
     error: options.Error = None,
+    max_messages: options.MaxMessages = None,
     published: Annotated[
         bool, typer.Option("--published", help="The paper to the letter, constants and all.")
     ] = False,
@@ -33,49 +37,95 @@ def plan(
 ) -> None:
     """Choose the plan of least error for a guarantee, and show what it will cost and reach."""
     asked = PlanOptions(
-        horizon, shufflers, epsilon, delta, tree, honest, reports, composition, error
+        horizon,
+        shufflers,
+        epsilon,
+        delta,
+        tree,
+        honest,
+        reports,
+        composition,
+        error,
+        values,
+        clip,
+        max_messages,
     )
+    if save is not None and not save.parent.is_dir():
+        raise InvalidValue(f"--save {save}: there is no directory {save.parent}")
     if published:
-        if error is not None:
-            raise InvalidValue("--published has no choice to make: --error does not go with it")
+        if error is not None or max_messages is not None:
+            raise InvalidValue(
+                "--published has no choice to make: --error and --max-messages do not go with it"
+            )
         levels = None if tree == "binary" else asked.most_shufflers
-        chosen = Plan.published(asked.users, levels, asked.privacy)
+        chosen = Plan.published(asked.users, levels, asked.privacy, values=asked.values)
     else:
         with working("searching for the best plan"):
             chosen = asked.plan()
+    beside = {} if published else _beside(asked, chosen)
     if save is not None:
-        if not save.parent.is_dir():
-            raise InvalidValue(f"--save {save}: there is no directory {save.parent}")
         chosen.save(save)
     if as_json:
-        print_json(chosen.summary())
+        others = {
+            name: {"rms_error": other.rms_error, "messages_per_user": other.messages_per_user}
+            for name, other in beside.items()
+        }
+        print_json({**chosen.summary(), **others})
     else:
-        show(chosen)
+        show(chosen, beside)
         if save is not None:
             console.print(f"saved to {save}")
 
 
-def show(plan: Plan) -> None:
+def _beside(asked: PlanOptions, chosen: Plan) -> dict[str, Plan]:
+    """The plans that tell what the chosen one gains, and what a limit on messages costs."""
+    beside = {
+        "published": Plan.published(
+            chosen.horizon, chosen.shufflers, chosen.privacy, values=chosen.values
+        )
+    }
+    if asked.max_messages is not None:
+        with working("searching for the plan without the limit"):
+            free = replace(asked, max_messages=None, error=None, epsilon=chosen.privacy.epsilon)
+            beside["unlimited"] = free.plan()
+    return beside
+
+
+def show(plan: Plan, beside: dict[str, Plan]) -> None:
     """The plan as tables."""
     kind = plan.tree.description()["kind"]
+    users = "users" if plan.values.spec == "bit" else f"users ({plan.values})"
     console.print(
-        f"[bold]{plan.horizon:,} users[/], {plan.tree.levels} of {plan.shufflers} shufflers "
+        f"[bold]{plan.horizon:,} {users}[/], {plan.tree.levels} of {plan.shufflers} shufflers "
         f"({kind} tree), [bold]epsilon {plan.privacy.epsilon:.4g}[/], delta {plan.privacy.delta:g}"
     )
-    levels = new_table("level", "users a batch", "coins a user", "coin probability", "variance")
-    for row in level_ranges(plan):
-        levels.add_row(*row)
-    console.print(levels)
+    console.print(levels_table(plan))
     facts = Table(show_header=False, box=None)
-    facts.add_row("rms error, worst input", f"[bold]{number(plan.rms_error)}[/]")
+    facts.add_row(*_error_row(plan))
     facts.add_row("largest standard deviation", number(plan.worst_std))
     facts.add_row(
         f"all errors below, with probability {1 - DEFAULT_FAILURE_PROBABILITY:.0%}",
         number(plan.error_bound()),
     )
-    facts.add_row("messages a user", str(plan.messages_per_user))
+    facts.add_row("messages a user", f"{plan.messages_per_user:,}")
     facts.add_row("delta spent, certified", f"{plan.delta_spent:.4g} of {plan.privacy.delta:g}")
     if plan.honest < 1 or plan.reports > 1:
         facts.add_row("counted on", f"{plan.honest:.0%} honest users, {plan.reports} reports each")
+    labels = {"published": "as published", "unlimited": "without the limit"}
+    for name, other in beside.items():
+        facts.add_row(labels[name], _against(other, plan))
     facts.add_row("digest", plan.digest[:16])
     console.print(facts)
+
+
+def _error_row(plan: Plan) -> tuple[str, Any]:
+    what = "rms error" if plan.values.is_scalar else "rms error of a coordinate"
+    return f"{what}, worst input", f"[bold]{number(plan.rms_error)}[/]"
+
+
+def _against(other: Plan, plan: Plan) -> str:
+    ratio = other.rms_error / plan.rms_error
+    return (
+        f"rms error {number(other.rms_error)} ({number(ratio)} x), "
+        f"{other.messages_per_user:,} messages"
+    )

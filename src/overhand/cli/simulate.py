@@ -15,8 +15,9 @@ from overhand.cli.output import console, new_table, number, print_json, progress
 from overhand.errors import InvalidValue
 from overhand.plan import Plan
 from overhand.plots import Line, check_figure_path, error_over_time
-from overhand.simulation import Simulation, plan_stream, read_bits
+from overhand.simulation import Simulation, plan_stream, read_rows
 from overhand.simulation import simulate as run_simulation
+from overhand.values import values_of
 
 
 def simulate(
@@ -25,6 +26,8 @@ def simulate(
     shufflers: options.Shufflers = None,
     epsilon: options.Epsilon = None,
     delta: options.Delta = DEFAULT_DELTA,
+    values: options.ValuesOption = "bit",
+    clip: options.Clip = False,
     tree: options.TreeOption = "best",
     honest: options.Honest = 1.0,
     reports: options.Reports = 1,
@@ -48,8 +51,19 @@ def simulate(
         plan = Plan.load(plan_file)
     else:
         if horizon is None and input_form.endswith(".csv"):
-            horizon = len(read_bits(Path(input_form)))
-        asked = PlanOptions(horizon, shufflers, epsilon, delta, tree, honest, reports, composition)
+            horizon = len(read_rows(Path(input_form), values_of(values, clip=clip)))
+        asked = PlanOptions(
+            horizon,
+            shufflers,
+            epsilon,
+            delta,
+            tree,
+            honest,
+            reports,
+            composition,
+            spec=values,
+            clip=clip,
+        )
         with working("searching for the best plan"):
             plan = asked.plan()
     stream = plan_stream(input_form, plan)

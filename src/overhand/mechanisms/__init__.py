@@ -4,7 +4,9 @@ A mechanism takes its noise as a parameter and never knows an accountant; the ca
 `overhand.plan` chooses the parameter and `overhand.accounting` judges it.
 """
 
-from overhand.mechanisms.binary import PUBLISHED_CONSTANT, BinarySum
+from overhand.mechanisms.coins import CoinSum, fewest_coins
+from overhand.mechanisms.mechanism import Mechanism
 from overhand.mechanisms.noise import CoinNoise, Window
+from overhand.mechanisms.published import published
 
-__all__ = ["PUBLISHED_CONSTANT", "BinarySum", "CoinNoise", "Window"]
+__all__ = ["CoinNoise", "CoinSum", "Mechanism", "Window", "fewest_coins", "published"]

@@ -57,6 +57,13 @@ class CoinNoise:
             trials[p.reduced()] = trials.get(p.reduced(), 0) + count
         return all(trials.get(p.complement, 0) == count for p, count in trials.items())
 
+    def at_most(self, variance: float) -> CoinNoise:
+        """So many of these coins that their variance is at most this; all, if it is."""
+        if self.variance <= variance:
+            return self
+        part = variance / self.variance
+        return CoinNoise(tuple((math.floor(trials * part), p) for trials, p in self.terms))
+
     @cached_property
     def window(self) -> Window:
         """The probabilities of all outcomes that matter."""

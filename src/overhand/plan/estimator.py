@@ -11,6 +11,8 @@ from scipy.optimize import minimize_scalar
 
 from overhand.trees import Tree, Weights
 
+DEFAULT_FAILURE_PROBABILITY = 0.05
+
 
 @dataclass(frozen=True)
 class Combination:
@@ -60,8 +62,8 @@ def mean_square_error(
 ) -> float:
     """Mean over t of the expected squared error on the worst values of the pending users.
 
-    `pending_weight` is how much of one pending user can be missed: 1/2 after imputing the
-    midpoint, 1 if the last estimate is held.
+    `pending_weight` is by how much one pending user can be missed: half of its interval after
+    imputing the midpoint.
     """
     nodes = combination(tree, variances, combine=combine).variances
     return tree.mean_weight(nodes) + pending_weight**2 * tree.mean_pending_square()
@@ -78,7 +80,8 @@ def error_bound(
 
     Chernoff's bound with ln E exp(s noise) <= variance (cosh s - 1), which holds for opposed coins
     (ln(1 + x) <= x), for fair ones, and for sums of them with weights of at most 1, as
-    cosh(w s) - 1 <= w^2 (cosh s - 1). For `skewed` coins of one small probability it is
+    cosh(w s) - 1 <= w^2 (cosh s - 1); and for rounding, whose variance counts as 1/4 a user
+    (Hoeffding's s^2 / 8 is less). For `skewed` coins of one small probability it is
     mean (e^s - 1 - s), which is larger; their mean then takes the place of the variance.
     """
     events = math.log(2 * max(1, estimates) / failure_probability)

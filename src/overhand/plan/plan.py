@@ -15,19 +15,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from overhand import errors
-from overhand.accounting import certified_delta
-from overhand.mechanisms import PUBLISHED_CONSTANT, BinarySum
+from overhand.accounting import spent_delta
+from overhand.mechanisms import CoinSum, published
 from overhand.model import Node, Privacy
-from overhand.plan.accuracy import least_epsilon
-from overhand.plan.estimator import Combination, combination, error_bound, mean_square_error
-from overhand.plan.files import mechanism_entry, mechanism_of, tree_of
-from overhand.plan.levels import Composition, Mechanisms, Terms, calibrated, levels_of
-from overhand.plan.search import TreeKind, best_tree
+from overhand.plan import files
+from overhand.plan.choice import Choice, most_messages
+from overhand.plan.estimator import (
+    DEFAULT_FAILURE_PROBABILITY,
+    Combination,
+    combination,
+    error_bound,
+    mean_square_error,
+)
+from overhand.plan.levels import Composition, Mechanisms, Terms, levels_of
+from overhand.plan.search import TreeKind
 from overhand.trees import RegularTree, Tree, Weights, binary_degrees, published_degrees
+from overhand.values import BITS, Values
 
-FORMAT = 1
-DEFAULT_FAILURE_PROBABILITY = 0.05
-_SEARCH_MARGIN = 5e-4
+_CLOSER = 6
 
 
 @dataclass(frozen=True)
@@ -35,7 +40,7 @@ class Plan:
     """What users, shufflers and server agree on: everything here is public.
 
     The guarantee is not a field that someone wrote down: `delta_spent` is computed from the
-    mechanisms by the accountant whenever it is asked for.
+    mechanisms by the accountant whenever it is asked for. All errors are those of one coordinate.
 
     >>> plan = Plan.best(horizon=1000, shufflers=2, privacy=Privacy(1.0, 1e-6))
     >>> plan.delta_spent <= 1e-6, plan == Plan.from_json(plan.to_json())
@@ -58,37 +63,50 @@ class Plan:
         shufflers: int,
         privacy: Privacy | None = None,
         *,
+        values: Values = BITS,
         tree: TreeKind = "best",
         honest: float = 1.0,
         reports: int = 1,
         composition: Composition = "exact",
+        max_messages: int | None = None,
         error: float | None = None,
         delta: float | None = None,
     ) -> Plan:
         """The plan of least error for a guarantee; or, for `error` and `delta`, of least epsilon.
 
         The error that is minimised is `rms_error`, exactly as the plan will have it. `honest` is
-        the fraction of the users of any batch whose coins may be counted on, and `reports` how
-        many of the users may be one and the same person.
+        the fraction of the users of any batch whose coins may be counted on, `reports` how many
+        of the users may be one and the same person, and `max_messages` the most that a user may
+        send.
+
+        >>> from overhand.values import Histogram
+        >>> Plan.best(1000, 2, Privacy(1.0, 1e-6), values=Histogram(5)).values
+        Histogram(buckets=5)
         """
         horizon = errors.whole("horizon", horizon, least=2)
         shufflers = errors.whole("shufflers", shufflers, least=1)
-        if error is not None and privacy is None and delta is not None:
-            privacy = Privacy(
-                least_epsilon(
-                    lambda epsilon: _quick_error(
-                        tree, horizon, shufflers, Terms(Privacy(epsilon, delta), honest, reports)
-                    ),
-                    error=errors.number("error", error, above=0),
-                ),
-                delta,
-            )
-        elif privacy is None or error is not None or delta is not None:
+        if max_messages is not None:
+            max_messages = errors.whole("max_messages", max_messages, least=1)
+        choice = Choice(tree, horizon, shufflers, max_messages)
+
+        def made(privacy: Privacy) -> Plan:
+            terms = Terms(privacy, honest, reports, composition, values)
+            tree, mechanisms = choice.made(terms)
+            return cls(tree, mechanisms, privacy, shufflers, honest, reports)
+
+        if privacy is not None and error is None and delta is None:
+            return made(privacy)
+        if privacy is not None or error is None or delta is None:
             raise errors.InvalidValue("give privacy=Privacy(epsilon, delta), or error= and delta=")
-        terms = Terms(privacy, honest, reports, composition)
-        found = best_tree(tree, horizon, shufflers, Terms(privacy, honest, reports))
-        mechanisms = calibrated(found.tree, found.shape, terms)
-        return cls(found.tree, mechanisms, privacy, shufflers, honest, reports)
+        error = aim = errors.number("error", error, above=0)
+        terms = Terms(Privacy(1.0, delta), honest, reports, composition, values)
+        for _ in range(_CLOSER):
+            plan = made(Privacy(choice.least_epsilon(terms, aim), delta))
+            if plan.rms_error <= error:
+                return plan
+            # The search's idea of rounded values is not exact: aim as much lower.
+            aim *= 0.999 * error / plan.rms_error
+        raise errors.Infeasible(f"{error=:g} was missed: {plan.rms_error:g} came closest")
 
     @classmethod
     def published(
@@ -97,13 +115,14 @@ class Plan:
         shufflers: int | None,
         privacy: Privacy,
         *,
-        constant: float = PUBLISHED_CONSTANT,
+        values: Values = BITS,
+        constant: float | None = None,
     ) -> Plan:
         """The paper to the letter (Algorithms 2 and 3).
 
-        The degrees of Section 3.2 (or, without `shufflers`, the binary tree), the 2021
-        mechanism with its constant, simple composition, batch sums used as they come, and the
-        last estimate held while users are pending.
+        The degrees of Section 3.2 (or, without `shufflers`, the binary tree), the published
+        mechanism for the values with its constant, simple composition, batch sums used as they
+        come, and the last estimate held while users are pending.
         """
         horizon = errors.whole("horizon", horizon, least=2)
         if shufflers is None:
@@ -113,10 +132,15 @@ class Plan:
         tree = RegularTree(horizon, degrees)
         share = privacy.share(tree.levels)
         mechanisms = tuple(
-            (BinarySum.published(tree.sizes(level)[0], share, constant=constant),)
+            (published(values, tree.sizes(level)[0], share, constant=constant),)
             for level in range(1, tree.levels + 1)
         )
         return cls(tree, mechanisms, privacy, shufflers or tree.levels, combine=False, hold=True)
+
+    @property
+    def values(self) -> Values:
+        """What users hold."""
+        return self.mechanisms[0][0].values
 
     @property
     def horizon(self) -> int:
@@ -126,9 +150,9 @@ class Plan:
     def delta_spent(self) -> float:
         """The certificate: what all batches of one user cost at this epsilon, pessimistically."""
         terms = Terms(self.privacy, self.honest, self.reports)
-        return certified_delta(levels_of(self.mechanisms, terms), self.privacy.epsilon)
+        return spent_delta(levels_of(self.mechanisms, terms), self.privacy)
 
-    def mechanism(self, node: Node) -> BinarySum:
+    def mechanism(self, node: Node) -> CoinSum:
         """The mechanism that a batch runs."""
         for mechanism in self.mechanisms[node.level - 1]:
             if mechanism.size == node.size:
@@ -138,11 +162,11 @@ class Plan:
     @property
     def messages_per_user(self) -> int:
         """The most messages that any user sends, all levels together."""
-        return sum(max(m.messages_per_user for m in of_level) for of_level in self.mechanisms)
+        return most_messages(self.mechanisms)
 
     @cached_property
     def _variances(self) -> Weights:
-        """Variance of one batch sum, by level and size."""
+        """Variance of a coordinate of one batch sum, by level and size."""
         return [[m.variance for m in of_level] for of_level in self.mechanisms]
 
     @property
@@ -169,23 +193,32 @@ class Plan:
             )
         }
 
-    @property
-    def imputed_weight(self) -> float:
-        """How much of one pending user's value an estimate adds."""
-        return 0.0 if self.hold else 0.5
+    @cached_property
+    def imputed(self) -> Any:
+        """What an estimate adds for one pending user: the middle of its interval, or nothing."""
+        lows, highs = self.values.lows, self.values.highs
+        middle = np.clip(0.0, lows, highs) if self.hold else (lows + highs) / 2
+        return float(middle[0]) if self.values.is_scalar else middle
 
-    @property
+    @cached_property
+    def pending_slack(self) -> Any:
+        """How far one pending user can be from what is added for it, by coordinate."""
+        lows, highs = self.values.lows, self.values.highs
+        slack = np.maximum(highs - self.imputed, self.imputed - lows)
+        return float(slack[0]) if self.values.is_scalar else slack
+
+    @cached_property
     def pending_weight(self) -> float:
-        """How much of one pending user's value an estimate can miss."""
-        return 1.0 if self.hold else 0.5
+        """The same for the coordinate where it is most."""
+        return float(np.max(self.pending_slack))
 
     def noise_variance(self, t: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Variance of the estimates at these times: the sum over V*_t."""
+        """Variance of a coordinate of the estimates at these times: the sum over V*_t."""
         blocks = np.asarray(t, np.int64) // self.tree.lowest
         return self.tree.cover_weight(blocks, self.combination.variances)
 
     def squared_error(self, t: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Expected squared error at these times, the pending users all 0 or all 1."""
+        """Expected squared error at these times, the pending users all at one end."""
         pending = np.asarray(t, np.int64) % self.tree.lowest
         return self.noise_variance(t) + (self.pending_weight * pending) ** 2
 
@@ -211,18 +244,16 @@ class Plan:
         failure_probability = errors.number(
             "failure_probability", failure_probability, above=0, below=1
         )
-        laws = [[m.noise() for m in of_level] for of_level in self.mechanisms]
-        skewed = not all(law.is_symmetric for of_level in laws for law in of_level)
+        # In the largest unit of any level, the bound's logarithm grows no faster than stated.
+        unit = max(m.unit for of_level in self.mechanisms for m in of_level)
+        skewed = any(not m.noise().is_symmetric for of_level in self.mechanisms for m in of_level)
         weights: Weights = self.combination.variances
         if skewed:  # the published mechanism, whose batch sums are used as they come
-            weights = [
-                [law.variance if law.is_symmetric else law.mean for law in of_level]
-                for of_level in laws
-            ]
-        noise = error_bound(
-            self.tree.heaviest_cover(weights),
+            weights = [[_growth(m) for m in of_level] for of_level in self.mechanisms]
+        noise = unit * error_bound(
+            self.tree.heaviest_cover(weights) / unit**2,
             skewed=skewed,
-            estimates=self.tree.blocks,
+            estimates=self.tree.blocks * self.values.dimension,
             failure_probability=failure_probability,
         )
         return noise + self.pending_weight * self.tree.most_pending
@@ -230,52 +261,16 @@ class Plan:
     @cached_property
     def digest(self) -> str:
         """SHA-256 of the parameters: two plans are the same if their digests are."""
-        canonical = json.dumps(self._parameters(), sort_keys=True, separators=(",", ":"))
+        canonical = json.dumps(files.parameters(self), sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).hexdigest()
 
     def summary(self) -> dict[str, Any]:
         """What `overhand plan --json` prints."""
-        return {
-            "horizon": self.horizon,
-            "shufflers": self.shufflers,
-            "epsilon": self.privacy.epsilon,
-            "delta": self.privacy.delta,
-            "tree": self.tree.description()["kind"],
-            "structure": self.tree.description(),
-            "levels": [
-                self._level_summary(level, mechanism)
-                for level, of_level in enumerate(self.mechanisms, start=1)
-                for mechanism in of_level
-            ],
-            "messages_per_user": self.messages_per_user,
-            "rms_error": self.rms_error,
-            "worst_std": self.worst_std,
-            "error_bound": self.error_bound(),
-            "failure_probability": DEFAULT_FAILURE_PROBABILITY,
-            "delta_spent": self.delta_spent,
-            "honest": self.honest,
-            "reports": self.reports,
-            "digest": self.digest,
-        }
-
-    def _level_summary(self, level: int, mechanism: BinarySum) -> dict[str, Any]:
-        below = self.tree.degrees[level - 1] if isinstance(self.tree, RegularTree) else None
-        return {
-            "level": level,
-            "batch_size": mechanism.size,
-            "degree": below,
-            "noise_trials": mechanism.noise_trials,
-            "noise_probability": float(mechanism.noise_probability),
-            "opposed": mechanism.opposed,
-            "noise": [
-                {"trials": trials, "probability": float(p)} for trials, p in mechanism.noise().terms
-            ],
-            "variance": mechanism.variance,
-        }
+        return files.summary(self)
 
     def to_json(self) -> str:
         """The plan as a file: parameters, digest and, for readers, the summary."""
-        saved = {**self._parameters(), "digest": self.digest, "summary": self.summary()}
+        saved = {**files.parameters(self), "digest": self.digest, "summary": self.summary()}
         return json.dumps(saved, indent=2) + "\n"
 
     @classmethod
@@ -283,7 +278,7 @@ class Plan:
         """The plan of a file, or `DamagedPlan` if anything in it was changed."""
         try:
             saved = json.loads(text)
-            plan = cls._from_parameters(saved)
+            plan = cls(**files.fields_of(saved))
             written, claimed = saved["digest"], saved["summary"]
         except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
             raise errors.DamagedPlan(f"this is not a plan: {error}") from error
@@ -311,38 +306,6 @@ class Plan:
             raise errors.DamagedPlan(f"cannot read the plan {path}: {error}") from error
         return cls.from_json(text)
 
-    def _parameters(self) -> dict[str, Any]:
-        return {
-            "format": FORMAT,
-            "horizon": self.horizon,
-            "tree": self.tree.description(),
-            "mechanisms": [[mechanism_entry(m) for m in of_level] for of_level in self.mechanisms],
-            "epsilon": self.privacy.epsilon,
-            "delta": self.privacy.delta,
-            "shufflers": self.shufflers,
-            "honest": self.honest,
-            "reports": self.reports,
-            "combine": self.combine,
-            "hold": self.hold,
-        }
-
-    @classmethod
-    def _from_parameters(cls, saved: dict[str, Any]) -> Plan:
-        if saved["format"] != FORMAT:
-            raise errors.InvalidValue(f"format {saved['format']} is not {FORMAT}")
-        return cls(
-            tree=tree_of(saved["horizon"], dict(saved["tree"])),
-            mechanisms=tuple(
-                tuple(mechanism_of(m) for m in of_level) for of_level in saved["mechanisms"]
-            ),
-            privacy=Privacy(saved["epsilon"], saved["delta"]),
-            shufflers=saved["shufflers"],
-            honest=saved["honest"],
-            reports=saved["reports"],
-            combine=saved["combine"],
-            hold=saved["hold"],
-        )
-
     def __str__(self) -> str:
         rows = [
             f"level {level}: batches of {_span(m.size for m in of_level)} users, "
@@ -352,7 +315,8 @@ class Plan:
             )
         ]
         head = (
-            f"{self.horizon:,} users, {self.tree.levels} of {self.shufflers} shufflers, "
+            f"{self.horizon:,} users ({self.values}), "
+            f"{self.tree.levels} of {self.shufflers} shufflers, "
             f"{self.privacy} (spends delta={self.delta_spent:.3g})"
         )
         foot = (
@@ -368,6 +332,9 @@ def _span(values: Iterable[int]) -> str:
     return f"{numbers[0]:,}" if len(numbers) == 1 else f"{numbers[0]:,} to {numbers[-1]:,}"
 
 
-def _quick_error(tree: TreeKind, horizon: int, shufflers: int, terms: Terms) -> float:
-    """The error before calibration, which may end a hair above it."""
-    return (1 + _SEARCH_MARGIN) * math.sqrt(best_tree(tree, horizon, shufflers, terms).mean_square)
+def _growth(mechanism: CoinSum) -> float:
+    """What takes the place of the variance in a bound on skewed noise: the mean of the coins."""
+    noise = mechanism.noise()
+    if noise.is_symmetric:
+        return mechanism.variance
+    return noise.mean * mechanism.unit**2 + mechanism.rounding_variance

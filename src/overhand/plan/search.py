@@ -34,20 +34,46 @@ _WIDEST_LOG = 3.0
 
 @dataclass(frozen=True)
 class Candidate:
-    """A tree, the proportions of its levels' variances, and its mean squared error."""
+    """A tree, the proportions of its levels' variances, and its mean squared error.
+
+    The error is in units of the squared width of a coordinate.
+    """
 
     tree: Tree
     shape: tuple[float, ...]
     mean_square: float
+    is_allowed: bool
 
 
-def best_tree(kind: TreeKind, horizon: int, shufflers: int, terms: Terms) -> Candidate:
-    """The candidate of least exact error among the trees of a kind."""
+@dataclass(frozen=True)
+class Limit:
+    """The most messages a user may send, if noise may end `margin` times as large as it looks."""
+
+    messages: float = math.inf
+    margin: float = 1.0
+
+    def allows(self, tree: Tree, variances: Sequence[float], terms: Terms) -> bool:
+        """Whether a user in the smallest batch of every level keeps to the limit."""
+        if self.messages == math.inf:
+            return True
+        sizes = [tree.sizes(level) for level in range(1, tree.levels + 1)]
+        smallest, largest = [s[0] for s in sizes], [s[-1] for s in sizes]
+        margined = np.multiply(variances, self.margin)
+        return bool(terms.messages(smallest, largest, margined).sum() <= self.messages)
+
+
+NO_LIMIT = Limit()
+
+
+def best_tree(
+    kind: TreeKind, horizon: int, shufflers: int, terms: Terms, limit: Limit = NO_LIMIT
+) -> Candidate:
+    """The candidate of least exact error among the trees of a kind that keep to the messages."""
     if kind not in TREE_KINDS:
         raise errors.InvalidValue(f"tree={kind!r} must be one of {', '.join(TREE_KINDS)}")
     if kind == "paper":
         degrees = published_degrees(horizon, shufflers)
-        return _polished(_evaluated(RegularTree(horizon, degrees), terms), terms)
+        return _least([[RegularTree(horizon, degrees)]], terms, limit)
     if kind == "binary":
         degrees = binary_degrees(horizon)
         if len(degrees) > shufflers:
@@ -55,40 +81,52 @@ def best_tree(kind: TreeKind, horizon: int, shufflers: int, terms: Terms) -> Can
                 f"the binary tree over {horizon} users needs {len(degrees)} shufflers, "
                 f"not {shufflers}"
             )
-        return _polished(_evaluated(RegularTree(horizon, degrees), terms), terms)
+        return _least([[RegularTree(horizon, degrees)]], terms, limit)
     families: list[list[Tree]] = []
     for levels in range(1, shufflers + 1):
         if kind in ("regular", "best"):
-            families.append(_regular_shortlist(horizon, levels, terms))
+            families.append(_regular_shortlist(horizon, levels, terms, limit))
         if kind in ("path", "best"):
-            families.append(_path_shortlist(horizon, levels, terms))
-    return _polished(_least(families, terms), terms)
+            families.append(_path_shortlist(horizon, levels, terms, limit))
+    return _least(families, terms, limit)
 
 
-def _least(families: Sequence[Sequence[Tree]], terms: Terms) -> Candidate:
+def _least(families: Sequence[Sequence[Tree]], terms: Terms, limit: Limit) -> Candidate:
     """Evaluate the head of every family exactly, then all of those that come close."""
-    families = [family for family in families if family]
-    if not families:
-        raise errors.Infeasible(
-            f"no batch of any tree has an honest user if honest={terms.honest:g}"
-        )
-    heads = [_evaluated(family[0], terms) for family in families]
-    least = min(head.mean_square for head in heads)
+    heads = [(family, _evaluated(family[0], terms, limit)) for family in families if family]
+    allowed = [head for _, head in heads if head.is_allowed]
+    least = min((head.mean_square for head in allowed), default=math.inf)
     others = [
-        _evaluated(tree, terms)
-        for family, head in zip(families, heads, strict=True)
+        _evaluated(tree, terms, limit)
+        for family, head in heads
         if head.mean_square <= _CLOSE * least
         for tree in family[1:]
     ]
-    return min([*heads, *others], key=lambda candidate: candidate.mean_square)
+    allowed += [candidate for candidate in others if candidate.is_allowed]
+    if not allowed:
+        raise errors.Infeasible(_why_nothing(terms, limit))
+    best = min(allowed, key=lambda candidate: candidate.mean_square)
+    refined = _evaluated(best.tree, terms, limit, tuple(best_shape(best.tree)))
+    better = refined.is_allowed and refined.mean_square < best.mean_square
+    return refined if better else best
 
 
-def _evaluated(tree: Tree, terms: Terms, shape: Sequence[float] | None = None) -> Candidate:
+def _why_nothing(terms: Terms, limit: Limit) -> str:
+    if limit.messages < math.inf:
+        return f"no tree keeps to {limit.messages:g} messages a user"
+    return f"no batch of any tree has an honest user if honest={terms.honest:g}"
+
+
+def _evaluated(
+    tree: Tree, terms: Terms, limit: Limit, shape: Sequence[float] | None = None
+) -> Candidate:
     shape = tuple(_closed_form_shape(tree) if shape is None else shape)
     scale = quick_scale(tree, shape, terms)
-    variances = level_weights(tree, [scale * g for g in shape])
-    error = mean_square_error(tree, variances, combine=True, pending_weight=_MIDPOINT)
-    return Candidate(tree, shape, error)
+    variances = [scale * g for g in shape]
+    error = mean_square_error(
+        tree, level_weights(tree, variances), combine=True, pending_weight=_MIDPOINT
+    )
+    return Candidate(tree, shape, error, limit.allows(tree, variances, terms))
 
 
 def _closed_form_shape(tree: Tree) -> NDArray[np.float64]:
@@ -120,13 +158,7 @@ def _bounded_shape(logs: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.asarray(np.exp(np.clip(np.append(logs, 0.0), -_WIDEST_LOG, _WIDEST_LOG)))
 
 
-def _polished(candidate: Candidate, terms: Terms) -> Candidate:
-    """The same tree with the better of the two splits."""
-    refined = _evaluated(candidate.tree, terms, tuple(best_shape(candidate.tree)))
-    return min(candidate, refined, key=lambda c: c.mean_square)
-
-
-def _regular_shortlist(horizon: int, levels: int, terms: Terms) -> list[Tree]:
+def _regular_shortlist(horizon: int, levels: int, terms: Terms, limit: Limit) -> list[Tree]:
     """The most promising degrees by the Gaussian limit: near-equal ones above the lowest.
 
     sqrt(degree - 1) is convex in the logarithm of the degree from 2 on, so equal degrees are
@@ -151,24 +183,33 @@ def _regular_shortlist(horizon: int, levels: int, terms: Terms) -> list[Tree]:
     degrees, sizes = degrees[fits], sizes[fits]
     if len(degrees) == 0:
         return []
-    order = np.argsort(_gaussian_errors(horizon, degrees, sizes, terms))[:_SHORTLIST]
-    return [RegularTree(horizon, tuple(int(d) for d in degrees[i])) for i in order]
+    scores, messages = _gaussian_limit(horizon, degrees, sizes, terms)
+    scores[messages > limit.messages] = math.inf
+    order = np.argsort(scores)[:_SHORTLIST]
+    return [
+        RegularTree(horizon, tuple(int(d) for d in degrees[i]))
+        for i in order
+        if scores[i] < math.inf
+    ]
 
 
-def _gaussian_errors(
+def _gaussian_limit(
     horizon: int, degrees: NDArray[np.int64], sizes: NDArray[np.float64], terms: Terms
-) -> NDArray[np.float64]:
-    """Mean squared errors in the Gaussian limit, nodes not combined."""
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Mean squared errors in the Gaussian limit, nodes not combined, and messages of a user."""
     full = np.floor((horizon + 1) / sizes)
     rest = horizon + 1 - full * sizes
     mean_full = (sizes * full * (full - 1) / 2 + full * rest) / horizon
     cover = mean_full.copy()
     cover[:, :-1] -= degrees[:, 1:] * mean_full[:, 1:]
-    noise = terms.gaussian_variance * np.sqrt(np.maximum(cover, 0.0)).sum(axis=1) ** 2
-    return np.asarray(noise + _MIDPOINT**2 * degrees[:, 0].astype(np.float64) ** 2 / 3)
+    roots = np.sqrt(np.maximum(cover, 1e-6))
+    variances = terms.gaussian_variance * roots.sum(axis=1, keepdims=True) / roots
+    noise = (cover * variances).sum(axis=1)
+    messages = terms.messages(sizes, sizes, variances).sum(axis=1)
+    return noise + _MIDPOINT**2 * degrees[:, 0].astype(np.float64) ** 2 / 3, messages
 
 
-def _path_shortlist(horizon: int, levels: int, terms: Terms) -> list[Tree]:
+def _path_shortlist(horizon: int, levels: int, terms: Terms, limit: Limit) -> list[Tree]:
     """The most promising (terms, block) pairs, by levels x terms / (levels + 1) nodes a cover."""
     scored: list[tuple[float, int, int]] = []
     smallest = math.ceil(1 / terms.honest)
@@ -178,9 +219,16 @@ def _path_shortlist(horizon: int, levels: int, terms: Terms) -> list[Tree]:
         tight = max(smallest, -(-horizon // math.comb(levels + count, levels)))
         noise = terms.gaussian_variance * levels * count * levels / (levels + 1)
         scored.append((noise + _MIDPOINT**2 * tight**2 / 3, count, tight))
-    best = sorted(set(scored))[:_SHORTLIST]
-    trees = [PathTree(horizon, levels, count, block) for _, count, block in best]
-    return [tree for tree in trees if all(tree.sizes(level) for level in range(1, levels + 1))]
+    trees: list[Tree] = []
+    variances = [levels * terms.gaussian_variance] * levels
+    for _, count, block in sorted(set(scored)):
+        tree = PathTree(horizon, levels, count, block)
+        is_whole = all(tree.sizes(level) for level in range(1, levels + 1))
+        if is_whole and limit.allows(tree, variances, terms):
+            trees.append(tree)
+        if len(trees) == _SHORTLIST:
+            break
+    return trees
 
 
 def _lowest_sizes(horizon: int, terms: Terms) -> NDArray[np.int64]:

@@ -13,10 +13,10 @@ from overhand.randomness import Random
 class Shuffler:
     """Collects one batch and returns it in uniformly random order, once (Section 3).
 
-    >>> from overhand.mechanisms import BinarySum
+    >>> from overhand.mechanisms import CoinSum
     >>> from overhand.randomness import HALF, seeded_random
     >>> random, shuffler = seeded_random(1), Shuffler()
-    >>> mechanism = BinarySum(size=2, noise_bits=2, noise_probability=HALF)
+    >>> mechanism = CoinSum(size=2, noise_bits=2, noise_probability=HALF)
     >>> shuffler.activate(mechanism)
     >>> for user in (1, 2):
     ...     shuffler.send(user, mechanism.encode(1, random))

@@ -12,7 +12,8 @@ from overhand.simulation.run import (
     estimate_all,
     simulate,
 )
-from overhand.simulation.streams import Stream, plan_stream, read_bits, stream_for
+from overhand.simulation.streams import Stream, plan_stream, stream_for
+from overhand.simulation.tables import read_rows
 
 __all__ = [
     "ENGINES",
@@ -26,7 +27,7 @@ __all__ = [
     "Stream",
     "estimate_all",
     "plan_stream",
-    "read_bits",
+    "read_rows",
     "simulate",
     "stream_for",
 ]

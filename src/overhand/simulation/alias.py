@@ -15,7 +15,7 @@ class AliasTable:
     """Walker's alias method: one word, one comparison and one look-up for every draw.
 
     Probabilities are rounded to 2^-55 or so, far below what any simulation resolves. What is
-    deployed draws its coins one by one instead (`BinarySum.draw_noise`).
+    deployed draws its coins one by one instead (`CoinSum.draw_noise`).
     """
 
     def __init__(self, law: CoinNoise) -> None:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from overhand.mechanisms import BinarySum
+from overhand.mechanisms import CoinSum
 from overhand.plan import Plan
 from overhand.randomness import Random
 from overhand.simulation.alias import AliasTable
-from overhand.summation.blocks import prefix_sums
+from overhand.simulation.rounding import RoundingErrors
 from overhand.trees import Closing, Walk
 
 Floats = NDArray[np.float64]
@@ -24,40 +25,47 @@ _LARGE = 1 << 21  # elements for which a second thread pays
 class CountsRun:
     """One run over a stream, fed in whole blocks (but for the last users).
 
-    An estimate is the true sum of the completed blocks, plus the noise of the cover, plus half
-    of the pending users. Only the noise needs the tree, and only once a block.
+    An estimate is the true sum of the completed blocks, plus the noise of the cover (and what
+    rounding adds to its nodes), plus the middle of what the pending users may hold. Only the
+    noise needs the tree, and only once a block.
     """
 
     def __init__(self, plan: Plan, random: Random) -> None:
         self.granularity = plan.tree.lowest
-        self._plan = plan
+        self._values = plan.values
         self._noise = CoverNoise(plan, random)
         self._blocks = 0
-        self._sum = 0
-        self._ramp: Floats = plan.imputed_weight * np.arange(plan.tree.lowest, dtype=np.float64)
+        self._sum: Any = np.zeros(plan.values.shape, np.int64 if plan.values.is_whole else float)
+        self._ramp: Floats = np.multiply.outer(
+            np.arange(plan.tree.lowest, dtype=np.float64), plan.imputed
+        )
 
-    def estimates(self, bits: NDArray[np.uint8]) -> Floats:
+    def estimates(self, rows: NDArray[Any]) -> Floats:
         """The estimates after each of the next users."""
-        full = len(bits) // self.granularity
+        full = len(rows) // self.granularity
         first, last = self._blocks, self._blocks + full
-        if len(bits) < _LARGE:
-            filled, sums = np.empty((full + 1, self.granularity)), self._sums(bits)
-            noise = self._noise.at(first, last)
+        blocks = rows[: full * self.granularity]
+        shape = (full + 1, self.granularity, *self._values.shape)
+        if len(rows) * self._values.dimension < _LARGE:
+            filled, sums = np.empty(shape), self._sums(blocks)
+            noise = self._noise.at(first, last, blocks)
         else:
             # Half of the time of filling a large new array goes into the first touch of its
             # memory: a second thread does that, and the sums, while the noise is drawn.
             with ThreadPoolExecutor(max_workers=1) as helper:
-                touched = helper.submit(np.full, (full + 1, self.granularity), 0.0)
-                summed = helper.submit(self._sums, bits)
-                noise = self._noise.at(first, last)
+                touched = helper.submit(np.full, shape, 0.0)
+                summed = helper.submit(self._sums, blocks)
+                noise = self._noise.at(first, last, blocks)
                 filled, sums = touched.result(), summed.result()
         np.add((sums + noise)[:, np.newaxis], self._ramp, out=filled)
-        self._blocks, self._sum = last, int(sums[-1])
-        return filled.reshape(-1)[1 : len(bits) + 1]
+        self._blocks, self._sum = last, sums[-1]
+        return filled.reshape(-1, *self._values.shape)[1 : len(rows) + 1]
 
-    def _sums(self, bits: NDArray[np.uint8]) -> NDArray[np.int64]:
+    def _sums(self, rows: NDArray[Any]) -> NDArray[Any]:
         """The true sums at the block boundaries, the first and the last included."""
-        return self._sum + prefix_sums(bits, np.arange(0, len(bits) + 1, self.granularity))
+        after = self._values.sums_after_blocks(rows, self.granularity)
+        before = np.zeros((1, *self._values.shape), after.dtype)
+        return np.asarray(self._sum + np.concatenate([before, after]))
 
 
 class CoverNoise:
@@ -69,16 +77,24 @@ class CoverNoise:
 
     def __init__(self, plan: Plan, random: Random) -> None:
         self._tree = plan.tree
+        self._shape = plan.values.shape
         self._levels = [
             _LevelNoise(plan, level, stream)
             for level, stream in enumerate(random.spawn(plan.tree.levels), start=1)
         ]
+        self._rounding = None if plan.values.is_whole else RoundingErrors(plan, random)
 
-    def at(self, first: int, last: int) -> Floats:
-        """The noise of the cover after `first`, `first` + 1, ..., `last` blocks."""
+    def at(self, first: int, last: int, rows: NDArray[Any]) -> Floats:
+        """The noise of the cover after `first`, `first` + 1, ..., `last` blocks of these rows."""
         walk = self._tree.walk(first, last)
+        if self._rounding is not None:
+            self._rounding.advance(
+                first, rows.reshape(last - first, self._tree.lowest, *self._shape)
+            )
         self._draw(last - first, walk)
-        result = np.empty(last - first + 1)
+        if self._rounding is not None:
+            self._rounding.forget(last)
+        result = np.empty((last - first + 1, *self._shape))
         if last > first:
             self._fill(first, last, walk, result[:-1])
         end = np.array([last], np.int64)
@@ -92,10 +108,10 @@ class CoverNoise:
     def _draw(self, blocks: int, walk: Walk) -> None:
         """Draw the noise of all nodes that close along the walk, children first."""
         lowest, *above = self._levels
-        lowest.draw_equal(blocks)
+        lowest.draw_equal(blocks, self._rounding)
         below = lowest
         for level, closing in zip(above, walk.closing, strict=True):
-            level.draw(closing, below, lowest)
+            level.draw(closing, below, lowest, self._rounding)
             below = level
 
     def _fill(self, first: int, last: int, walk: Walk, result: Floats) -> None:
@@ -105,7 +121,7 @@ class CoverNoise:
         for level, closed, covering in zip(above, walk.closed, walk.covering, strict=True):
             constant += level.between(closed - covering, closed)
         lengths = np.diff(np.append(np.maximum(walk.starts, first), last))
-        np.add(np.repeat(constant, lengths), lowest.stretch(first, last), out=result)
+        np.add(np.repeat(constant, lengths, axis=0), lowest.stretch(first, last), out=result)
 
 
 class _LevelNoise:
@@ -113,48 +129,61 @@ class _LevelNoise:
 
     def __init__(self, plan: Plan, level: int, random: Random) -> None:
         self._random = random
+        self._level = level
+        self._shape = plan.values.shape
         self._mechanisms = {m.size: m for m in plan.mechanisms[level - 1]}
         self._tables: dict[int, AliasTable] = {}
         self._own_weights = {
             m.size: plan.node_estimates[level, m.size][0] for m in plan.mechanisms[level - 1]
         }
         self._first = 0
-        self._running = np.zeros(1)  # before node `first`, before the next one, ...
+        self._running = np.zeros((1, *self._shape))  # before node `first`, before the next one, ...
 
-    def draw_equal(self, count: int) -> None:
+    def draw_equal(self, count: int, rounding: RoundingErrors | None) -> None:
         """Nodes of the level's only size."""
         (mechanism,) = self._mechanisms.values()
-        self._append(self._of_size(mechanism, count))
+        noise = self._of_size(mechanism, count)
+        self._append(noise if rounding is None else noise + rounding.of_blocks())
 
-    def draw(self, closing: Closing, below: _LevelNoise, lowest: _LevelNoise) -> None:
+    def draw(
+        self,
+        closing: Closing,
+        below: _LevelNoise,
+        lowest: _LevelNoise,
+        rounding: RoundingErrors | None,
+    ) -> None:
         """Nodes that close, each combined with its children if the plan says so."""
-        noise, own = np.empty(len(closing.sizes)), np.empty(len(closing.sizes))
+        noise, own = np.empty((len(closing.sizes), *self._shape)), np.empty(len(closing.sizes))
         for size in np.unique(closing.sizes):
             of_size = closing.sizes == size
             count = int(np.count_nonzero(of_size))
             noise[of_size] = self._of_size(self._mechanisms[int(size)], count)
             own[of_size] = self._own_weights[int(size)]
+        if rounding is not None:
+            noise += rounding.of_closing(self._level, closing.sizes, closing.stops)
         if (own < 1.0).any():
             children = below.between(closing.first_children, closing.after_children)
             if closing.last_blocks is not None:
                 children += lowest.between(closing.last_blocks, closing.last_blocks + 1)
+            own = own.reshape(-1, *[1] * len(self._shape))
             noise = own * noise + (1 - own) * children
         self._append(noise)
 
     def _append(self, noise: Floats) -> None:
         known = len(self._running)
-        grown = np.empty(known + len(noise))
+        grown = np.empty((known + len(noise), *self._shape))
         grown[:known] = self._running
-        np.cumsum(noise, out=grown[known:])
+        np.cumsum(noise, axis=0, out=grown[known:])
         grown[known:] += self._running[-1]
         self._running = grown
 
-    def _of_size(self, mechanism: BinarySum, count: int) -> Floats:
-        if count < _MANY:
+    def _of_size(self, mechanism: CoinSum, count: int) -> Floats:
+        if count * mechanism.values.dimension < _MANY:
             return mechanism.draw_noise(self._random, count)
         if mechanism.size not in self._tables:
             self._tables[mechanism.size] = AliasTable(mechanism.noise())
-        return self._tables[mechanism.size].draw(self._random, count)
+        draws = count * mechanism.values.dimension
+        return mechanism.scaled(self._tables[mechanism.size].draw(self._random, draws))
 
     def until(self, nodes: Counts) -> Floats:
         return self._running[nodes - self._first]

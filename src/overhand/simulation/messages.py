@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections import deque
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from overhand.mechanisms import BinarySum
+from overhand.mechanisms import CoinSum
 from overhand.plan import Plan
 from overhand.randomness import Random
 from overhand.summation import SumServer
 
 Floats = NDArray[np.float64]
-Bits = NDArray[np.uint8]
+Rows = NDArray[Any]
 
 
 class MessagesRun:
@@ -30,35 +31,40 @@ class MessagesRun:
         self._random = random
         self._server = SumServer(plan)
         self._t = 0
-        self._open: dict[int, list[Bits]] = {level: [] for level in range(1, plan.tree.levels + 1)}
-        self._sums: dict[int, deque[float]] = {level: deque() for level in self._open}
-        self._ramp: Floats = plan.imputed_weight * np.arange(plan.tree.lowest, dtype=np.float64)
+        self._open: dict[int, list[Rows]] = {level: [] for level in range(1, plan.tree.levels + 1)}
+        self._sums: dict[int, deque[Any]] = {level: deque() for level in self._open}
+        self._ramp: Floats = np.multiply.outer(
+            np.arange(plan.tree.lowest, dtype=np.float64), plan.imputed
+        )
 
-    def estimates(self, bits: Bits) -> Floats:
+    def estimates(self, rows: Rows) -> Floats:
         """The estimates after each of the next users."""
         lowest = self.granularity
-        full = len(bits) // lowest
-        self._send_blocks(bits[: full * lowest])
+        full = len(rows) // lowest
+        self._send_blocks(rows[: full * lowest])
         for level in range(2, self._plan.tree.levels + 1):
-            self._send_above(level, bits)
+            self._send_above(level, rows)
         base = [self._server.cover_sum]
         for _ in range(full):
             base.append(self._receive_block())
         filled: Floats = np.add(np.array(base)[:, np.newaxis], self._ramp)
-        self._t += len(bits)
-        return filled.reshape(-1)[1 : len(bits) + 1]
+        self._t += len(rows)
+        return filled.reshape(-1, *self._plan.values.shape)[1 : len(rows) + 1]
 
-    def _send_blocks(self, bits: Bits) -> None:
+    def _send_blocks(self, rows: Rows) -> None:
         (mechanism,) = self._plan.mechanisms[0]
-        rows = self._encoded(mechanism, bits).reshape(
-            -1, mechanism.size * mechanism.messages_per_user
-        )
-        shuffled = self._random.permute_bits(rows)
-        self._sums[1].extend(mechanism.analyze_many(shuffled).tolist())
+        messages = self._encoded(mechanism, rows)
+        batches = messages.reshape(-1, mechanism.size * mechanism.messages_per_user)
+        self._sums[1].extend(self._shuffled_sums(mechanism, batches))
 
-    def _send_above(self, level: int, bits: Bits) -> None:
+    def _shuffled_sums(self, mechanism: CoinSum, batches: Rows) -> list[Any]:
+        shuffled = self._random.permute_rows(batches, mechanism.message_bits)
+        sums = mechanism.analyze_many(shuffled)
+        return sums.tolist() if mechanism.values.is_scalar else list(sums)
+
+    def _send_above(self, level: int, rows: Rows) -> None:
         """Walk over the nodes of a level that these users are in."""
-        place, stop = self._t, self._t + len(bits)
+        place, stop = self._t, self._t + len(rows)
         while place < stop:
             node = next((n for n in self._plan.tree.nodes_above(place) if n.level == level), None)
             if node is None:
@@ -67,21 +73,20 @@ class MessagesRun:
             until = min(stop, node.stop)
             mechanism = self._plan.mechanism(node)
             self._open[level].append(
-                self._encoded(mechanism, bits[place - self._t : until - self._t]).reshape(-1)
+                self._encoded(mechanism, rows[place - self._t : until - self._t]).reshape(-1)
             )
             if until == node.stop:
-                row = np.concatenate(self._open[level])[np.newaxis]
+                batch = np.concatenate(self._open[level])[np.newaxis]
                 self._open[level] = []
-                shuffled = self._random.permute_bits(row)
-                self._sums[level].append(float(mechanism.analyze_many(shuffled)[0]))
+                self._sums[level].extend(self._shuffled_sums(mechanism, batch))
             place = until
 
-    def _encoded(self, mechanism: BinarySum, bits: Bits) -> Bits:
-        self.messages += len(bits) * mechanism.messages_per_user
-        encoded: Bits = mechanism.encode_many(bits, self._random)
+    def _encoded(self, mechanism: CoinSum, rows: Rows) -> Rows:
+        self.messages += len(rows) * mechanism.messages_per_user
+        encoded: Rows = mechanism.encode_rows(rows, self._random)
         return encoded
 
-    def _receive_block(self) -> float:
+    def _receive_block(self) -> Any:
         value = self._sums[1].popleft()
         for node in self._server.receive_blocks(self._server.covered, 1, value):
             self._server.receive_sum(node, self._sums[node.level].popleft())

@@ -12,12 +12,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from overhand import errors
-from overhand.model import as_bits
 from overhand.plan import Plan
 from overhand.randomness import Random, SeededRandom
 from overhand.simulation.counts import CountsRun
 from overhand.simulation.messages import MessagesRun
 from overhand.simulation.streams import Stream, plan_stream, stream_for, values_stream
+from overhand.values import Values
 
 Engine = Literal["counts", "messages"]
 ENGINES: tuple[Engine, ...] = ("counts", "messages")
@@ -34,8 +34,8 @@ class Run(Protocol):
     def granularity(self) -> int:
         """Values come in multiples of it, but for the last."""
 
-    def estimates(self, bits: NDArray[np.uint8]) -> Floats:
-        """The estimates after each of the next users."""
+    def estimates(self, rows: NDArray[Any]) -> Floats:
+        """The estimates after each of the next users, whose values were checked."""
 
 
 class Counter(Protocol):
@@ -43,6 +43,8 @@ class Counter(Protocol):
 
     @property
     def horizon(self) -> int: ...
+    @property
+    def values(self) -> Values: ...
     @property
     def rms_error(self) -> float: ...
     @property
@@ -69,6 +71,10 @@ class PlanCounter:
     @property
     def horizon(self) -> int:
         return self.plan.horizon
+
+    @property
+    def values(self) -> Values:
+        return self.plan.values
 
     @property
     def rms_error(self) -> float:
@@ -104,7 +110,7 @@ class Curve:
 
 @dataclass(frozen=True)
 class Simulation:
-    """Every error of every run, summed up."""
+    """Every error of every run, summed up: errors of single coordinates."""
 
     runs: int
     users: int
@@ -138,10 +144,10 @@ def estimate_all(
     >>> estimate_all(plan, [1] * 1000, oh.seeded_random(1)).shape
     (1000,)
     """
-    bits = as_bits(values)
-    if len(bits) > plan.horizon:
-        raise errors.InvalidValue(f"{len(bits)} values are beyond the horizon {plan.horizon}")
-    return PlanCounter(plan, engine).start(random).estimates(bits)
+    rows = plan.values.rows(values)
+    if len(rows) > plan.horizon:
+        raise errors.InvalidValue(f"{len(rows)} values are beyond the horizon {plan.horizon}")
+    return PlanCounter(plan, engine).start(random).estimates(rows)
 
 
 def simulate(
@@ -163,7 +169,7 @@ def simulate(
     if isinstance(counter, Plan):
         counter = PlanCounter(counter, engine)
     stream = _stream(input, counter)
-    tally = _Tally(stream.users)
+    tally = _Tally(stream.users, counter.values)
     started = time.perf_counter()
     for run in range(runs):
         values, noise = SeededRandom(np.random.default_rng([seed, run])).spawn(2)
@@ -176,21 +182,22 @@ def _stream(input: str | Stream | ArrayLike, counter: Counter) -> Stream:
     if isinstance(input, Stream):
         stream = input
     elif not isinstance(input, str):
-        stream = values_stream(as_bits(input))
+        stream = values_stream(counter.values.rows(input))
     elif isinstance(counter, PlanCounter):
         stream = plan_stream(input, counter.plan)
     else:
-        stream = stream_for(input, counter.horizon)
+        stream = stream_for(input, counter.horizon, values=counter.values)
     if not 0 < stream.users <= counter.horizon:
         raise errors.InvalidValue(f"{stream.users} values for a horizon of {counter.horizon}")
     return stream
 
 
 class _Tally:
-    """Sums of squared errors, and the largest, over time and over runs."""
+    """Sums of squared errors, and the largest, over time, coordinates and runs."""
 
-    def __init__(self, users: int) -> None:
+    def __init__(self, users: int, values: Values) -> None:
         self._users = users
+        self._values = values
         self._bins = np.unique(np.linspace(0, users, _CURVE_POINTS + 1).astype(np.int64))
         self._squares = np.zeros(len(self._bins) - 1)
         self._largest: list[float] = []
@@ -198,23 +205,25 @@ class _Tally:
     def add(
         self,
         run: Run,
-        part: Callable[[int, int], NDArray[np.uint8]],
+        part: Callable[[int, int], NDArray[Any]],
         progress: Callable[[int], None] | None,
     ) -> None:
-        chunk = max(1, _CHUNK // run.granularity) * run.granularity
-        true_sum, largest = 0, 0.0
+        users = max(1, _CHUNK // (run.granularity * self._values.dimension))
+        chunk = users * run.granularity
+        true_sum: Any = 0
+        largest = 0.0
         for start in range(0, self._users, chunk):
-            bits = part(start, min(start + chunk, self._users))
-            error = run.estimates(bits)
-            truth = np.cumsum(bits, dtype=np.int64)
+            rows = part(start, min(start + chunk, self._users))
+            error = run.estimates(rows)
+            truth = self._values.running_sums(rows)
             truth += true_sum
-            true_sum = int(truth[-1])
+            true_sum = truth[-1].copy()
             error = np.subtract(error, truth)
             largest = max(largest, float(error.max()), -float(error.min()))
             np.square(error, out=error)
-            self._add_squares(start, error)
+            self._add_squares(start, error if error.ndim == 1 else error.mean(axis=1))
             if progress is not None:
-                progress(len(bits))
+                progress(len(rows))
         self._largest.append(largest)
 
     def _add_squares(self, start: int, squares: Floats) -> None:

@@ -1,4 +1,4 @@
-"""A running count without a horizon: plans of growing size, one after the other."""
+"""A running sum without a horizon: plans of growing size, one after the other."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ import json
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
+import numpy as np
 from numpy.typing import ArrayLike
 
 from overhand import errors
-from overhand.model import Estimate, as_bits
+from overhand.model import Estimate
 from overhand.plan import Plan
 from overhand.randomness import Random, restored_random
 from overhand.summation.continual import ContinualSum
@@ -52,7 +54,7 @@ class EndlessSum:
     def t(self) -> int:
         return self._settled.t + self._current.t
 
-    def update(self, value: int) -> None:
+    def update(self, value: Any) -> None:
         """One user."""
         if self._current.t == self._current.plan.horizon:
             self._settle()
@@ -60,13 +62,14 @@ class EndlessSum:
 
     def update_many(self, values: ArrayLike) -> None:
         """Many users at once."""
-        bits = as_bits(values, first=self.t)
-        while len(bits):
+        self._current.plan.values.rows(values, first=self.t)  # all of them or, on an error, none
+        rest = np.asarray(values)
+        while len(rest):
             if self._current.t == self._current.plan.horizon:
                 self._settle()
             room = self._current.plan.horizon - self._current.t
-            self._current.update_many(bits[:room])
-            bits = bits[room:]
+            self._current.update_many(rest[:room])
+            rest = rest[room:]
 
     @property
     def estimate(self) -> Estimate:
@@ -79,7 +82,11 @@ class EndlessSum:
             {
                 "growth": self._growth,
                 "next_horizon": self._next_horizon,
-                "settled": [self._settled.t, self._settled.value, self._settled.std],
+                "settled": [
+                    self._settled.t,
+                    np.asarray(self._settled.value).tolist(),
+                    self._settled.std,
+                ],
                 "plans": [plan.to_json() for plan in self.plans],
                 "current": self._current.saved(),
                 "random": self._random.state,
@@ -94,7 +101,8 @@ class EndlessSum:
         total._plan_for = plan_for
         total._random = restored_random(state["random"])
         total._growth, total._next_horizon = state["growth"], state["next_horizon"]
-        total._settled = Estimate(*state["settled"])
+        t, value, std = state["settled"]
+        total._settled = Estimate(t, np.array(value) if isinstance(value, list) else value, std)
         total.plans = [Plan.from_json(text) for text in state["plans"]]
         total._current = ContinualSum.restored(total.plans[-1], state["current"])
         return total
@@ -109,6 +117,10 @@ class EndlessSum:
             raise errors.Infeasible(
                 f"one person's {plan.reports} reports could fall into different plans, "
                 "which no single plan's guarantee covers"
+            )
+        if self.plans and plan.values != self.plans[0].values:
+            raise errors.InvalidValue(
+                f"a plan for {plan.values} after one for {self.plans[0].values}"
             )
         self.plans.append(plan)
         self._next_horizon *= self._growth

@@ -32,7 +32,8 @@ class SumServer:
         self._lowest = plan.tree.lowest
         self._node_estimates = plan.node_estimates
         self._block_variance = plan.node_estimates[1, self._lowest][1]
-        self._sums = [0.0] * plan.tree.levels
+        self._zero: Any = 0.0 if plan.values.is_scalar else np.zeros(plan.values.shape)
+        self._sums = [self._zero] * plan.tree.levels
         self._variances = [0.0] * plan.tree.levels
         self._due: list[Node] = []
         self._archive = Archive(plan) if archive else None
@@ -41,11 +42,11 @@ class SumServer:
         """A batch that became full (Algorithm 2, step 4)."""
         self.receive_sum(node, self.plan.mechanism(node).analyze(shuffled))
 
-    def receive_sum(self, node: Node, value: float) -> None:
+    def receive_sum(self, node: Node, value: Any) -> None:
         """The analyzed sum of a batch that became full."""
         if node.level == 1:
             self.receive_blocks(node.start, 1, value)
-            self.archive_blocks(np.array([value]))
+            self.archive_blocks(np.asarray(value)[np.newaxis])
             return
         if not self._due or self._due[0] != node:
             raise ProtocolViolation(f"{node} received where {self._expected()} was due")
@@ -56,13 +57,14 @@ class SumServer:
         if own < 1.0:
             # What is below in the cover are the node's children, and nothing else.
             value = own * value + (1 - own) * sum(self._sums[:index])
-        self._sums[:index] = self._variances[:index] = [0.0] * index
-        self._sums[index] += value
+        self._sums[:index] = [self._zero] * index
+        self._variances[:index] = [0.0] * index
+        self._sums[index] = self._sums[index] + value
         self._variances[index] += variance
         if self._archive is not None:
             self._archive.keep(node, value)
 
-    def receive_blocks(self, start: int, blocks: int, total: float) -> list[Node]:
+    def receive_blocks(self, start: int, blocks: int, total: Any) -> list[Node]:
         """The sum of consecutive lowest batches; returns the nodes that close with the last."""
         stop = start + blocks * self._lowest
         if self._due or start != self.covered or stop > max(self.schedule.boundary, start):
@@ -70,7 +72,7 @@ class SumServer:
                 f"lowest batches {start} .. {stop} received where {self._expected()} was due"
             )
         self.covered = stop
-        self._sums[0] += total
+        self._sums[0] = self._sums[0] + total
         self._variances[0] += blocks * self._block_variance
         if stop == self.schedule.boundary:
             self._due = self.schedule.close()
@@ -85,9 +87,9 @@ class SumServer:
         return self._due[0] if self._due else Node(1, self.covered, self.covered + self._lowest)
 
     @property
-    def cover_sum(self) -> float:
+    def cover_sum(self) -> Any:
         """The sum over the cover: the estimate without pending users."""
-        return math.fsum(self._sums)
+        return _added(self._sums)
 
     def estimate(self, t: int) -> Estimate:
         """The sum over V*_t, and what is said of the users no full batch holds yet."""
@@ -109,17 +111,17 @@ class SumServer:
             raise errors.InvalidValue(f"stop={stop} is beyond the {self.covered} users counted")
         last = min(stop, self.covered)
         nodes = list(self.plan.tree.cover(min(start, last), last))
-        value = math.fsum(self._archive.value(node) for node in nodes)
+        value = _added([self._zero, *(self._archive.value(node) for node in nodes)])
         variance = math.fsum(self._node_estimates[node.level, node.size][1] for node in nodes)
         uncovered = stop - start - sum(node.size for node in nodes)
-        return _imputed(self.plan, stop, value, variance, uncovered)
+        return _imputed(self.plan, stop, value, variance, uncovered, start)
 
     @property
     def state(self) -> dict[str, Any]:
         """Everything needed to go on, ready for JSON: nothing here is private."""
         return {
             "covered": self.covered,
-            "sums": self._sums,
+            "sums": [np.asarray(value).tolist() for value in self._sums],
             "variances": self._variances,
             "due": [list(node) for node in self._due],
             "archive": None if self._archive is None else self._archive.state,
@@ -131,7 +133,8 @@ class SumServer:
         server = cls(plan)
         server.covered = state["covered"]
         server.schedule = Schedule(plan.tree, server.covered)
-        server._sums, server._variances = list(state["sums"]), list(state["variances"])
+        server._sums = [_number_or_array(value) for value in state["sums"]]
+        server._variances = list(state["variances"])
         server._due = [Node(*node) for node in state["due"]]
         if state["archive"] is not None:
             server._archive = Archive.restored(plan, state["archive"])
@@ -143,41 +146,59 @@ class Archive:
 
     def __init__(self, plan: Plan) -> None:
         self._lowest = plan.tree.lowest
-        self._blocks = np.empty(64)
+        self._blocks = np.empty((64, *plan.values.shape))
         self._used = 0
-        self._above: list[dict[int, float]] = [{} for _ in range(plan.tree.levels - 1)]
+        self._above: list[dict[int, Any]] = [{} for _ in range(plan.tree.levels - 1)]
 
     def keep_blocks(self, values: Floats) -> None:
         needed = self._used + len(values)
         if needed > len(self._blocks):
-            grown = np.empty(max(needed, 2 * len(self._blocks)))
+            grown = np.empty((max(needed, 2 * len(self._blocks)), *self._blocks.shape[1:]))
             grown[: self._used] = self._blocks[: self._used]
             self._blocks = grown
         self._blocks[self._used : needed] = values
         self._used = needed
 
-    def keep(self, node: Node, value: float) -> None:
+    def keep(self, node: Node, value: Any) -> None:
         self._above[node.level - 2][node.start] = value
 
-    def value(self, node: Node) -> float:
+    def value(self, node: Node) -> Any:
         if node.level == 1:
-            return float(self._blocks[node.start // self._lowest])
+            return self._blocks[node.start // self._lowest]
         return self._above[node.level - 2][node.start]
 
     @property
     def state(self) -> dict[str, Any]:
-        above = [list(map(list, level.items())) for level in self._above]
+        above = [
+            [[start, np.asarray(value).tolist()] for start, value in level.items()]
+            for level in self._above
+        ]
         return {"blocks": self._blocks[: self._used].tolist(), "above": above}
 
     @classmethod
     def restored(cls, plan: Plan, state: dict[str, Any]) -> Archive:
         archive = cls(plan)
-        archive.keep_blocks(np.array(state["blocks"], np.float64))
-        archive._above = [{int(k): float(v) for k, v in level} for level in state["above"]]
+        blocks = np.array(state["blocks"], np.float64)
+        archive.keep_blocks(blocks.reshape(-1, *plan.values.shape))
+        archive._above = [
+            {int(start): _number_or_array(value) for start, value in level}
+            for level in state["above"]
+        ]
         return archive
 
 
-def _imputed(plan: Plan, t: int, value: float, variance: float, pending: int) -> Estimate:
-    """Add what the plan says of the pending users: half of them, or none."""
-    value += plan.imputed_weight * pending
-    return Estimate(t, value, math.sqrt(variance), plan.pending_weight * pending)
+def _added(values: list[Any]) -> Any:
+    """A sum of numbers without rounding in between, or of arrays."""
+    return sum(values) if isinstance(values[0], np.ndarray) else math.fsum(values)
+
+
+def _number_or_array(value: Any) -> Any:
+    return np.array(value, np.float64) if isinstance(value, list) else float(value)
+
+
+def _imputed(
+    plan: Plan, t: int, value: Any, variance: float, pending: int, start: int = 0
+) -> Estimate:
+    """Add what the plan says of the pending users: the middle of what they may hold, or nothing."""
+    value = value + plan.imputed * pending
+    return Estimate(t, value, math.sqrt(variance), plan.pending_slack * pending, start)

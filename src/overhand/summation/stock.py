@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from overhand.mechanisms import BinarySum
+from overhand.mechanisms import CoinSum
 from overhand.randomness import Random
 
 _PORTION_COINS = 1 << 16
@@ -20,10 +20,11 @@ class NoiseStock:
     noise in the same batches.
     """
 
-    def __init__(self, mechanism: BinarySum) -> None:
-        self._mechanism = mechanism
-        self._portion = max(1, min(256, _PORTION_COINS // max(1, mechanism.noise_trials)))
-        self._ready: NDArray[np.float64] = np.empty(0)
+    def __init__(self, mechanism: CoinSum) -> None:
+        self.mechanism = mechanism
+        coins = mechanism.noise_trials * mechanism.values.dimension
+        self._portion = max(1, min(256, _PORTION_COINS // max(1, coins)))
+        self._ready: NDArray[np.float64] = np.empty((0, *mechanism.values.shape))
         self._used = 0
 
     def take(self, batches: int, random: Random) -> NDArray[np.float64]:
@@ -31,22 +32,23 @@ class NoiseStock:
         missing = self._used + batches - len(self._ready)
         if missing > 0:
             portions = -(-missing // self._portion)
-            drawn = [self._mechanism.draw_noise(random, self._portion) for _ in range(portions)]
+            drawn = [self.mechanism.draw_noise(random, self._portion) for _ in range(portions)]
             self._ready = np.concatenate([self._ready[self._used :], *drawn])
             self._used = 0
         self._used += batches
         return self._ready[self._used - batches : self._used]
 
-    def take_one(self, random: Random) -> float:
+    def take_one(self, random: Random) -> Any:
         """The noise of the next batch."""
         if self._used == len(self._ready):
-            return self.take(1, random).item()
+            return self.take(1, random)[0]
         self._used += 1
-        return self._ready.item(self._used - 1)
+        return self._ready[self._used - 1]
 
     @property
     def state(self) -> list[Any]:
         return list(self._ready[self._used :].tolist())
 
     def restore(self, state: list[Any]) -> None:
-        self._ready, self._used = np.array(state, np.float64), 0
+        ready = np.array(state, np.float64)
+        self._ready, self._used = ready.reshape(-1, *self.mechanism.values.shape), 0

@@ -219,8 +219,8 @@ class PathTree(Tree):
         j, stops, after = path[:-1][closes], starts[1:][closes], below[1:][closes]
         sizes = self.block * self._reach[level - 1][j]
         if level == 2:  # all blocks, the last one too, are of the level below
-            return Closing(sizes, after - j - 1, after)
-        return Closing(sizes, after - j, after, stops - 1)
+            return Closing(sizes, stops, after - j - 1, after)
+        return Closing(sizes, stops, after - j, after, stops - 1)
 
     def _run_of(self, block: int) -> tuple[int, int]:
         """The number of the run that holds a block, and the run's first block."""

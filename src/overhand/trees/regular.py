@@ -104,7 +104,8 @@ class RegularTree(Tree):
     def _closing(self, size: int, degree: int, first: int, last: int) -> Closing:
         blocks = size // self.lowest
         nodes = np.arange(first // blocks, last // blocks, dtype=np.int64)
-        return Closing(np.full(len(nodes), size, np.int64), nodes * degree, (nodes + 1) * degree)
+        sizes, after = np.full(len(nodes), size, np.int64), nodes + 1
+        return Closing(sizes, after * blocks, nodes * degree, after * degree)
 
     def cover_weight(self, blocks: Counts, weights: Weights) -> NDArray[np.float64]:
         total = np.zeros(len(blocks))

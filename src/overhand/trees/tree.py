@@ -20,13 +20,14 @@ Weights = Sequence[Sequence[float]]
 
 
 class Closing(NamedTuple):
-    """Nodes of one level in the order in which they become full.
+    """Nodes of one level in the order in which they become full, after `stops` blocks.
 
     A node's children are nodes of the level below, by their numbers in that order, and, in a path
     tree, a last block that only is a lowest node.
     """
 
     sizes: Counts
+    stops: Counts
     first_children: Counts
     after_children: Counts
     last_blocks: Counts | None = None

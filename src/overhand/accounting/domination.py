@@ -1,0 +1,111 @@
+"""Vectors: what a change bounded in l2 costs, over all coordinates and levels at once.
+
+For one coordinate moved by s, telling X + s from X is at least as hard as telling N(mu, 1) from
+N(0, 1) and, with probability d0, as easy as it gets. Gaussian shifts compose by their squares, so
+if mu(s) <= slope s for all s that occur, a move of norm |s| over all coordinates costs slope |s|:
+no budget is divided among coordinates (Dong, Roth and Su 2022 for the composition).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from scipy.special import ndtri
+
+from overhand import errors
+from overhand.accounting.composition import ROUNDING, Level
+from overhand.accounting.divergence import Floats, NoiseLaw
+from overhand.accounting.gaussian import gaussian_delta
+from overhand.model import Privacy
+
+_EXCEPTION_SHARE = 0.01  # of delta, for the outcomes that no Gaussian is compared with
+_EXCLUDED = 0.999  # of an exception is used, so that rounding cannot take away from it
+_SINGLE_SHIFTS = 256  # from here on shifts are looked at in steps of _SHIFT_STEP
+_SHIFT_STEP = 1.002
+_ENOUGH = 15.0  # standard deviations per unit of norm and root of levels, for epsilon 1
+
+
+def dominated_delta(levels: Sequence[Level], privacy: Privacy) -> float:
+    """What all levels of a user cost at this epsilon; `privacy.delta` sets the precision."""
+    if not levels:
+        raise errors.InvalidValue("a guarantee needs at least one level")
+    runs = sum(level.change.coordinates * level.reports for level in levels)
+    exception = _EXCEPTION_SHARE * privacy.delta / runs
+    # More noise never hides less, so of laws much wider than needed a part will do.
+    enough = _ENOUGH * math.sqrt(len(levels)) / privacy.epsilon
+    square = 0.0
+    for level in levels:
+        norm, largest = _moved(level)
+        most = (enough * norm) ** 2
+        steepest = max(slope(law.at_most(most), largest, exception) for law in level.laws)
+        square += (steepest * norm) ** 2
+    if not math.isfinite(square):
+        return 1.0
+    spent = gaussian_delta(math.sqrt(square), privacy.epsilon) + runs * exception
+    return min(1.0, spent + ROUNDING)
+
+
+def _moved(level: Level) -> tuple[float, int]:
+    """The largest move of one person: all its reports in one batch, all in one direction."""
+    if level.change.norm is None:
+        raise errors.InvalidValue("a change without a norm is counted coordinate by coordinate")
+    return level.reports * level.change.norm, level.reports * level.change.largest
+
+
+def slope(law: NoiseLaw, largest: int, exception: float) -> float:
+    """The least c such that no shift by s <= largest is easier to see than a Gaussian's by c s.
+
+    But for a probability `exception`. The law is log-concave, so all tests are thresholds, and
+    mu(s) is the largest difference of normal quantiles over all of them.
+    """
+    steepest = _slope(law.window.probabilities, law.window.missing, largest, exception)
+    if law.is_symmetric:
+        return steepest
+    mirrored = law.window.probabilities[::-1]
+    return max(steepest, _slope(mirrored, law.window.missing, largest, exception))
+
+
+def _slope(probabilities: Floats, missing: float, largest: int, exception: float) -> float:
+    excluded = exception * _EXCLUDED
+    below = np.cumsum(probabilities)  # P[X <= x]
+    above = np.append(np.cumsum(probabilities[:0:-1])[::-1], 0.0)  # P[X > x]
+    first = int(np.searchsorted(below, excluded + missing, side="right"))
+    last = len(above) - 1 - int(np.searchsorted(above[::-1], excluded + missing, side="right"))
+    if last < first:
+        return 0.0  # all there is to see is excepted
+    # A threshold after x is wrong on X with probability P[X > x], on X + s with P[X <= x - s].
+    unmoved = -_quantiles(above[first:] - missing, below[first:], excluded)
+    moved = _quantiles(below[: last + 1] - missing, above[: last + 1], excluded)
+    steepest = 0.0
+    for shift, divisor in _shifts(largest):
+        # x runs from `first` to `last` + shift, x - shift from `first` - shift to `last`.
+        if first < shift or last + shift >= len(below):
+            return math.inf
+        upper = unmoved[: last + shift + 1 - first]
+        lower = moved[first - shift :]
+        steepest = max(steepest, float(np.max(upper - lower)) / divisor)
+    return steepest
+
+
+def _quantiles(lower: Floats, upper: Floats, excluded: float) -> Floats:
+    """Normal quantiles of lower / (1 - excluded), from the side on which they are precise."""
+    kept = 1 - excluded
+    from_below = ndtri(np.clip(lower / kept, 0.0, 1.0))
+    from_above = -ndtri(np.clip((upper - excluded) / kept, 0.0, 1.0))
+    return np.asarray(np.where(lower < 0.5, from_below, from_above))
+
+
+def _shifts(largest: int) -> list[tuple[int, int]]:
+    """Shifts to look at, with the smallest that each stands for.
+
+    A smaller shift is never easier to see, so mu(s) / s <= mu(b) / a for a <= s <= b.
+    """
+    shifts = [(s, s) for s in range(1, min(largest, _SINGLE_SHIFTS) + 1)]
+    start = _SINGLE_SHIFTS + 1
+    while start <= largest:
+        stop = min(largest, math.floor(start * _SHIFT_STEP))
+        shifts.append((stop, start))
+        start = stop + 1
+    return shifts

@@ -1,0 +1,135 @@
+"""What all shuffle mechanisms share: values become whole steps, steps are summed, sums return."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from overhand import errors
+from overhand.mechanisms.noise import CoinNoise
+from overhand.model import Change, Messages, Shuffled
+from overhand.randomness import Random
+from overhand.values import Values
+
+Floats = NDArray[np.float64]
+Counts = NDArray[np.int64]
+
+_FLOAT_MARGIN = 1e-9
+
+
+class Mechanism(ABC):
+    """A shuffle mechanism for sums: public parameters only, one run a batch of `size` users.
+
+    Coordinate j of a value v becomes (v_j - low_j) / unit, rounded to a whole number of steps at
+    random and without bias; the widest coordinate has `steps` of them. Every run rounds afresh.
+    The batch shows the sum of its users' steps plus noise, coordinate by coordinate, and no more.
+    """
+
+    size: int
+    values: Values
+    steps: int
+
+    def _check(self) -> None:
+        errors.whole("size", self.size, least=1)
+        errors.whole("steps", self.steps, least=1)
+        if self.values.is_whole and self.steps != 1:
+            raise errors.InvalidValue(f"steps={self.steps} must be 1 for {self.values}")
+
+    @property
+    @abstractmethod
+    def messages_per_user(self) -> int:
+        """How many messages one user sends."""
+
+    @abstractmethod
+    def noise(self, users: int | None = None) -> CoinNoise:
+        """The law of one coordinate's noise, in steps: of all users, or of so many of them."""
+
+    @abstractmethod
+    def draw_noise(self, random: Random, batches: int) -> Floats:
+        """The noise of the analyzed sums of so many batches: its law, without messages."""
+
+    @abstractmethod
+    def encode_rows(self, rows: NDArray[Any], random: Random) -> Messages:
+        """A row of messages for every user, from values that were checked."""
+
+    @abstractmethod
+    def analyze_many(self, batches: NDArray[Any]) -> Floats:
+        """Unbiased sums of the values of shuffled batches, one to a row."""
+
+    @cached_property
+    def unit(self) -> float:
+        """What one step is worth."""
+        return 1.0 if self.values.is_whole else self.values.width / self.steps
+
+    @cached_property
+    def coordinate_steps(self) -> Counts:
+        """How many steps each coordinate has."""
+        if self.values.is_whole:
+            return np.ones(self.values.dimension, np.int64)
+        widths = self.values.highs - self.values.lows
+        return np.ceil(widths / self.unit * (1 - _FLOAT_MARGIN)).astype(np.int64)
+
+    @cached_property
+    def change(self) -> Change:
+        """How far another value of one user can move the counts.
+
+        Rounding is coupled: with the same uniform u, floor(v / unit + u) of two values differ by
+        at most |v - v'| / unit, rounded up. A mixture is never easier to tell apart than its parts,
+        so the l2 distance is at most sensitivity / unit + sqrt(dimension).
+        """
+        largest = int(self.coordinate_steps.max())
+        if self.values.moves is not None:
+            return Change(largest, self.values.moves)
+        dimension = self.values.dimension
+        norm = self.values.sensitivity / self.unit + math.sqrt(dimension)
+        return Change(largest, dimension, norm * (1 + _FLOAT_MARGIN))
+
+    @cached_property
+    def rounding_variance(self) -> float:
+        """The most that rounding can add to the variance of a coordinate's sum."""
+        return 0.0 if self.values.is_whole else self.size * self.unit**2 / 4
+
+    @cached_property
+    def noise_variance(self) -> float:
+        """The variance of a coordinate's noise in an analyzed sum."""
+        return self.noise().variance * self.unit**2
+
+    @property
+    def variance(self) -> float:
+        """The variance of a coordinate of an analyzed sum, at most, whatever the values."""
+        return self.noise_variance + self.rounding_variance
+
+    def steps_of(self, rows: NDArray[Any], random: Random) -> NDArray[Any]:
+        """Checked values in steps: as they are if they are whole, else rounded at random."""
+        if self.values.is_whole:
+            return self.values.coordinates(rows)
+        low = self.values.lows if self.values.shape else self.values.lows[0]
+        most = self.coordinate_steps if self.values.shape else self.coordinate_steps[0]
+        exact = (rows - low) / self.unit
+        exact += random.uniforms(rows.size).reshape(rows.shape)
+        return np.clip(np.floor(exact, out=exact), 0, most).astype(np.int64)
+
+    def value_of(self, steps: Any) -> Any:
+        """The sum of the values of a batch, from the sum of its steps."""
+        if self.values.is_whole:
+            return steps
+        low = self.values.lows if self.values.shape else float(self.values.lows[0])
+        return steps * self.unit + self.size * low
+
+    def encode_many(self, values: ArrayLike, random: Random) -> Messages:
+        """A row of messages for every user, with noise of its own."""
+        return self.encode_rows(self.values.rows(values), random)
+
+    def encode(self, value: Any, random: Random) -> Messages:
+        """One user's messages, as one row."""
+        return self.encode_many([value], random)
+
+    def analyze(self, shuffled: Shuffled) -> Any:
+        """An unbiased estimate of the sum of the batch's values."""
+        total = self.analyze_many(shuffled[np.newaxis])[0]
+        return float(total) if self.values.is_scalar else total

@@ -1,0 +1,128 @@
+"""What every kind of value answers."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from overhand import errors
+from overhand.randomness import Random
+
+Floats = NDArray[np.float64]
+Rows = NDArray[Any]
+"""Checked values, one user to a row."""
+
+
+class Values(ABC):
+    """A kind of value: what one user may hold, and the coordinates of a sum of such values.
+
+    Coordinate j of one user's value lies in [lows[j], highs[j]]. What a change of one value can
+    do to a sum is said in one of two ways: it moves at most `moves` coordinates, each by at most
+    its whole width; or, if `moves` is None, any of them, by `sensitivity` in l2.
+    """
+
+    is_scalar: ClassVar[bool] = False
+    """Whether sums are numbers rather than arrays."""
+
+    is_whole: ClassVar[bool] = False
+    """Whether coordinates are 0 or 1, so that nothing has to be rounded."""
+
+    @property
+    @abstractmethod
+    def spec(self) -> str:
+        """The kind as the command line and plan files spell it."""
+
+    @property
+    @abstractmethod
+    def dimension(self) -> int:
+        """How many coordinates a sum has."""
+
+    @property
+    @abstractmethod
+    def lows(self) -> Floats: ...
+
+    @property
+    @abstractmethod
+    def highs(self) -> Floats: ...
+
+    @property
+    @abstractmethod
+    def moves(self) -> int | None: ...
+
+    @property
+    @abstractmethod
+    def sensitivity(self) -> float:
+        """The largest l2 distance between two users' values."""
+
+    @abstractmethod
+    def rows(self, values: ArrayLike, *, first: int = 0) -> Rows:
+        """The values of consecutive users, checked: all of them, or an error that names one.
+
+        `first` is how many users came before, for the error to count from.
+        """
+
+    @abstractmethod
+    def opposites(self, bits: NDArray[np.uint8]) -> Rows:
+        """For every bit one of two values that are as far apart as two can be."""
+
+    @abstractmethod
+    def uniform(self, random: Random, users: int) -> Rows:
+        """Values spread evenly over all that may occur, for simulations."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of a sum: () for a number."""
+        return () if self.is_scalar else (self.dimension,)
+
+    @property
+    def width(self) -> float:
+        """The length of the longest coordinate's interval."""
+        return float((self.highs - self.lows).max())
+
+    def coordinates(self, rows: Rows) -> Rows:
+        """The same values as points: what is added up."""
+        return rows
+
+    def total(self, rows: Rows) -> Any:
+        """The sum of these users' values."""
+        return self.coordinates(rows).sum(axis=0)
+
+    def running_sums(self, rows: Rows) -> Rows:
+        """The sums after each of these users."""
+        return np.cumsum(self.coordinates(rows), axis=0)
+
+    def sums_after_blocks(self, rows: Rows, size: int) -> Rows:
+        """The sums up to the end of each block; the rows must be whole blocks."""
+        blocks = self.coordinates(rows).reshape(-1, size, *self.shape).sum(axis=1)
+        return np.cumsum(blocks, axis=0)
+
+    def __str__(self) -> str:
+        return self.spec
+
+
+def finite_array(values: ArrayLike, *, what: str, shape: tuple[int, ...], first: int) -> Floats:
+    """Floats of this shape for each user, or an error that names the first that is none."""
+    try:
+        array = np.asarray(values)
+    except ValueError:
+        raise errors.InvalidValue(f"values must all be {what}: they differ in length") from None
+    if array.size == 0 and array.ndim == 1:
+        array = array.reshape(0, *shape).astype(np.float64)
+    if array.ndim != 1 + len(shape) or array.shape[1:] != shape:
+        wanted = ("users", *map(str, shape))
+        raise errors.InvalidValue(
+            f"values of shape {array.shape} must be {what}, of shape ({', '.join(wanted)})"
+        )
+    if array.dtype.kind not in "iufb":
+        raise errors.InvalidValue(f"values of type {array.dtype} must be {what}")
+    floats = np.ascontiguousarray(array, np.float64)
+    wrong = ~np.isfinite(floats)
+    if wrong.any():
+        user = int(np.argmax(wrong.reshape(len(floats), -1).any(axis=1)))
+        raise errors.InvalidValue(
+            f"value of user {first + user + 1} is not finite: {floats[user].tolist()!r}"
+        )
+    return floats

@@ -1,0 +1,268 @@
+"""Values of bounded l2 norm: vectors, symmetric matrices, and the moments of a regression."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from overhand import errors
+from overhand.randomness import Random
+from overhand.values.kind import Floats, Rows, Values, finite_array
+
+MOST_COORDINATES = 1 << 20
+TOLERANCE = 1e-6
+"""A norm too large by at most this part is taken for a rounding error and scaled back."""
+
+
+def bounded(vectors: Floats, bound: float, *, clip: bool, first: int, name: str = "norm") -> Floats:
+    """The vectors with l2 norms of at most `bound`, or an error that names the first too long."""
+    norms = np.sqrt(np.einsum("ij,ij->i", vectors, vectors))
+    wrong = norms > bound * (1 + TOLERANCE)
+    if wrong.any() and not clip:
+        user = int(np.argmax(wrong))
+        raise errors.InvalidValue(
+            f"value of user {first + user + 1} has {name} {norms[user]:g}, above {bound:g}"
+        )
+    long = norms > bound
+    if long.any():
+        vectors = vectors.copy()
+        vectors[long] *= (bound / norms[long])[:, np.newaxis]
+    return vectors
+
+
+@dataclass(frozen=True)
+class Vectors(Values):
+    """A vector of l2 norm at most `norm`; a longer one is an error, or scaled back if `clip`.
+
+    >>> Vectors(2).rows([[0.6, 0.8]])
+    array([[0.6, 0.8]])
+    >>> Vectors(2).rows([[0.6, 0.8], [1.0, 1.0]])
+    Traceback (most recent call last):
+    overhand.errors.InvalidValue: value of user 2 has norm 1.41421, above 1
+    """
+
+    length: int
+    norm: float = 1.0
+    clip: bool = False
+
+    moves: ClassVar[None] = None
+
+    def __post_init__(self) -> None:
+        errors.whole("length", self.length, least=1, most=MOST_COORDINATES)
+        object.__setattr__(self, "norm", errors.number("norm", self.norm, above=0))
+
+    @property
+    def dimension(self) -> int:
+        return self.length
+
+    @property
+    def spec(self) -> str:
+        return f"vector:{self.dimension}" + ("" if self.norm == 1 else f":{self.norm!r}")
+
+    @cached_property
+    def lows(self) -> Floats:
+        return np.full(self.dimension, -self.norm)
+
+    @cached_property
+    def highs(self) -> Floats:
+        return np.full(self.dimension, self.norm)
+
+    @property
+    def sensitivity(self) -> float:
+        return 2 * self.norm
+
+    def rows(self, values: ArrayLike, *, first: int = 0) -> Floats:
+        what = f"vectors of {self.dimension} numbers"
+        vectors = finite_array(values, what=what, shape=(self.dimension,), first=first)
+        return bounded(vectors, self.norm, clip=self.clip, first=first)
+
+    def opposites(self, bits: NDArray[np.uint8]) -> Floats:
+        ends = np.zeros((len(bits), self.dimension))
+        ends[:, 0] = self.norm * (2.0 * bits - 1)
+        return ends
+
+    def uniform(self, random: Random, users: int) -> Floats:
+        return self.norm * _in_ball(random, users, self.dimension)
+
+
+@dataclass(frozen=True)
+class SymmetricMatrices(Values):
+    """A symmetric matrix of Frobenius norm at most `norm`, as the vector that `packed` makes.
+
+    >>> matrices = SymmetricMatrices(2)
+    >>> rows = matrices.rows([[[0.6, 0.4], [0.4, 0.5]]])
+    >>> rows.round(4), unpacked(rows[0], 2)
+    (array([[0.6   , 0.5657, 0.5   ]]), array([[0.6, 0.4], [0.4, 0.5]]))
+    """
+
+    side: int
+    norm: float = 1.0
+    clip: bool = False
+
+    moves: ClassVar[None] = None
+
+    def __post_init__(self) -> None:
+        errors.whole("side", self.side, least=1, most=1 << 10)
+        object.__setattr__(self, "norm", errors.number("norm", self.norm, above=0))
+
+    @property
+    def spec(self) -> str:
+        return f"matrix:{self.side}" + ("" if self.norm == 1 else f":{self.norm!r}")
+
+    @property
+    def dimension(self) -> int:
+        return self.side * (self.side + 1) // 2
+
+    @cached_property
+    def lows(self) -> Floats:
+        return np.full(self.dimension, -self.norm)
+
+    @cached_property
+    def highs(self) -> Floats:
+        return np.full(self.dimension, self.norm)
+
+    @property
+    def sensitivity(self) -> float:
+        return 2 * self.norm
+
+    def rows(self, values: ArrayLike, *, first: int = 0) -> Floats:
+        shape = (self.side, self.side)
+        matrices = finite_array(values, what="square matrices", shape=shape, first=first)
+        apart = np.abs(matrices - matrices.transpose(0, 2, 1)).max(axis=(1, 2), initial=0.0)
+        if (apart > TOLERANCE * self.norm).any():
+            user = int(np.argmax(apart > TOLERANCE * self.norm))
+            raise errors.InvalidValue(f"the matrix of user {first + user + 1} is not symmetric")
+        return bounded(packed(matrices), self.norm, clip=self.clip, first=first)
+
+    def opposites(self, bits: NDArray[np.uint8]) -> Floats:
+        ends = np.zeros((len(bits), self.dimension))
+        ends[:, 0] = self.norm * (2.0 * bits - 1)
+        return ends
+
+    def uniform(self, random: Random, users: int) -> Floats:
+        return self.norm * _in_ball(random, users, self.dimension)
+
+
+@dataclass(frozen=True)
+class Moments(Values):
+    """What a linear regression adds up: x y and x x^T, from a row (x, y), |x| <= 1, |y| <= 1.
+
+    Both are one vector z = (x y, packed(x x^T)), hidden by one noise. Its sensitivity: with
+    r = |x|, r' = |x'| and c the cosine between them, |z - z'|^2 is convex in each of y and y', so
+    largest where both are +-1, and there at most
+
+        r^2 + r'^2 + 2 r r' |c| + r^4 + r'^4 - 2 r^2 r'^2 c^2.
+
+    If r r' >= 1/2 this is largest at |c| = 1 / (2 r r'), where it is r^2 + r'^2 + r^4 + r'^4 + 1/2,
+    at most 9/2. Otherwise it is largest at |c| = 1, where it is (r + r')^2 + (r^2 - r'^2)^2, at
+    most 3 + 1. So the joint sensitivity is 3 / sqrt(2) = 2.1213, reached by unit x at a cosine of
+    -1/2: less than the 2 sqrt(2) of two vectors of norm 1, and no budget is split between them.
+
+    >>> z = Moments(2).rows([[0.6, 0.8, 1.0]])
+    >>> z.round(3)
+    array([[0.6  , 0.8  , 0.36 , 0.679, 0.64 ]])
+    >>> Moments(2).split(z[0])[1].round(2)
+    array([[0.36, 0.48],
+           [0.48, 0.64]])
+    """
+
+    features: int
+    clip: bool = False
+
+    moves: ClassVar[None] = None
+    sensitivity: ClassVar[float] = 3 / math.sqrt(2)
+
+    def __post_init__(self) -> None:
+        errors.whole("features", self.features, least=1, most=1 << 10)
+
+    @property
+    def spec(self) -> str:
+        return f"moments:{self.features}"
+
+    @property
+    def dimension(self) -> int:
+        return self.features + self.features * (self.features + 1) // 2
+
+    @cached_property
+    def highs(self) -> Floats:
+        # |x_i x_j| <= 1/2 off the diagonal, which `packed` multiplies by sqrt(2).
+        matrix = packed(np.full((1, self.features, self.features), 0.5))[0]
+        matrix[_diagonal(self.features)] = 1.0
+        return np.concatenate([np.ones(self.features), matrix])
+
+    @cached_property
+    def lows(self) -> Floats:
+        lows = -self.highs
+        lows[self.features :][_diagonal(self.features)] = 0.0
+        return lows
+
+    def rows(self, values: ArrayLike, *, first: int = 0) -> Floats:
+        what = f"rows of {self.features} features and a response"
+        table = finite_array(values, what=what, shape=(self.features + 1,), first=first)
+        x = bounded(table[:, :-1], 1.0, clip=self.clip, first=first)
+        y = bounded(table[:, -1:], 1.0, clip=self.clip, first=first, name="a response of size")
+        return np.concatenate([x * y, packed(x[:, :, np.newaxis] * x[:, np.newaxis])], axis=1)
+
+    def split(self, total: Floats) -> tuple[Floats, Floats]:
+        """A sum as its two parts: of x y, and of x x^T as a matrix."""
+        return total[: self.features], unpacked(total[self.features :], self.features)
+
+    def opposites(self, bits: NDArray[np.uint8]) -> Floats:
+        """Two points at the joint sensitivity: y = 1 and the cosine of the x is -1/2."""
+        ends = np.zeros((len(bits), self.features + 1))
+        ends[:, 0] = np.where(bits, 1.0, -0.5)
+        if self.features == 1:
+            ends[:, 0] = 2.0 * bits - 1
+        else:
+            ends[:, 1] = np.where(bits, 0.0, math.sqrt(0.75))
+        ends[:, -1] = 1.0
+        return self.rows(ends)
+
+    def uniform(self, random: Random, users: int) -> Floats:
+        x = _in_ball(random, users, self.features)
+        y = 2 * random.uniforms(users) - 1
+        return self.rows(np.concatenate([x, y[:, np.newaxis]], axis=1))
+
+
+def packed(matrices: Floats) -> Floats:
+    """Symmetric matrices as vectors with the same inner products.
+
+    The upper triangle, row by row, its off-diagonal entries multiplied by sqrt(2): l2 distances
+    of the vectors are Frobenius distances of the matrices, so noise is spent evenly on both.
+    """
+    side = matrices.shape[-1]
+    i, j = np.triu_indices(side)
+    vectors = matrices[..., i, j] * math.sqrt(2)
+    vectors[..., _diagonal(side)] = matrices[..., range(side), range(side)]
+    return vectors
+
+
+def unpacked(vector: Floats, side: int) -> Floats:
+    """The symmetric matrix whose `packed` form this is."""
+    i, j = np.triu_indices(side)
+    matrix = np.empty((side, side))
+    matrix[i, j] = matrix[j, i] = vector / math.sqrt(2)
+    matrix[range(side), range(side)] = vector[_diagonal(side)]
+    return matrix
+
+
+def _diagonal(side: int) -> NDArray[np.int64]:
+    """Where the diagonal stands in the packed upper triangle."""
+    lengths = np.arange(side, 0, -1)
+    return np.concatenate([[0], np.cumsum(lengths)[:-1]])
+
+
+def _in_ball(random: Random, users: int, dimension: int) -> Rows:
+    """Uniform in the unit ball: a normal direction, and a radius of the right law."""
+    from scipy.special import ndtri
+
+    normal = ndtri(np.maximum(random.uniforms(users * dimension), 2.0**-54))
+    normal = normal.reshape(users, dimension)
+    length = np.sqrt(np.einsum("ij,ij->i", normal, normal))
+    radius = random.uniforms(users) ** (1 / dimension)
+    return np.asarray(normal * (radius / np.maximum(length, 1e-300))[:, np.newaxis])
