@@ -17,7 +17,7 @@ from benchmarks.measure import Failed, Row, ask, contest
 from benchmarks.tables import Figure, console, contest_table, figures_table, missing_lines
 from benchmarks.task import Task
 
-FIGURES = ("large", "messages", "updates", "cold_plan")
+FIGURES = ("large", "vectors", "messages", "updates", "cold_plan")
 
 
 def main() -> None:

@@ -17,8 +17,10 @@ from benchmarks.contestants.plain_numpy import binary_tree
 from benchmarks.memory import peak_mebibytes
 from benchmarks.task import Task
 from overhand.simulation import MessagesRun, estimate_all, simulate
+from overhand.simulation.streams import values_stream
 
 CHUNK = 1000
+DIMENSION = 20
 SINGLE_USERS = 200_000
 COLD_STARTS = 3
 HUGE_HORIZON = 10**8
@@ -68,6 +70,16 @@ def _seconds(run: Callable[[], object]) -> float:
     started = time.perf_counter()
     run()
     return time.perf_counter() - started
+
+
+def vectors(task: Task) -> Figures:
+    """The counts engine on vectors, with every error of every coordinate measured."""
+    values = oh.Vectors(DIMENSION)
+    plan = plan_for(task.horizon, task, values=values)
+    rows = values_stream(values.uniform(oh.seeded_random(task.seed), task.horizon))
+    runs = [simulate(plan, rows, seed=task.seed) for _ in range(task.repeats)]
+    name = f"counts engine, {DIMENSION} coordinates, users per second"
+    return [(name, max(run.users_per_second for run in runs), "/s")]
 
 
 def messages(task: Task) -> Figures:
@@ -129,7 +141,9 @@ def huge(task: Task) -> Figures:
     ]
 
 
-FIGURES = {figure.__name__: figure for figure in (large, messages, updates, cold_plan, huge)}
+FIGURES = {
+    figure.__name__: figure for figure in (large, vectors, messages, updates, cold_plan, huge)
+}
 
 
 def main(name: str, task: str) -> None:

@@ -1,6 +1,6 @@
-"""Run every command shown in the README and write its output under it.
+"""Run every command shown in the README and in docs/values.md, and write its output under it.
 
-python docs/refresh.py            rewrites README.md and docs/compare.png
+python docs/refresh.py            rewrites both pages, docs/compare.png and the examples' figures
 """
 
 from __future__ import annotations
@@ -12,17 +12,22 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
+PAGES = (ROOT / "README.md", ROOT / "docs" / "values.md")
+DRAWN = ("basket_values", "emoji_votes", "sensor_vectors", "regression")
+"""The examples that draw a figure, which docs/values.md shows."""
+
 BLOCK = re.compile(r"```console\n\$ (?P<command>[^\n]+)\n(?P<output>.*?)```", re.DOTALL)
 
 
 def output_of(command: str) -> str:
-    """What a command of the README prints, 80 columns wide."""
-    words = shlex.split(command)
-    assert words[0] == "overhand"
+    """What a command of a page prints, 80 columns wide."""
+    program, *arguments = shlex.split(command)
+    assert program in ("overhand", "python")
+    module = ["-m", "overhand"] if program == "overhand" else []
     result = subprocess.run(
-        [sys.executable, "-m", "overhand", *words[1:]],
-        capture_output=True, text=True, check=True, cwd=ROOT,
-        env={"COLUMNS": "80", "PATH": "", "NO_COLOR": "1"},
+        [sys.executable, *module, *arguments],
+        capture_output=True, encoding="utf-8", check=True, cwd=ROOT,
+        env={"COLUMNS": "80", "PATH": "", "NO_COLOR": "1", "PYTHONUTF8": "1"},
     )  # fmt: skip
     lines = [line.rstrip() for line in result.stdout.splitlines()]
     return "\n".join(line for line in lines if line) + "\n"
@@ -34,8 +39,10 @@ def refreshed(text: str) -> str:
 
 
 def main() -> None:
-    readme = ROOT / "README.md"
-    readme.write_text(refreshed(readme.read_text(encoding="utf-8")), encoding="utf-8")
+    for page in PAGES:
+        page.write_text(refreshed(page.read_text(encoding="utf-8")), encoding="utf-8")
+    for name in DRAWN:
+        output_of(f"python examples/{name}.py docs/{name}.png")
     output_of("overhand compare --horizon 1000000 --runs 40 --plot docs/compare.png")
 
 

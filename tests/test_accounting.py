@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache
@@ -424,6 +425,105 @@ def test_two_counts_that_move_opposite_ways_under_skewed_noise(epsilon: float) -
     assert not math.isclose(alike, exact, rel_tol=1e-3)  # so one direction would not do
 
 
+# --- changes of more than one step, or in more than one count -------------------------------------
+
+
+def choices(change: Change, reports: int) -> list[tuple[int, ...]]:
+    """What one report may do: go up or down, or leave a bucket for another."""
+    if change.coordinates == 1:
+        return [(1,), (-1,)]
+    return list(itertools.permutations(range(2 * reports), 2))
+
+
+def moved_by(change: Change, choice: tuple[int, ...]) -> list[dict[int, int]]:
+    """By count, the moves that a report of this choice may come to."""
+    if change.coordinates == 1:
+        return [{0: choice[0] * steps} for steps in range(1, change.largest + 1)]
+    return [{choice[0]: -1, choice[1]: 1}]
+
+
+def changes_at(level: Level, chosen: Sequence[tuple[int, ...]]) -> Iterator[list[Pair]]:
+    """One level, whoever is in which batch, whichever law it has and however values are rounded."""
+    for groups in partitions(range(level.reports)):
+        for laws in itertools.product(level.laws, repeat=len(groups)):
+            for moves in itertools.product(*(moved_by(level.change, c) for c in chosen)):
+                yield [
+                    pair(law, shift)
+                    for group, law in zip(groups, laws, strict=True)
+                    for shift in added(moves[report] for report in group)
+                ]
+
+
+def added(moves: Iterable[dict[int, int]]) -> list[int]:
+    """How far each count is moved by all of these."""
+    total: Counter[int] = Counter()
+    for move in moves:
+        total.update(move)
+    return list(total.values())
+
+
+@cache
+def changed_by_enumeration(levels: tuple[Level, ...], epsilon: float) -> float:
+    worst, reports = 0.0, levels[0].reports
+    for chosen in itertools.product(choices(levels[0].change, reports), repeat=reports):
+        if chosen[0] not in ((1,), (-1,), (0, 1)):
+            continue  # buckets have no names
+        for chain in itertools.product(*(changes_at(level, chosen) for level in levels)):
+            worst = max(worst, composed(list(itertools.chain(*chain)), epsilon))
+    return worst
+
+
+BUCKETS = Change(1, coordinates=2)
+CHANGES: dict[str, tuple[Level, ...]] = {
+    "three steps": (Level((fair(40),), change=Change(3)),),
+    "steps at two levels": (
+        Level((fair(30),), change=Change(3)),
+        Level((fair(24),), change=Change(2)),
+    ),
+    "steps of several laws": (Level((fair(30), fair(36)), change=Change(3)),) * 2,
+    "skewed steps": (Level((skewed(60),), change=Change(2)),) * 2,
+    "skewed steps, upwards": (Level((skewed(60, MOST),), change=Change(2)),) * 2,
+    "opposed steps": (Level((opposed(20),), change=Change(2)),) * 2,
+    "buckets": (Level((fair(14),), change=BUCKETS),),
+    "buckets at two levels": (
+        Level((fair(10),), change=BUCKETS),
+        Level((fair(12),), change=BUCKETS),
+    ),
+    "buckets under opposed coins": (Level((opposed(14),), change=BUCKETS),),
+    "buckets of several laws": (Level((fair(10), fair(14)), change=BUCKETS),),
+    "two reports of steps": (Level((fair(60),), 2, Change(2)),),
+    "three reports of steps": (Level((fair(24),), 3, Change(2)),),
+    "two reports of buckets": (Level((fair(12),), 2, BUCKETS),),
+}
+
+
+@pytest.mark.parametrize("epsilon", [0.5, 2.0])
+@pytest.mark.parametrize("kind", CHANGES)
+def test_every_change_is_counted_by_how_far_it_moves_and_how_many(
+    kind: str, epsilon: float
+) -> None:
+    truth = changed_by_enumeration(CHANGES[kind], epsilon)
+    for accountant in ACCOUNTANTS.values():
+        assert_accounts_for(accountant(CHANGES[kind], epsilon), truth)
+
+
+@pytest.mark.parametrize("epsilon", [0.5, 2.0])
+@pytest.mark.parametrize(
+    "level",
+    [
+        Level((skewed(40),), change=BUCKETS),
+        Level((skewed(30, MOST),), change=BUCKETS),
+        Level((skewed(60),), 2, Change(2)),
+        Level((skewed(16),), 2, BUCKETS),
+    ],
+    ids=["buckets", "buckets, upwards", "reports of steps", "reports of buckets"],
+)
+def test_changes_both_ways_under_skewed_noise_are_bounded(level: Level, epsilon: float) -> None:
+    truth = changed_by_enumeration((level,), epsilon)
+    for accountant in ACCOUNTANTS.values():
+        assert truth * (1 - 1e-12) <= accountant([level], epsilon) <= max(2.2 * truth, truth + 0.3)
+
+
 def test_a_level_needs_a_law_and_a_guarantee_a_level() -> None:
     with pytest.raises(InvalidValue, match="without a law"):
         Level(())
@@ -506,6 +606,57 @@ def test_reports_counted_once_would_be_caught(accountant: str, kind: str) -> Non
     once = [Level(level.laws) for level in REPORTS[kind]]
     with pytest.raises(AssertionError, match="understates"):
         assert_accounts_for(ACCOUNTANTS[accountant](once, 1.0), truth)
+
+
+def as_one_step(level: Level) -> Level:
+    return Level(level.laws, level.reports, Change(1, level.change.coordinates))
+
+
+def as_one_count(level: Level) -> Level:
+    return Level(level.laws, level.reports, Change(level.change.largest))
+
+
+def as_one_report(level: Level) -> Level:
+    return Level(level.laws, 1, level.change)
+
+
+@pytest.mark.parametrize("accountant", ACCOUNTANTS)
+@pytest.mark.parametrize(
+    ("mutant", "kind"),
+    [
+        (as_one_step, "three steps"),
+        (as_one_step, "steps at two levels"),
+        (as_one_step, "two reports of steps"),
+        (as_one_count, "buckets"),
+        (as_one_count, "buckets at two levels"),
+        (as_one_count, "two reports of buckets"),
+        (as_one_report, "two reports of steps"),
+        (as_one_report, "two reports of buckets"),
+    ],
+    ids=str,
+)
+def test_a_change_counted_in_part_would_be_caught(
+    accountant: str, mutant: Callable[[Level], Level], kind: str
+) -> None:
+    truth = changed_by_enumeration(CHANGES[kind], 1.0)
+    with pytest.raises(AssertionError, match="understates"):
+        assert_accounts_for(ACCOUNTANTS[accountant](list(map(mutant, CHANGES[kind])), 1.0), truth)
+
+
+@pytest.mark.parametrize("accountant", ACCOUNTANTS)
+@pytest.mark.parametrize(("probability", "forgotten"), [(EIGHTH, 1), (MOST, 0)], ids=str)
+def test_a_forgotten_direction_of_buckets_would_be_caught(
+    monkeypatch: pytest.MonkeyPatch, accountant: str, probability: BinaryFraction, forgotten: int
+) -> None:
+    def one_sided(law: NoiseLaw, shift: int, epsilons: Floats) -> Pair:
+        kept = profile(law, shift, epsilons)[1 - forgotten]
+        return kept, kept
+
+    level = Level((skewed(40, probability),), change=BUCKETS)
+    truth = changed_by_enumeration((level,), 1.0)
+    monkeypatch.setattr(composition_module, "profile", one_sided)
+    with pytest.raises(AssertionError, match="understates"):
+        assert_accounts_for(ACCOUNTANTS[accountant]([level], 1.0), truth)
 
 
 @pytest.mark.parametrize("accountant", ACCOUNTANTS)

@@ -1,8 +1,9 @@
-"""The README's session runs, its commands print what it says, and every example works."""
+"""The README's session runs, commands print what pages say, and every example works."""
 
 from __future__ import annotations
 
 import doctest
+import math
 import re
 import runpy
 import sys
@@ -16,14 +17,22 @@ from overhand.accounting import Level, gaussian_variance, least_scale
 from overhand.cli import app
 from overhand.mechanisms import CoinNoise
 from overhand.randomness import HALF, BinaryFraction
+from overhand.values import FORMS, values_of
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 sys.path.insert(0, str(ROOT / "docs"))
 
-from refresh import BLOCK, output_of  # noqa: E402
+from refresh import BLOCK, DRAWN, PAGES, output_of  # noqa: E402
 
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+VALUES = (ROOT / "docs" / "values.md").read_text(encoding="utf-8")
+SHOWN = {
+    block["command"]: block["output"]
+    for page in PAGES
+    for block in BLOCK.finditer(page.read_text(encoding="utf-8"))
+}
+PLANS = [command for command in SHOWN if command.startswith("overhand plan")]
 
 
 def test_the_readme_starts_with_the_two_commands() -> None:
@@ -36,18 +45,57 @@ def test_the_readmes_session_runs() -> None:
     assert results.failed == 0
 
 
-def test_the_readmes_plans_are_what_the_command_prints() -> None:
-    plans = [m for m in BLOCK.finditer(README) if m["command"].startswith("overhand plan")]
-    assert plans
-    for block in plans:
-        printed, shown = output_of(block["command"]).split(), block["output"].split()
-        assert len(printed) == len(shown)
-        for now, then in zip(printed[:-1], shown[:-1], strict=True):  # the last is the digest
-            assert now == then or as_number(now) == pytest.approx(as_number(then), rel=2e-3)
+@pytest.mark.parametrize("command", PLANS)
+def test_plans_are_what_the_command_prints(command: str) -> None:
+    printed, shown = output_of(command).split(), SHOWN[command].split()
+    assert_same_words(printed[:-1], shown[:-1])  # the last is the digest
+
+
+def assert_same_words(printed: list[str], shown: list[str]) -> None:
+    """Word by word, but numbers may differ by rounding."""
+    assert len(printed) == len(shown)
+    for now, then in zip(printed, shown, strict=True):
+        assert now == then or as_number(now) == pytest.approx(as_number(then), rel=2e-3)
 
 
 def as_number(text: str) -> float:
-    return float(text.replace(",", ""))
+    return float(text.strip("(),;%").replace(",", ""))
+
+
+def test_pages_have_plans_to_check() -> None:
+    for page in PAGES:
+        assert "$ overhand plan" in page.read_text(encoding="utf-8")
+
+
+def test_the_table_of_values_is_what_the_classes_say() -> None:
+    """docs/values.md: the kinds, their classes, coordinates, sensitivities and middles."""
+    rows = [
+        [cell.strip() for cell in row.strip("|").split("|")]
+        for row in re.findall(r"^\| `.*\|$", VALUES, re.MULTILINE)
+    ]
+    listed: list[str] = []
+    for specs, name, _, coordinates, distance, _, added in rows[1:]:
+        for spec in re.findall(r"`([^`]+)`", specs):
+            listed.append(spec)
+            given = {"D": 3, "B": 5, "LOW": 0, "HIGH": 1, "NORM": 1}
+            written = spec
+            for word, number in (("LOW", 10), ("HIGH", 50), ("NORM", 2), ("D", 3), ("B", 5)):
+                if word in spec:
+                    given[word] = number
+                    written = written.replace(word, str(number))
+            values = values_of(written)
+            assert name == f"`{type(values).__name__}`"
+            assert values.dimension == computed(coordinates, given)
+            assert values.sensitivity == pytest.approx(computed(distance, given))
+            middle = re.split(" in |, ", added)[0]
+            assert (values.lows + values.highs)[0] / 2 == computed(middle, given)
+    assert sorted(listed) == sorted(re.split(", | or ", FORMS))
+
+
+def computed(formula: str, given: dict[str, int]) -> float:
+    """A formula of a page, where two factors may stand side by side."""
+    times = re.sub(r"(?<=[\w)]) (?=[\w(])", " * ", formula)
+    return float(eval(times, {"sqrt": math.sqrt}, dict(given)))
 
 
 def test_every_command_is_in_the_readme() -> None:
@@ -66,12 +114,13 @@ def test_every_test_of_a_statement_is_in_the_index_and_exists() -> None:
 
 def test_pages_name_only_files_that_exist() -> None:
     pages = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-    assert len(pages) >= 4
+    assert len(pages) >= 5
     for page in pages:
         text = page.read_text(encoding="utf-8")
-        named = re.findall(r"`((?:tests|examples|docs)/[\w./]*)`|\]\((docs/[^)]+)\)", text)
-        for path in (path for pair in named for path in pair if path):
-            assert (ROOT / path).exists(), f"{page.name}: {path}"
+        named = [ROOT / path for path in re.findall(r"`((?:tests|examples|docs)/[\w./]*)`", text)]
+        linked = [page.parent / path for path in re.findall(r"\]\(([\w./-]+)\)", text)]
+        for path in named + linked:
+            assert path.exists(), f"{page.name}: {path}"
 
 
 def test_the_table_of_variances_is_computed() -> None:
@@ -100,11 +149,24 @@ def least_variance(law: Callable[[float], CoinNoise], levels: int, privacy: oh.P
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
-def test_examples_run(example: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_examples_run(
+    example: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     assert len(example.read_text(encoding="utf-8").splitlines()) <= 80
+    figure = tmp_path / "figure.png"
+    monkeypatch.setattr(sys, "argv", [str(example), str(figure)])
     runpy.run_path(str(example), run_name="__main__")
-    assert capsys.readouterr().out.count("\n") >= 2
+    printed = capsys.readouterr().out
+    assert printed.count("\n") >= 2
+    assert figure.exists() == (example.stem in DRAWN)
+    if example.stem in DRAWN:
+        assert_same_words(printed.split(), SHOWN[f"python examples/{example.name}"].split())
+        assert f"]({example.stem}.png)" in VALUES
 
 
 def test_there_are_examples() -> None:
-    assert len(EXAMPLES) >= 4
+    assert len(EXAMPLES) >= 8
+    assert set(DRAWN) <= {example.stem for example in EXAMPLES}

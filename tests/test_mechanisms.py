@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
@@ -19,9 +20,18 @@ from overhand import accounting
 from overhand.errors import Infeasible, InvalidValue
 from overhand.mechanisms import CoinNoise, CoinSum
 from overhand.mechanisms.published import BITS_CONSTANT, binary_sum
-from overhand.model import Messages, Privacy, Shuffled
+from overhand.model import Change, Messages, Privacy, Shuffled
 from overhand.randomness import HALF, BinaryFraction, Random, restored_random, seeded_random
 from overhand.shufflers import Shuffler
+from overhand.values import (
+    BITS,
+    Histogram,
+    Moments,
+    Reals,
+    SymmetricMatrices,
+    Values,
+    Vectors,
+)
 from sampled import Outcomes, assert_follows, kolmogorov, samples_for
 
 EIGHTH, QUARTER = BinaryFraction(1, 3), BinaryFraction(1, 2)
@@ -609,3 +619,596 @@ def test_the_recurrence_for_opposed_coins_agrees_with_their_convolution(
     assert known.sum() >= 3
     assert np.abs(quick[known] / exact[known] - 1).max() < 1e-9
     assert math.isclose(quick.sum(), 1.0, rel_tol=1e-12)
+
+
+# --- values that are not bits: steps --------------------------------------------------------------
+
+PARTS = 64
+
+KINDS: dict[str, CoinSum] = {
+    "bit": CoinSum(3, 4, QUARTER),
+    "real": CoinSum(3, 4, QUARTER, values=Reals(-2, 6), steps=4),
+    "vector": CoinSum(3, 4, QUARTER, values=Vectors(2, norm=4), steps=8),
+    "matrix": CoinSum(3, 2, QUARTER, values=SymmetricMatrices(3), steps=5),
+    "moments": CoinSum(3, 1, QUARTER, opposed=False, values=Moments(2), steps=3),
+    "histogram": CoinSum(3, 0, HALF, values=Histogram(5)),
+}
+ROUNDED = ("real", "vector", "matrix", "moments")
+DYADIC = ("real", "vector")  # (value - low) / unit is exact for them
+
+
+class Given(Chosen):
+    """Rounds by chosen uniforms, too."""
+
+    def __init__(self, uniforms: ArrayLike, shown: Sequence[int] = ()) -> None:
+        super().__init__(shown)
+        self._uniforms = np.asarray(uniforms, np.float64)
+
+    def uniforms(self, count: int) -> NDArray[np.float64]:
+        return np.broadcast_to(self._uniforms.reshape(-1), count).copy()
+
+
+@st.composite
+def parts_of_steps(draw: st.DrawFn) -> tuple[CoinSum, list[list[int]]]:
+    """Two values of every coordinate, in sixty-fourths of a step."""
+    mechanism = KINDS[draw(st.sampled_from(DYADIC))]
+    numbers = [st.integers(0, PARTS * int(most)) for most in mechanism.coordinate_steps]
+    return mechanism, [draw(st.tuples(*numbers).map(list)) for _ in range(2)]
+
+
+def rounded(mechanism: CoinSum, parts: list[int], uniforms: ArrayLike) -> NDArray[np.int64]:
+    """The steps of a value that is so many sixty-fourths of a step above the lowest."""
+    points = mechanism.values.lows + np.array(parts) * (mechanism.unit / PARTS)
+    rows = points if mechanism.values.is_scalar else points[np.newaxis]
+    return np.asarray(mechanism.steps_of(rows, Given(uniforms))).reshape(-1)
+
+
+@given(parts_of_steps())
+def test_rounding_is_unbiased_and_adds_at_most_a_quarter_to_the_variance(
+    case: tuple[CoinSum, list[list[int]]],
+) -> None:
+    """Over sixty-four uniforms, exactly: Hermite's identity is what makes it so."""
+    mechanism, (parts, _) = case
+    steps = np.array([rounded(mechanism, parts, u / PARTS) for u in range(PARTS)])
+    assert steps.dtype == np.int64
+    assert (steps >= 0).all()
+    assert (steps <= mechanism.coordinate_steps).all()
+    assert steps.sum(axis=0).tolist() == parts
+    variance = PARTS * (steps**2).sum(axis=0) - np.array(parts) ** 2
+    assert (4 * variance <= PARTS**2).all()
+
+
+@given(parts_of_steps(), st.lists(st.integers(0, PARTS - 1), min_size=2, max_size=2))
+def test_two_values_rounded_alike_differ_by_their_distance_rounded_up(
+    case: tuple[CoinSum, list[list[int]]], uniforms: list[int]
+) -> None:
+    mechanism, (first, second) = case
+    chosen = np.array(uniforms[: len(first)]) / PARTS
+    moved = rounded(mechanism, first, chosen) - rounded(mechanism, second, chosen)
+    assert (np.abs(moved) <= -(-np.abs(np.subtract(first, second)) // PARTS)).all()
+
+
+@given(st.sampled_from(list(KINDS)), st.integers(0, 2**32))
+def test_no_other_value_moves_the_counts_further_than_stated(kind: str, seed: int) -> None:
+    mechanism = KINDS[kind]
+    values, change = mechanism.values, mechanism.change
+    ends = values.opposites(np.array([0, 1] * 20, np.uint8))
+    anywhere = values.uniform(seeded_random(seed), 40)
+    rows = np.concatenate([ends[:20], anywhere])
+    others = np.concatenate([ends[1:21], values.uniform(seeded_random(seed + 1), 20), ends[:20]])
+    steps, moved = (mechanism.steps_of(r, seeded_random(seed)).astype(int) for r in (rows, others))
+    away = np.abs(steps - moved).reshape(len(rows), -1)
+    assert away.max() <= change.largest
+    assert (away > 0).sum(axis=1).max() <= change.coordinates
+    if change.norm is not None:
+        assert np.linalg.norm(away, axis=1).max() <= change.norm
+
+
+def test_rounding_can_move_the_counts_by_more_than_the_sensitivity() -> None:
+    """So the root of the dimension in `change.norm` is needed."""
+    mechanism = CoinSum(1, 2, HALF, values=Vectors(4), steps=3)
+    ends = np.array([[0.5] * 4, [-0.5] * 4])
+    steps = mechanism.steps_of(ends, Given(0.125))
+    away = float(np.linalg.norm(steps[0] - steps[1]))
+    assert mechanism.change.norm is not None
+    assert mechanism.values.sensitivity / mechanism.unit < away <= mechanism.change.norm
+
+
+def test_the_change_is_as_large_as_the_kind_allows() -> None:
+    assert KINDS["bit"].change == Change(1)
+    assert KINDS["real"].change == Change(4)
+    assert KINDS["histogram"].change == Change(1, 2)
+    for kind, norm in (
+        ("vector", 8 + math.sqrt(2)),
+        ("matrix", 5 + math.sqrt(6)),
+        ("moments", 3 / math.sqrt(2) / (2 / 3) + math.sqrt(5)),
+    ):
+        change = KINDS[kind].change
+        assert change.largest == KINDS[kind].steps
+        assert change.coordinates == KINDS[kind].values.dimension
+        assert change.norm is not None
+        assert norm <= change.norm <= norm * (1 + 1e-8)
+
+
+@pytest.mark.parametrize("uniform", [0.0, 0.5, 1 - 2**-53])
+@pytest.mark.parametrize("kind", ROUNDED)
+def test_the_ends_of_every_interval_stay_within_the_steps(kind: str, uniform: float) -> None:
+    mechanism = KINDS[kind]
+    values = mechanism.values
+    for end in (values.lows, values.highs):
+        rows = end if values.is_scalar else end[np.newaxis]
+        steps = mechanism.steps_of(rows, Given(uniform)).reshape(-1)
+        assert (steps >= 0).all()
+        assert (steps <= mechanism.coordinate_steps).all()
+        assert (np.abs(steps * mechanism.unit - (end - values.lows)) < mechanism.unit).all()
+
+
+@given(st.floats(-1e6, 1e6), st.floats(1e-3, 1e6), st.integers(1, 300))
+def test_every_coordinate_has_as_many_steps_as_it_is_wide(
+    low: float, width: float, steps: int
+) -> None:
+    mechanism = CoinSum(2, 2, HALF, values=Reals(low, low + width), steps=steps)
+    assert mechanism.coordinate_steps.tolist() == [steps]
+    moments = CoinSum(2, 2, HALF, values=Moments(2), steps=steps)
+    reached = moments.coordinate_steps * moments.unit
+    widths = moments.values.highs - moments.values.lows
+    assert (reached >= widths * (1 - 1e-8)).all()
+    assert (reached < widths + moments.unit).all()
+
+
+@pytest.mark.parametrize("values", [BITS, Histogram(3)], ids=str)
+def test_whole_values_have_one_step(values: Values) -> None:
+    with pytest.raises(InvalidValue, match="steps=2 must be 1"):
+        CoinSum(2, 2, HALF, values=values, steps=2)
+
+
+@pytest.mark.parametrize("steps", [0, -1, 1.5, True, None], ids=repr)
+def test_steps_that_are_none_are_refused(steps: Any) -> None:
+    with pytest.raises(InvalidValue, match="steps="):
+        CoinSum(2, 2, HALF, values=Reals(), steps=steps)
+
+
+# --- values that are not bits: messages -----------------------------------------------------------
+
+
+def some(mechanism: CoinSum, users: int = 3) -> NDArray[Any]:
+    return mechanism.values.uniform(seeded_random(20230), users)
+
+
+def by_coordinate(mechanism: CoinSum, messages: NDArray[Any]) -> NDArray[np.int64]:
+    """How many zeros and ones of each coordinate every user sends, counted one by one."""
+    counts = np.zeros((len(messages), mechanism.values.dimension, 2), np.int64)
+    for user, row in enumerate(messages.tolist()):
+        for message in row:
+            counts[user, message // 2, message % 2] += 1
+    return counts
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_user_sends_so_many_messages_of_every_coordinate(kind: str) -> None:
+    mechanism = KINDS[kind]
+    messages = mechanism.encode_rows(some(mechanism, 7), seeded_random(20230))
+    assert messages.shape == (7, mechanism.messages_per_user)
+    assert messages.dtype == np.uint8
+    expected = mechanism.coordinate_steps + mechanism.noise_bits
+    assert (by_coordinate(mechanism, messages).sum(axis=2) == expected).all()
+    assert mechanism.messages_per_user == expected.sum()
+    nobody = mechanism.encode_rows(some(mechanism, 0), seeded_random(20230))
+    assert nobody.shape == (0, mechanism.messages_per_user)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_without_coins_the_ones_are_the_steps(kind: str) -> None:
+    bare = replace(KINDS[kind], noise_bits=0)
+    rows = some(bare)
+    steps = bare.steps_of(rows, seeded_random(20230)).reshape(len(rows), -1)
+    messages = bare.encode_rows(rows, seeded_random(20230))
+    assert np.array_equal(by_coordinate(bare, messages)[:, :, 1], steps)
+    shuffled = Shuffled(seeded_random(1).permute(messages.reshape(-1)))
+    total = np.reshape(bare.value_of(steps.sum(axis=0)), bare.values.shape)
+    assert np.allclose(bare.analyze(shuffled), total, rtol=1e-14, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("kind", "values"),
+    [
+        ("bit", [0, 1, 1]),
+        ("real", [-2, 4, 6]),
+        ("vector", [[0, -4], [2, 3], [-1, 1]]),
+        ("histogram", [4, 0, 4]),
+    ],
+)
+def test_without_coins_values_of_whole_steps_are_summed_exactly(kind: str, values: Any) -> None:
+    bare = replace(KINDS[kind], noise_bits=0)
+    shuffler, random = Shuffler(), seeded_random(20230)
+    shuffler.activate(bare)
+    for user, value in enumerate(values):
+        shuffler.send(user, bare.encode(value, random))
+    result = bare.analyze(shuffler.release(random))
+    assert np.array_equal(result, bare.values.total(bare.values.rows(values)))
+    assert isinstance(result, float) == bare.values.is_scalar
+
+
+@pytest.mark.parametrize(
+    ("dimension", "bits", "dtype"),
+    [(2, 2, np.uint8), (3, 3, np.uint8), (128, 8, np.uint8), (129, 9, np.uint16)],
+)
+def test_messages_are_as_short_as_their_labels_allow(
+    dimension: int, bits: int, dtype: type[np.generic]
+) -> None:
+    mechanism = CoinSum(1, 1, HALF, opposed=False, values=Histogram(dimension))
+    assert mechanism.message_bits == bits
+    messages = mechanism.encode(dimension - 1, seeded_random(20230))
+    assert messages.dtype == dtype
+    assert 2 ** (bits - 1) <= int(messages.max()) < 2**bits
+    shuffled = seeded_random(1).permute_rows(messages, mechanism.message_bits)
+    assert np.array_equal(np.sort(shuffled), np.sort(messages))
+    assert mechanism.analyze_many(shuffled).shape == (1, dimension)
+
+
+def test_the_labels_of_the_most_buckets_leave_room_for_the_keys_of_a_shuffle() -> None:
+    mechanism = CoinSum(1, 1, HALF, opposed=False, values=Histogram(1 << 20))
+    assert mechanism.message_bits == 21
+    batch = np.array([[0, (1 << 21) - 1]], np.uint32)
+    shuffled = seeded_random(1).permute_rows(batch, mechanism.message_bits)
+    assert np.array_equal(np.sort(shuffled), batch)
+
+
+def test_a_bit_and_a_real_are_sent_as_bits() -> None:
+    for kind in ("bit", "real"):
+        assert KINDS[kind].message_bits == 1
+        assert KINDS[kind].encode_rows(some(KINDS[kind]), seeded_random(20230)).max() == 1
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_batches_have_no_sums(kind: str) -> None:
+    mechanism = KINDS[kind]
+    nothing = np.empty((0, mechanism.size * mechanism.messages_per_user), np.uint8)
+    assert mechanism.analyze_many(nothing).shape == (0, *mechanism.values.shape)
+    assert mechanism.draw_noise(seeded_random(1), 0).shape == (0, *mechanism.values.shape)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if KINDS[kind].values.dimension > 1])
+@pytest.mark.parametrize("tampered", [2, -1, -2, 255, 10**12], ids=repr)
+def test_a_batch_with_a_message_of_a_wrong_coordinate_is_refused(kind: str, tampered: int) -> None:
+    mechanism = KINDS[kind]
+    batch = mechanism.encode_rows(some(mechanism), seeded_random(20230)).reshape(-1).astype(int)
+    mechanism.analyze(Shuffled(batch))
+    batch[0] = tampered  # where a message of the first coordinate, 0 or 1, was
+    with pytest.raises(InvalidValue, match="messages of the wrong coordinates"):
+        mechanism.analyze(Shuffled(batch))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_batch_with_a_message_less_is_refused(kind: str) -> None:
+    mechanism = KINDS[kind]
+    batch = mechanism.encode_rows(some(mechanism), seeded_random(20230)).reshape(-1)
+    with pytest.raises(InvalidValue, match=f"{len(batch) - 1} messages in a batch that has"):
+        mechanism.analyze(Shuffled(batch[1:]))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_variance_is_that_of_the_coins_and_the_most_of_the_rounding(kind: str) -> None:
+    mechanism = KINDS[kind]
+    unit = mechanism.values.width / mechanism.steps
+    assert mechanism.unit == unit
+    assert mechanism.noise_variance == mechanism.noise().variance * unit**2
+    rounding = 3 * unit**2 / 4 if kind in ROUNDED else 0.0
+    assert mechanism.rounding_variance == rounding
+    assert mechanism.variance == mechanism.noise_variance + rounding
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_steps_become_the_values_they_were(kind: str) -> None:
+    mechanism = KINDS[kind]
+    values = mechanism.values
+    lows = np.reshape(values.lows, values.shape)
+    assert np.allclose(mechanism.value_of(np.zeros(values.shape)), 3 * lows)
+    steps = np.reshape(mechanism.coordinate_steps, values.shape)
+    assert np.allclose(mechanism.value_of(3 * steps), 3 * (lows + steps * mechanism.unit))
+
+
+@given(st.integers(1, 1000), st.floats(0.1, 1e4), st.sampled_from(ROUNDED), st.integers(1, 50))
+def test_a_variance_is_asked_for_in_steps(
+    size: int, variance: float, kind: str, steps: int
+) -> None:
+    mechanism = CoinSum.with_variance(size, variance, values=KINDS[kind].values, steps=steps)
+    assert (mechanism.values, mechanism.steps) == (KINDS[kind].values, steps)
+    wanted = variance * (mechanism.values.width / steps) ** 2
+    assert wanted * (1 - 1e-9) <= mechanism.noise_variance <= wanted * (1 + 1 / 3000)
+
+
+# --- values that are not bits: every outcome ------------------------------------------------------
+
+ENUMERATED: dict[str, tuple[CoinSum, Any]] = {
+    "real": (CoinSum(2, 2, QUARTER, values=Reals(-1, 1), steps=2), [-0.75, 0.5]),
+    "real, not opposed": (CoinSum(2, 1, EIGHTH, False, Reals(0, 4), 1), [1.0, 3.0]),
+    "vector": (CoinSum(1, 2, QUARTER, values=Vectors(2, norm=2), steps=4), [[0.25, -1.5]]),
+    "histogram": (CoinSum(2, 2, QUARTER, values=Histogram(2)), [1, 1]),
+    "skewed histogram": (CoinSum(2, 1, EIGHTH, False, Histogram(3)), [0, 2]),
+}
+
+
+@pytest.mark.parametrize("kind", ENUMERATED)
+def test_every_outcome_of_coins_and_rounding_is_unbiased_and_independent(kind: str) -> None:
+    """The values are quarters of a step, so four uniforms are as good as all."""
+    mechanism, values = ENUMERATED[kind]
+    rows, dimension = mechanism.values.rows(values), mechanism.values.dimension
+    coins = mechanism.noise_trials * dimension
+    quarters = 1 if mechanism.values.is_whole else 4
+    outcomes, chances = [], []
+    for uniforms in itertools.product(range(quarters), repeat=rows.size):
+        for shown in itertools.product((0, 1), repeat=coins):
+            random = Given(np.array(uniforms) / 4, shown)
+            messages = mechanism.encode_rows(rows, random)
+            outcomes.append(np.atleast_1d(mechanism.analyze(Shuffled(messages.reshape(-1)))))
+            chances.append(float(random.chance) / quarters**rows.size)
+    chance, outcome = np.array(chances), np.array(outcomes)
+    assert math.isclose(chance.sum(), 1.0, rel_tol=1e-12)
+    mean = chance @ outcome
+    assert np.allclose(mean, mechanism.values.total(rows), rtol=0, atol=1e-12)
+    covariance = (outcome - mean).T @ ((outcome - mean) * chance[:, np.newaxis])
+    exact = np.reshape(mechanism.values.coordinates(rows), (len(rows), -1)) - mechanism.values.lows
+    fraction = exact / mechanism.unit % 1
+    spread = mechanism.noise_variance + mechanism.unit**2 * (fraction * (1 - fraction)).sum(axis=0)
+    assert np.allclose(covariance, np.diag(spread), rtol=0, atol=1e-12)
+    assert (spread <= mechanism.variance).all()
+
+
+# --- values that are not bits: sampled ------------------------------------------------------------
+
+JOINT_DISCREPANCY = 0.06
+HELD: dict[str, tuple[CoinSum, Any]] = {
+    "real": (CoinSum(4, 2, QUARTER, values=Reals(-1, 3), steps=2), [-1, 0.5, 2.2, 3]),
+    "vector": (
+        CoinSum(3, 2, QUARTER, values=Vectors(2), steps=2),
+        [[1, 0], [-0.6, 0.8], [0.2, -0.5]],
+    ),
+    "histogram": (CoinSum(4, 2, QUARTER, values=Histogram(3)), [0, 2, 2, 2]),
+}
+Ones = NDArray[np.float64]
+"""The probabilities of 0, 1, ... ones of a coordinate."""
+
+
+def exact_steps(kind: str) -> NDArray[np.float64]:
+    """Of each user and coordinate, before they are rounded."""
+    mechanism, held = HELD[kind]
+    values = mechanism.values
+    points = np.reshape(values.coordinates(values.rows(held)), (mechanism.size, -1))
+    return np.asarray((points - values.lows) / values.width * mechanism.steps, np.float64)
+
+
+def rounded_laws(exact: NDArray[np.float64]) -> list[Ones]:
+    """Of all users together: each is rounded up with the probability of its rest."""
+    laws = []
+    for column in exact.T:
+        law = np.ones(1)
+        for rest in column % 1:
+            law = np.convolve(law, [1 - rest, rest])
+        laws.append(np.concatenate([np.zeros(int(np.floor(column).sum())), law]))
+    return laws
+
+
+def coin_law(mechanism: CoinSum) -> Ones:
+    trials, p = mechanism.noise_trials // 2, float(mechanism.noise_probability)
+    return law_of((trials, p), (trials, 1 - p)).probabilities
+
+
+def places(mechanism: CoinSum) -> NDArray[np.int64]:
+    """What a one of each coordinate counts when all coordinates are written as one number."""
+    most = mechanism.size * (mechanism.noise_bits + mechanism.steps)
+    return (most + 1) ** np.arange(mechanism.values.dimension)
+
+
+def jointly(mechanism: CoinSum, laws: Sequence[Ones]) -> Outcomes:
+    """The law of that number, if the coordinates are independent."""
+    place = places(mechanism)
+    joint = np.ones(1)
+    for at, law in zip(place, laws, strict=True):
+        spread = np.zeros(at * (len(law) - 1) + 1)
+        spread[::at] = law
+        joint = np.convolve(joint, spread)
+    return Outcomes(0, joint)
+
+
+def as_one_number(mechanism: CoinSum, sums: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Analyzed sums back to ones, and the ones of all coordinates to one number."""
+    low, width = mechanism.values.lows, mechanism.values.width
+    steps = (sums.reshape(len(sums), -1) - mechanism.size * low) / width * mechanism.steps
+    ones = np.rint(steps + mechanism.noise_trials / 2).astype(np.int64)
+    return np.asarray(ones @ places(mechanism))
+
+
+def sampled_sums(mechanism: CoinSum, held: Any, random: Random) -> NDArray[np.int64]:
+    runs = samples_for(JOINT_DISCREPANCY)
+    rows = np.concatenate([mechanism.values.rows(held)] * runs)
+    batches = mechanism.encode_rows(rows, random).reshape(runs, -1)
+    shuffled = random.permute_rows(batches, mechanism.message_bits)
+    return as_one_number(mechanism, mechanism.analyze_many(shuffled))
+
+
+def with_coins(kind: str, exact: NDArray[np.float64]) -> list[Ones]:
+    coins = coin_law(HELD[kind][0])
+    return [np.convolve(law, coins) for law in rounded_laws(exact)]
+
+
+def truth_of(kind: str) -> Outcomes:
+    return jointly(HELD[kind][0], with_coins(kind, exact_steps(kind)))
+
+
+@pytest.mark.parametrize("stream", STREAMS)
+@pytest.mark.parametrize("kind", HELD)
+def test_the_sums_of_all_coordinates_are_those_of_the_values_plus_noise(
+    kind: str, stream: str
+) -> None:
+    samples = sampled_sums(*HELD[kind], STREAMS[stream](20230))
+    assert_follows(samples, truth_of(kind), discrepancy=JOINT_DISCREPANCY)
+
+
+class RoundsDown(CoinSum):
+    def steps_of(self, rows: NDArray[Any], random: Random) -> NDArray[Any]:
+        return super().steps_of(rows, Given(0.0))
+
+
+class RoundsToNearest(CoinSum):
+    def steps_of(self, rows: NDArray[Any], random: Random) -> NDArray[Any]:
+        return super().steps_of(rows, Given(0.5))
+
+
+class LowsForgotten(CoinSum):
+    def value_of(self, steps: Any) -> Any:
+        return steps * self.unit
+
+
+class LastCoinsMissing(CoinSum):
+    """The two coins of the last coordinate show their mean."""
+
+    def encode_rows(self, rows: NDArray[Any], random: Random) -> Messages:
+        messages = super().encode_rows(rows, random)
+        messages[:, -2:] = messages[:, -2:] & 254 | np.array([0, 1], np.uint8)
+        return messages
+
+
+class LabelsSwapped(CoinSum):
+    """The first two coordinates carry each other's labels."""
+
+    def encode_rows(self, rows: NDArray[Any], random: Random) -> Messages:
+        messages = super().encode_rows(rows, random)
+        messages[messages < 4] ^= 2
+        return messages
+
+
+class SameCoins(CoinSum):
+    """Every coordinate has the coins of the first."""
+
+    def encode_rows(self, rows: NDArray[Any], random: Random) -> Messages:
+        messages = super().encode_rows(rows, random)
+        coins = messages.reshape(len(rows), self.values.dimension, -1)[:, :, -2:]
+        coins[:] = coins & 254 | coins[:, :1]
+        return messages
+
+
+def without_the_last_coins(kind: str) -> Outcomes:
+    mechanism, exact = HELD[kind][0], exact_steps(kind)
+    offset = np.zeros(mechanism.noise_trials // 2)
+    last = np.concatenate([offset, rounded_laws(exact)[-1]])
+    return jointly(mechanism, [*with_coins(kind, exact)[:-1], last])
+
+
+def with_labels_swapped(kind: str) -> Outcomes:
+    first, second, *others = with_coins(kind, exact_steps(kind))
+    return jointly(HELD[kind][0], [second, first, *others])
+
+
+def with_the_same_coins(kind: str) -> Outcomes:
+    mechanism = HELD[kind][0]
+    alone = jointly(mechanism, rounded_laws(exact_steps(kind))).probabilities
+    shared = np.zeros(mechanism.noise_trials * places(mechanism).sum() + 1)
+    shared[:: places(mechanism).sum()] = coin_law(mechanism)
+    return Outcomes(0, np.convolve(alone, shared))
+
+
+def like(mutant: type[CoinSum], kind: str) -> CoinSum:
+    sound, _ = HELD[kind]
+    return mutant(sound.size, 2, QUARTER, values=sound.values, steps=sound.steps)
+
+
+def deterministic(kind: str, added: float) -> Outcomes:
+    return jointly(HELD[kind][0], with_coins(kind, np.floor(exact_steps(kind) + added)))
+
+
+WRONG: dict[tuple[type[CoinSum], str], Outcomes] = {
+    (RoundsDown, "real"): deterministic("real", 0.0),
+    (RoundsDown, "vector"): deterministic("vector", 0.0),
+    (RoundsToNearest, "real"): deterministic("real", 0.5),
+    (RoundsToNearest, "vector"): deterministic("vector", 0.5),
+    (LowsForgotten, "real"): replace(truth_of("real"), first=2),
+    (LastCoinsMissing, "real"): without_the_last_coins("real"),
+    (LastCoinsMissing, "vector"): without_the_last_coins("vector"),
+    (LastCoinsMissing, "histogram"): without_the_last_coins("histogram"),
+    (LabelsSwapped, "vector"): with_labels_swapped("vector"),
+    (LabelsSwapped, "histogram"): with_labels_swapped("histogram"),
+    (SameCoins, "vector"): with_the_same_coins("vector"),
+    (SameCoins, "histogram"): with_the_same_coins("histogram"),
+}
+
+
+@pytest.mark.parametrize(("mutant", "kind"), WRONG, ids=lambda v: getattr(v, "__name__", v))
+def test_the_test_of_all_coordinates_sees(mutant: type[CoinSum], kind: str) -> None:
+    truth, wrong = truth_of(kind), WRONG[mutant, kind]
+    assert kolmogorov(truth, wrong, range(len(truth.probabilities) + 2)) > JOINT_DISCREPANCY
+    samples = sampled_sums(like(mutant, kind), HELD[kind][1], seeded_random(20230))
+    assert_follows(samples, wrong, discrepancy=JOINT_DISCREPANCY)
+    with pytest.raises(AssertionError, match="Kolmogorov"):
+        assert_follows(samples, truth, discrepancy=JOINT_DISCREPANCY)
+
+
+def drawn_jointly(mechanism: CoinSum, random: Random) -> NDArray[np.int64]:
+    """Drawn noise of all coordinates as one number, as if every value were the lowest."""
+    noise = mechanism.draw_noise(random, samples_for(JOINT_DISCREPANCY))
+    assert noise.shape[1:] == mechanism.values.shape
+    lowest = np.reshape(mechanism.size * mechanism.values.lows, mechanism.values.shape)
+    return as_one_number(mechanism, noise + lowest)
+
+
+def noise_truth(kind: str) -> Outcomes:
+    mechanism, _ = HELD[kind]
+    return jointly(mechanism, [coin_law(mechanism)] * mechanism.values.dimension)
+
+
+@pytest.mark.parametrize("stream", STREAMS)
+@pytest.mark.parametrize("kind", HELD)
+def test_drawn_noise_of_all_coordinates_is_that_of_the_messages(kind: str, stream: str) -> None:
+    samples = drawn_jointly(HELD[kind][0], STREAMS[stream](20230))
+    assert_follows(samples, noise_truth(kind), discrepancy=JOINT_DISCREPANCY)
+
+
+class DrawsOnce(CoinSum):
+    """All coordinates get one draw."""
+
+    def draw_noise(self, random: Random, batches: int) -> NDArray[np.float64]:
+        noise = super().draw_noise(random, batches)
+        noise[:] = noise[:, :1]
+        return noise
+
+
+class DrawsInSteps(CoinSum):
+    def scaled(self, noise: NDArray[np.float64]) -> NDArray[np.float64]:
+        return noise.reshape(-1, *self.values.shape)
+
+
+def drawn_once(kind: str) -> Outcomes:
+    mechanism, _ = HELD[kind]
+    joint = np.zeros(mechanism.noise_trials * places(mechanism).sum() + 1)
+    joint[:: places(mechanism).sum()] = coin_law(mechanism)
+    return Outcomes(0, joint)
+
+
+def drawn_in_steps(kind: str) -> Outcomes:
+    """Taken for values, steps are worth half a step here: and are rounded to be looked at."""
+    coins = coin_law(HELD[kind][0])
+    middle = len(coins) // 2
+    shown = np.rint((np.arange(len(coins)) - middle) / 2 + middle).astype(np.int64)
+    probabilities = np.zeros(len(coins))
+    np.add.at(probabilities, shown, coins)
+    return Outcomes(0, probabilities)
+
+
+@pytest.mark.parametrize(
+    ("mutant", "kind", "wrong"),
+    [
+        (DrawsOnce, "vector", drawn_once("vector")),
+        (DrawsOnce, "histogram", drawn_once("histogram")),
+        (DrawsInSteps, "real", drawn_in_steps("real")),
+    ],
+    ids=["once for a vector", "once for a histogram", "in steps"],
+)
+def test_the_test_of_drawn_noise_of_all_coordinates_sees(
+    mutant: type[CoinSum], kind: str, wrong: Outcomes
+) -> None:
+    truth = noise_truth(kind)
+    assert kolmogorov(truth, wrong, range(len(truth.probabilities))) > JOINT_DISCREPANCY
+    samples = drawn_jointly(like(mutant, kind), seeded_random(20230))
+    assert_follows(samples, wrong, discrepancy=JOINT_DISCREPANCY)
+    with pytest.raises(AssertionError, match="Kolmogorov"):
+        assert_follows(samples, truth, discrepancy=JOINT_DISCREPANCY)

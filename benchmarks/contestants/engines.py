@@ -11,6 +11,7 @@ from benchmarks.arrays import Bits, Floats
 from benchmarks.task import Ready, Task
 from overhand.plan import TreeKind
 from overhand.simulation import CountsRun, Engine, estimate_all
+from overhand.values import BITS, Values
 
 PART = 1 << 16
 
@@ -37,9 +38,11 @@ def counts_in_parts(task: Task) -> Ready:
     return Ready(run, expected_rms=lambda: plan.rms_error)
 
 
-def plan_for(horizon: int, task: Task, *, tree: TreeKind = "best") -> oh.Plan:
+def plan_for(
+    horizon: int, task: Task, *, tree: TreeKind = "best", values: Values = BITS
+) -> oh.Plan:
     privacy = oh.Privacy(task.epsilon, task.delta)
-    return oh.Plan.best(horizon=horizon, shufflers=task.shufflers, privacy=privacy, tree=tree)
+    return oh.Plan.best(horizon, task.shufflers, privacy, tree=tree, values=values)
 
 
 def _engine(task: Task, engine: Engine) -> Ready:

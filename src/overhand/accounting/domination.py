@@ -25,6 +25,7 @@ _EXCLUDED = 0.999  # of an exception is used, so that rounding cannot take away 
 _SINGLE_SHIFTS = 256  # from here on shifts are looked at in steps of _SHIFT_STEP
 _SHIFT_STEP = 1.002
 _ENOUGH = 15.0  # standard deviations per unit of norm and root of levels, for epsilon 1
+_QUICK_VARIANCE = 1e4  # up to here all of a law is looked at: a part would save nothing
 
 
 def dominated_delta(levels: Sequence[Level], privacy: Privacy) -> float:
@@ -38,13 +39,13 @@ def dominated_delta(levels: Sequence[Level], privacy: Privacy) -> float:
     square = 0.0
     for level in levels:
         norm, largest = _moved(level)
-        most = (enough * norm) ** 2
+        most = max(_QUICK_VARIANCE, (enough * norm) ** 2)
         steepest = max(slope(law.at_most(most), largest, exception) for law in level.laws)
         square += (steepest * norm) ** 2
     if not math.isfinite(square):
         return 1.0
-    spent = gaussian_delta(math.sqrt(square), privacy.epsilon) + runs * exception
-    return min(1.0, spent + ROUNDING)
+    seen = gaussian_delta(math.sqrt(square), privacy.epsilon) if square > 0 else 0.0
+    return min(1.0, seen + runs * exception + ROUNDING)
 
 
 def _moved(level: Level) -> tuple[float, int]:
@@ -68,13 +69,14 @@ def slope(law: NoiseLaw, largest: int, exception: float) -> float:
 
 
 def _slope(probabilities: Floats, missing: float, largest: int, exception: float) -> float:
-    excluded = exception * _EXCLUDED
+    # Each tail is known up to `missing`, which is excepted as well.
+    excluded = exception * _EXCLUDED - 2 * missing
+    if excluded <= 0:
+        return math.inf
     below = np.cumsum(probabilities)  # P[X <= x]
     above = np.append(np.cumsum(probabilities[:0:-1])[::-1], 0.0)  # P[X > x]
     first = int(np.searchsorted(below, excluded + missing, side="right"))
     last = len(above) - 1 - int(np.searchsorted(above[::-1], excluded + missing, side="right"))
-    if last < first:
-        return 0.0  # all there is to see is excepted
     # A threshold after x is wrong on X with probability P[X > x], on X + s with P[X <= x - s].
     unmoved = -_quantiles(above[first:] - missing, below[first:], excluded)
     moved = _quantiles(below[: last + 1] - missing, above[: last + 1], excluded)

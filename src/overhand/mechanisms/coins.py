@@ -146,18 +146,18 @@ class CoinSum(Mechanism):
         if self.values.is_scalar:
             ones = ones_in_rows(batches)
         else:
-            ones = np.stack([self._ones_by_coordinate(batch) for batch in batches])
+            ones = np.array([self._ones_by_coordinate(batch) for batch in batches])
+            ones = ones.reshape(-1, self.values.dimension)  # also if there is no batch
         return np.asarray(self.value_of(ones - self.noise().mean), np.float64)
 
     def _ones_by_coordinate(self, batch: NDArray[Any]) -> NDArray[np.int64]:
         """A batch without the right number of messages of each coordinate was tampered with."""
-        counts = np.bincount(batch, minlength=2 * self.values.dimension)
-        by_bit = counts[: 2 * self.values.dimension].reshape(-1, 2)
-        if len(counts) > 2 * self.values.dimension or not np.array_equal(
-            by_bit.sum(axis=1), self.size * self._messages_by_coordinate
-        ):
-            raise errors.InvalidValue("a batch with messages of the wrong coordinates")
-        return by_bit[:, 1]
+        kinds = 2 * self.values.dimension
+        if batch.min() >= 0 and batch.max() < kinds:
+            by_bit = np.bincount(batch, minlength=kinds).reshape(-1, 2)
+            if np.array_equal(by_bit.sum(axis=1), self.size * self._messages_by_coordinate):
+                return by_bit[:, 1]
+        raise errors.InvalidValue("a batch with messages of the wrong coordinates")
 
     def draw_noise(self, random: Random, batches: int) -> Floats:
         trials, p, count = self.noise_trials, self.noise_probability, batches

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 
+from overhand import errors
 from overhand.mechanisms.coins import CoinSum
 from overhand.model import Privacy
 from overhand.randomness import HALF, BinaryFraction
@@ -21,6 +22,9 @@ def published(
     values: Values, size: int, privacy: Privacy, *, constant: float | None = None
 ) -> CoinSum:
     """The published mechanism for this kind of value."""
+    errors.whole("size", size, least=1)
+    if constant is not None:
+        errors.number("constant", constant, above=0)
     if values == BITS:
         return binary_sum(size, privacy, constant or BITS_CONSTANT)
     if isinstance(values, Histogram):

@@ -88,9 +88,7 @@ class CoverNoise:
         """The noise of the cover after `first`, `first` + 1, ..., `last` blocks of these rows."""
         walk = self._tree.walk(first, last)
         if self._rounding is not None:
-            self._rounding.advance(
-                first, rows.reshape(last - first, self._tree.lowest, *self._shape)
-            )
+            self._rounding.advance(first, rows)
         self._draw(last - first, walk)
         if self._rounding is not None:
             self._rounding.forget(last)

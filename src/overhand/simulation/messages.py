@@ -16,6 +16,8 @@ from overhand.summation import SumServer
 Floats = NDArray[np.float64]
 Rows = NDArray[Any]
 
+_AT_ONCE = 1 << 22  # messages that are made at once, if they are more than those of a block
+
 
 class MessagesRun:
     """One run of Algorithm 3 over a stream, fed in whole blocks (but for the last users).
@@ -39,6 +41,12 @@ class MessagesRun:
 
     def estimates(self, rows: Rows) -> Floats:
         """The estimates after each of the next users."""
+        blocks = max(1, _AT_ONCE // (self.granularity * self._plan.messages_per_user))
+        users = blocks * self.granularity
+        parts = [self._estimates(rows[i : i + users]) for i in range(0, len(rows), users)]
+        return np.concatenate(parts) if parts else np.empty((0, *self._plan.values.shape))
+
+    def _estimates(self, rows: Rows) -> Floats:
         lowest = self.granularity
         full = len(rows) // lowest
         self._send_blocks(rows[: full * lowest])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
@@ -147,7 +147,21 @@ def estimate_all(
     rows = plan.values.rows(values)
     if len(rows) > plan.horizon:
         raise errors.InvalidValue(f"{len(rows)} values are beyond the horizon {plan.horizon}")
-    return PlanCounter(plan, engine).start(random).estimates(rows)
+    run = PlanCounter(plan, engine).start(random)
+    if plan.values.is_scalar:
+        return run.estimates(rows)
+    result = np.empty((len(rows), plan.values.dimension))
+    for start, stop in _parts(len(rows), run, plan.values):
+        result[start:stop] = run.estimates(rows[start:stop])
+    return result
+
+
+def _parts(users: int, run: Run, values: Values) -> Iterator[tuple[int, int]]:
+    """Stretches of users that a run takes at once: whole blocks, that fit the cache."""
+    blocks = max(1, _CHUNK // (run.granularity * values.dimension))
+    chunk = blocks * run.granularity
+    for start in range(0, users, chunk):
+        yield start, min(start + chunk, users)
 
 
 def simulate(
@@ -208,12 +222,10 @@ class _Tally:
         part: Callable[[int, int], NDArray[Any]],
         progress: Callable[[int], None] | None,
     ) -> None:
-        users = max(1, _CHUNK // (run.granularity * self._values.dimension))
-        chunk = users * run.granularity
         true_sum: Any = 0
         largest = 0.0
-        for start in range(0, self._users, chunk):
-            rows = part(start, min(start + chunk, self._users))
+        for start, stop in _parts(self._users, run, self._values):
+            rows = part(start, stop)
             error = run.estimates(rows)
             truth = self._values.running_sums(rows)
             truth += true_sum

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ COLUMNS = ("value", "bit")
 def read_rows(path: Path, values: Values) -> NDArray[Any]:
     """One user a line: a number (or a column named `value` or `bit`), or the numbers of a vector.
 
-    A first line that is no number is a header.
+    A first line of names, none of them a number, is a header.
     """
     try:
         text = path.read_bytes()
@@ -63,11 +64,10 @@ def _plain_bits(text: bytes) -> NDArray[np.uint8] | None:
 def _numbers(path: Path, text: bytes, columns: int) -> tuple[NDArray[np.float64], int]:
     """The careful way, which knows the line of a mistake; and how many lines come before."""
     try:
-        rows = list(csv.reader(text.decode("utf-8-sig").splitlines()))
+        rows = list(csv.reader(io.StringIO(text.decode("utf-8-sig"), newline="")))
     except (UnicodeDecodeError, csv.Error) as error:
         raise InvalidValue(f"{path} is not a CSV file: {error}") from error
     header = [name.strip().lower() for name in rows[0]] if rows else []
-    skip = int(any(not _is_number(name) for name in header))
     start = 0
     if columns == 1 and len(header) > 1:
         named = [header.index(name) for name in COLUMNS if name in header]
@@ -78,10 +78,16 @@ def _numbers(path: Path, text: bytes, columns: int) -> tuple[NDArray[np.float64]
         start = named[0]
     elif columns > 1 and header and len(header) != columns:
         raise InvalidValue(f"{path} has {len(header)} columns, a value has {columns}")
+    names = header[start : start + columns]
+    skip = int(bool(names) and all(name and not _is_number(name) for name in names))
     numbers: list[list[float]] = []
     for line, row in enumerate(rows[skip:], start=skip + 1):
         cells = row[start : start + columns]
-        if len(cells) < columns or not all(_is_number(cell) for cell in cells):
+        if row and len(row) != len(header):
+            raise InvalidValue(
+                f"{path}, line {line}: {','.join(row)!r} has {len(row)} columns, not {len(header)}"
+            )
+        if not row or not all(_is_number(cell) for cell in cells):
             raise InvalidValue(
                 f"{path}, line {line}: {','.join(row)!r} is not {columns} number"
                 + ("s" if columns > 1 else "")

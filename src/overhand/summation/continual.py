@@ -193,7 +193,7 @@ class ContinualSum:
                 f"the state belongs to plan {state['plan'][:12]}, not {plan.digest[:12]}"
             )
         streams = [restored_random(stream) for stream in state["streams"]]
-        total = cls(plan, streams[0])
+        total = cls(plan, restored_random(state["streams"][0]))  # which it replaces all at once
         total._streams = streams
         total._rounding = Rounding(plan, [restored_random(s) for s in state["rounding"]])
         total.t = state["t"]

@@ -58,7 +58,12 @@ class EndlessSum:
         """One user."""
         if self._current.t == self._current.plan.horizon:
             self._settle()
-        self._current.update(value)
+        try:
+            self._current.update(value)
+        except errors.InvalidValue:
+            # The same error, but of the user's place among all.
+            self._current.plan.values.rows([value], first=self.t)
+            raise
 
     def update_many(self, values: ArrayLike) -> None:
         """Many users at once."""
@@ -108,8 +113,9 @@ class EndlessSum:
         return total
 
     def _settle(self) -> None:
+        following = self._start_plan()  # which may be refused: then nothing has changed
         self._settled = _added(self._settled, self._current.estimate)
-        self._current = self._start_plan()
+        self._current = following
 
     def _start_plan(self) -> ContinualSum:
         plan = _without_rest(self._plan_for(self._next_horizon))

@@ -32,6 +32,7 @@ class SumServer:
         self._lowest = plan.tree.lowest
         self._node_estimates = plan.node_estimates
         self._block_variance = plan.node_estimates[1, self._lowest][1]
+        self._shape = plan.values.shape
         self._zero: Any = 0.0 if plan.values.is_scalar else np.zeros(plan.values.shape)
         self._sums = [self._zero] * plan.tree.levels
         self._variances = [0.0] * plan.tree.levels
@@ -44,12 +45,16 @@ class SumServer:
 
     def receive_sum(self, node: Node, value: Any) -> None:
         """The analyzed sum of a batch that became full."""
+        if np.shape(value) != self._shape:
+            raise errors.InvalidValue(
+                f"a sum of shape {np.shape(value)} where one of shape {self._shape} is due"
+            )
+        if node != self._expected():
+            raise ProtocolViolation(f"{node} received where {self._expected()} was due")
         if node.level == 1:
             self.receive_blocks(node.start, 1, value)
             self.archive_blocks(np.asarray(value)[np.newaxis])
             return
-        if not self._due or self._due[0] != node:
-            raise ProtocolViolation(f"{node} received where {self._expected()} was due")
         self._due = self._due[1:]
         level, start, stop = node
         own, variance = self._node_estimates[level, stop - start]
@@ -160,7 +165,8 @@ class Archive:
         self._used = needed
 
     def keep(self, node: Node, value: Any) -> None:
-        self._above[node.level - 2][node.start] = value
+        # A copy: what was received stays as it was received.
+        self._above[node.level - 2][node.start] = value if np.ndim(value) == 0 else value.copy()
 
     def value(self, node: Node) -> Any:
         if node.level == 1:

@@ -69,7 +69,7 @@ class Histogram(Values):
             return np.empty(0, np.int64)
         if array.dtype.kind not in "iuf":
             raise errors.InvalidValue(f"values of type {array.dtype} are not bucket numbers")
-        inside = (array >= 0) & (array < self.buckets)
+        inside = (array >= 0) & (array < np.int64(self.buckets))  # which a float16 may not hold
         if array.dtype.kind == "f":
             inside &= array == np.floor(array)
         if not inside.all():

@@ -15,6 +15,9 @@ Floats = NDArray[np.float64]
 Rows = NDArray[Any]
 """Checked values, one user to a row."""
 
+SMALLEST, LARGEST = 1e-100, 1e100
+"""Norms and widths are between these, so that their squares are numbers, too."""
+
 
 class Values(ABC):
     """A kind of value: what one user may hold, and the coordinates of a sum of such values.
@@ -118,11 +121,21 @@ def finite_array(values: ArrayLike, *, what: str, shape: tuple[int, ...], first:
         )
     if array.dtype.kind not in "iufb":
         raise errors.InvalidValue(f"values of type {array.dtype} must be {what}")
-    floats = np.ascontiguousarray(array, np.float64)
+    with np.errstate(over="ignore"):  # a longer float may become infinite
+        floats = np.ascontiguousarray(array, np.float64)
     wrong = ~np.isfinite(floats)
     if wrong.any():
         user = int(np.argmax(wrong.reshape(len(floats), -1).any(axis=1)))
         raise errors.InvalidValue(
-            f"value of user {first + user + 1} is not finite: {floats[user].tolist()!r}"
+            f"value of user {first + user + 1} is not finite: {shown(floats[wrong][0])}"
         )
     return floats
+
+
+def shown(number: float) -> str:
+    """All digits of a number, so that 10.0000001 is not told to be 10.
+
+    >>> shown(10.0000001), shown(10.0)
+    ('10.0000001', '10')
+    """
+    return repr(float(number)).removesuffix(".0")

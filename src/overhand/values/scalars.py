@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar
@@ -12,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from overhand import errors
 from overhand.randomness import HALF, Random
-from overhand.values.kind import Floats, Rows, Values, finite_array
+from overhand.values.kind import LARGEST, SMALLEST, Floats, Rows, Values, finite_array, shown
 
 _WORD = 64
 _PACKING_PAYS = 1 << 14
@@ -87,10 +86,12 @@ class Reals(Values):
     moves: ClassVar[int] = 1
 
     def __post_init__(self) -> None:
-        low = errors.number("low", self.low, above=-math.inf)
-        high = errors.number("high", self.high, above=-math.inf)
-        if not low < high or not math.isfinite(high - low):
-            raise errors.InvalidValue(f"the interval from low={low:g} to high={high:g} is empty")
+        low = errors.number("low", self.low, above=-LARGEST, below=LARGEST)
+        high = errors.number("high", self.high, above=-LARGEST, below=LARGEST)
+        if high - low < SMALLEST:
+            raise errors.InvalidValue(
+                f"the interval from low={shown(low)} to high={shown(high)} is empty or too short"
+            )
         object.__setattr__(self, "low", low)
         object.__setattr__(self, "high", high)
 
@@ -120,8 +121,8 @@ class Reals(Values):
         if wrong.any():
             user = int(np.argmax(wrong))
             raise errors.InvalidValue(
-                f"value {numbers[user]:g} of user {first + user + 1} is not between "
-                f"{self.low:g} and {self.high:g}"
+                f"value {shown(numbers[user])} of user {first + user + 1} is not between "
+                f"{shown(self.low)} and {shown(self.high)}"
             )
         return numbers
 

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from overhand import errors
 from overhand.randomness import Random
-from overhand.values.kind import Floats, Rows, Values, finite_array
+from overhand.values.kind import LARGEST, SMALLEST, Floats, Rows, Values, finite_array
 
 MOST_COORDINATES = 1 << 20
 TOLERANCE = 1e-6
@@ -21,18 +21,27 @@ TOLERANCE = 1e-6
 
 def bounded(vectors: Floats, bound: float, *, clip: bool, first: int, name: str = "norm") -> Floats:
     """The vectors with l2 norms of at most `bound`, or an error that names the first too long."""
-    norms = np.sqrt(np.einsum("ij,ij->i", vectors, vectors))
+    norms = _norms(vectors)
     wrong = norms > bound * (1 + TOLERANCE)
     if wrong.any() and not clip:
         user = int(np.argmax(wrong))
+        norm = math.hypot(*vectors[user])  # unlike a sum of squares, not infinite for 1e200
         raise errors.InvalidValue(
-            f"value of user {first + user + 1} has {name} {norms[user]:g}, above {bound:g}"
+            f"value of user {first + user + 1} has {name} {norm:.9g}, above {bound:.9g}"
         )
     long = norms > bound
     if long.any():
+        scaled = vectors[long]
+        scaled /= np.abs(scaled).max(axis=1, keepdims=True)
         vectors = vectors.copy()
-        vectors[long] *= (bound / norms[long])[:, np.newaxis]
+        vectors[long] = scaled * (bound / _norms(scaled))[:, np.newaxis]
     return vectors
+
+
+def _norms(vectors: Floats) -> Floats:
+    """The l2 norms, or infinity where a square overflows."""
+    with np.errstate(over="ignore"):
+        return np.asarray(np.sqrt(np.einsum("ij,ij->i", vectors, vectors)))
 
 
 @dataclass(frozen=True)
@@ -43,7 +52,7 @@ class Vectors(Values):
     array([[0.6, 0.8]])
     >>> Vectors(2).rows([[0.6, 0.8], [1.0, 1.0]])
     Traceback (most recent call last):
-    overhand.errors.InvalidValue: value of user 2 has norm 1.41421, above 1
+    overhand.errors.InvalidValue: value of user 2 has norm 1.41421356, above 1
     """
 
     length: int
@@ -54,7 +63,8 @@ class Vectors(Values):
 
     def __post_init__(self) -> None:
         errors.whole("length", self.length, least=1, most=MOST_COORDINATES)
-        object.__setattr__(self, "norm", errors.number("norm", self.norm, above=0))
+        norm = errors.number("norm", self.norm, above=SMALLEST, below=LARGEST)
+        object.__setattr__(self, "norm", norm)
 
     @property
     def dimension(self) -> int:
@@ -108,7 +118,8 @@ class SymmetricMatrices(Values):
 
     def __post_init__(self) -> None:
         errors.whole("side", self.side, least=1, most=1 << 10)
-        object.__setattr__(self, "norm", errors.number("norm", self.norm, above=0))
+        norm = errors.number("norm", self.norm, above=SMALLEST, below=LARGEST)
+        object.__setattr__(self, "norm", norm)
 
     @property
     def spec(self) -> str:
@@ -133,11 +144,16 @@ class SymmetricMatrices(Values):
     def rows(self, values: ArrayLike, *, first: int = 0) -> Floats:
         shape = (self.side, self.side)
         matrices = finite_array(values, what="square matrices", shape=shape, first=first)
-        apart = np.abs(matrices - matrices.transpose(0, 2, 1)).max(axis=(1, 2), initial=0.0)
+        vectors = matrices.reshape(len(matrices), self.side**2)
+        vectors = bounded(vectors, self.norm, clip=self.clip, first=first)
+        matrices = vectors.reshape(matrices.shape)
+        mirrored = matrices.transpose(0, 2, 1)
+        apart = np.abs(matrices - mirrored).max(axis=(1, 2), initial=0.0)
         if (apart > TOLERANCE * self.norm).any():
             user = int(np.argmax(apart > TOLERANCE * self.norm))
             raise errors.InvalidValue(f"the matrix of user {first + user + 1} is not symmetric")
-        return bounded(packed(matrices), self.norm, clip=self.clip, first=first)
+        # Their mean, and not one of the triangles: its norm is no larger.
+        return packed((matrices + mirrored) / 2)
 
     def opposites(self, bits: NDArray[np.uint8]) -> Floats:
         ends = np.zeros((len(bits), self.dimension))
@@ -263,6 +279,5 @@ def _in_ball(random: Random, users: int, dimension: int) -> Rows:
 
     normal = ndtri(np.maximum(random.uniforms(users * dimension), 2.0**-54))
     normal = normal.reshape(users, dimension)
-    length = np.sqrt(np.einsum("ij,ij->i", normal, normal))
     radius = random.uniforms(users) ** (1 / dimension)
-    return np.asarray(normal * (radius / np.maximum(length, 1e-300))[:, np.newaxis])
+    return np.asarray(normal * (radius / np.maximum(_norms(normal), 1e-300))[:, np.newaxis])

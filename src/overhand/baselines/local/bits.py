@@ -1,4 +1,4 @@
-"""The local model: every user answers for itself, and nobody is trusted."""
+"""Bits: randomised response."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from overhand import errors
+from overhand.baselines.local.answers import just_above
 from overhand.model import Privacy
 from overhand.plan import DEFAULT_FAILURE_PROBABILITY
 from overhand.randomness import BinaryFraction, Random
@@ -32,8 +33,7 @@ class LocalResponse:
     def best(cls, horizon: int, privacy: Privacy) -> LocalResponse:
         """The least flipping that gives the guarantee, rounded against us."""
         horizon = errors.whole("horizon", horizon, least=1)
-        near = BinaryFraction.near(1 / (1 + math.exp(privacy.epsilon)))
-        return cls(horizon, BinaryFraction(near.numerator + 1, near.bits))
+        return cls(horizon, just_above(1 / (1 + math.exp(privacy.epsilon))))
 
     @property
     def epsilon_spent(self) -> float:
@@ -93,10 +93,3 @@ class LocalRun:
         self._ones, self._t = int(ones[-1]), int(t[-1])
         flip = float(self._flip)
         return np.asarray((ones - flip * t) / (1 - 2 * flip))
-
-
-def local_counter(horizon: int, privacy: Privacy, values: Values) -> LocalResponse:
-    """The best known local mechanism for this kind of value."""
-    if values != BITS:
-        raise errors.InvalidValue(f"no local mechanism for {values}")
-    return LocalResponse.best(horizon, privacy)
