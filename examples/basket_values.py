@@ -15,12 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 import overhand as oh
+from overhand.baselines import local_counter
 
 CUSTOMERS, A_DAY, CHUNK, WINDOW = 200_000, 20_000, 500, 2_000
 PRIVACY = oh.Privacy(epsilon=1.0, delta=1e-6)
 EUROS = oh.Reals(0.0, 200.0, clip=True)
-# What one customer adds under local privacy: rounded to 0 or 200, then randomised response.
-LOCAL_STD = EUROS.width / 2 / math.tanh(PRIVACY.epsilon / 2)
+LOCAL_STD = math.sqrt(local_counter(CUSTOMERS, PRIVACY, EUROS).user_variance)  # of one customer
 
 
 def baskets() -> NDArray[np.float64]:

@@ -13,12 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 import overhand as oh
+from overhand.baselines import local_counter
 
 EMOJI = "😂😍😭😊😘😁😉😎😅😡😴😱😇😋😜😢😏😳😌😷😈😒😞🙀"
 VOTES, CHUNK, WINDOW, VIRAL = 200_000, 25_000, 4_000, EMOJI.index("😢")
-PRIVACY = oh.Privacy(epsilon=1.0, delta=1e-6)
-# What a vote adds to every bucket under local privacy: unary encoding (Wang et al. 2017).
-LOCAL_STD = 1 / np.sinh(PRIVACY.epsilon / 2)
+PRIVACY, BUCKETS = oh.Privacy(epsilon=1.0, delta=1e-6), oh.Histogram(len(EMOJI))
+LOCAL_STD = np.sqrt(local_counter(VOTES, PRIVACY, BUCKETS).user_variance)  # of one vote
 
 
 def votes() -> NDArray[np.int64]:
@@ -31,7 +31,7 @@ def votes() -> NDArray[np.int64]:
 
 def main() -> None:
     values = votes()
-    plan = oh.Plan.best(VOTES, 5, PRIVACY, values=oh.Histogram(len(EMOJI)), tree="regular")
+    plan = oh.Plan.best(VOTES, 5, PRIVACY, values=BUCKETS, tree="regular")
     # Seeded because this is a simulation that must print the same again: deploy secure_random().
     total = oh.ContinualSum(plan, random=oh.seeded_random(1))
     for start in range(0, VOTES, CHUNK):

@@ -15,13 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 import overhand as oh
+from overhand.baselines import CapResponse
 
 HOMES, PRIVACY, MOMENTS = 200_000, oh.Privacy(1.0, 1e-6), oh.Moments(4, clip=True)
 FEATURES, TRUTH = ("cold", "area", "detached", "insulated"), np.array([0.8, 0.5, 0.25, -0.4])
 COLOURS = ("#b03a2e", "#d98c1f", "#1e8449", "#2e86c1")
-# What a home adds to a coordinate under local privacy (Duchi, Jordan and Wainwright 2018).
-GAMMAS = math.gamma((MOMENTS.dimension + 1) / 2) / math.gamma(MOMENTS.dimension / 2 + 1)
-LOCAL_STD = math.sqrt(math.pi * MOMENTS.dimension / 2) * GAMMAS / math.tanh(PRIVACY.epsilon / 2)
+LOCAL = CapResponse.best(HOMES, PRIVACY, MOMENTS)  # of local mechanisms, the best for vectors
 Floats = NDArray[np.float64]
 
 
@@ -41,13 +40,14 @@ def main() -> None:
     plan = oh.Plan.best(HOMES, 5, PRIVACY, values=MOMENTS, tree="regular")
     # Seeded because this is a simulation: exact coins from secure_random() take minutes here.
     total = oh.ContinualSum(plan, random=oh.seeded_random(1))
+    # Whole blocks: no home is pending.
     times = plan.tree.lowest * np.geomspace(100, HOMES // plan.tree.lowest, 80).astype(np.int64)
     sums, found = np.cumsum(MOMENTS.rows(rows), axis=0), np.empty((4, len(times), len(TRUTH)))
-    local = sums + np.cumsum(rng.normal(0.0, LOCAL_STD, sums.shape), axis=0)
+    local = LOCAL.start(oh.seeded_random(2)).estimates(MOMENTS.rows(rows))
     for i, t in enumerate(times):
         total.update_many(rows[total.t : t])
         found[:2, i] = solved(total.estimate.value, total.estimate.std)
-        found[2, i], _ = solved(local[t - 1], LOCAL_STD * math.sqrt(t))
+        found[2, i], _ = solved(local[t - 1], math.sqrt(t * LOCAL.user_variance))
         found[3, i], _ = solved(sums[t - 1], 0.0)
     for name, value, std, truth in zip(FEATURES, *found[:2, -1], TRUTH, strict=True):
         print(f"{name:>9}: {value:6.3f} +- {1.96 * std:.3f} (in truth {truth})")

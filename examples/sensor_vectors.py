@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import overhand as oh
+from overhand.baselines import local_counter
 
 HOMES, A_DAY, CHUNK, WINDOW = 200_000, 10_000, 50_000, 5_000
 PRIVACY = oh.Privacy(epsilon=1.0, delta=1e-6)
@@ -22,9 +23,8 @@ SENSORS = ("PM2.5", "PM10", "NO₂", "O₃", "CO", "SO₂", "NH₃", "VOC")
 USUAL = np.array([0.45, 0.40, 0.50, 0.55, 0.30, 0.20, 0.25, 0.35])
 SMOG = np.array([0.60, 0.45, 0.30, -0.30, 0.25, 0.15, 0.00, 0.20])
 SCALE = math.sqrt(len(SENSORS))
-# What a home adds to a coordinate under local privacy: Duchi, Jordan and Wainwright (2018).
-GAMMAS = math.gamma((len(SENSORS) + 1) / 2) / math.gamma(len(SENSORS) / 2 + 1)
-LOCAL_STD = math.sqrt(math.pi) / 2 * SCALE * GAMMAS / math.tanh(PRIVACY.epsilon / 2)
+VECTORS = oh.Vectors(len(SENSORS), norm=1.0, clip=True)
+LOCAL_STD = math.sqrt(local_counter(HOMES, PRIVACY, VECTORS).user_variance)  # of one home
 
 
 def readings() -> NDArray[np.float64]:
@@ -35,10 +35,9 @@ def readings() -> NDArray[np.float64]:
 
 
 def main() -> None:
-    vectors = oh.Vectors(len(SENSORS), norm=1.0, clip=True)
     values = readings() / SCALE
     print(f"{(np.linalg.norm(values, axis=1) > 1).mean():.2%} of the homes are clipped")
-    plan = oh.Plan.best(HOMES, 5, PRIVACY, values=vectors, tree="regular")
+    plan = oh.Plan.best(HOMES, 5, PRIVACY, values=VECTORS, tree="regular")
     # Seeded because this is a simulation: exact coins from secure_random() take half a minute here.
     total = oh.ContinualSum(plan, random=oh.seeded_random(1))
     for start in range(0, HOMES, CHUNK):
@@ -48,7 +47,7 @@ def main() -> None:
     for name, a, b in zip(SENSORS, SCALE * low, SCALE * high, strict=True):
         print(f"{name:>5}: {a:.2%} to {b:.2%} of the limit")
     if len(sys.argv) > 1:
-        draw(sys.argv[1], total, vectors.rows(values))
+        draw(sys.argv[1], total, VECTORS.rows(values))
 
 
 def draw(path: str, total: oh.ContinualSum, values: NDArray[np.float64]) -> None:

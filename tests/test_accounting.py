@@ -361,6 +361,9 @@ def test_laws_that_cross_are_bounded_from_above(kind: str, epsilon: float) -> No
 @pytest.mark.parametrize(
     "levels",
     [
+        one_law(fair(0)),
+        one_law(fair(0), fair(60), fair(0)),
+        [Level((fair(60), fair(0)))],
         one_law(fair(1)),
         one_law(fair(1), fair(1)),
         one_law(skewed(1)),
@@ -372,6 +375,9 @@ def test_laws_that_cross_are_bounded_from_above(kind: str, epsilon: float) -> No
         one_law(CoinNoise(((1000, BinaryFraction.near(1e-9)),))),
     ],
     ids=[
+        "no coin",
+        "no coin, twice of three",
+        "no coin in one of two batches",
         "one coin",
         "one coin, twice",
         "one skewed coin",
@@ -633,7 +639,7 @@ def as_one_report(level: Level) -> Level:
         (as_one_report, "two reports of steps"),
         (as_one_report, "two reports of buckets"),
     ],
-    ids=str,
+    ids=lambda value: getattr(value, "__name__", str(value)),
 )
 def test_a_change_counted_in_part_would_be_caught(
     accountant: str, mutant: Callable[[Level], Level], kind: str

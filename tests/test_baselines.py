@@ -247,6 +247,8 @@ def test_wider_intervals_have_larger_errors() -> None:
 
 BETWEEN = 0.21  # a little off the middle between two means at epsilon 4
 REAL = WindowResponse.best(100, oh.Privacy(4.0, 1e-6), UNIT)
+# So few that one outside of the window counts as much as one inside.
+FEW_PLACES = WindowResponse.with_window(100, oh.Privacy(0.25, 1e-6), UNIT, window=2, places=5)
 
 
 class NeverRoundsUp(WindowResponse):
@@ -263,10 +265,11 @@ def real_mutants() -> list[tuple[WindowResponse, Floats]]:
     return [(less, place_law(less, BETWEEN)), (lower, laws[below])]
 
 
-def test_answers_about_reals_follow_their_law() -> None:
-    for value in (-1.0, BETWEEN, 1.0):
-        samples = ranks(REAL, value, samples_for(0.01), seed=20231)
-        assert_follows(samples, ranked(REAL, place_law(REAL, value)), discrepancy=0.01)
+@pytest.mark.parametrize("value", [-1.0, BETWEEN, 1.0])
+@pytest.mark.parametrize("response", [REAL, FEW_PLACES], ids=["many places", "few places"])
+def test_answers_about_reals_follow_their_law(response: WindowResponse, value: float) -> None:
+    samples = ranks(response, value, samples_for(0.01), seed=20231)
+    assert_follows(samples, ranked(response, place_law(response, value)), discrepancy=0.01)
 
 
 @pytest.mark.parametrize(("mutant", "law"), real_mutants(), ids=["misses less", "never up"])

@@ -250,9 +250,9 @@ def test_the_slope_of_fair_coins_nears_that_of_gaussian_noise(coins: int, excess
 
 
 NOISE = st.one_of(
-    st.builds(fair, st.integers(1, 150)),
-    st.builds(skewed, st.integers(1, 150), st.sampled_from([BinaryFraction(1, 3), MOST])),
-    st.builds(opposed, st.integers(1, 50)),
+    st.builds(fair, st.integers(1, 100)),
+    st.builds(skewed, st.integers(1, 100), st.sampled_from([BinaryFraction(1, 3), MOST])),
+    st.builds(opposed, st.integers(1, 40)),
 )
 
 
@@ -604,7 +604,7 @@ def exception_for_free(levels: Sequence[Level], privacy: Privacy) -> float:
         (exception_for_free, "one coordinate", 2.0),
         (exception_for_free, "skewed", 2.0),
     ],
-    ids=str,
+    ids=lambda value: getattr(value, "__name__", str(value)),
 )
 def test_a_bound_that_forgets_would_be_caught(mutant: Bound, kind: str, epsilon: float) -> None:
     truth = worst_by_enumeration(LEVELS[kind])[epsilon]

@@ -27,7 +27,7 @@ from overhand.simulation import (
 from overhand.simulation.alias import AliasTable
 from overhand.simulation.counts import CountsRun
 from overhand.simulation.streams import Stream
-from overhand.values import BITS
+from overhand.values import BITS, Histogram, Moments, Reals, SymmetricMatrices, Values, Vectors
 from plans import PATH, PRIVACY, coin_plan, error_law
 from sampled import Outcomes, assert_follows, kolmogorov, samples_for
 
@@ -242,6 +242,11 @@ def test_bits_are_read_from_csv(text: str, tmp_path: Path) -> None:
         ("", "no values"),
         ("bit\n", "no values"),
         ("a,b\n0,1\n", "2 columns"),
+        ("bit\n0\n0,1\n", "line 3: '0,1' has 2 columns, not 1"),
+        ("name,bit\na,0\nb\n", "line 3: 'b' has 1 columns, not 2"),
+        ("name,bit\na,0\nb,1,c\n", "line 3: 'b,1,c' has 3 columns, not 2"),
+        ("0\n1\n\n", "line 3: ''"),
+        ('1\n"0\n1"\n', r"line 2: '0\\n1'"),
     ],
 )
 def test_a_wrong_line_is_named(text: str, words: str, tmp_path: Path) -> None:
@@ -249,6 +254,75 @@ def test_a_wrong_line_is_named(text: str, words: str, tmp_path: Path) -> None:
     file.write_text(text, encoding="utf-8")
     with pytest.raises(oh.InvalidValue, match=words):
         read_rows(file, BITS)
+
+
+TABLES: list[tuple[Values, str, Any]] = [
+    (Reals(), "0.5\n1\n1e-3\n", [0.5, 1.0, 0.001]),
+    (Reals(), "age\n0.5\n1\n", [0.5, 1.0]),
+    (Reals(-5.0, 5.0), "\ufeffName,Value,note\r\na,-5,x\r\nb,+2.5,y\r\n", [-5.0, 2.5]),
+    (Reals(-5.0, 5.0), '"1.5"\n-2\n', [1.5, -2.0]),
+    (Reals(0.0, 1.0, clip=True), "7\n-1\n0.5\n", [1.0, 0.0, 0.5]),
+    (Histogram(4), "3\n0\n2.0\n", [3, 0, 2]),
+    (Histogram(4), "user,value\n1,3\n2,0\n", [3, 0]),
+    (Histogram(4), "bucket\n3\n0", [3, 0]),
+    (Vectors(2), "0.6,0.8\n0, -1\n", [[0.6, 0.8], [0.0, -1.0]]),
+    (Vectors(2), "x,y\n0.6,0.8\n", [[0.6, 0.8]]),
+    (Vectors(1), "x\n0.5\n-1\n", [[0.5], [-1.0]]),
+    (Vectors(2, clip=True), "3,4\n", [[0.6, 0.8]]),
+    (SymmetricMatrices(2), "a,b,c,d\n0.5,0,0,-0.5\n", [[0.5, 0.0, -0.5]]),
+    (SymmetricMatrices(2, norm=2.0), "0,1,1,0\n", [[0.0, math.sqrt(2), 0.0]]),
+    (SymmetricMatrices(1), "0.25\n", [[0.25]]),
+    (Moments(1), "x,response\n0.5,-1\n1,0.5\n", [[-0.5, 0.25], [0.5, 1.0]]),
+]
+
+
+@pytest.mark.parametrize(("values", "text", "expected"), TABLES)
+def test_values_of_every_kind_are_read_from_csv(
+    values: Values, text: str, expected: Any, tmp_path: Path
+) -> None:
+    file = tmp_path / "values.csv"
+    file.write_bytes(text.encode())
+    assert read_rows(file, values) == pytest.approx(np.array(expected))
+
+
+@pytest.mark.parametrize(
+    ("values", "text", "words"),
+    [
+        (Reals(), "0\n0,5\n1\n", "line 2: '0,5' has 2 columns, not 1"),
+        (Reals(), "0.5\nhalf\n", "line 2: 'half' is not 1 number"),
+        (Reals(), "x\n0.5\n1.5\n", "value 1.5 of user 3 is not between 0 and 1"),
+        (Reals(), "0.5\nnan\n", "user 2 is not finite"),
+        (Reals(), "0.5,0.5\n", "2 columns, none named value or bit"),
+        (Reals(), '1\n"0.\n5"\n', "line 2"),
+        (Reals(), "\n0.5\n", "line 1: ''"),
+        (Reals(), "value\n", "no values"),
+        (Histogram(4), "1\n4\n", "value 4.0 of user 2 is not a bucket from 0 to 3"),
+        (Histogram(4), "1\n1.5\n", "value 1.5 of user 2 is not a bucket"),
+        (Histogram(4), "1\n-1\n", "value -1.0 of user 2 is not a bucket"),
+        (Vectors(2), "0.1,0.2\n0.3,0.4,0.5\n", "line 2: '0.3,0.4,0.5' has 3 columns, not 2"),
+        (Vectors(2), "x,y\n0.1\n", "line 2: '0.1' has 1 columns, not 2"),
+        (Vectors(2), "0.1\n0.2\n", "1 columns, a value has 2"),
+        (Vectors(2), "x,y,z\n0.1,0.2,0.3\n", "3 columns, a value has 2"),
+        (Vectors(2), "0.1,0.2x\n0.1,0.2\n", "line 1: '0.1,0.2x' is not 2 numbers"),
+        (Vectors(2), "0.1,\n0.1,0.2\n", "line 1: '0.1,' is not 2 numbers"),
+        (Vectors(2), ",\n0.1,0.2\n", "line 1: ',' is not 2 numbers"),
+        (Vectors(2), "x,y\n0.1,0.2\n1,1\n", "value of user 3 has norm"),
+        (Vectors(2), "", "no values"),
+        (SymmetricMatrices(2), "0,0.5,0.4,0\n", "matrix of user 1 is not symmetric"),
+        (SymmetricMatrices(2), "0,0.5,0\n", "3 columns, a value has 4"),
+        (Moments(1), "0.5,0.5\n0.5,1.5\n", "value of user 2 has a response of size"),
+        (Moments(2), "0.5,0.5\n", "2 columns, a value has 3"),
+    ],
+)
+def test_a_line_that_is_no_value_of_its_kind_is_named(
+    values: Values, text: str, words: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "values.csv"
+    file.write_text(text)
+    with pytest.raises(oh.InvalidValue, match=words) as refused:
+        read_rows(file, values)
+    assert "values.csv" in str(refused.value)
+    assert "\n" not in str(refused.value)
 
 
 def test_files_that_cannot_be_used_are_refused(tmp_path: Path) -> None:

@@ -90,6 +90,8 @@ def certified_delta(levels: Sequence[Level], epsilon: float) -> float:
     composed: Any = None
     for level, count in _runs(levels).items():
         curve = _curves(level, step)
+        if any(deltas[-1] >= 1 for deltas in curve.deltas):
+            return 1.0  # nothing is hidden, and no loss left that dp-accounting could compose
         up, down = (
             pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(
                 step, curve.first, curve.first + len(deltas) - 1, deltas

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -85,7 +85,7 @@ class LocalRun:
         self._ones = 0
         self._t = 0
 
-    def estimates(self, bits: NDArray[np.uint8]) -> NDArray[np.float64]:
+    def estimates(self, bits: NDArray[Any]) -> NDArray[np.float64]:
         """The estimates after each of the next users."""
         answers = bits ^ self._random.coins(len(bits), self._flip)
         ones = self._ones + np.cumsum(answers, dtype=np.int64)
