@@ -122,7 +122,7 @@ def moved_in_norm(summary: dict[str, Any], values: Values) -> float:
         law = noise_of(level["noise"])
         below, above = np.cumsum(law), np.cumsum(law[::-1])[::-1] - law
         norm = values.sensitivity / level["unit"] + math.sqrt(values.dimension)
-        slopes = []
+        slopes: list[float] = []
         for shift in range(1, level["steps"] + 1):
             wrong_if_still = above[shift:] / (1 - exception)
             wrong_if_moved = below[:-shift] / (1 - exception)
