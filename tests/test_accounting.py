@@ -666,6 +666,20 @@ def test_a_forgotten_direction_of_buckets_would_be_caught(
 
 
 @pytest.mark.parametrize("accountant", ACCOUNTANTS)
+def test_buckets_that_both_move_up_or_both_down_would_be_caught(
+    monkeypatch: pytest.MonkeyPatch, accountant: str
+) -> None:
+    """Where the coins are nearly fair, one up and one down is the worst of all."""
+    level = Level((skewed(7, BinaryFraction(15, 5)),), change=BUCKETS)
+    truth = changed_by_enumeration((level,), 0.3)
+    assert ACCOUNTANTS[accountant]([level], 0.3) >= truth
+    composition_module._curves.cache_clear()
+    monkeypatch.setattr(Level, "both_ways", False)
+    with pytest.raises(AssertionError, match="understates"):
+        assert_accounts_for(ACCOUNTANTS[accountant]([level], 0.3), truth)
+
+
+@pytest.mark.parametrize("accountant", ACCOUNTANTS)
 def test_half_the_noise_would_be_caught(accountant: str) -> None:
     truth = composed_by_enumeration(one_law(fair(6), fair(6)), 1.0)
     with pytest.raises(AssertionError, match="understates"):

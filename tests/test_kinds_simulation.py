@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 
 import overhand as oh
 from overhand.lower_bound import HardInput
@@ -54,16 +53,17 @@ from test_kinds_sums import (
     STEPS,
     TREES,
     Floats,
+    Steady,
     assert_law_of_coordinates,
     children,
     chosen,
-    estimate_by_the_book,
     estimate_law,
     expected_sum,
     kind_plan,
     many_vectors,
     points,
     shrunk,
+    steady_estimates,
 )
 
 
@@ -90,35 +90,6 @@ def test_without_noise_estimates_are_the_sums_of_full_blocks(
         estimates = run_in_parts(plan, engine, values.rows(raw), blocks)
         assert estimates.shape == (tree.horizon, *values.shape)
         assert estimates == pytest.approx(np.array(expected))
-
-
-class Steady(SeededRandom):
-    """Uniforms that are all the same: rounding no longer depends on who is rounded when."""
-
-    SHARE = 0.3
-
-    def words(self, count: int, dtype: type[np.unsignedinteger[Any]]) -> NDArray[Any]:
-        return np.full(count, int(self.SHARE * 2 ** (8 * np.dtype(dtype).itemsize)), dtype)
-
-    def uniforms(self, count: int) -> Floats:
-        return np.full(count, self.SHARE)
-
-    def spawn(self, count: int) -> list[Any]:
-        return [Steady(generator) for generator in self.generator.spawn(count)]
-
-
-def steady_estimates(plan: oh.Plan, raw: list[Any]) -> Floats:
-    """What rounding of that kind comes to, by the book."""
-    sums: dict[oh.Node, Floats] = {}
-    lows, coordinates = plan.values.lows, points(plan.values, raw)
-    estimates: list[Floats] = []
-    for t in range(1, plan.horizon + 1):
-        for node in plan.tree.closes(t):
-            unit = plan.mechanism(node).unit
-            steps = np.floor((coordinates[node.start : node.stop] - lows) / unit + Steady.SHARE)
-            sums[node] = steps.sum(axis=0) * unit + node.size * lows
-        estimates.append(estimate_by_the_book(plan, sums, t))
-    return np.array(estimates).reshape(plan.horizon, *plan.values.shape)
 
 
 @pytest.mark.parametrize(("values", "choices"), ROUNDED)

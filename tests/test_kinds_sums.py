@@ -19,7 +19,7 @@ from scipy import stats
 import overhand as oh
 from overhand.mechanisms import Mechanism
 from overhand.model import Shuffled
-from overhand.randomness import HALF
+from overhand.randomness import HALF, SeededRandom
 from overhand.shufflers import ConcurrentShufflers
 from overhand.summation import SumServer, TreeServer
 from overhand.summation.steps import Rounding
@@ -451,6 +451,51 @@ def estimate_law(plan: oh.Plan, raw: list[Any], t: int, coordinate: int = 0) -> 
     imputed = np.atleast_1d(plan.imputed)[coordinate] * pending(plan, t)
     law = Law.of(np.array([imputed]), np.ones(1))
     return reduce(Law.__add__, [node_law(plan, n, column, low) for n in plan.tree.cover(t)], law)
+
+
+class Steady(SeededRandom):
+    """Uniforms that are all the same: rounding no longer depends on who is rounded when."""
+
+    SHARE = 0.3
+
+    def words(self, count: int, dtype: type[np.unsignedinteger[Any]]) -> NDArray[Any]:
+        return np.full(count, int(self.SHARE * 2 ** (8 * np.dtype(dtype).itemsize)), dtype)
+
+    def uniforms(self, count: int) -> Floats:
+        return np.full(count, self.SHARE)
+
+    def spawn(self, count: int) -> list[Any]:
+        return [Steady(generator) for generator in self.generator.spawn(count)]
+
+
+def steady_estimates(plan: oh.Plan, raw: list[Any]) -> Floats:
+    """What rounding of that kind comes to, by the book."""
+    sums: dict[oh.Node, Floats] = {}
+    lows, coordinates = plan.values.lows, points(plan.values, raw)
+    estimates: list[Floats] = []
+    for t in range(1, plan.horizon + 1):
+        for node in plan.tree.closes(t):
+            unit = plan.mechanism(node).unit
+            steps = np.floor((coordinates[node.start : node.stop] - lows) / unit + Steady.SHARE)
+            sums[node] = steps.sum(axis=0) * unit + node.size * lows
+        estimates.append(estimate_by_the_book(plan, sums, t))
+    return np.array(estimates).reshape(plan.horizon, *plan.values.shape)
+
+
+@pytest.mark.parametrize(("values", "choices"), ROUNDED)
+@pytest.mark.parametrize("tree", TREES)
+@pytest.mark.parametrize("combine", [True, False])
+def test_every_level_adds_up_its_own_steps(
+    values: Values, choices: list[Any], tree: Tree, combine: bool
+) -> None:
+    plan = kind_plan(tree, values, noise_bits=0, steps=(3, 4, 5), combine=combine)
+    raw = shrunk(values, choices, tree.horizon)
+    expected = steady_estimates(plan, raw)
+    for at_once in (1, 7):
+        total = oh.ContinualSum(plan, Steady(1))
+        for start in range(0, tree.horizon, at_once):
+            total.update_many(raw[start : start + at_once])
+            assert total.estimate.value == pytest.approx(expected[total.t - 1])
 
 
 FIGURE_2 = oh.RegularTree(horizon=8, degrees=(2, 2))
