@@ -1,6 +1,6 @@
-"""Run every command shown in the README and in docs/values.md, and write its output under it.
+"""Run every command shown in the README and in the pages below, and write its output under it.
 
-python docs/refresh.py            rewrites both pages, docs/compare.png and the examples' figures
+python docs/refresh.py            rewrites the pages and all figures
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-PAGES = (ROOT / "README.md", ROOT / "docs" / "values.md")
+PAGES = (ROOT / "README.md", ROOT / "docs" / "values.md", ROOT / "docs" / "shares.md")
 DRAWN = ("basket_values", "emoji_votes", "sensor_vectors", "regression")
 """The examples that draw a figure, which docs/values.md shows."""
 
@@ -43,6 +43,8 @@ def main() -> None:
         page.write_text(refreshed(page.read_text(encoding="utf-8")), encoding="utf-8")
     for name in DRAWN:
         output_of(f"python examples/{name}.py docs/{name}.png")
+    output_of("python docs/picture.py docs/shares.png")
+    output_of("overhand plan --horizon 1000000 --frontier --plot docs/frontier.png")
     output_of("overhand compare --horizon 1000000 --runs 40 --plot docs/compare.png")
 
 

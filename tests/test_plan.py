@@ -14,8 +14,8 @@ import overhand as oh
 from overhand.accounting import gaussian_variance
 from overhand.plan import TREE_KINDS, TreeKind
 from overhand.plan.accuracy import least_epsilon
-from overhand.plan.levels import Terms
 from overhand.plan.search import NO_LIMIT, _evaluated, best_tree
+from overhand.plan.terms import Terms
 from overhand.simulation import simulate
 from overhand.trees import PathTree, RegularTree, Tree
 from plans import PATH, PRIVACY, REGULAR, coin_plan
@@ -259,7 +259,7 @@ EDITS: dict[str, Any] = {
 def test_an_edited_plan_is_refused(field: str) -> None:
     saved = json.loads(oh.Plan.best(500, 2, PRIVACY, tree="regular").to_json())
     if field == "mechanisms":
-        saved["mechanisms"][0][0]["noise_bits"] += 2
+        saved["mechanisms"][0][0]["noise"]["bits"] += 2
     elif field == "summary":
         saved["summary"]["delta_spent"] /= 2
     else:

@@ -98,6 +98,26 @@ def comparison(
     figure.savefig(path)
 
 
+def frontier_figure(lines: Sequence[Line], path: Path, *, title: str) -> None:
+    """Error against messages, a point for every number of shufflers, which grow along a line."""
+    figure = _new_figure(8.0, 4.8)
+    axes = figure.subplots()
+    for index, line in enumerate(lines):
+        colour = _COLOURS[(3 * (index // 2)) % len(_COLOURS)]
+        axes.plot(line.x, line.y, line.style, marker="o", ms=5, label=line.label, color=colour)
+        for shufflers, (x, y) in enumerate(zip(line.x, line.y, strict=True), start=1):
+            axes.annotate(
+                str(shufflers), (x, y), xytext=(4, 4), textcoords="offset points", fontsize=7
+            )
+    axes.set(xlabel="messages a user", ylabel="rms error", xscale="log", yscale="log", title=title)
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_locator(_round_numbers())
+        axis.set_major_formatter(_plain)
+        axis.set_minor_formatter(_unlabelled)
+    axes.legend(frameon=False, fontsize=8)
+    figure.savefig(path)
+
+
 def _draw_over_time(axes: Axes, lines: Sequence[Line], title: str) -> None:
     for index, line in enumerate(lines):
         axes.plot(
@@ -122,6 +142,13 @@ def _draw_over_time(axes: Axes, lines: Sequence[Line], title: str) -> None:
 
 def _plain(value: float, _: float) -> str:
     return f"{value:,.0f}" if value >= 1 else f"{value:g}"
+
+
+def _round_numbers() -> Any:
+    """Ticks at 1, 2, 3, 5, 7 and 10 times a power of ten."""
+    from matplotlib.ticker import LogLocator
+
+    return LogLocator(subs=(1.0, 2.0, 3.0, 5.0, 7.0))
 
 
 def _unlabelled(value: float, _: float) -> str:

@@ -27,7 +27,7 @@ _SIGNIFICANT_BITS = 32
 _COARSE_NUMERATOR = 4000
 _MANY_TRIALS = 1 << 14  # from here on counting bit by bit is cheaper than coin by coin
 _SHORT_ROW = 4096  # up to here two of the 31-bit keys of a row rarely tie
-_MOST_MESSAGE_BITS = 24  # leaves keys of 40 bits: rows of a million messages are rarely redrawn
+_MOST_RIDING_BITS = 24  # leaves keys of 40 bits: rows of a million messages are rarely redrawn
 _BLOCK_BYTES = 1 << 18  # bytes drawn from the stream at once: fits the second-level cache
 
 _ZEROS = memoryview(bytes(_BLOCK_BYTES))
@@ -191,22 +191,35 @@ class Random(ABC):
     def permute_rows(self, rows: NDArray[Any], message_bits: int = 1) -> NDArray[Any]:
         """Every row of messages of so many bits in a uniformly random order of its own.
 
-        Sorting distinct random keys is a uniform permutation, and a message rides in the lowest
-        bits of its key, so a plain sort does it. A tie between two keys would order them by their
-        messages: rows with a tie are drawn again.
+        Sorting distinct random keys is a uniform permutation. Short messages ride in the lowest
+        bits of their keys, so that a plain sort does it; for long ones the keys' order is taken.
+        A tie between two keys would order them by their messages: such rows are drawn again.
         """
-        errors.whole("message_bits", message_bits, least=1, most=_MOST_MESSAGE_BITS)
-        narrow = message_bits == 1 and rows.shape[1] <= _SHORT_ROW
-        width = np.uint32 if narrow else np.uint64
-        shift, mask = width(message_bits), width((1 << message_bits) - 1)
+        errors.whole("message_bits", message_bits, least=1, most=WORD_BITS)
+        rides = message_bits <= _MOST_RIDING_BITS
+        arrange = self._riding if rides else self._by_order
         result = np.empty_like(rows)
         todo = np.arange(len(rows))
         while todo.size:
-            keys = self.words(todo.size * rows.shape[1], width).reshape(todo.size, -1)
-            keys = np.sort((keys << shift) | rows[todo], axis=1)
-            result[todo] = keys & mask
-            todo = todo[_tied(keys >> shift)]
+            result[todo], tied = arrange(rows[todo], message_bits)
+            todo = todo[tied]
         return result
+
+    def _riding(self, rows: NDArray[Any], message_bits: int) -> tuple[NDArray[Any], Any]:
+        """Sort keys with messages in their lowest bits; and which rows had ties."""
+        narrow = message_bits == 1 and rows.shape[1] <= _SHORT_ROW
+        width = np.uint32 if narrow else np.uint64
+        shift, mask = width(message_bits), width((1 << message_bits) - 1)
+        keys = self.words(rows.size, width).reshape(rows.shape)
+        keys = np.sort((keys << shift) | rows, axis=1)
+        return keys & mask, _tied(keys >> shift)
+
+    def _by_order(self, rows: NDArray[Any], message_bits: int) -> tuple[NDArray[Any], Any]:
+        """Take messages in the order of keys of 64 bits; and which rows had ties."""
+        keys = self.words(rows.size, np.uint64).reshape(rows.shape)
+        order = np.argsort(keys, axis=1)
+        keys = np.take_along_axis(keys, order, axis=1)
+        return np.take_along_axis(rows, order, axis=1), _tied(keys)
 
 
 def ones_in_rows(bits: NDArray[np.uint8]) -> NDArray[np.int64]:

@@ -14,7 +14,7 @@ from overhand.accounting.composition import (
 from overhand.accounting.divergence import NoiseLaw, delta, hockey_stick, satisfies
 from overhand.accounting.domination import dominated_delta, slope
 from overhand.accounting.gaussian import gaussian_delta, gaussian_mu, gaussian_variance
-from overhand.accounting.guarantee import quick_delta, spent_delta
+from overhand.accounting.guarantee import leaked_delta, quick_delta, spent_delta
 
 __all__ = [
     "MOST_REPORTS",
@@ -30,6 +30,7 @@ __all__ = [
     "gaussian_mu",
     "gaussian_variance",
     "hockey_stick",
+    "leaked_delta",
     "least_scale",
     "quick_delta",
     "satisfies",

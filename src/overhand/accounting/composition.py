@@ -39,13 +39,15 @@ _CERTIFICATE_STEPS = 5000
 class Level:
     """One participation of a user: the laws of the batches it may meet there, one of which it does.
 
-    `change` is what another value of the user can do to the batch, and `reports` how many values
-    one person may hold among the users of the plan.
+    `change` is what another value of the user can do to the batch, `reports` how many values one
+    person may hold among the users of the plan, and `leak` how far one count of a batch is, in
+    total variation, from being shown as its law says.
     """
 
     laws: tuple[NoiseLaw, ...]
     reports: int = 1
     change: Change = Change(largest=1)
+    leak: float = 0.0
 
     def __post_init__(self) -> None:
         if not self.laws:

@@ -15,8 +15,9 @@ from overhand import errors
 from overhand.accounting import gaussian_delta, gaussian_mu
 from overhand.model import Privacy
 from overhand.plan import DEFAULT_FAILURE_PROBABILITY, Plan
-from overhand.plan.levels import Terms, calibrated
+from overhand.plan.levels import calibrated
 from overhand.plan.search import best_shape
+from overhand.plan.terms import Terms
 from overhand.randomness import Random, SeededRandom
 from overhand.trees import RegularTree
 from overhand.values import BITS, Values

@@ -6,6 +6,7 @@ import sys
 from typing import Annotated
 
 import typer
+from rich.markup import escape
 
 from overhand import __version__
 from overhand.cli.compare import compare
@@ -52,7 +53,7 @@ def run() -> None:
     try:
         app()
     except OverhandError as error:
-        messages.print(f"[bold red]error:[/] {error}", soft_wrap=True, highlight=False)
+        messages.print(f"[bold red]error:[/] {escape(str(error))}", soft_wrap=True, highlight=False)
         sys.exit(2)
 
 

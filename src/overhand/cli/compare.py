@@ -49,6 +49,7 @@ def compare(
     epsilon: options.Epsilon = None,
     delta: options.Delta = DEFAULT_DELTA,
     values: options.ValuesOption = "bit",
+    mechanism: options.MechanismOption = "coins",
     tree: options.TreeOption = "best",
     input_form: options.Input = "ones",
     runs: options.Runs = 10,
@@ -67,7 +68,7 @@ def compare(
         check_figure_path(plot)
     if save is not None and save.suffix not in (".csv", ".md"):
         raise InvalidValue(f"--save {save} must end in .csv or .md")
-    asked = PlanOptions(horizon, shufflers, epsilon, delta, tree, spec=values)
+    asked = PlanOptions(horizon, shufflers, epsilon, delta, tree, spec=values, mechanism=mechanism)
     k, epsilon = asked.most_shufflers, asked.privacy.epsilon
     stream = stream_for(input_form, asked.users, values=asked.values, shufflers=k, epsilon=epsilon)
     models = _models(asked)
@@ -173,7 +174,8 @@ def _row(model: Model, result: Simulation) -> dict[str, Any]:
 
 
 def _show(asked: PlanOptions, models: list[Model], rows: list[dict[str, Any]], how: str) -> None:
-    console.print(f"[bold]{asked.users:,} users[/], {asked.privacy}; {how}")
+    users = "users" if asked.spec == "bit" else f"users ({asked.spec})"
+    console.print(f"[bold]{asked.users:,} {users}[/], {asked.privacy}; {how}")
     ours = next(row for row in rows if row["name"] == "concurrent")
     table = new_table("", "rms error", "predicted", "largest", "to ours", "messages")
     for model, row in zip(models, rows, strict=True):
@@ -185,7 +187,7 @@ def _show(asked: PlanOptions, models: list[Model], rows: list[dict[str, Any]], h
             number(row["predicted_rms_error"]),
             number(row["mean_max_error"]),
             f"{ratio:.2f} x",
-            f"{row['messages_per_user']:,}",
+            number(row["messages_per_user"]),
             style=style,
         )
     console.print(table)

@@ -10,7 +10,7 @@ import typer
 
 from overhand.errors import InvalidValue
 from overhand.model import Privacy
-from overhand.plan import Composition, Plan, TreeKind
+from overhand.plan import Composition, MechanismKind, Plan, TreeKind
 from overhand.trees import binary_degrees
 from overhand.values import Values, values_of
 
@@ -47,6 +47,13 @@ ValuesOption = Annotated[
 ]
 Clip = Annotated[
     bool, typer.Option("--clip", help="Move values that are out of range to its edge.")
+]
+MechanismOption = Annotated[
+    MechanismKind,
+    typer.Option(
+        help="coins: one-bit messages; shares: numbers that mean nothing alone, with Laplace "
+        "noise; best: the one of least error.",
+    ),
 ]
 MaxMessages = Annotated[
     int | None,
@@ -96,6 +103,7 @@ class PlanOptions:
     spec: str = "bit"
     clip: bool = False
     max_messages: int | None = None
+    mechanism: MechanismKind = "coins"
 
     @property
     def values(self) -> Values:
@@ -140,5 +148,6 @@ class PlanOptions:
             composition=self.composition,
             values=self.values,
             max_messages=self.max_messages,
+            mechanism=self.mechanism,
             **goal,
         )

@@ -20,7 +20,9 @@ from rich.progress import (
 from rich.status import Status
 from rich.table import Table
 
+from overhand.mechanisms import SharesSum
 from overhand.plan import Plan
+from overhand.plan.levels import AnyMechanism
 
 console = Console()
 messages = Console(stderr=True)
@@ -82,20 +84,27 @@ def steps_bar(label: str, total: int) -> Iterator[Any]:
 
 
 def levels_table(plan: Plan) -> Table:
-    """One row a level: sizes, coins and probabilities may range over the batches of a level."""
+    """One row a level: what differs between the batches of a level is given as a range."""
     rounded = not plan.values.is_whole
-    columns = ["level", "users a batch", "coins a user", "coin probability", "variance"]
-    table = new_table(*columns[:2], *(["steps"] if rounded else []), *columns[2:])
+    shares = isinstance(plan.mechanisms[0][0], SharesSum)
+    sending = ("shares a user", "bits") if shares else ("coins a user", "coin probability")
+    steps = ("steps",) if rounded else ()
+    table = new_table("level", "users a batch", *steps, *sending, "variance")
     for level, of_level in enumerate(plan.mechanisms, start=1):
         table.add_row(
             str(level),
             _range([m.size for m in of_level]),
             *([number(of_level[0].steps)] if rounded else []),
-            _range([m.noise_bits for m in of_level]),
-            _range([float(m.noise_probability) for m in of_level]),
+            *(_range([_sent(m)[i] for m in of_level]) for i in (0, 1)),
             _range([m.variance for m in of_level]),
         )
     return table
+
+
+def _sent(mechanism: AnyMechanism) -> tuple[float, float]:
+    if isinstance(mechanism, SharesSum):
+        return mechanism.messages_per_user, mechanism.message_bits
+    return mechanism.noise_bits, float(mechanism.noise_probability)
 
 
 def _range(values: list[Any]) -> str:

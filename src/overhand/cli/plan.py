@@ -10,10 +10,15 @@ import typer
 from rich.table import Table
 
 from overhand.cli import options
+from overhand.cli.frontier import show_frontier
 from overhand.cli.options import DEFAULT_DELTA, PlanOptions
 from overhand.cli.output import console, levels_table, number, print_json, working
 from overhand.errors import InvalidValue
+from overhand.mechanisms import CoinSum
 from overhand.plan import DEFAULT_FAILURE_PROBABILITY, Plan
+from overhand.plots import check_figure_path
+
+_MANY_MESSAGES = 1000
 
 
 def plan(
@@ -28,10 +33,18 @@ def plan(
     reports: options.Reports = 1,
     composition: options.CompositionOption = "exact",
     error: options.Error = None,
+    mechanism: options.MechanismOption = "coins",
     max_messages: options.MaxMessages = None,
     published: Annotated[
         bool, typer.Option("--published", help="The paper to the letter, constants and all.")
     ] = False,
+    frontier: Annotated[
+        bool,
+        typer.Option(
+            "--frontier", help="Error against messages, over mechanisms, trees and shufflers."
+        ),
+    ] = False,
+    plot: options.Figure = None,
     save: Annotated[Path | None, typer.Option(help="Write the plan to a file.")] = None,
     as_json: options.Json = False,
 ) -> None:
@@ -49,9 +62,17 @@ def plan(
         values,
         clip,
         max_messages,
+        mechanism,
     )
     if save is not None and not save.parent.is_dir():
         raise InvalidValue(f"--save {save}: there is no directory {save.parent}")
+    if plot is not None:
+        if not frontier:
+            raise InvalidValue("--plot draws the --frontier: give both")
+        check_figure_path(plot)
+    if frontier:
+        show_frontier(asked, plot, as_json=as_json)
+        return
     if published:
         if error is not None or max_messages is not None:
             raise InvalidValue(
@@ -107,7 +128,9 @@ def show(plan: Plan, beside: dict[str, Plan]) -> None:
         f"all errors below, with probability {1 - DEFAULT_FAILURE_PROBABILITY:.0%}",
         number(plan.error_bound()),
     )
-    facts.add_row("messages a user", f"{plan.messages_per_user:,}")
+    facts.add_row(
+        "messages a user", f"{plan.messages_per_user:,} ({plan.bits_per_user / 8:,.0f} bytes)"
+    )
     facts.add_row("delta spent, certified", f"{plan.delta_spent:.4g} of {plan.privacy.delta:g}")
     if plan.honest < 1 or plan.reports > 1:
         facts.add_row("counted on", f"{plan.honest:.0%} honest users, {plan.reports} reports each")
@@ -116,6 +139,8 @@ def show(plan: Plan, beside: dict[str, Plan]) -> None:
         facts.add_row(labels[name], _against(other, plan))
     facts.add_row("digest", plan.digest[:16])
     console.print(facts)
+    if plan.messages_per_user > _MANY_MESSAGES and isinstance(plan.mechanisms[0][0], CoinSum):
+        console.print("--mechanism shares takes far fewer messages", style="dim")
 
 
 def _error_row(plan: Plan) -> tuple[str, Any]:

@@ -27,6 +27,7 @@ def simulate(
     epsilon: options.Epsilon = None,
     delta: options.Delta = DEFAULT_DELTA,
     values: options.ValuesOption = "bit",
+    mechanism: options.MechanismOption = "coins",
     clip: options.Clip = False,
     tree: options.TreeOption = "best",
     honest: options.Honest = 1.0,
@@ -46,7 +47,8 @@ def simulate(
     if plot is not None:
         check_figure_path(plot)
     if plan_file is not None:
-        if horizon is not None or shufflers is not None or epsilon is not None:
+        others = (horizon, shufflers, epsilon) != (None, None, None)
+        if others or (values, clip, mechanism, tree) != ("bit", False, "coins", "best"):
             raise InvalidValue("give --plan or the options of a plan, not both")
         plan = Plan.load(plan_file)
     else:
@@ -63,6 +65,7 @@ def simulate(
             composition,
             spec=values,
             clip=clip,
+            mechanism=mechanism,
         )
         with working("searching for the best plan"):
             plan = asked.plan()

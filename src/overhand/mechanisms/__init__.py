@@ -4,9 +4,29 @@ A mechanism takes its noise as a parameter and never knows an accountant; the ca
 `overhand.plan` chooses the parameter and `overhand.accounting` judges it.
 """
 
-from overhand.mechanisms.coins import CoinSum, fewest_coins
-from overhand.mechanisms.mechanism import Mechanism
+from overhand.mechanisms.coins import CoinSum
+from overhand.mechanisms.laplace import LaplaceNoise
+from overhand.mechanisms.mechanism import Mechanism, change_of
 from overhand.mechanisms.noise import CoinNoise, Window
 from overhand.mechanisms.published import published
+from overhand.mechanisms.shares import SharesSum
+from overhand.mechanisms.splitting import fewest_shares
+from overhand.mechanisms.user_noise import Coins, Noise, Polya, UserNoise, fewest_coins, noise_of
 
-__all__ = ["CoinNoise", "CoinSum", "Mechanism", "Window", "fewest_coins", "published"]
+__all__ = [
+    "CoinNoise",
+    "CoinSum",
+    "Coins",
+    "LaplaceNoise",
+    "Mechanism",
+    "Noise",
+    "Polya",
+    "SharesSum",
+    "UserNoise",
+    "Window",
+    "change_of",
+    "fewest_coins",
+    "fewest_shares",
+    "noise_of",
+    "published",
+]

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from overhand import errors
 from overhand.mechanisms.mechanism import Floats, Mechanism
 from overhand.mechanisms.noise import CoinNoise
+from overhand.mechanisms.user_noise import Coins
 from overhand.model import Messages
-from overhand.randomness import HALF, BinaryFraction, Random, ones_in_rows
+from overhand.randomness import BinaryFraction, Random, ones_in_rows
 from overhand.values import BITS, Values
 
 
@@ -44,9 +44,12 @@ class CoinSum(Mechanism):
 
     def __post_init__(self) -> None:
         self._check()
-        errors.whole("noise_bits", self.noise_bits, least=0)
-        if self.opposed and self.noise_bits % 2:
-            raise errors.InvalidValue(f"noise_bits={self.noise_bits} must be even if opposed")
+        Coins(self.noise_bits, self.noise_probability, self.opposed)  # refuses what is no coin
+
+    @classmethod
+    def of(cls, size: int, coins: Coins, values: Values = BITS, steps: int = 1) -> CoinSum:
+        """The mechanism with these coins."""
+        return cls(size, coins.bits, coins.probability, coins.opposed, values, steps)
 
     @classmethod
     def with_variance(
@@ -65,21 +68,13 @@ class CoinSum(Mechanism):
         >>> CoinSum.with_variance(10, 90.0).noise_bits
         36
         """
-        size = errors.whole("size", size, least=1)
-        variance = errors.number("variance", variance, above=0)
-        if noise_bits is not None:
-            errors.whole("noise_bits", noise_bits, least=2)
-        else:
-            noise_bits = int(fewest_coins(size, variance))
-        share = variance / (size * noise_bits)
-        if not 0 < share <= 0.25:
-            raise errors.Infeasible(
-                f"{noise_bits=} coins of each of {size} users cannot have variance {variance:g}"
-            )
-        # p (1 - p) = share, without cancellation for a small share.
-        exact = 2 * share / (1 + math.sqrt(max(0.0, 1 - 4 * share)))
-        probability = BinaryFraction.at_least(exact)
-        return cls(size, noise_bits, probability, values=values, steps=steps)
+        coins = Coins.with_variance(size, variance, bits=noise_bits)
+        return cls.of(size, coins, values, steps)
+
+    @cached_property
+    def user_noise(self) -> Coins:
+        """The coins of one user."""
+        return Coins(self.noise_bits, self.noise_probability, self.opposed)
 
     @property
     def messages_per_user(self) -> int:
@@ -95,20 +90,11 @@ class CoinSum(Mechanism):
         return self.size * self.noise_bits
 
     def noise(self, users: int | None = None) -> CoinNoise:
-        return self._whole_noise if users is None else self._noise_of(users)
+        return self._whole_noise if users is None else self.user_noise.law(users)
 
     @cached_property
     def _whole_noise(self) -> CoinNoise:
-        return self._noise_of(self.size)
-
-    def _noise_of(self, users: int) -> CoinNoise:
-        if not self.opposed:
-            return CoinNoise(((users * self.noise_bits, self.noise_probability),))
-        trials = users * self.noise_bits // 2
-        if self.noise_probability.is_half:
-            return CoinNoise(((2 * trials, HALF),))
-        p = self.noise_probability
-        return CoinNoise(((trials, p), (trials, p.complement)))
+        return self.user_noise.law(self.size)
 
     def encode_rows(self, rows: NDArray[Any], random: Random) -> Messages:
         """For every user and coordinate: its steps, as ones and then zeros, and its coins."""
@@ -135,7 +121,6 @@ class CoinSum(Mechanism):
 
     @property
     def message_bits(self) -> int:
-        """How many bits a message has."""
         return int(2 * self.values.dimension - 1).bit_length()
 
     def analyze_many(self, batches: NDArray[Any]) -> Floats:
@@ -160,23 +145,5 @@ class CoinSum(Mechanism):
         raise errors.InvalidValue("a batch with messages of the wrong coordinates")
 
     def draw_noise(self, random: Random, batches: int) -> Floats:
-        trials, p, count = self.noise_trials, self.noise_probability, batches
-        count *= self.values.dimension
-        if self.opposed and not p.is_half:
-            # Coins of probability 1 - p are the other side of coins of probability p.
-            halves = random.binomial(trials // 2, p, 2 * count)
-            noise = np.asarray(halves[:count] - halves[count:], np.float64)
-        else:
-            noise = np.asarray(random.binomial(trials, p, count) - self.noise().mean, np.float64)
-        return self.scaled(noise)
-
-    def scaled(self, noise: Floats) -> Floats:
-        """Noise in steps, as it stands in the analyzed sums of batches, one to a row."""
-        if self.unit != 1.0:
-            noise *= self.unit
-        return noise.reshape(-1, *self.values.shape)
-
-
-def fewest_coins(size: ArrayLike, variance: ArrayLike) -> NDArray[np.float64]:
-    """The least even number of coins a user with which a batch can have this variance."""
-    return np.asarray(2 * np.ceil(np.divide(np.multiply(2, variance), size)))
+        count = batches * self.values.dimension
+        return self.scaled(self.user_noise.draw_sums(random, self.size, count))

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from overhand import errors
-from overhand.mechanisms.noise import CoinNoise
+from overhand.mechanisms.user_noise import Noise
 from overhand.model import Change, Messages, Shuffled
 from overhand.randomness import Random
 from overhand.values import Values
@@ -46,12 +46,22 @@ class Mechanism(ABC):
         """How many messages one user sends."""
 
     @abstractmethod
-    def noise(self, users: int | None = None) -> CoinNoise:
+    def noise(self, users: int | None = None) -> Noise:
         """The law of one coordinate's noise, in steps: of all users, or of so many of them."""
 
     @abstractmethod
     def draw_noise(self, random: Random, batches: int) -> Floats:
         """The noise of the analyzed sums of so many batches: its law, without messages."""
+
+    @property
+    @abstractmethod
+    def message_bits(self) -> int:
+        """How many bits a message has."""
+
+    @property
+    def leak(self) -> float:
+        """How far, in total variation, a coordinate of a batch is from showing its sum alone."""
+        return 0.0
 
     @abstractmethod
     def encode_rows(self, rows: NDArray[Any], random: Random) -> Messages:
@@ -76,18 +86,8 @@ class Mechanism(ABC):
 
     @cached_property
     def change(self) -> Change:
-        """How far another value of one user can move the counts.
-
-        Rounding is coupled: with the same uniform u, floor(v / unit + u) of two values differ by
-        at most |v - v'| / unit, rounded up. A mixture is never easier to tell apart than its parts,
-        so the l2 distance is at most sensitivity / unit + sqrt(dimension).
-        """
-        largest = int(self.coordinate_steps.max())
-        if self.values.moves is not None:
-            return Change(largest, self.values.moves)
-        dimension = self.values.dimension
-        norm = self.values.sensitivity / self.unit + math.sqrt(dimension)
-        return Change(largest, dimension, norm * (1 + _FLOAT_MARGIN))
+        """How far another value of one user can move the counts."""
+        return change_of(self.values, self.steps)
 
     @cached_property
     def rounding_variance(self) -> float:
@@ -103,6 +103,15 @@ class Mechanism(ABC):
     def variance(self) -> float:
         """The variance of a coordinate of an analyzed sum, at most, whatever the values."""
         return self.noise_variance + self.rounding_variance
+
+    @cached_property
+    def fourth_cumulant(self) -> float:
+        """The fourth cumulant of a coordinate's noise in an analyzed sum."""
+        return self.noise().fourth_cumulant * self.unit**4
+
+    def growth(self, s: float) -> float:
+        """A bound on ln E exp(s x error) of a coordinate of an analyzed sum (Hoeffding's lemma)."""
+        return self.noise().growth(s * self.unit) + s**2 * self.rounding_variance / 2
 
     def steps_of(self, rows: NDArray[Any], random: Random) -> NDArray[Any]:
         """Checked values in steps: as they are if they are whole, else rounded at random."""
@@ -125,6 +134,12 @@ class Mechanism(ABC):
         """A row of messages for every user, with noise of its own."""
         return self.encode_rows(self.values.rows(values), random)
 
+    def scaled(self, noise: Floats) -> Floats:
+        """Noise in steps, as it stands in the analyzed sums of batches, one to a row."""
+        if self.unit != 1.0:
+            noise *= self.unit
+        return noise.reshape(-1, *self.values.shape)
+
     def encode(self, value: Any, random: Random) -> Messages:
         """One user's messages, as one row."""
         return self.encode_many([value], random)
@@ -133,3 +148,18 @@ class Mechanism(ABC):
         """An unbiased estimate of the sum of the batch's values."""
         total = self.analyze_many(shuffled[np.newaxis])[0]
         return float(total) if self.values.is_scalar else total
+
+
+def change_of(values: Values, steps: int) -> Change:
+    """How far another value of one user can move the counts of a batch.
+
+    Rounding is coupled: with the same uniform u, floor(v / unit + u) of two values differ by at
+    most |v - v'| / unit, rounded up. A mixture is never easier to tell apart than its parts, so
+    the l2 distance is at most sensitivity / unit + sqrt(dimension). The widest coordinate has
+    `steps` steps.
+    """
+    if values.moves is not None:
+        return Change(steps, values.moves)
+    dimension = values.dimension
+    norm = values.sensitivity / values.width * steps + math.sqrt(dimension)
+    return Change(steps, dimension, norm * (1 + _FLOAT_MARGIN))

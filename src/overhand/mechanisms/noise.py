@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
@@ -10,6 +11,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from overhand import errors
 from overhand.randomness import BinaryFraction
 
 _LARGE_VARIANCE = 4000.0  # from here on a recurrence is quicker than a convolution
@@ -50,12 +52,49 @@ class CoinNoise:
         return math.fsum(trials * float(p) * float(p.complement) for trials, p in self.terms)
 
     @property
+    def fourth_cumulant(self) -> float:
+        """What sets the tails apart from a Gaussian's: for N coins N p q (1 - 6 p q)."""
+        products = [(trials, float(p) * float(p.complement)) for trials, p in self.terms]
+        return math.fsum(trials * pq * (1 - 6 * pq) for trials, pq in products)
+
+    @property
     def is_symmetric(self) -> bool:
         """Whether the noise and its mirror image have one law."""
         trials: dict[BinaryFraction, int] = {}
         for count, p in self.terms:
             trials[p.reduced()] = trials.get(p.reduced(), 0) + count
         return all(trials.get(p.complement, 0) == count for p, count in trials.items())
+
+    is_tabulated = True
+
+    def growth(self, s: float) -> float:
+        """A bound on ln E exp(+-s (X - mean)).
+
+        For symmetric noise variance (cosh s - 1), by ln(1 + x) <= x; for one small probability
+        mean (e^s - 1 - s), which is larger.
+        """
+        if self.is_symmetric:
+            return self.variance * 2 * math.sinh(s / 2) ** 2  # without cancellation
+        return self.mean * (math.expm1(s) - s)
+
+    @property
+    def most_growth(self) -> float:
+        """The s up to which `growth` is finite."""
+        return math.inf
+
+    def tail(self, beyond: float) -> float:
+        """A bound on the probability that symmetric noise is further from its mean than this.
+
+        Chernoff's, with ln E exp(s (X - mean)) <= variance (cosh s - 1).
+        """
+        if not self.is_symmetric:
+            raise errors.InvalidValue("tails are bounded for symmetric noise only")
+        x = beyond / self.variance
+        return min(1.0, 2 * math.exp(self.variance * (math.hypot(1, x) - 1 - x * math.asinh(x))))
+
+    def reach(self, probability: float) -> int:
+        """A distance from the mean that the noise exceeds with at most this probability."""
+        return reach(self.tail, math.sqrt(self.variance), probability)
 
     def at_most(self, variance: float) -> CoinNoise:
         """So many of these coins that their variance is at most this; all, if it is."""
@@ -78,6 +117,17 @@ class CoinNoise:
             missing += part.missing
             probabilities = np.convolve(probabilities, part.probabilities)
         return Window(first, probabilities, missing)
+
+
+def reach(tail: Callable[[float], float], std: float, probability: float) -> int:
+    """A distance, to a hundredth, at which a bound on a tail is at most this."""
+    low, high = 0.0, 1.0 + std
+    while tail(high) > probability:
+        low, high = high, 2 * high
+    while high - low > max(0.5, 0.01 * high):
+        middle = (low + high) / 2
+        low, high = (middle, high) if tail(middle) > probability else (low, middle)
+    return math.ceil(high)
 
 
 def _opposed_window(trials: int, p: float, q: float) -> Window:

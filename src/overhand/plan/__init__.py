@@ -1,8 +1,17 @@
 """What to run and how good it will be."""
 
 from overhand.plan.estimator import DEFAULT_FAILURE_PROBABILITY
-from overhand.plan.levels import Composition
 from overhand.plan.plan import Plan
+from overhand.plan.recipe import MECHANISM_KINDS, MechanismKind
 from overhand.plan.search import TREE_KINDS, TreeKind
+from overhand.plan.terms import Composition
 
-__all__ = ["DEFAULT_FAILURE_PROBABILITY", "TREE_KINDS", "Composition", "Plan", "TreeKind"]
+__all__ = [
+    "DEFAULT_FAILURE_PROBABILITY",
+    "MECHANISM_KINDS",
+    "TREE_KINDS",
+    "Composition",
+    "MechanismKind",
+    "Plan",
+    "TreeKind",
+]

@@ -7,8 +7,10 @@ from dataclasses import dataclass, replace
 
 from overhand import errors
 from overhand.plan.accuracy import least_epsilon
-from overhand.plan.levels import Mechanisms, Terms, calibrated
+from overhand.plan.levels import Mechanisms, calibrated
+from overhand.plan.recipe import MechanismKind, recipes
 from overhand.plan.search import NO_LIMIT, Candidate, Limit, TreeKind, best_tree
+from overhand.plan.terms import Terms
 from overhand.trees import Tree
 
 COARSENESSES = (1.0, 4.0, 16.0, 64.0, 256.0, 1024.0, 4096.0)
@@ -26,46 +28,48 @@ class Choice:
     horizon: int
     shufflers: int
     most_messages: int | None = None
+    mechanism: MechanismKind = "coins"
 
     def made(self, terms: Terms) -> tuple[Tree, Mechanisms]:
         """The tree of least error and its calibrated mechanisms."""
         if self.most_messages is None:
-            found = self._tree(terms, NO_LIMIT)
-            return found.tree, calibrated(found.tree, found.shape, terms)
+            found = self.found(terms)
+            return found.tree, self._calibrated(found, terms)
         for margin in _MARGINS:
-            found, at = self._limited(terms, Limit(self.most_messages, margin))
-            mechanisms = calibrated(found.tree, found.shape, at)
+            found = self.found(terms, margin)
+            mechanisms = self._calibrated(found, terms)
             if most_messages(mechanisms) <= self.most_messages:
                 return found.tree, mechanisms
         raise errors.Infeasible(f"no tree keeps to max_messages={self.most_messages}")
 
-    def _limited(self, terms: Terms, limit: Limit) -> tuple[Candidate, Terms]:
-        """The best candidate over how coarsely values may be rounded."""
-        factors = (1.0,) if terms.values.is_whole else COARSENESSES
-        found: list[tuple[Candidate, Terms]] = []
-        for factor in factors:
-            coarse = replace(terms, coarseness=factor * terms.coarseness)
-            try:
-                found.append((self._tree(coarse, limit), coarse))
-            except errors.Infeasible:
-                continue
-        if not found:
-            raise errors.Infeasible(
-                f"no plan keeps to max_messages={self.most_messages} for {terms.values}"
-            )
-        return min(found, key=lambda pair: pair[0].mean_square)
+    def _calibrated(self, found: Candidate, terms: Terms) -> Mechanisms:
+        return calibrated(
+            found.tree, found.shape, replace(found.terms, composition=terms.composition)
+        )
 
-    def _tree(self, terms: Terms, limit: Limit) -> Candidate:
-        # Trees are ranked under exact composition, whatever is asked for.
-        exact = replace(terms, composition="exact")
-        return best_tree(self.kind, self.horizon, self.shufflers, exact, limit)
+    def found(self, terms: Terms, margin: float = 1.0) -> Candidate:
+        """The best candidate over recipes and over how coarsely values may be rounded."""
+        limit, candidates = NO_LIMIT, []
+        factors: tuple[float, ...] = (1.0,)
+        if self.most_messages is not None:
+            limit = Limit(self.most_messages, margin)
+            factors = (1.0,) if terms.values.is_whole else COARSENESSES
+        failure: errors.Infeasible | None = None
+        for recipe in recipes(self.mechanism, terms.values):
+            for factor in factors if not recipe.shares else (1.0,):
+                at = replace(terms, recipe=recipe, coarseness=factor, composition="exact")
+                try:
+                    candidates.append(best_tree(self.kind, self.horizon, self.shufflers, at, limit))
+                except errors.Infeasible as error:
+                    failure = error
+        if not candidates:
+            assert failure is not None
+            raise failure
+        return min(candidates, key=lambda candidate: candidate.mean_square)
 
     def quick_error(self, terms: Terms) -> float:
         """The error before calibration, which may end a hair above it."""
-        if self.most_messages is None:
-            found = self._tree(terms, NO_LIMIT)
-        else:
-            found, _ = self._limited(terms, Limit(self.most_messages))
+        found = self.found(terms)
         return (1 + _SEARCH_MARGIN) * terms.values.width * math.sqrt(found.mean_square)
 
     def least_epsilon(self, terms: Terms, error: float) -> float:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from scipy.optimize import minimize_scalar
@@ -12,6 +13,14 @@ from scipy.optimize import minimize_scalar
 from overhand.trees import Tree, Weights
 
 DEFAULT_FAILURE_PROBABILITY = 0.05
+
+
+class NodeEstimate(NamedTuple):
+    """The weight of a node's own sum in its estimate, and the noise that has."""
+
+    own_weight: float
+    variance: float
+    fourth_cumulant: float
 
 
 @dataclass(frozen=True)
@@ -22,11 +31,15 @@ class Combination:
     estimate has variance V = 1 / (1/s + 1/C), and the own sum has weight V / s. No full ancestor of
     a covering node exists, so adding the covering nodes' estimates is the best linear unbiased
     estimate of a prefix. It halves the variance of a binary tree and does little for large
-    degrees. Both fields are by level and size.
+    degrees. All fields are by level and size.
     """
 
     own_weights: tuple[tuple[float, ...], ...]
     variances: tuple[tuple[float, ...], ...]
+
+    def fourth_cumulants(self, tree: Tree, own: Weights) -> Weights:
+        """The fourth cumulants of the nodes' estimates, from those of their own sums."""
+        return _combined(tree, own, self.own_weights, power=4)
 
 
 def combination(tree: Tree, variances: Weights, *, combine: bool) -> Combination:
@@ -70,29 +83,43 @@ def mean_square_error(
 
 
 def error_bound(
-    variance: float,
+    tree: Tree,
+    growth_at: Callable[[float], Weights],
+    own_weights: Weights,
     *,
-    skewed: bool,
-    estimates: int,
-    failure_probability: float,
+    variance: float,
+    largest: float,
+    events: float,
 ) -> float:
-    """A bound on the noise of so many estimates at once, none of a variance above the given one.
+    """A bound on the noise of all estimates at once, but for a probability of e^-events each.
 
-    Chernoff's bound with ln E exp(s noise) <= variance (cosh s - 1), which holds for opposed coins
-    (ln(1 + x) <= x), for fair ones, and for sums of them with weights of at most 1, as
-    cosh(w s) - 1 <= w^2 (cosh s - 1); and for rounding, whose variance counts as 1/4 a user
-    (Hoeffding's s^2 / 8 is less). For `skewed` coins of one small probability it is
-    mean (e^s - 1 - s), which is larger; their mean then takes the place of the variance.
+    Chernoff's bound, with `growth_at(s)` a bound on ln E exp(s error) of batch sums, finite up to
+    `largest`; the search starts at the `variance` of the heaviest cover. For noise whose even
+    cumulants are positive, and for rounding, growth at w s is at most w^2 times that at s, so that
+    it adds up over combined nodes as variances do.
     """
-    events = math.log(2 * max(1, estimates) / failure_probability)
+
+    def bound(log_s: float) -> float:
+        grown = _combined(tree, growth_at(math.exp(log_s)), own_weights)
+        return (tree.heaviest_cover(grown) + events) / math.exp(log_s)
+
     if variance == 0:
         return 0.0
-
-    def bound(log_at: float) -> float:
-        at = math.exp(log_at)
-        growth = math.expm1(at) - at if skewed else math.cosh(at) - 1
-        return (variance * growth + events) / at
-
-    start = 0.5 * math.log(2 * events / variance)  # where Gaussian noise has its best bound
-    found = minimize_scalar(bound, bounds=(start - 4, min(start + 1, 6.0)), method="bounded")
+    # Where Gaussian noise of this variance has its best bound.
+    start = 0.5 * math.log(2 * events / variance)
+    stop = min(start + 1, math.log(largest) - 1e-6)
+    found = minimize_scalar(bound, bounds=(min(start, stop) - 4, stop), method="bounded")
     return float(found.fun)
+
+
+def _combined(tree: Tree, grown: Weights, own_weights: Weights, *, power: int = 2) -> Weights:
+    """What nodes' estimates have of something that goes with a power of the weights."""
+    combined: list[Sequence[float]] = [list(grown[0])]
+    for level, (of_level, own) in enumerate(zip(grown[1:], own_weights[1:], strict=True), start=2):
+        w = np.asarray(own)
+        if (w == 1).all():
+            combined.append(list(of_level))
+            continue
+        children = tree.children_weights(level, combined[-1], combined[0][0])
+        combined.append((w**power * np.asarray(of_level) + (1 - w) ** power * children).tolist())
+    return combined

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from overhand import errors
-from overhand.mechanisms import CoinSum
+from overhand.mechanisms import Coins, CoinSum, SharesSum, noise_of
 from overhand.model import Privacy
 from overhand.plan.estimator import DEFAULT_FAILURE_PROBABILITY
-from overhand.randomness import BinaryFraction
+from overhand.plan.levels import AnyMechanism
 from overhand.trees import PathTree, RegularTree, Tree
 from overhand.values import Values, values_of
 
@@ -68,59 +68,90 @@ def summary(plan: Plan) -> dict[str, Any]:
             for mechanism in of_level
         ],
         "messages_per_user": plan.messages_per_user,
+        "bits_per_user": plan.bits_per_user,
         "rms_error": plan.rms_error,
         "worst_std": plan.worst_std,
         "error_bound": plan.error_bound(),
         "failure_probability": DEFAULT_FAILURE_PROBABILITY,
         "delta_spent": plan.delta_spent,
+        "delta_leaked": plan.delta_leaked,
         "honest": plan.honest,
         "reports": plan.reports,
         "digest": plan.digest,
     }
 
 
-def _level_summary(tree: Tree, level: int, mechanism: CoinSum) -> dict[str, Any]:
+def _level_summary(tree: Tree, level: int, mechanism: AnyMechanism) -> dict[str, Any]:
     return {
         "level": level,
         "batch_size": mechanism.size,
         "degree": tree.degrees[level - 1] if isinstance(tree, RegularTree) else None,
-        "noise_trials": mechanism.noise_trials,
-        "noise_probability": float(mechanism.noise_probability),
-        "opposed": mechanism.opposed,
-        "noise": [
-            {"trials": trials, "probability": float(p)} for trials, p in mechanism.noise().terms
-        ],
+        **_noise_summary(mechanism),
         "steps": mechanism.steps,
         "unit": mechanism.unit,
         "noise_variance": mechanism.noise_variance,
         "rounding_variance": mechanism.rounding_variance,
         "variance": mechanism.variance,
         "messages": mechanism.messages_per_user,
+        "message_bits": mechanism.message_bits,
     }
 
 
-def _entry(mechanism: CoinSum) -> dict[str, Any]:
-    """A mechanism as JSON keeps it: its probability as two whole numbers."""
-    p = mechanism.noise_probability
-    return {
+def _noise_summary(mechanism: AnyMechanism) -> dict[str, Any]:
+    """The law of the noise; of shares, also what they leak."""
+    noise, summary = mechanism.user_noise, {}
+    if isinstance(noise, Coins):
+        summary = {
+            "noise_trials": mechanism.size * noise.bits,
+            "noise_probability": float(noise.probability),
+            "opposed": noise.opposed,
+            "noise": [
+                {"trials": trials, "probability": float(p)}
+                for trials, p in noise.law(mechanism.size).terms
+            ],
+        }
+    else:
+        law = noise.law(mechanism.size)
+        summary = {
+            "noise_trials": None,
+            "noise_probability": None,
+            "noise": {"law": "laplace", "shape": float(law.shape), "ratio": law.ratio},
+        }
+    if isinstance(mechanism, SharesSum):
+        summary |= {
+            "shares": mechanism.shares,
+            "modulus_bits": mechanism.modulus_bits,
+            "view_distance": mechanism.view_distance,
+            "sampling_distance": mechanism.sampling_distance,
+            "wrap_probability": mechanism.wrap_probability,
+        }
+    return summary
+
+
+def _entry(mechanism: AnyMechanism) -> dict[str, Any]:
+    """A mechanism as JSON keeps it, without a rounded number."""
+    entry: dict[str, Any] = {
         "size": mechanism.size,
-        "noise_bits": mechanism.noise_bits,
-        "noise_probability": [p.numerator, p.bits],
-        "opposed": mechanism.opposed,
+        "noise": mechanism.user_noise.entry,
         "steps": mechanism.steps,
     }
+    if isinstance(mechanism, SharesSum):
+        entry |= {
+            "shares": mechanism.shares,
+            "modulus_bits": mechanism.modulus_bits,
+            "honest": mechanism.honest,
+        }
+    return entry
 
 
-def _mechanism_of(saved: dict[str, Any], values: Values) -> CoinSum:
-    numerator, bits = saved["noise_probability"]
-    return CoinSum(
-        saved["size"],
-        saved["noise_bits"],
-        BinaryFraction(numerator, bits),
-        bool(saved["opposed"]),
-        values,
-        saved["steps"],
-    )
+def _mechanism_of(saved: dict[str, Any], values: Values) -> AnyMechanism:
+    size, noise, steps = saved["size"], noise_of(saved["noise"]), saved["steps"]
+    if "shares" in saved:
+        honest, shares, bits = saved["honest"], saved["shares"], saved["modulus_bits"]
+        return SharesSum(size, noise, shares, bits, honest, values, steps)
+    if not isinstance(noise, Coins):
+        raise errors.InvalidValue("only shares carry noise other than coins")
+    return CoinSum.of(size, noise, values, steps)
 
 
 def _tree_of(horizon: int, description: dict[str, Any]) -> Tree:

@@ -15,24 +15,27 @@ import numpy as np
 from numpy.typing import NDArray
 
 from overhand import errors
-from overhand.accounting import spent_delta
-from overhand.mechanisms import CoinSum, published
+from overhand.accounting import Level, leaked_delta, spent_delta
+from overhand.mechanisms import published
 from overhand.model import Node, Privacy
 from overhand.plan import files
 from overhand.plan.choice import Choice, most_messages
 from overhand.plan.estimator import (
     DEFAULT_FAILURE_PROBABILITY,
     Combination,
+    NodeEstimate,
     combination,
     error_bound,
     mean_square_error,
 )
-from overhand.plan.levels import Composition, Mechanisms, Terms, levels_of
+from overhand.plan.levels import AnyMechanism, Mechanisms, levels_of
+from overhand.plan.recipe import MechanismKind
 from overhand.plan.search import TreeKind
+from overhand.plan.terms import Composition, Terms
 from overhand.trees import RegularTree, Tree, Weights, binary_degrees, published_degrees
 from overhand.values import BITS, Values
 
-_CLOSER = 6
+_CLOSER = 20
 
 
 @dataclass(frozen=True)
@@ -56,6 +59,14 @@ class Plan:
     combine: bool = True
     hold: bool = False
 
+    def __post_init__(self) -> None:
+        for of_level in self.mechanisms:
+            if len({(m.values, m.steps) for m in of_level}) != 1:
+                # The accountant looks at one change a level.
+                raise errors.InvalidValue(
+                    "batches of one level must have the same values and steps"
+                )
+
     @classmethod
     def best(
         cls,
@@ -68,6 +79,7 @@ class Plan:
         honest: float = 1.0,
         reports: int = 1,
         composition: Composition = "exact",
+        mechanism: MechanismKind = "coins",
         max_messages: int | None = None,
         error: float | None = None,
         delta: float | None = None,
@@ -76,8 +88,8 @@ class Plan:
 
         The error that is minimised is `rms_error`, exactly as the plan will have it. `honest` is
         the fraction of the users of any batch whose coins may be counted on, `reports` how many
-        of the users may be one and the same person, and `max_messages` the most that a user may
-        send.
+        of the users may be one and the same person, `mechanism` how values are sent ("best" is
+        the one of least error), and `max_messages` the most that a user may send.
 
         >>> from overhand.values import Histogram
         >>> Plan.best(1000, 2, Privacy(1.0, 1e-6), values=Histogram(5)).values
@@ -87,7 +99,7 @@ class Plan:
         shufflers = errors.whole("shufflers", shufflers, least=1)
         if max_messages is not None:
             max_messages = errors.whole("max_messages", max_messages, least=1)
-        choice = Choice(tree, horizon, shufflers, max_messages)
+        choice = Choice(tree, horizon, shufflers, max_messages, mechanism)
 
         def made(privacy: Privacy) -> Plan:
             terms = Terms(privacy, honest, reports, composition, values)
@@ -98,14 +110,15 @@ class Plan:
             return made(privacy)
         if privacy is not None or error is None or delta is None:
             raise errors.InvalidValue("give privacy=Privacy(epsilon, delta), or error= and delta=")
-        error = aim = errors.number("error", error, above=0)
+        error = errors.number("error", error, above=0)
         terms = Terms(Privacy(1.0, delta), honest, reports, composition, values)
+        epsilon = choice.least_epsilon(terms, error)
         for _ in range(_CLOSER):
-            plan = made(Privacy(choice.least_epsilon(terms, aim), delta))
+            plan = made(Privacy(epsilon, delta))
             if plan.rms_error <= error:
                 return plan
-            # The search's idea of rounded values is not exact: aim as much lower.
-            aim *= 0.999 * error / plan.rms_error
+            # The search's idea of rounded values is not exact: errors go about as 1 / epsilon.
+            epsilon *= 1.001 * plan.rms_error / error
         raise errors.Infeasible(f"{error=:g} was missed: {plan.rms_error:g} came closest")
 
     @classmethod
@@ -149,10 +162,18 @@ class Plan:
     @cached_property
     def delta_spent(self) -> float:
         """The certificate: what all batches of one user cost at this epsilon, pessimistically."""
-        terms = Terms(self.privacy, self.honest, self.reports)
-        return spent_delta(levels_of(self.mechanisms, terms), self.privacy)
+        return spent_delta(self._levels, self.privacy)
 
-    def mechanism(self, node: Node) -> CoinSum:
+    @property
+    def delta_leaked(self) -> float:
+        """The part of `delta_spent` that is for shares showing more than their sum."""
+        return leaked_delta(self._levels, self.privacy.epsilon)
+
+    @cached_property
+    def _levels(self) -> list[Level]:
+        return levels_of(self.mechanisms, Terms(self.privacy, self.honest, self.reports))
+
+    def mechanism(self, node: Node) -> AnyMechanism:
         """The mechanism that a batch runs."""
         for mechanism in self.mechanisms[node.level - 1]:
             if mechanism.size == node.size:
@@ -163,6 +184,14 @@ class Plan:
     def messages_per_user(self) -> int:
         """The most messages that any user sends, all levels together."""
         return most_messages(self.mechanisms)
+
+    @property
+    def bits_per_user(self) -> int:
+        """The most bits that any user's messages have, before they are sealed for sending."""
+        return sum(
+            max(m.messages_per_user * m.message_bits for m in of_level)
+            for of_level in self.mechanisms
+        )
 
     @cached_property
     def _variances(self) -> Weights:
@@ -180,15 +209,19 @@ class Plan:
         return combination(self.tree, self._variances, combine=self.combine)
 
     @cached_property
-    def node_estimates(self) -> dict[tuple[int, int], tuple[float, float]]:
-        """By level and size, the weight of a node's own sum and the variance of its estimate."""
+    def node_estimates(self) -> dict[tuple[int, int], NodeEstimate]:
+        """By level and size, how a node's estimate is made and what its noise is."""
+        fourths = self.combination.fourth_cumulants(
+            self.tree, [[m.fourth_cumulant for m in of_level] for of_level in self.mechanisms]
+        )
         return {
-            (level, mechanism.size): (own_weight, variance)
+            (level, mechanism.size): NodeEstimate(*parts)
             for level, of_level in enumerate(self.mechanisms, start=1)
-            for mechanism, own_weight, variance in zip(
+            for mechanism, *parts in zip(
                 of_level,
                 self.combination.own_weights[level - 1],
                 self.combination.variances[level - 1],
+                fourths[level - 1],
                 strict=True,
             )
         }
@@ -244,17 +277,15 @@ class Plan:
         failure_probability = errors.number(
             "failure_probability", failure_probability, above=0, below=1
         )
-        # In the largest unit of any level, the bound's logarithm grows no faster than stated.
-        unit = max(m.unit for of_level in self.mechanisms for m in of_level)
-        skewed = any(not m.noise().is_symmetric for of_level in self.mechanisms for m in of_level)
-        weights: Weights = self.combination.variances
-        if skewed:  # the published mechanism, whose batch sums are used as they come
-            weights = [[_growth(m) for m in of_level] for of_level in self.mechanisms]
-        noise = unit * error_bound(
-            self.tree.heaviest_cover(weights) / unit**2,
-            skewed=skewed,
-            estimates=self.tree.blocks * self.values.dimension,
-            failure_probability=failure_probability,
+        everything = [m for of_level in self.mechanisms for m in of_level]
+        estimates = max(1, self.tree.blocks * self.values.dimension)
+        noise = error_bound(
+            self.tree,
+            lambda s: [[m.growth(s) for m in of_level] for of_level in self.mechanisms],
+            self.combination.own_weights,
+            variance=self.worst_std**2,
+            largest=min(m.noise().most_growth / m.unit for m in everything),
+            events=math.log(2 * estimates / failure_probability),
         )
         return noise + self.pending_weight * self.tree.most_pending
 
@@ -309,7 +340,8 @@ class Plan:
     def __str__(self) -> str:
         rows = [
             f"level {level}: batches of {_span(m.size for m in of_level)} users, "
-            f"{_span(m.noise_bits for m in of_level)} coins each, variance {variance:.4g}"
+            f"{_span(m.messages_per_user for m in of_level)} messages each, "
+            f"variance {variance:.4g}"
             for level, (of_level, variance) in enumerate(
                 zip(self.mechanisms, self.level_variances, strict=True), start=1
             )
@@ -330,11 +362,3 @@ class Plan:
 def _span(values: Iterable[int]) -> str:
     numbers = sorted(set(values))
     return f"{numbers[0]:,}" if len(numbers) == 1 else f"{numbers[0]:,} to {numbers[-1]:,}"
-
-
-def _growth(mechanism: CoinSum) -> float:
-    """What takes the place of the variance in a bound on skewed noise: the mean of the coins."""
-    noise = mechanism.noise()
-    if noise.is_symmetric:
-        return mechanism.variance
-    return noise.mean * mechanism.unit**2 + mechanism.rounding_variance

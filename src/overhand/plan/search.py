@@ -13,11 +13,19 @@ from scipy.optimize import minimize
 
 from overhand import errors
 from overhand.plan.estimator import combination, level_weights, mean_square_error
-from overhand.plan.levels import Terms, quick_scale
+from overhand.plan.levels import (
+    messages_of,
+    quick_scale,
+    steps_of,
+    unit_variance,
+    with_best_shape,
+)
+from overhand.plan.terms import Terms
 from overhand.trees import (
     PathTree,
     RegularTree,
     Tree,
+    Weights,
     binary_degrees,
     published_degrees,
     terms_for,
@@ -36,13 +44,15 @@ _WIDEST_LOG = 3.0
 class Candidate:
     """A tree, the proportions of its levels' variances, and its mean squared error.
 
-    The error is in units of the squared width of a coordinate.
+    The error is in units of the squared width of a coordinate. `terms` are those asked for, with
+    the shape of the noise that is best for so many levels.
     """
 
     tree: Tree
     shape: tuple[float, ...]
     mean_square: float
     is_allowed: bool
+    terms: Terms
 
 
 @dataclass(frozen=True)
@@ -58,8 +68,10 @@ class Limit:
             return True
         sizes = [tree.sizes(level) for level in range(1, tree.levels + 1)]
         smallest, largest = [s[0] for s in sizes], [s[-1] for s in sizes]
-        margined = np.multiply(variances, self.margin)
-        return bool(terms.messages(smallest, largest, margined).sum() <= self.messages)
+        messages = messages_of(
+            terms, np.array(smallest), np.array(largest), np.multiply(variances, self.margin)
+        )
+        return bool(messages.sum() <= self.messages)
 
 
 NO_LIMIT = Limit()
@@ -113,20 +125,34 @@ def _least(families: Sequence[Sequence[Tree]], terms: Terms, limit: Limit) -> Ca
 
 def _why_nothing(terms: Terms, limit: Limit) -> str:
     if limit.messages < math.inf:
-        return f"no tree keeps to {limit.messages:g} messages a user"
+        return f"no tree keeps to max_messages={limit.messages:g}"
     return f"no batch of any tree has an honest user if honest={terms.honest:g}"
 
 
 def _evaluated(
     tree: Tree, terms: Terms, limit: Limit, shape: Sequence[float] | None = None
 ) -> Candidate:
+    terms = with_best_shape(terms, tree.levels)
     shape = tuple(_closed_form_shape(tree) if shape is None else shape)
     scale = quick_scale(tree, shape, terms)
     variances = [scale * g for g in shape]
     error = mean_square_error(
-        tree, level_weights(tree, variances), combine=True, pending_weight=_MIDPOINT
+        tree, _with_rounding(tree, variances, shape, terms), combine=True, pending_weight=_MIDPOINT
     )
-    return Candidate(tree, shape, error, limit.allows(tree, variances, terms))
+    return Candidate(tree, shape, error, limit.allows(tree, variances, terms), terms)
+
+
+def _with_rounding(
+    tree: Tree, variances: Sequence[float], shape: Sequence[float], terms: Terms
+) -> Weights:
+    """The variances of batch sums, by level and size: noise, and rounding at its worst."""
+    if terms.values.is_whole:
+        return level_weights(tree, variances)
+    steps = steps_of(tree, shape, terms)
+    return [
+        [variance + size / (4 * s**2) for size in tree.sizes(level)]
+        for level, (variance, s) in enumerate(zip(variances, steps, strict=True), start=1)
+    ]
 
 
 def _closed_form_shape(tree: Tree) -> NDArray[np.float64]:
@@ -159,12 +185,13 @@ def _bounded_shape(logs: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _regular_shortlist(horizon: int, levels: int, terms: Terms, limit: Limit) -> list[Tree]:
-    """The most promising degrees by the Gaussian limit: near-equal ones above the lowest.
+    """The most promising degrees by a rough error: near-equal ones above the lowest.
 
     sqrt(degree - 1) is convex in the logarithm of the degree from 2 on, so equal degrees are
     best for a given product, and rounding leaves two neighbouring ones. The root takes what is
     left.
     """
+    terms = with_best_shape(terms, levels)
     lowest = _lowest_sizes(horizon, terms)
     if levels == 1:
         degrees = lowest[:, np.newaxis]
@@ -183,7 +210,7 @@ def _regular_shortlist(horizon: int, levels: int, terms: Terms, limit: Limit) ->
     degrees, sizes = degrees[fits], sizes[fits]
     if len(degrees) == 0:
         return []
-    scores, messages = _gaussian_limit(horizon, degrees, sizes, terms)
+    scores, messages = _rough_errors(horizon, degrees, sizes, terms, limit)
     scores[messages > limit.messages] = math.inf
     order = np.argsort(scores)[:_SHORTLIST]
     return [
@@ -193,34 +220,42 @@ def _regular_shortlist(horizon: int, levels: int, terms: Terms, limit: Limit) ->
     ]
 
 
-def _gaussian_limit(
-    horizon: int, degrees: NDArray[np.int64], sizes: NDArray[np.float64], terms: Terms
+def _rough_errors(
+    horizon: int,
+    degrees: NDArray[np.int64],
+    sizes: NDArray[np.float64],
+    terms: Terms,
+    limit: Limit,
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Mean squared errors in the Gaussian limit, nodes not combined, and messages of a user."""
+    """Mean squared errors as if noise were Gaussian, nodes not combined; messages of a user."""
     full = np.floor((horizon + 1) / sizes)
     rest = horizon + 1 - full * sizes
     mean_full = (sizes * full * (full - 1) / 2 + full * rest) / horizon
     cover = mean_full.copy()
     cover[:, :-1] -= degrees[:, 1:] * mean_full[:, 1:]
     roots = np.sqrt(np.maximum(cover, 1e-6))
-    variances = terms.gaussian_variance * roots.sum(axis=1, keepdims=True) / roots
+    variances = unit_variance(terms, degrees.shape[1]) * roots.sum(axis=1, keepdims=True) / roots
     noise = (cover * variances).sum(axis=1)
-    messages = terms.messages(sizes, sizes, variances).sum(axis=1)
+    messages = np.zeros(len(sizes))
+    if limit.messages < math.inf:
+        messages = messages_of(terms, sizes, sizes, variances).sum(axis=1)
     return noise + _MIDPOINT**2 * degrees[:, 0].astype(np.float64) ** 2 / 3, messages
 
 
 def _path_shortlist(horizon: int, levels: int, terms: Terms, limit: Limit) -> list[Tree]:
     """The most promising (terms, block) pairs, by levels x terms / (levels + 1) nodes a cover."""
+    terms = with_best_shape(terms, levels)
+    variance = unit_variance(terms, levels)
     scored: list[tuple[float, int, int]] = []
     smallest = math.ceil(1 / terms.honest)
     for block in _lowest_sizes(horizon, terms):
         count = terms_for(-(-horizon // int(block)), levels)
         # The smallest block that still fits this number of terms is never worse.
         tight = max(smallest, -(-horizon // math.comb(levels + count, levels)))
-        noise = terms.gaussian_variance * levels * count * levels / (levels + 1)
+        noise = variance * levels * count * levels / (levels + 1)
         scored.append((noise + _MIDPOINT**2 * tight**2 / 3, count, tight))
     trees: list[Tree] = []
-    variances = [levels * terms.gaussian_variance] * levels
+    variances = [levels * variance] * levels
     for _, count, block in sorted(set(scored)):
         tree = PathTree(horizon, levels, count, block)
         is_whole = all(tree.sizes(level) for level in range(1, levels + 1))

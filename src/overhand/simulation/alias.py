@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from overhand.mechanisms import CoinNoise
+from overhand.mechanisms import Noise
 from overhand.randomness import Random
 
 _WORD_BITS = 64
@@ -18,7 +18,7 @@ class AliasTable:
     deployed draws its coins one by one instead (`CoinSum.draw_noise`).
     """
 
-    def __init__(self, law: CoinNoise) -> None:
+    def __init__(self, law: Noise) -> None:
         window = law.window
         self._first = window.first - law.mean
         columns_bits = max(1, (len(window.probabilities) - 1).bit_length())

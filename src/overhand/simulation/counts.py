@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from overhand.mechanisms import CoinSum
+from overhand.mechanisms import Mechanism
 from overhand.plan import Plan
 from overhand.randomness import Random
 from overhand.simulation.alias import AliasTable
@@ -175,8 +175,8 @@ class _LevelNoise:
         grown[known:] += self._running[-1]
         self._running = grown
 
-    def _of_size(self, mechanism: CoinSum, count: int) -> Floats:
-        if count * mechanism.values.dimension < _MANY:
+    def _of_size(self, mechanism: Mechanism, count: int) -> Floats:
+        if count * mechanism.values.dimension < _MANY or not mechanism.noise().is_tabulated:
             return mechanism.draw_noise(self._random, count)
         if mechanism.size not in self._tables:
             self._tables[mechanism.size] = AliasTable(mechanism.noise())

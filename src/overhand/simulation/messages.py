@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from overhand.mechanisms import CoinSum
+from overhand.mechanisms import Mechanism
 from overhand.plan import Plan
 from overhand.randomness import Random
 from overhand.summation import SumServer
@@ -65,7 +65,7 @@ class MessagesRun:
         batches = messages.reshape(-1, mechanism.size * mechanism.messages_per_user)
         self._sums[1].extend(self._shuffled_sums(mechanism, batches))
 
-    def _shuffled_sums(self, mechanism: CoinSum, batches: Rows) -> list[Any]:
+    def _shuffled_sums(self, mechanism: Mechanism, batches: Rows) -> list[Any]:
         shuffled = self._random.permute_rows(batches, mechanism.message_bits)
         sums = mechanism.analyze_many(shuffled)
         return sums.tolist() if mechanism.values.is_scalar else list(sums)
@@ -89,7 +89,7 @@ class MessagesRun:
                 self._sums[level].extend(self._shuffled_sums(mechanism, batch))
             place = until
 
-    def _encoded(self, mechanism: CoinSum, rows: Rows) -> Rows:
+    def _encoded(self, mechanism: Mechanism, rows: Rows) -> Rows:
         self.messages += len(rows) * mechanism.messages_per_user
         encoded: Rows = mechanism.encode_rows(rows, self._random)
         return encoded

@@ -91,6 +91,7 @@ class EndlessSum:
                     self._settled.t,
                     np.asarray(self._settled.value).tolist(),
                     self._settled.std,
+                    self._settled.kurtosis,
                 ],
                 "plans": [plan.to_json() for plan in self.plans],
                 "current": self._current.saved(),
@@ -106,8 +107,9 @@ class EndlessSum:
         total._plan_for = plan_for
         total._random = restored_random(state["random"])
         total._growth, total._next_horizon = state["growth"], state["next_horizon"]
-        t, value, std = state["settled"]
-        total._settled = Estimate(t, np.array(value) if isinstance(value, list) else value, std)
+        t, value, std, kurtosis = state["settled"]
+        value = np.array(value) if isinstance(value, list) else value
+        total._settled = Estimate(t, value, std, kurtosis=kurtosis)
         total.plans = [Plan.from_json(text) for text in state["plans"]]
         total._current = ContinualSum.restored(total.plans[-1], state["current"])
         return total
@@ -136,7 +138,10 @@ class EndlessSum:
 def _added(settled: Estimate, now: Estimate) -> Estimate:
     """Two sums of different users, whose noises are independent."""
     std = math.hypot(settled.std, now.std)
-    return Estimate(settled.t + now.t, settled.value + now.value, std, now.slack)
+    fourth = settled.kurtosis * settled.std**4 + now.kurtosis * now.std**4
+    kurtosis = fourth / std**4 if std > 0 else 0.0
+    value = settled.value + now.value
+    return Estimate(settled.t + now.t, value, std, now.slack, kurtosis=kurtosis)
 
 
 def _without_rest(plan: Plan) -> Plan:

@@ -31,11 +31,12 @@ class SumServer:
         self.schedule = Schedule(plan.tree)
         self._lowest = plan.tree.lowest
         self._node_estimates = plan.node_estimates
-        self._block_variance = plan.node_estimates[1, self._lowest][1]
+        _, self._block_variance, self._block_fourth = plan.node_estimates[1, self._lowest]
         self._shape = plan.values.shape
         self._zero: Any = 0.0 if plan.values.is_scalar else np.zeros(plan.values.shape)
         self._sums = [self._zero] * plan.tree.levels
         self._variances = [0.0] * plan.tree.levels
+        self._fourths = [0.0] * plan.tree.levels
         self._due: list[Node] = []
         self._archive = Archive(plan) if archive else None
 
@@ -57,15 +58,16 @@ class SumServer:
             return
         self._due = self._due[1:]
         level, start, stop = node
-        own, variance = self._node_estimates[level, stop - start]
+        own, variance, fourth = self._node_estimates[level, stop - start]
         index = level - 1
         if own < 1.0:
             # What is below in the cover are the node's children, and nothing else.
             value = own * value + (1 - own) * sum(self._sums[:index])
         self._sums[:index] = [self._zero] * index
-        self._variances[:index] = [0.0] * index
+        self._variances[:index] = self._fourths[:index] = [0.0] * index
         self._sums[index] = self._sums[index] + value
         self._variances[index] += variance
+        self._fourths[index] += fourth
         if self._archive is not None:
             self._archive.keep(node, value)
 
@@ -79,6 +81,7 @@ class SumServer:
         self.covered = stop
         self._sums[0] = self._sums[0] + total
         self._variances[0] += blocks * self._block_variance
+        self._fourths[0] += blocks * self._block_fourth
         if stop == self.schedule.boundary:
             self._due = self.schedule.close()
         return self._due
@@ -104,7 +107,8 @@ class SumServer:
             raise ProtocolViolation(
                 f"no estimate at t={t}: the next batch due is {self._expected()}"
             )
-        return _imputed(self.plan, t, self.cover_sum, math.fsum(self._variances), pending)
+        noise = math.fsum(self._variances), math.fsum(self._fourths)
+        return _imputed(self.plan, t, self.cover_sum, noise, pending)
 
     def between(self, start: int, stop: int) -> Estimate:
         """The sum of the users at places start .. stop - 1, from the fewest batches."""
@@ -117,9 +121,10 @@ class SumServer:
         last = min(stop, self.covered)
         nodes = list(self.plan.tree.cover(min(start, last), last))
         value = _added([self._zero, *(self._archive.value(node) for node in nodes)])
-        variance = math.fsum(self._node_estimates[node.level, node.size][1] for node in nodes)
+        parts = [self._node_estimates[node.level, node.size] for node in nodes]
+        noise = math.fsum(p.variance for p in parts), math.fsum(p.fourth_cumulant for p in parts)
         uncovered = stop - start - sum(node.size for node in nodes)
-        return _imputed(self.plan, stop, value, variance, uncovered, start)
+        return _imputed(self.plan, stop, value, noise, uncovered, start)
 
     @property
     def state(self) -> dict[str, Any]:
@@ -128,6 +133,7 @@ class SumServer:
             "covered": self.covered,
             "sums": [np.asarray(value).tolist() for value in self._sums],
             "variances": self._variances,
+            "fourths": self._fourths,
             "due": [list(node) for node in self._due],
             "archive": None if self._archive is None else self._archive.state,
         }
@@ -139,7 +145,7 @@ class SumServer:
         server.covered = state["covered"]
         server.schedule = Schedule(plan.tree, server.covered)
         server._sums = [_number_or_array(value) for value in state["sums"]]
-        server._variances = list(state["variances"])
+        server._variances, server._fourths = list(state["variances"]), list(state["fourths"])
         server._due = [Node(*node) for node in state["due"]]
         if state["archive"] is not None:
             server._archive = Archive.restored(plan, state["archive"])
@@ -203,8 +209,11 @@ def _number_or_array(value: Any) -> Any:
 
 
 def _imputed(
-    plan: Plan, t: int, value: Any, variance: float, pending: int, start: int = 0
+    plan: Plan, t: int, value: Any, noise: tuple[float, float], pending: int, start: int = 0
 ) -> Estimate:
     """Add what the plan says of the pending users: the middle of what they may hold, or nothing."""
+    variance, fourth = noise
+    kurtosis = max(0.0, fourth / variance**2) if variance > 0 else 0.0
     value = value + plan.imputed * pending
-    return Estimate(t, value, math.sqrt(variance), plan.pending_slack * pending, start)
+    slack = plan.pending_slack * pending
+    return Estimate(t, value, math.sqrt(variance), slack, start, kurtosis)

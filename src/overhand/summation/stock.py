@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from overhand.mechanisms import CoinSum
+from overhand.mechanisms import Mechanism
 from overhand.randomness import Random
 
 _PORTION_COINS = 1 << 16
@@ -20,10 +20,10 @@ class NoiseStock:
     noise in the same batches.
     """
 
-    def __init__(self, mechanism: CoinSum) -> None:
+    def __init__(self, mechanism: Mechanism) -> None:
         self.mechanism = mechanism
-        coins = mechanism.noise_trials * mechanism.values.dimension
-        self._portion = max(1, min(256, _PORTION_COINS // max(1, coins)))
+        coins = 4 * mechanism.noise().variance * mechanism.values.dimension
+        self._portion = max(1, min(256, int(_PORTION_COINS / max(1.0, coins))))
         self._ready: NDArray[np.float64] = np.empty((0, *mechanism.values.shape))
         self._used = 0
 

@@ -1,0 +1,174 @@
+"""Sums by shares: every user splits its noisy value into parts that mean nothing alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from overhand import errors
+from overhand.mechanisms.mechanism import Floats, Mechanism
+from overhand.mechanisms.splitting import fewest_shares, view_distance
+from overhand.mechanisms.user_noise import UserNoise
+from overhand.model import Messages
+from overhand.randomness import Random
+from overhand.values import BITS, Values
+
+MOST_MODULUS_BITS = 48
+_HALF_WORD = 24
+
+
+@dataclass(frozen=True)
+class SharesSum(Mechanism):
+    """For every coordinate, a user sends `shares` numbers modulo 2^modulus_bits.
+
+    All but one are uniform; the last makes their sum the user's steps plus its noise. The
+    shuffled batch shows the sum of all, and of the rest no more than `splitting.view_distance`.
+    A message of coordinate j is j 2^modulus_bits + its share.
+
+    `honest` is how many users' shares may be counted on to hide a value.
+
+    >>> from overhand.mechanisms.user_noise import Polya
+    >>> mechanism = SharesSum.fitted(100, Polya(1, 100, 0.5), honest=100, distance=1e-9)
+    >>> mechanism.messages_per_user, mechanism.modulus_bits, mechanism.variance
+    (10, 8, 4.0)
+    """
+
+    size: int
+    user_noise: UserNoise
+    shares: int
+    modulus_bits: int
+    honest: int
+    values: Values = BITS
+    steps: int = 1
+
+    def __post_init__(self) -> None:
+        self._check()
+        errors.whole("shares", self.shares, least=2)
+        errors.whole("modulus_bits", self.modulus_bits, least=1, most=MOST_MODULUS_BITS)
+        errors.whole("honest", self.honest, least=1, most=self.size)
+
+    @classmethod
+    def fitted(
+        cls,
+        size: int,
+        user_noise: UserNoise,
+        *,
+        honest: int,
+        distance: float,
+        values: Values = BITS,
+        steps: int = 1,
+    ) -> SharesSum:
+        """The fewest shares of the fewest bits for this distance.
+
+        The sum and its noise fit into the modulus but with a probability of this distance.
+        """
+        draft = cls(size, user_noise, 2, MOST_MODULUS_BITS, honest, values, steps)
+        reach = user_noise.law(size).reach(distance)
+        bits = (draft.largest_sum + 2 * reach).bit_length()
+        if bits > MOST_MODULUS_BITS:
+            raise errors.Infeasible(
+                f"sums of {size} users need {bits} bits, not {MOST_MODULUS_BITS}"
+            )
+        shares = fewest_shares(honest, bits, distance)
+        return cls(size, user_noise, shares, bits, honest, values, steps)
+
+    @property
+    def messages_per_user(self) -> int:
+        return self.values.dimension * self.shares
+
+    @property
+    def message_bits(self) -> int:
+        return self.modulus_bits + (self.values.dimension - 1).bit_length()
+
+    @property
+    def largest_sum(self) -> int:
+        """The largest sum of steps that a coordinate can have."""
+        return self.size * int(self.coordinate_steps.max())
+
+    @property
+    def modulus(self) -> int:
+        return 1 << self.modulus_bits
+
+    @cached_property
+    def wrap_probability(self) -> float:
+        """A bound on the probability that a coordinate's sum does not fit into the modulus."""
+        room = (self.modulus - 1 - self.largest_sum) // 2
+        return self.user_noise.law(self.size).tail(room)
+
+    @cached_property
+    def view_distance(self) -> float:
+        """How far one coordinate of a batch is from showing its sum alone."""
+        return view_distance(self.honest, self.shares, self.modulus_bits)
+
+    @cached_property
+    def sampling_distance(self) -> float:
+        """How far the noise of all users may be from its law, if each draws its own."""
+        return max(1, self.size) * self.user_noise.sampling_distance
+
+    @property
+    def leak(self) -> float:
+        return self.view_distance + self.sampling_distance + self.wrap_probability
+
+    def noise(self, users: int | None = None) -> Any:
+        return self._whole_noise if users is None else self.user_noise.law(users)
+
+    @cached_property
+    def _whole_noise(self) -> Any:
+        return self.user_noise.law(self.size)
+
+    def encode_rows(self, rows: NDArray[Any], random: Random) -> Messages:
+        """The shares of every coordinate, side by side."""
+        steps = self.steps_of(rows, random).reshape(len(rows), self.values.dimension)
+        noise = self.user_noise.draw(random, steps.size).reshape(steps.shape)
+        secret = (steps.astype(np.int64) + noise).astype(np.uint64)
+        mask = np.uint64(self.modulus - 1)
+        messages = np.empty((*steps.shape, self.shares), np.uint64)
+        free = random.words(steps.size * (self.shares - 1), np.uint64)
+        messages[..., 1:] = free.reshape(*steps.shape, self.shares - 1)
+        messages[..., 0] = secret - messages[..., 1:].sum(axis=2, dtype=np.uint64)
+        messages &= mask
+        labels = np.arange(self.values.dimension, dtype=np.uint64) << np.uint64(self.modulus_bits)
+        messages |= labels[:, np.newaxis]
+        return Messages(messages.reshape(len(rows), self.messages_per_user))
+
+    def analyze_many(self, batches: NDArray[Any]) -> Floats:
+        """The sums of the shares, brought back to the range that sums and noise have."""
+        expected = self.size * self.messages_per_user
+        if batches.shape[1] != expected:
+            raise errors.InvalidValue(f"{batches.shape[1]} messages in a batch that has {expected}")
+        if self.values.dimension == 1:
+            if batches.size and int(batches.max()) >= self.modulus:
+                raise errors.InvalidValue(f"a share is not below {self.modulus}")
+            sums = batches.sum(axis=1, dtype=np.uint64).reshape(-1, 1)
+        else:
+            sums = np.stack([self._sums_by_coordinate(batch) for batch in batches])
+        lifted = self._lifted(sums & np.uint64(self.modulus - 1))
+        return np.asarray(self.value_of(lifted.reshape(-1, *self.values.shape)), np.float64)
+
+    def _sums_by_coordinate(self, batch: NDArray[Any]) -> NDArray[np.uint64]:
+        """A batch without the right number of shares of each coordinate was tampered with."""
+        dimension, bits = self.values.dimension, np.uint64(self.modulus_bits)
+        labels = (batch >> bits).astype(np.int64)
+        if not np.array_equal(
+            np.bincount(labels, minlength=dimension), np.full(dimension, self.size * self.shares)
+        ):
+            raise errors.InvalidValue("a batch with shares of the wrong coordinates")
+        share = batch & np.uint64(self.modulus - 1)
+        # Halves of 24 bits: their sums are exact as floats.
+        low, high = share & np.uint64((1 << _HALF_WORD) - 1), share >> np.uint64(_HALF_WORD)
+        sums = [np.bincount(labels, weights=half).astype(np.uint64) for half in (low, high)]
+        return sums[0] + (sums[1] << np.uint64(_HALF_WORD))
+
+    def _lifted(self, sums: NDArray[np.uint64]) -> NDArray[np.int64]:
+        """Residues as the whole numbers of the range, the room for noise on both sides of it."""
+        whole = sums.astype(np.int64)
+        room = (self.modulus - 1 - self.largest_sum) // 2
+        return np.where(whole > self.largest_sum + room, whole - self.modulus, whole)
+
+    def draw_noise(self, random: Random, batches: int) -> Floats:
+        count = batches * self.values.dimension
+        return self.scaled(self.user_noise.draw_sums(random, self.size, count, exact=False))

@@ -1,0 +1,139 @@
+"""How many shares hide everything but the sum (split and mix).
+
+n users each split a secret of a group of q elements into m shares: m - 1 uniform ones, and one
+that makes the sum right. All n m shares are shuffled. How far is what is seen from something that
+depends on the sum of the secrets alone?
+
+Show one share of every user, in the clear. The rest are s = m - 1 shares of secrets that are
+uniform, whatever the true ones are, and the view of them has density q^(-n(s-1)) times the
+probability that a random grouping of the shares adds up to the secrets. By Cauchy and Schwarz its
+mean distance from the uniform law on all n s shares with the right sum is at most
+
+    1/2 sqrt(E - 1),    E = q^(ns-1) E[probability that two such views collide] = E[q^(C-1)],
+
+C being the number of connected components of a random directed multigraph on the users with s edges
+out of and s into each: two groupings are such a graph, the shares are its edges, and the secrets
+agree where the shares are a circulation, of which there are q^(ns - n + C).
+
+Count the colourings of the components by q colours, that of user 1 fixed. With S the users of other
+colours, |S| = j, S is closed with probability 1 / C(ns, js), so that exactly
+
+    E_n(q) - 1 = sum over j of C(n-1, j) / C(ns, js) (q - 1) E_j(q - 1),    E_1 = 1,
+
+a sum of positive terms; E_j(q - 1) <= E_j(q). Each term falls with n, which bounds all large n.
+`docs/paper.md` has the whole argument. (Ishai, Kushilevitz, Ostrovsky and Sahai 2006; Balle, Bell,
+Gascon and Nissim 2020 for the first step.)
+"""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import gammaln
+
+from overhand import errors
+
+Floats = NDArray[np.float64]
+
+LEAST_USERS = 2
+MOST_SHARES = 256
+_SMALL = 64
+_TABLE = 2 * _SMALL + 2  # up to here E is computed user by user
+_OUTWARD = 1.001  # more than the rounding of logarithms can take away
+_MANY = 10**9  # more users count as so many: rounding would take more
+
+
+def view_distance(users: int, shares: int, modulus_bits: int) -> float:
+    """A bound on the distance between what is seen and something the sum alone decides.
+
+    >>> view_distance(users=64, shares=15, modulus_bits=12) < 2.0**-40
+    True
+    """
+    users = errors.whole("users", users, least=LEAST_USERS)
+    shares = errors.whole("shares", shares, least=3)
+    modulus_bits = errors.whole("modulus_bits", modulus_bits, least=1, most=63)
+    return 0.5 * math.sqrt(_excess(users, shares - 1, modulus_bits))
+
+
+def fewest_shares(users: int, modulus_bits: int, distance: float) -> int:
+    """The least number of shares with which the view is within this distance.
+
+    >>> fewest_shares(users=10_000, modulus_bits=32, distance=2.0**-40)
+    10
+    """
+    distance = errors.number("distance", distance, above=0, below=1)
+    if users < LEAST_USERS:
+        raise errors.Infeasible(f"shares of {users} user hide nothing: at least {LEAST_USERS}")
+    low, high = 2, 4
+    while view_distance(users, high, modulus_bits) > distance:
+        low, high = high, 2 * high
+        if high > MOST_SHARES:
+            raise errors.Infeasible(
+                f"{MOST_SHARES} shares of {users} users are not within {distance:g}"
+            )
+    while high - low > 1:
+        middle = (low + high) // 2
+        if view_distance(users, middle, modulus_bits) > distance:
+            low = middle
+        else:
+            high = middle
+    return high
+
+
+def published_shares(users: int, modulus_bits: int, distance: float) -> int:
+    """The number of Balle, Bell, Gascon and Nissim (2020), for at least 19 users.
+
+    >>> published_shares(users=10_000, modulus_bits=32, distance=2.0**-40)
+    12
+    """
+    errors.whole("users", users, least=19)
+    security = -math.log2(distance)
+    return math.ceil(2 + (2 * security + modulus_bits) / math.log2(users / math.e))
+
+
+def _excess(users: int, edges: int, modulus_bits: int) -> float:
+    """A bound on E - 1."""
+    table = _table(edges, modulus_bits)
+    if users <= _TABLE:
+        return float(table[users])
+    # If E <= 2 for all numbers of users from _SMALL to here, then for one more, too: the bound
+    # below needs only that, and falls as users are added.
+    if not (table[_SMALL + 1 :] <= 1).all() or _beyond(_TABLE, edges, modulus_bits) > 1:
+        return math.inf
+    return _beyond(min(users, _MANY), edges, modulus_bits)
+
+
+@lru_cache(maxsize=256)
+def _table(edges: int, modulus_bits: int) -> Floats:
+    """Bounds on E - 1 for 0, 1, ..., _TABLE users."""
+    excess = np.zeros(_TABLE + 1)
+    for users in range(2, _TABLE + 1):
+        j = np.arange(1, users)
+        with np.errstate(over="ignore"):
+            excess[users] = _weighted(users, j, edges, 1 + excess[1:users], modulus_bits)
+    return excess
+
+
+def _beyond(users: int, edges: int, modulus_bits: int) -> float:
+    """The same for many users, given that E <= 2 for all numbers above _SMALL and below users."""
+    few = np.arange(1, _SMALL + 1)
+    total = _weighted(users, few, edges, 1 + _table(edges, modulus_bits)[few], modulus_bits)
+    total += 2 * _weighted(users, users - few, edges, np.ones(_SMALL), modulus_bits)
+    # In between, C(n-1, j) / C(ns, js) <= C(n, j)^(1-s) <= C(n, _SMALL + 1)^(1-s).
+    log_middle = math.log(users) - (edges - 1) * float(_log_binomial(users, _SMALL + 1))
+    return total + 2 * _OUTWARD * math.exp(log_middle + modulus_bits * math.log(2))
+
+
+def _weighted(
+    users: int, j: NDArray[np.int64], edges: int, weights: Floats, modulus_bits: int
+) -> float:
+    """q times the sum of C(n-1, j) / C(ns, js) times the weights, rounded up."""
+    logs = _log_binomial(users - 1, j) - _log_binomial(users * edges, j * edges)
+    return float((np.exp(logs + modulus_bits * math.log(2)) * weights).sum()) * _OUTWARD
+
+
+def _log_binomial(n: int, k: int | NDArray[np.int64]) -> Floats:
+    return np.asarray(gammaln(n + 1) - gammaln(np.add(k, 1)) - gammaln(np.subtract(n, k) + 1))
