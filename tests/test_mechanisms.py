@@ -572,9 +572,8 @@ def test_drawn_noise_has_the_law_of_the_messages(stream: str, kind: str) -> None
 
 
 class DrawsHalf(CoinSum):
-    @property
-    def noise_trials(self) -> int:
-        return super().noise_trials // 2
+    def draw_noise(self, random: Random, batches: int) -> NDArray[np.float64]:
+        return self.user_noise.draw_sums(random, self.size // 2, batches)
 
     def noise(self, users: int | None = None) -> CoinNoise:
         return super().noise(self.size // 2)

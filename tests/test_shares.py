@@ -244,7 +244,7 @@ def test_fitted_shares_keep_to_the_distance_and_are_the_fewest(
     assert fitted.view_distance <= distance
     assert fitted.wrap_probability <= distance
     assert fitted.sampling_distance <= 1e-20
-    assert fitted.leak <= 2.01 * distance
+    assert fitted.leak(fitted.honest) <= 2.01 * distance
     assert replace(fitted, shares=fitted.shares - 1).view_distance > distance
     assert fitted.largest_sum == 100 * steps < fitted.modulus
     assert fitted.messages_per_user == values.dimension * fitted.shares
@@ -273,6 +273,11 @@ def test_a_sum_does_not_fit_as_often_as_is_claimed_at_most() -> None:
         room = (mechanism.modulus - 1 - mechanism.largest_sum) // 2
         exact = float(window.probabilities[np.abs(noise) > room].sum())
         assert exact <= mechanism.wrap_probability <= 200 * exact + 1e-15
+
+
+@pytest.mark.parametrize("size", [2, 3, 5, 100])
+def test_a_modulus_below_the_largest_sum_never_fits(size: int) -> None:
+    assert SharesSum(size, Polya(1, size, 0.5), 3, 1, size).wrap_probability == 1.0
 
 
 @pytest.mark.parametrize(
@@ -709,3 +714,10 @@ def test_what_does_not_go_together_is_refused(line: str, words: str) -> None:
     result = overhand(*line.split())
     assert (result.returncode, result.stdout) == (2, "")
     assert words in result.stderr
+
+
+def test_shares_are_trusted_to_no_more_honest_users_than_the_plan_says() -> None:
+    plan = oh.Plan.best(400, 2, PRIVACY, values=Vectors(2), mechanism="shares", tree="regular")
+    fewer = replace(plan, honest=0.1)
+    assert fewer.delta_leaked > 100 * plan.delta_leaked
+    assert fewer.delta_spent > plan.privacy.delta

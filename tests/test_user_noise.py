@@ -280,6 +280,15 @@ def test_the_tail_is_the_best_of_chernoff_bounds() -> None:
         assert noise.tail(beyond) == pytest.approx(min(1.0, best), rel=1e-3)
 
 
+@pytest.mark.parametrize("digits", [6, 8, 9, 10])
+def test_the_tail_of_a_ratio_near_one_is_that_of_its_scale(digits: int) -> None:
+    """In units of its standard deviation the noise hardly changes any more."""
+    coarse, fine = (LaplaceNoise(Fraction(2), 1 - 10.0**-d) for d in (4, digits))
+    for deviations in (3, 10, 30):
+        expected = coarse.tail(deviations * math.sqrt(coarse.variance))
+        assert fine.tail(deviations * math.sqrt(fine.variance)) == pytest.approx(expected, rel=1e-3)
+
+
 @pytest.mark.parametrize("wanted", [5.0, 40.0, 100.0, 399.0])
 def test_a_part_of_laplace_noise_has_at_most_the_variance_wanted(wanted: float) -> None:
     noise = LaplaceNoise(Fraction(100), 0.5)

@@ -85,7 +85,7 @@ class LaplaceNoise:
         """
         c, r = beyond / float(self.shape), self.ratio
         linear = c * (1 + r * r)
-        root = math.sqrt(linear**2 - 4 * r * r * (c * c - 1))
+        root = math.hypot(c * (1 - r) * (1 + r), 2 * r)  # without cancellation
         s = min(math.log((linear + root) / (2 * r * (1 + c))), self.most_growth * (1 - 1e-12))
         return min(1.0, 2 * math.exp(min(0.0, self.growth(s) - s * beyond)))
 

@@ -58,9 +58,11 @@ class Mechanism(ABC):
     def message_bits(self) -> int:
         """How many bits a message has."""
 
-    @property
-    def leak(self) -> float:
-        """How far, in total variation, a coordinate of a batch is from showing its sum alone."""
+    def leak(self, honest: int) -> float:
+        """How far a coordinate of a batch is, in total variation, from showing its sum alone.
+
+        If so many of its users are honest.
+        """
         return 0.0
 
     @abstractmethod

@@ -89,6 +89,8 @@ class CoinNoise:
         """
         if not self.is_symmetric:
             raise errors.InvalidValue("tails are bounded for symmetric noise only")
+        if self.variance == 0:
+            return 0.0
         x = beyond / self.variance
         return min(1.0, 2 * math.exp(self.variance * (math.hypot(1, x) - 1 - x * math.asinh(x))))
 

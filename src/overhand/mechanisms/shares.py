@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from overhand import errors
 from overhand.mechanisms.mechanism import Floats, Mechanism
-from overhand.mechanisms.splitting import fewest_shares, view_distance
+from overhand.mechanisms.splitting import LEAST_SHARES, LEAST_USERS, fewest_shares, view_distance
 from overhand.mechanisms.user_noise import UserNoise
 from overhand.model import Messages
 from overhand.randomness import Random
@@ -34,7 +34,7 @@ class SharesSum(Mechanism):
     >>> from overhand.mechanisms.user_noise import Polya
     >>> mechanism = SharesSum.fitted(100, Polya(1, 100, 0.5), honest=100, distance=1e-9)
     >>> mechanism.messages_per_user, mechanism.modulus_bits, mechanism.variance
-    (10, 8, 4.0)
+    (11, 8, 4.0)
     """
 
     size: int
@@ -97,21 +97,26 @@ class SharesSum(Mechanism):
     def wrap_probability(self) -> float:
         """A bound on the probability that a coordinate's sum does not fit into the modulus."""
         room = (self.modulus - 1 - self.largest_sum) // 2
-        return self.user_noise.law(self.size).tail(room)
+        return self.user_noise.law(self.size).tail(room) if room >= 0 else 1.0
 
     @cached_property
     def view_distance(self) -> float:
         """How far one coordinate of a batch is from showing its sum alone."""
-        return view_distance(self.honest, self.shares, self.modulus_bits)
+        return self._view_distance(self.honest)
+
+    def _view_distance(self, honest: int) -> float:
+        if honest < LEAST_USERS or self.shares < LEAST_SHARES:
+            return 1.0  # nothing is known
+        return min(1.0, view_distance(honest, self.shares, self.modulus_bits))
 
     @cached_property
     def sampling_distance(self) -> float:
         """How far the noise of all users may be from its law, if each draws its own."""
         return max(1, self.size) * self.user_noise.sampling_distance
 
-    @property
-    def leak(self) -> float:
-        return self.view_distance + self.sampling_distance + self.wrap_probability
+    def leak(self, honest: int) -> float:
+        view = self._view_distance(min(honest, self.honest))
+        return view + self.sampling_distance + self.wrap_probability
 
     def noise(self, users: int | None = None) -> Any:
         return self._whole_noise if users is None else self.user_noise.law(users)

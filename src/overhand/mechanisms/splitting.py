@@ -39,6 +39,7 @@ from overhand import errors
 Floats = NDArray[np.float64]
 
 LEAST_USERS = 2
+LEAST_SHARES = 3
 MOST_SHARES = 256
 _SMALL = 64
 _TABLE = 2 * _SMALL + 2  # up to here E is computed user by user
@@ -53,7 +54,7 @@ def view_distance(users: int, shares: int, modulus_bits: int) -> float:
     True
     """
     users = errors.whole("users", users, least=LEAST_USERS)
-    shares = errors.whole("shares", shares, least=3)
+    shares = errors.whole("shares", shares, least=LEAST_SHARES)
     modulus_bits = errors.whole("modulus_bits", modulus_bits, least=1, most=63)
     return 0.5 * math.sqrt(_excess(users, shares - 1, modulus_bits))
 

@@ -52,7 +52,7 @@ def levels_of(mechanisms: Mechanisms, terms: Terms) -> list[Level]:
             _laws([(m.user_noise, m.size) for m in of_level], terms),
             terms.reports,
             of_level[0].change,
-            max(m.leak for m in of_level),
+            max(m.leak(terms.honest_users(m.size)) for m in of_level),
         )
         for of_level in mechanisms
     ]
