@@ -120,6 +120,10 @@ class CoinSum(Mechanism):
         return messages
 
     @property
+    def coins_a_batch(self) -> int:
+        return self.noise_trials * self.values.dimension
+
+    @property
     def message_bits(self) -> int:
         return int(2 * self.values.dimension - 1).bit_length()
 

@@ -55,6 +55,11 @@ class Mechanism(ABC):
 
     @property
     @abstractmethod
+    def coins_a_batch(self) -> int:
+        """What it takes to draw the noise of a batch, in coins."""
+
+    @property
+    @abstractmethod
     def message_bits(self) -> int:
         """How many bits a message has."""
 

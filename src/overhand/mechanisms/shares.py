@@ -19,6 +19,7 @@ from overhand.values import BITS, Values
 
 MOST_MODULUS_BITS = 48
 _HALF_WORD = 24
+_COINS_A_DRAW = 256
 
 
 @dataclass(frozen=True)
@@ -79,6 +80,10 @@ class SharesSum(Mechanism):
     @property
     def messages_per_user(self) -> int:
         return self.values.dimension * self.shares
+
+    @property
+    def coins_a_batch(self) -> int:
+        return _COINS_A_DRAW * self.values.dimension  # from a table
 
     @property
     def message_bits(self) -> int:

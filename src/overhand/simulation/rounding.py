@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -40,13 +39,11 @@ class RoundingErrors:
         columns = np.ascontiguousarray(rows.reshape(len(rows), self._plan.values.dimension).T)
         columns = columns.reshape(len(columns), -1, self._lowest)
         sums = columns.sum(axis=2)
-        levels = list(zip(self._mechanisms, self._streams, strict=True))
-        if rows.size < _BUFFER:
-            self._errors = [_rounding_errors(m, columns, sums, stream) for m, stream in levels]
-            return
-        with ThreadPoolExecutor(max_workers=2) as workers:
-            jobs = [workers.submit(_rounding_errors, m, columns, sums, s) for m, s in levels]
-            self._errors = [job.result() for job in jobs]
+        # One after the other: threads would only wait for each other between the short steps.
+        self._errors = [
+            _rounding_errors(mechanism, columns, sums, stream)
+            for mechanism, stream in zip(self._mechanisms, self._streams, strict=True)
+        ]
 
     def of_blocks(self) -> Floats:
         """The errors of the lowest nodes."""

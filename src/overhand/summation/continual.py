@@ -47,6 +47,7 @@ class ContinualSum:
         self.t = 0
         self._server = SumServer(plan, archive=archive)
         self._lowest = plan.tree.lowest
+        self._is_of_bits = plan.values == BITS
         self._streams = random.spawn(plan.tree.levels)
         rounding_streams = [] if plan.values.is_whole else random.spawn(plan.tree.levels)
         self._rounding = Rounding(plan, rounding_streams)
@@ -63,7 +64,7 @@ class ContinualSum:
 
     def update(self, value: Any) -> None:
         """One user."""
-        if self.plan.values != BITS:
+        if not self._is_of_bits:
             self.update_many([value])
             return
         if not _is_bit(value):

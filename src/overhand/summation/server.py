@@ -46,11 +46,11 @@ class SumServer:
 
     def receive_sum(self, node: Node, value: Any) -> None:
         """The analyzed sum of a batch that became full."""
-        if np.shape(value) != self._shape:
+        if (self._shape or not isinstance(value, float)) and np.shape(value) != self._shape:
             raise errors.InvalidValue(
                 f"a sum of shape {np.shape(value)} where one of shape {self._shape} is due"
             )
-        if node != self._expected():
+        if node != (self._due[0] if self._due else self._expected()):
             raise ProtocolViolation(f"{node} received where {self._expected()} was due")
         if node.level == 1:
             self.receive_blocks(node.start, 1, value)
@@ -172,7 +172,8 @@ class Archive:
 
     def keep(self, node: Node, value: Any) -> None:
         # A copy: what was received stays as it was received.
-        self._above[node.level - 2][node.start] = value if np.ndim(value) == 0 else value.copy()
+        kept = value.copy() if isinstance(value, np.ndarray) else value
+        self._above[node.level - 2][node.start] = kept
 
     def value(self, node: Node) -> Any:
         if node.level == 1:

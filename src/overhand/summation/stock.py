@@ -22,8 +22,7 @@ class NoiseStock:
 
     def __init__(self, mechanism: Mechanism) -> None:
         self.mechanism = mechanism
-        coins = 4 * mechanism.noise().variance * mechanism.values.dimension
-        self._portion = max(1, min(256, int(_PORTION_COINS / max(1.0, coins))))
+        self._portion = max(1, min(256, _PORTION_COINS // max(1, mechanism.coins_a_batch)))
         self._ready: NDArray[np.float64] = np.empty((0, *mechanism.values.shape))
         self._used = 0
 
@@ -41,8 +40,11 @@ class NoiseStock:
     def take_one(self, random: Random) -> Any:
         """The noise of the next batch."""
         if self._used == len(self._ready):
-            return self.take(1, random)[0]
-        self._used += 1
+            self.take(1, random)
+        else:
+            self._used += 1
+        if self._ready.ndim == 1:
+            return self._ready.item(self._used - 1)
         return self._ready[self._used - 1]
 
     @property
