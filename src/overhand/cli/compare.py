@@ -186,7 +186,7 @@ def _show(asked: PlanOptions, models: list[Model], rows: list[dict[str, Any]], h
             number(row["rms_error"]),
             number(row["predicted_rms_error"]),
             number(row["mean_max_error"]),
-            f"{ratio:.2f} x",
+            f"{ratio:.2f} x" if ratio < 1000 else f"{number(ratio)} x",
             number(row["messages_per_user"]),
             style=style,
         )

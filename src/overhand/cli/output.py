@@ -35,7 +35,7 @@ def print_json(value: Any) -> None:
 
 def number(value: float) -> str:
     """Four significant digits, without an exponent where a person would not want one."""
-    if value == 0 or 1e-3 <= abs(value) < 1e7:
+    if value == 0 or 1e-3 <= abs(value) < 1e6:
         return f"{value:,.4g}" if abs(value) < 1000 else f"{value:,.0f}"
     return f"{value:.3g}"
 

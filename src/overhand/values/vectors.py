@@ -44,8 +44,41 @@ def _norms(vectors: Floats) -> Floats:
         return np.asarray(np.sqrt(np.einsum("ij,ij->i", vectors, vectors)))
 
 
+class Ball(Values):
+    """Values whose coordinates are the points of a ball about the origin."""
+
+    norm: float
+    clip: bool
+
+    moves: ClassVar[None] = None
+
+    def _check_norm(self) -> None:
+        norm = errors.number("norm", self.norm, above=SMALLEST, below=LARGEST)
+        object.__setattr__(self, "norm", norm)
+
+    @cached_property
+    def lows(self) -> Floats:
+        return np.full(self.dimension, -self.norm)
+
+    @cached_property
+    def highs(self) -> Floats:
+        return np.full(self.dimension, self.norm)
+
+    @property
+    def sensitivity(self) -> float:
+        return 2 * self.norm
+
+    def opposites(self, bits: NDArray[np.uint8]) -> Floats:
+        ends = np.zeros((len(bits), self.dimension))
+        ends[:, 0] = self.norm * (2.0 * bits - 1)
+        return ends
+
+    def uniform(self, random: Random, users: int) -> Floats:
+        return self.norm * _in_ball(random, users, self.dimension)
+
+
 @dataclass(frozen=True)
-class Vectors(Values):
+class Vectors(Ball):
     """A vector of l2 norm at most `norm`; a longer one is an error, or scaled back if `clip`.
 
     >>> Vectors(2).rows([[0.6, 0.8]])
@@ -59,12 +92,9 @@ class Vectors(Values):
     norm: float = 1.0
     clip: bool = False
 
-    moves: ClassVar[None] = None
-
     def __post_init__(self) -> None:
         errors.whole("length", self.length, least=1, most=MOST_COORDINATES)
-        norm = errors.number("norm", self.norm, above=SMALLEST, below=LARGEST)
-        object.__setattr__(self, "norm", norm)
+        self._check_norm()
 
     @property
     def dimension(self) -> int:
@@ -74,34 +104,14 @@ class Vectors(Values):
     def spec(self) -> str:
         return f"vector:{self.dimension}" + ("" if self.norm == 1 else f":{self.norm!r}")
 
-    @cached_property
-    def lows(self) -> Floats:
-        return np.full(self.dimension, -self.norm)
-
-    @cached_property
-    def highs(self) -> Floats:
-        return np.full(self.dimension, self.norm)
-
-    @property
-    def sensitivity(self) -> float:
-        return 2 * self.norm
-
     def rows(self, values: ArrayLike, *, first: int = 0) -> Floats:
         what = f"vectors of {self.dimension} numbers"
         vectors = finite_array(values, what=what, shape=(self.dimension,), first=first)
         return bounded(vectors, self.norm, clip=self.clip, first=first)
 
-    def opposites(self, bits: NDArray[np.uint8]) -> Floats:
-        ends = np.zeros((len(bits), self.dimension))
-        ends[:, 0] = self.norm * (2.0 * bits - 1)
-        return ends
-
-    def uniform(self, random: Random, users: int) -> Floats:
-        return self.norm * _in_ball(random, users, self.dimension)
-
 
 @dataclass(frozen=True)
-class SymmetricMatrices(Values):
+class SymmetricMatrices(Ball):
     """A symmetric matrix of Frobenius norm at most `norm`, as the vector that `packed` makes.
 
     >>> matrices = SymmetricMatrices(2)
@@ -114,12 +124,9 @@ class SymmetricMatrices(Values):
     norm: float = 1.0
     clip: bool = False
 
-    moves: ClassVar[None] = None
-
     def __post_init__(self) -> None:
         errors.whole("side", self.side, least=1, most=1 << 10)
-        norm = errors.number("norm", self.norm, above=SMALLEST, below=LARGEST)
-        object.__setattr__(self, "norm", norm)
+        self._check_norm()
 
     @property
     def spec(self) -> str:
@@ -128,18 +135,6 @@ class SymmetricMatrices(Values):
     @property
     def dimension(self) -> int:
         return self.side * (self.side + 1) // 2
-
-    @cached_property
-    def lows(self) -> Floats:
-        return np.full(self.dimension, -self.norm)
-
-    @cached_property
-    def highs(self) -> Floats:
-        return np.full(self.dimension, self.norm)
-
-    @property
-    def sensitivity(self) -> float:
-        return 2 * self.norm
 
     def rows(self, values: ArrayLike, *, first: int = 0) -> Floats:
         shape = (self.side, self.side)
@@ -154,14 +149,6 @@ class SymmetricMatrices(Values):
             raise errors.InvalidValue(f"the matrix of user {first + user + 1} is not symmetric")
         # Their mean, and not one of the triangles: its norm is no larger.
         return packed((matrices + mirrored) / 2)
-
-    def opposites(self, bits: NDArray[np.uint8]) -> Floats:
-        ends = np.zeros((len(bits), self.dimension))
-        ends[:, 0] = self.norm * (2.0 * bits - 1)
-        return ends
-
-    def uniform(self, random: Random, users: int) -> Floats:
-        return self.norm * _in_ball(random, users, self.dimension)
 
 
 @dataclass(frozen=True)
