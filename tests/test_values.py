@@ -29,6 +29,7 @@ from overhand.values import (
     unpacked,
     values_of,
 )
+from overhand.values.vectors import Ball
 from sampled import assert_probability, assert_uniform_over
 
 Floats = NDArray[np.float64]
