@@ -16,7 +16,8 @@ $(VENV)/installed-%: pyproject.toml
 
 demo: $(VENV)/installed-cli,plots
 	@mkdir -p $(OUT)
-	$(BIN)/overhand compare --horizon $(HORIZON) --plot $(OUT)/compare.png --save $(OUT)/compare.md
+	$(BIN)/overhand compare --horizon $(HORIZON) --shufflers 4 --mechanism best \
+		--plot $(OUT)/compare.png --save $(OUT)/compare.md
 
 test: $(VENV)/installed-dev
 	$(BIN)/python -m pytest --quiet --numprocesses auto

@@ -45,7 +45,10 @@ def main() -> None:
         output_of(f"python examples/{name}.py docs/{name}.png")
     output_of("python docs/picture.py docs/shares.png")
     output_of("overhand plan --horizon 1000000 --frontier --plot docs/frontier.png")
-    output_of("overhand compare --horizon 1000000 --runs 40 --plot docs/compare.png")
+    output_of(
+        "overhand compare --horizon 1000000 --shufflers 4 --mechanism best --runs 40 "
+        "--plot docs/compare.png"
+    )
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -24,12 +24,10 @@ from overhand.cli.output import (
 )
 from overhand.errors import InvalidValue
 from overhand.lower_bound import repeats
-from overhand.model import Privacy
-from overhand.plan import Plan
+from overhand.plan import Plan, TreeKind
 from overhand.plots import Line, check_figure_path, comparison
 from overhand.simulation import Counter, PlanCounter, Simulation, stream_for
 from overhand.simulation import simulate as run_simulation
-from overhand.values import Values
 
 
 @dataclass(frozen=True)
@@ -138,7 +136,7 @@ def _models(asked: PlanOptions) -> list[Model]:
             "one-shuffler",
             "one shuffler",
             "one shuffler",
-            Plan.best(users, 1, privacy, tree="regular", values=values),
+            Plan.best(users, 1, privacy, tree="regular", values=values, mechanism=asked.mechanism),
         )
         begin(f"{k} shufflers")
         add_plan("concurrent", f"{k} shufflers, ours", f"{k} shufflers", asked.plan())
@@ -218,7 +216,7 @@ def _plot(asked: PlanOptions, models: list[Model], results: list[Simulation], pa
         for model, result in zip(models, results, strict=True)
     ]
     counts = list(range(1, max(asked.most_shufflers, 3) + 1))
-    by_shufflers = _by_shufflers(asked.users, asked.privacy, asked.values, counts)
+    by_shufflers = _by_shufflers(asked, counts)
     levels = [
         (model.label, model.counter.rms_error)
         for model in models
@@ -228,18 +226,19 @@ def _plot(asked: PlanOptions, models: list[Model], results: list[Simulation], pa
     comparison(over_time, by_shufflers, levels, path, title=title)
 
 
-def _by_shufflers(users: int, privacy: Privacy, values: Values, counts: list[int]) -> list[Line]:
-    def error(plan: Plan) -> float:
-        return plan.rms_error
+def _by_shufflers(asked: PlanOptions, counts: list[int]) -> list[Line]:
+    users, privacy, values = asked.users, asked.privacy, asked.values
 
-    published = [error(Plan.published(users, k, privacy, values=values)) for k in counts]
-    regular = [error(Plan.best(users, k, privacy, tree="regular", values=values)) for k in counts]
-    best = [error(Plan.best(users, k, privacy, values=values)) for k in counts]
+    def best(tree: TreeKind) -> list[float]:
+        plans = [replace(asked, shufflers=k, tree=tree).plan() for k in counts]
+        return [plan.rms_error for plan in plans]
+
+    published = [Plan.published(users, k, privacy, values=values).rms_error for k in counts]
     bound = [values.width * repeats(users, k, privacy.epsilon) for k in counts]
     x = np.array(counts)
     return [
         Line("as published", x, np.array(published)),
-        Line("ours, regular trees", x, np.array(regular)),
-        Line("ours, best trees", x, np.array(best)),
+        Line("ours, regular trees", x, np.array(best("regular"))),
+        Line("ours, best trees", x, np.array(best("best"))),
         Line("lower bound rep (up to constants)", x, np.array(bound), "--"),
     ]
