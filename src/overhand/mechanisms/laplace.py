@@ -9,7 +9,6 @@ from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.signal import lfilter
 
 from overhand import errors
 from overhand.mechanisms.noise import Window, reach
@@ -112,10 +111,18 @@ class LaplaceNoise:
 
 def _spread(weights: Floats, ratio: float) -> Floats:
     """The law of X + Y, in proportion, for Y with P[k] in proportion to ratio^|k|."""
-    forwards = lfilter([1.0], [1.0, -ratio], weights)
-    backwards = lfilter([1.0], [1.0, -ratio], weights[::-1])[::-1]
+    forwards, backwards = _trailed(weights, ratio), _trailed(weights[::-1], ratio)[::-1]
     forwards[:-1] += ratio * backwards[1:]
-    return np.asarray(forwards)
+    return forwards
+
+
+def _trailed(weights: Floats, ratio: float) -> Floats:
+    """y_k = x_k + ratio y_{k-1}, by doubling the stretch that is summed up."""
+    result, step, power = weights.copy(), 1, ratio
+    while step < len(result) and power > 0:
+        result[step:] = result[step:] + power * result[:-step]
+        step, power = 2 * step, power * power
+    return result
 
 
 def ratio_of(shape: float, variance: float) -> float:
