@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from overhand.accounting.composition import Level, certified_delta, search_delta
 from overhand.accounting.domination import dominated_delta
@@ -12,16 +12,25 @@ from overhand.model import Privacy
 
 def spent_delta(levels: Sequence[Level], privacy: Privacy) -> float:
     """The certificate: a bound on the delta that all levels spend together at this epsilon."""
-    if _in_norm(levels):
-        return dominated_delta(levels, privacy) + leaked_delta(levels, privacy.epsilon)
-    return certified_delta(levels, privacy.epsilon) + leaked_delta(levels, privacy.epsilon)
+    return _delta(levels, privacy, certified_delta)
 
 
 def quick_delta(levels: Sequence[Level], privacy: Privacy) -> float:
     """The same to about a thousandth, for searches."""
-    if _in_norm(levels):
-        return spent_delta(levels, privacy)
-    return search_delta(levels, privacy.epsilon) + leaked_delta(levels, privacy.epsilon)
+    return _delta(levels, privacy, search_delta)
+
+
+def _delta(
+    levels: Sequence[Level],
+    privacy: Privacy,
+    composed_delta: Callable[[Sequence[Level], float], float],
+) -> float:
+    """What noise and leaks spend; changes that are bounded in norm are dominated, not composed."""
+    if any(level.change.norm is not None for level in levels):
+        spent = dominated_delta(levels, privacy)
+    else:
+        spent = composed_delta(levels, privacy.epsilon)
+    return spent + leaked_delta(levels, privacy.epsilon)
 
 
 def leaked_delta(levels: Sequence[Level], epsilon: float) -> float:
@@ -32,7 +41,3 @@ def leaked_delta(levels: Sequence[Level], epsilon: float) -> float:
     """
     leaks = (level.reports * level.change.coordinates * level.leak for level in levels)
     return (1 + math.exp(epsilon)) * math.fsum(leaks)
-
-
-def _in_norm(levels: Sequence[Level]) -> bool:
-    return any(level.change.norm is not None for level in levels)

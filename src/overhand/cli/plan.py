@@ -73,16 +73,7 @@ def plan(
     if frontier:
         show_frontier(asked, plot, as_json=as_json)
         return
-    if published:
-        if error is not None or max_messages is not None:
-            raise InvalidValue(
-                "--published has no choice to make: --error and --max-messages do not go with it"
-            )
-        levels = None if tree == "binary" else asked.most_shufflers
-        chosen = Plan.published(asked.users, levels, asked.privacy, values=asked.values)
-    else:
-        with working("searching for the best plan"):
-            chosen = asked.plan()
+    chosen = _published(asked) if published else _best(asked)
     beside = {} if published else _beside(asked, chosen)
     if save is not None:
         chosen.save(save)
@@ -96,6 +87,20 @@ def plan(
         show(chosen, beside)
         if save is not None:
             console.print(f"saved to {save}")
+
+
+def _published(asked: PlanOptions) -> Plan:
+    if asked.error is not None or asked.max_messages is not None:
+        raise InvalidValue(
+            "--published has no choice to make: --error and --max-messages do not go with it"
+        )
+    levels = None if asked.tree == "binary" else asked.most_shufflers
+    return Plan.published(asked.users, levels, asked.privacy, values=asked.values)
+
+
+def _best(asked: PlanOptions) -> Plan:
+    with working("searching for the best plan"):
+        return asked.plan()
 
 
 def _beside(asked: PlanOptions, chosen: Plan) -> dict[str, Plan]:

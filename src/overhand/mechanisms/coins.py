@@ -129,9 +129,7 @@ class CoinSum(Mechanism):
 
     def analyze_many(self, batches: NDArray[Any]) -> Floats:
         """The numbers of ones less the coins' mean: unbiased for every input."""
-        expected = self.size * self.messages_per_user
-        if batches.shape[1] != expected:
-            raise errors.InvalidValue(f"{batches.shape[1]} messages in a batch that has {expected}")
+        self._check_number(batches)
         if self.values.is_scalar:
             ones = ones_in_rows(batches)
         else:

@@ -40,6 +40,12 @@ class Mechanism(ABC):
         if self.values.is_whole and self.steps != 1:
             raise errors.InvalidValue(f"steps={self.steps} must be 1 for {self.values}")
 
+    def _check_number(self, batches: NDArray[Any]) -> None:
+        """Refuse shuffled batches that have not the messages of `size` users."""
+        expected = self.size * self.messages_per_user
+        if batches.shape[1] != expected:
+            raise errors.InvalidValue(f"{batches.shape[1]} messages in a batch that has {expected}")
+
     @property
     @abstractmethod
     def messages_per_user(self) -> int:

@@ -101,8 +101,12 @@ class SharesSum(Mechanism):
     @cached_property
     def wrap_probability(self) -> float:
         """A bound on the probability that a coordinate's sum does not fit into the modulus."""
-        room = (self.modulus - 1 - self.largest_sum) // 2
-        return self.user_noise.law(self.size).tail(room) if room >= 0 else 1.0
+        return self.noise().tail(self._room) if self._room >= 0 else 1.0
+
+    @property
+    def _room(self) -> int:
+        """How far noise may go on either side of the sums without leaving the modulus."""
+        return (self.modulus - 1 - self.largest_sum) // 2
 
     @cached_property
     def view_distance(self) -> float:
@@ -117,7 +121,7 @@ class SharesSum(Mechanism):
     @cached_property
     def sampling_distance(self) -> float:
         """How far the noise of all users may be from its law, if each draws its own."""
-        return max(1, self.size) * self.user_noise.sampling_distance
+        return self.size * self.user_noise.sampling_distance
 
     def leak(self, honest: int) -> float:
         view = self._view_distance(min(honest, self.honest))
@@ -147,9 +151,7 @@ class SharesSum(Mechanism):
 
     def analyze_many(self, batches: NDArray[Any]) -> Floats:
         """The sums of the shares, brought back to the range that sums and noise have."""
-        expected = self.size * self.messages_per_user
-        if batches.shape[1] != expected:
-            raise errors.InvalidValue(f"{batches.shape[1]} messages in a batch that has {expected}")
+        self._check_number(batches)
         if self.values.dimension == 1:
             if batches.size and int(batches.max()) >= self.modulus:
                 raise errors.InvalidValue(f"a share is not below {self.modulus}")
@@ -176,8 +178,7 @@ class SharesSum(Mechanism):
     def _lifted(self, sums: NDArray[np.uint64]) -> NDArray[np.int64]:
         """Residues as the whole numbers of the range, the room for noise on both sides of it."""
         whole = sums.astype(np.int64)
-        room = (self.modulus - 1 - self.largest_sum) // 2
-        return np.where(whole > self.largest_sum + room, whole - self.modulus, whole)
+        return np.where(whole > self.largest_sum + self._room, whole - self.modulus, whole)
 
     def draw_noise(self, random: Random, batches: int) -> Floats:
         count = batches * self.values.dimension

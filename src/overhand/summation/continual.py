@@ -94,7 +94,7 @@ class ContinualSum:
         if stop > head:
             self._close_blocks(
                 [
-                    self._rounding.sums_after_blocks(track[head:stop], self._lowest)
+                    self.plan.values.sums_after_blocks(track[head:stop], self._lowest)
                     for track in tracks
                 ]
             )
@@ -105,7 +105,7 @@ class ContinualSum:
         """Users that at most fill up the open block."""
         self.t += len(tracks[0])
         for index, track in enumerate(tracks):
-            self._sums[index] = self._sums[index] + self._rounding.total(track)
+            self._sums[index] = self._sums[index] + self.plan.values.total(track)
         if self.t % self._lowest == 0:
             self._close_block()
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from overhand.plan import Plan
@@ -16,12 +15,12 @@ Rows = NDArray[Any]
 class Rounding:
     """Turns values into steps, once for all levels if they are whole, else for each level afresh.
 
-    A track is the steps of some users as one or more levels see them. Every level has a stream of
+    A track is the steps of some users as one or more levels see them; values add them up as they
+    add up coordinates. Every level has a stream of
     its own, so that it does not matter how many users come at once.
     """
 
     def __init__(self, plan: Plan, streams: list[Random]) -> None:
-        self._values = plan.values
         self.streams = [] if plan.values.is_whole else streams
         # All batches of a level have the same steps.
         self._mechanisms = [of_level[0] for of_level in plan.mechanisms]
@@ -42,14 +41,3 @@ class Rounding:
             mechanism.steps_of(rows, stream)
             for mechanism, stream in zip(self._mechanisms, self.streams, strict=True)
         ]
-
-    def total(self, track: Rows) -> Any:
-        """The steps of all these users together."""
-        return track.sum(axis=0) if self.streams else self._values.total(track)
-
-    def sums_after_blocks(self, track: Rows, size: int) -> Rows:
-        """The steps up to the end of each block."""
-        if not self.streams:
-            return self._values.sums_after_blocks(track, size)
-        blocks = track.reshape(-1, size, *self._values.shape).sum(axis=1)
-        return np.cumsum(blocks, axis=0)
