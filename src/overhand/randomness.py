@@ -334,6 +334,13 @@ def seeded_random(seed: int) -> SeededRandom:
     return SeededRandom(seed)
 
 
+def generator_of(random: Random) -> np.random.Generator:
+    """The generator of continuous noise: only simulations have one."""
+    if not isinstance(random, SeededRandom):
+        raise errors.InvalidValue("noise of real numbers is simulated, never deployed")
+    return random.generator
+
+
 def restored_random(state: dict[str, Any]) -> Random:
     """The stream that `state` was taken from, at the same place."""
     if state["kind"] == "secure":

@@ -1,9 +1,12 @@
 """What the algorithm is compared with: same interface, same accounting, each at its best."""
 
+from overhand.baselines.gaussian_tree import GaussianTree, GaussianTreeNoise
+from overhand.baselines.growing import GrowingBatches
 from overhand.baselines.local import (
     CapResponse,
     GaussianResponse,
     LocalResponse,
+    LocalSum,
     SubsetResponse,
     WindowResponse,
     local_counter,
@@ -13,7 +16,11 @@ from overhand.baselines.trusted import SquareRoot, trusted_tree
 __all__ = [
     "CapResponse",
     "GaussianResponse",
+    "GaussianTree",
+    "GaussianTreeNoise",
+    "GrowingBatches",
     "LocalResponse",
+    "LocalSum",
     "SquareRoot",
     "SubsetResponse",
     "WindowResponse",

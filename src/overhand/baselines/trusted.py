@@ -18,7 +18,7 @@ from overhand.plan import DEFAULT_FAILURE_PROBABILITY, Plan
 from overhand.plan.levels import calibrated
 from overhand.plan.search import best_shape
 from overhand.plan.terms import Terms
-from overhand.randomness import Random, SeededRandom
+from overhand.randomness import Random, generator_of
 from overhand.trees import RegularTree
 from overhand.values import BITS, Values
 
@@ -104,13 +104,12 @@ class SquareRoot:
 
     def start(self, random: Random) -> SquareRootRun:
         """A run over a stream: only a simulation, as its noise is not made of integers."""
-        if not isinstance(random, SeededRandom):
-            raise errors.InvalidValue("the square-root factorisation is simulated, never deployed")
+        generator = generator_of(random)
         if self.horizon * self.values.dimension > _EXACT * 8:
             raise errors.Infeasible(
                 f"a run over {self.horizon} users would hold all its noise in memory"
             )
-        return SquareRootRun(self, random)
+        return SquareRootRun(self, generator)
 
 
 class SquareRootRun:
@@ -118,10 +117,10 @@ class SquareRootRun:
 
     granularity = 1
 
-    def __init__(self, factorisation: SquareRoot, random: SeededRandom) -> None:
+    def __init__(self, factorisation: SquareRoot, random: np.random.Generator) -> None:
         horizon, values = factorisation.horizon, factorisation.values
         self._values = values
-        steps = random.generator.normal(0.0, factorisation.step_std, (horizon, *values.shape))
+        steps = random.normal(0.0, factorisation.step_std, (horizon, *values.shape))
         size = next_fast_len(2 * horizon, real=True)
         coefficients = rfft(_coefficients(horizon), size).reshape(-1, *[1] * len(values.shape))
         spectrum = rfft(steps, size, axis=0)

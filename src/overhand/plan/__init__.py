@@ -1,6 +1,7 @@
 """What to run and how good it will be."""
 
 from overhand.plan.estimator import DEFAULT_FAILURE_PROBABILITY
+from overhand.plan.objective import Delay, Objective
 from overhand.plan.plan import Plan
 from overhand.plan.recipe import MECHANISM_KINDS, MechanismKind
 from overhand.plan.search import TREE_KINDS, TreeKind
@@ -11,7 +12,9 @@ __all__ = [
     "MECHANISM_KINDS",
     "TREE_KINDS",
     "Composition",
+    "Delay",
     "MechanismKind",
+    "Objective",
     "Plan",
     "TreeKind",
 ]

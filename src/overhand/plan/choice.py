@@ -31,7 +31,7 @@ class Choice:
     mechanism: MechanismKind = "coins"
 
     def made(self, terms: Terms) -> tuple[Tree, Mechanisms]:
-        """The tree of least error and its calibrated mechanisms."""
+        """The tree of least cost and its calibrated mechanisms."""
         if self.most_messages is None:
             found = self.found(terms)
             return found.tree, self._calibrated(found, terms)
@@ -65,12 +65,12 @@ class Choice:
         if not candidates:
             assert failure is not None
             raise failure
-        return min(candidates, key=lambda candidate: candidate.mean_square)
+        return min(candidates, key=lambda candidate: candidate.cost)
 
     def quick_error(self, terms: Terms) -> float:
         """The error before calibration, which may end a hair above it."""
         found = self.found(terms)
-        return (1 + _SEARCH_MARGIN) * terms.values.width * math.sqrt(found.mean_square)
+        return (1 + _SEARCH_MARGIN) * terms.values.width * math.sqrt(found.cost)
 
     def least_epsilon(self, terms: Terms, error: float) -> float:
         """The smallest epsilon at which `quick_error` is at most this."""

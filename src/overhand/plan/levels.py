@@ -70,11 +70,17 @@ def calibrated(tree: Tree, shape: Sequence[float], terms: Terms) -> Mechanisms:
     Under simple and advanced composition every level gets the same share on its own, and
     `shape` is not used: that is what the paper's accounting comes to with exact mechanisms.
     """
-    sizes = [tree.sizes(level) for level in range(1, tree.levels + 1)]
+    return calibrated_sizes(
+        [tree.sizes(level) for level in range(1, tree.levels + 1)], shape, terms
+    )
+
+
+def calibrated_sizes(sizes: Sizes, shape: Sequence[float], terms: Terms) -> Mechanisms:
+    """The same for the batch sizes of every level: a user is in one batch of each."""
     if terms.composition == "exact":
         return _Calibration.of(sizes, shape, terms).certified()
     share = (simple_share if terms.composition == "simple" else advanced_share)(
-        terms.privacy, tree.levels
+        terms.privacy, len(sizes)
     )
     alone = replace(terms, privacy=share, composition="exact")
     return tuple(_Calibration.of([of_level], [1.0], alone).certified()[0] for of_level in sizes)

@@ -29,6 +29,7 @@ from overhand.plan.estimator import (
     mean_square_error,
 )
 from overhand.plan.levels import AnyMechanism, Mechanisms, levels_of
+from overhand.plan.objective import SQUARED_ERROR, Objective
 from overhand.plan.recipe import MechanismKind
 from overhand.plan.search import TreeKind
 from overhand.plan.terms import Composition, Terms
@@ -81,15 +82,17 @@ class Plan:
         composition: Composition = "exact",
         mechanism: MechanismKind = "coins",
         max_messages: int | None = None,
+        objective: Objective = SQUARED_ERROR,
         error: float | None = None,
         delta: float | None = None,
     ) -> Plan:
         """The plan of least error for a guarantee; or, for `error` and `delta`, of least epsilon.
 
-        The error that is minimised is `rms_error`, exactly as the plan will have it. `honest` is
-        the fraction of the users of any batch whose coins may be counted on, `reports` how many
-        of the users may be one and the same person, `mechanism` how values are sent ("best" is
-        the one of least error), and `max_messages` the most that a user may send.
+        The error that is minimised is `rms_error`, exactly as the plan will have it, unless there
+        is another `objective`. `honest` is the fraction of the users of any batch whose coins may
+        be counted on, `reports` how many of the users may be one and the same person, `mechanism`
+        how values are sent ("best" is the one of least error), and `max_messages` the most that a
+        user may send.
 
         >>> from overhand.values import Histogram
         >>> Plan.best(1000, 2, Privacy(1.0, 1e-6), values=Histogram(5)).values
@@ -102,7 +105,7 @@ class Plan:
         choice = Choice(tree, horizon, shufflers, max_messages, mechanism)
 
         def made(privacy: Privacy) -> Plan:
-            terms = Terms(privacy, honest, reports, composition, values)
+            terms = Terms(privacy, honest, reports, composition, values, objective=objective)
             tree, mechanisms = choice.made(terms)
             return cls(tree, mechanisms, privacy, shufflers, honest, reports)
 
@@ -110,6 +113,8 @@ class Plan:
             return made(privacy)
         if privacy is not None or error is None or delta is None:
             raise errors.InvalidValue("give privacy=Privacy(epsilon, delta), or error= and delta=")
+        if objective != SQUARED_ERROR:
+            raise errors.InvalidValue(f"error={error!r} is not what {objective} is about")
         error = errors.number("error", error, above=0)
         terms = Terms(Privacy(1.0, delta), honest, reports, composition, values)
         epsilon = choice.least_epsilon(terms, error)

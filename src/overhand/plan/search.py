@@ -1,4 +1,4 @@
-"""The tree with the least exact error, over levels, degrees, block sizes and budget splits."""
+"""The tree of least cost, over levels, degrees, block sizes and budget splits."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize
 
 from overhand import errors
-from overhand.plan.estimator import combination, level_weights, mean_square_error
+from overhand.plan.estimator import combination, level_weights
 from overhand.plan.levels import (
     messages_of,
     quick_scale,
@@ -36,21 +36,21 @@ TREE_KINDS: tuple[TreeKind, ...] = ("paper", "binary", "regular", "path", "best"
 
 _SHORTLIST = 12
 _CLOSE = 1.05
-_MIDPOINT = 0.5
 _WIDEST_LOG = 3.0
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A tree, the proportions of its levels' variances, and its mean squared error.
+    """A tree, the proportions of its levels' variances, and its cost.
 
-    The error is in units of the squared width of a coordinate. `terms` are those asked for, with
-    the shape of the noise that is best for so many levels.
+    The cost is that of the objective: for sums, the mean squared error, in units of the squared
+    width of a coordinate. `terms` are those asked for, with the shape of the noise that is best
+    for so many levels.
     """
 
     tree: Tree
     shape: tuple[float, ...]
-    mean_square: float
+    cost: float
     is_allowed: bool
     terms: Terms
 
@@ -80,7 +80,7 @@ NO_LIMIT = Limit()
 def best_tree(
     kind: TreeKind, horizon: int, shufflers: int, terms: Terms, limit: Limit = NO_LIMIT
 ) -> Candidate:
-    """The candidate of least exact error among the trees of a kind that keep to the messages."""
+    """The candidate of least cost among the trees of a kind that keep to the messages."""
     if kind not in TREE_KINDS:
         raise errors.InvalidValue(f"tree={kind!r} must be one of {', '.join(TREE_KINDS)}")
     if kind == "paper":
@@ -107,19 +107,19 @@ def _least(families: Sequence[Sequence[Tree]], terms: Terms, limit: Limit) -> Ca
     """Evaluate the head of every family exactly, then all of those that come close."""
     heads = [(family, _evaluated(family[0], terms, limit)) for family in families if family]
     allowed = [head for _, head in heads if head.is_allowed]
-    least = min((head.mean_square for head in allowed), default=math.inf)
+    least = min((head.cost for head in allowed), default=math.inf)
     others = [
         _evaluated(tree, terms, limit)
         for family, head in heads
-        if head.mean_square <= _CLOSE * least
+        if head.cost <= _CLOSE * least
         for tree in family[1:]
     ]
     allowed += [candidate for candidate in others if candidate.is_allowed]
     if not allowed:
         raise errors.Infeasible(_why_nothing(terms, limit))
-    best = min(allowed, key=lambda candidate: candidate.mean_square)
+    best = min(allowed, key=lambda candidate: candidate.cost)
     refined = _evaluated(best.tree, terms, limit, tuple(best_shape(best.tree)))
-    better = refined.is_allowed and refined.mean_square < best.mean_square
+    better = refined.is_allowed and refined.cost < best.cost
     return refined if better else best
 
 
@@ -136,10 +136,11 @@ def _evaluated(
     shape = tuple(_closed_form_shape(tree) if shape is None else shape)
     scale = quick_scale(tree, shape, terms)
     variances = [scale * g for g in shape]
-    error = mean_square_error(
-        tree, _with_rounding(tree, variances, shape, terms), combine=True, pending_weight=_MIDPOINT
-    )
-    return Candidate(tree, shape, error, limit.allows(tree, variances, terms), terms)
+    weights = _with_rounding(tree, variances, shape, terms)
+    noise = tree.mean_weight(combination(tree, weights, combine=True).variances)
+    pending = math.sqrt(tree.mean_pending_square())
+    cost = float(terms.objective.cost(np.asarray(noise), np.asarray(pending)))
+    return Candidate(tree, shape, cost, limit.allows(tree, variances, terms), terms)
 
 
 def _with_rounding(
@@ -185,7 +186,7 @@ def _bounded_shape(logs: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _regular_shortlist(horizon: int, levels: int, terms: Terms, limit: Limit) -> list[Tree]:
-    """The most promising degrees by a rough error: near-equal ones above the lowest.
+    """The most promising degrees by a rough cost: near-equal ones above the lowest.
 
     sqrt(degree - 1) is convex in the logarithm of the degree from 2 on, so equal degrees are
     best for a given product, and rounding leaves two neighbouring ones. The root takes what is
@@ -210,7 +211,7 @@ def _regular_shortlist(horizon: int, levels: int, terms: Terms, limit: Limit) ->
     degrees, sizes = degrees[fits], sizes[fits]
     if len(degrees) == 0:
         return []
-    scores, messages = _rough_errors(horizon, degrees, sizes, terms, limit)
+    scores, messages = _rough_costs(horizon, degrees, sizes, terms, limit)
     scores[messages > limit.messages] = math.inf
     order = np.argsort(scores)[:_SHORTLIST]
     return [
@@ -220,14 +221,14 @@ def _regular_shortlist(horizon: int, levels: int, terms: Terms, limit: Limit) ->
     ]
 
 
-def _rough_errors(
+def _rough_costs(
     horizon: int,
     degrees: NDArray[np.int64],
     sizes: NDArray[np.float64],
     terms: Terms,
     limit: Limit,
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Mean squared errors as if noise were Gaussian, nodes not combined; messages of a user."""
+    """Costs as if noise were Gaussian and nodes not combined; messages of a user."""
     full = np.floor((horizon + 1) / sizes)
     rest = horizon + 1 - full * sizes
     mean_full = (sizes * full * (full - 1) / 2 + full * rest) / horizon
@@ -239,7 +240,7 @@ def _rough_errors(
     messages = np.zeros(len(sizes))
     if limit.messages < math.inf:
         messages = messages_of(terms, sizes, sizes, variances).sum(axis=1)
-    return noise + _MIDPOINT**2 * degrees[:, 0].astype(np.float64) ** 2 / 3, messages
+    return terms.objective.cost(noise, degrees[:, 0] / math.sqrt(3)), messages
 
 
 def _path_shortlist(horizon: int, levels: int, terms: Terms, limit: Limit) -> list[Tree]:
@@ -253,7 +254,8 @@ def _path_shortlist(horizon: int, levels: int, terms: Terms, limit: Limit) -> li
         # The smallest block that still fits this number of terms is never worse.
         tight = max(smallest, -(-horizon // math.comb(levels + count, levels)))
         noise = variance * levels * count * levels / (levels + 1)
-        scored.append((noise + _MIDPOINT**2 * tight**2 / 3, count, tight))
+        cost = terms.objective.cost(np.asarray(noise), np.asarray(tight / math.sqrt(3)))
+        scored.append((float(cost), count, tight))
     trees: list[Tree] = []
     variances = [levels * variance] * levels
     for _, count, block in sorted(set(scored)):
@@ -269,12 +271,10 @@ def _path_shortlist(horizon: int, levels: int, terms: Terms, limit: Limit) -> li
 def _lowest_sizes(horizon: int, terms: Terms) -> NDArray[np.int64]:
     """Sizes for a lowest batch: with an honest user, and up to where no tree's lowest batch pays.
 
-    One level of variance v has a mean squared error of v n / (2 b) + b^2 / 12, least at
-    b^3 = 3 v n; more levels want smaller batches.
+    More levels want smaller batches than one.
     """
-    sizes = _grid(
-        max(1, min(horizon, math.ceil(2 * math.cbrt(3 * terms.gaussian_variance * horizon))))
-    )
+    largest = terms.objective.largest_lowest(terms.gaussian_variance, horizon)
+    sizes = _grid(max(1, min(horizon, math.ceil(largest))))
     return sizes[sizes * terms.honest >= 1]
 
 

@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from overhand import errors
 from overhand.accounting import MOST_REPORTS, check_delta, gaussian_variance
 from overhand.model import Privacy
+from overhand.plan.objective import SQUARED_ERROR, Objective
 from overhand.plan.recipe import UNARY, Recipe
 from overhand.values import BITS, Values
 
@@ -36,6 +37,7 @@ class Terms:
     values: Values = BITS
     recipe: Recipe = UNARY
     coarseness: float = 1.0
+    objective: Objective = SQUARED_ERROR
 
     def __post_init__(self) -> None:
         check_delta(self.privacy)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -10,7 +11,7 @@ from numpy.typing import NDArray
 
 from overhand.mechanisms import Mechanism
 from overhand.plan import Plan
-from overhand.randomness import Random
+from overhand.randomness import Random, generator_of
 from overhand.simulation.alias import AliasTable
 from overhand.simulation.rounding import RoundingErrors
 from overhand.trees import Closing, Walk
@@ -27,13 +28,14 @@ class CountsRun:
 
     An estimate is the true sum of the completed blocks, plus the noise of the cover (and what
     rounding adds to its nodes), plus the middle of what the pending users may hold. Only the
-    noise needs the tree, and only once a block.
+    noise needs the tree, and only once a block. If `gaussian`, normal noise of the same variance
+    stands in for that of the mechanisms.
     """
 
-    def __init__(self, plan: Plan, random: Random) -> None:
+    def __init__(self, plan: Plan, random: Random, *, gaussian: bool = False) -> None:
         self.granularity = plan.tree.lowest
         self._values = plan.values
-        self._noise = CoverNoise(plan, random)
+        self._noise = CoverNoise(plan, random, gaussian=gaussian)
         self._blocks = 0
         self._sum: Any = np.zeros(plan.values.shape, np.int64 if plan.values.is_whole else float)
         self._ramp: Floats = np.multiply.outer(
@@ -61,6 +63,13 @@ class CountsRun:
         self._blocks, self._sum = last, sums[-1]
         return filled.reshape(-1, *self._values.shape)[1 : len(rows) + 1]
 
+    def after_blocks(self, rows: NDArray[Any]) -> Any:
+        """The estimate after whole blocks of users, and none of those before."""
+        last = self._blocks + len(rows) // self.granularity
+        noise = self._noise.at(self._blocks, last, rows)[-1]
+        self._blocks, self._sum = last, self._sum + self._values.total(rows)
+        return self._sum + noise
+
     def _sums(self, rows: NDArray[Any]) -> NDArray[Any]:
         """The true sums at the block boundaries, the first and the last included."""
         after = self._values.sums_after_blocks(rows, self.granularity)
@@ -75,14 +84,15 @@ class CoverNoise:
     memory does not grow with the horizon.
     """
 
-    def __init__(self, plan: Plan, random: Random) -> None:
+    def __init__(self, plan: Plan, random: Random, *, gaussian: bool) -> None:
         self._tree = plan.tree
         self._shape = plan.values.shape
         self._levels = [
-            _LevelNoise(plan, level, stream)
+            _LevelNoise(plan, level, stream, gaussian=gaussian)
             for level, stream in enumerate(random.spawn(plan.tree.levels), start=1)
         ]
-        self._rounding = None if plan.values.is_whole else RoundingErrors(plan, random)
+        exact = plan.values.is_whole or gaussian
+        self._rounding = None if exact else RoundingErrors(plan, random)
 
     def at(self, first: int, last: int, rows: NDArray[Any]) -> Floats:
         """The noise of the cover after `first`, `first` + 1, ..., `last` blocks of these rows."""
@@ -125,8 +135,9 @@ class CoverNoise:
 class _LevelNoise:
     """Running sums of the noise of one level's node estimates, in the order of their closing."""
 
-    def __init__(self, plan: Plan, level: int, random: Random) -> None:
+    def __init__(self, plan: Plan, level: int, random: Random, *, gaussian: bool) -> None:
         self._random = random
+        self._gaussian = gaussian
         self._level = level
         self._shape = plan.values.shape
         self._mechanisms = {m.size: m for m in plan.mechanisms[level - 1]}
@@ -176,6 +187,9 @@ class _LevelNoise:
         self._running = grown
 
     def _of_size(self, mechanism: Mechanism, count: int) -> Floats:
+        if self._gaussian:
+            shape = (count, *self._shape)
+            return generator_of(self._random).normal(0.0, math.sqrt(mechanism.variance), shape)
         if count * mechanism.values.dimension < _MANY or not mechanism.noise().is_tabulated:
             return mechanism.draw_noise(self._random, count)
         if mechanism.size not in self._tables:

@@ -80,7 +80,10 @@ class ContinualSum:
 
     def update_many(self, values: ArrayLike) -> None:
         """Many users at once: the same as one by one, and all of them or none."""
-        rows = self.plan.values.rows(values, first=self.t)
+        self.update_rows(self.plan.values.rows(values, first=self.t))
+
+    def update_rows(self, rows: Rows) -> None:
+        """The same for rows that the plan's values have checked."""
         users = len(rows)
         if self.t + users > self.plan.horizon:
             raise errors.InvalidValue(

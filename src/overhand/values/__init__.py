@@ -4,9 +4,10 @@ from overhand.values.buckets import Histogram
 from overhand.values.kind import Values
 from overhand.values.scalars import BITS, Bits, Reals, as_bits
 from overhand.values.spec import FORMS, values_of
-from overhand.values.vectors import Moments, SymmetricMatrices, Vectors, packed, unpacked
+from overhand.values.vectors import TOLERANCE, Moments, SymmetricMatrices, Vectors, packed, unpacked
 
 __all__ = [
+    "TOLERANCE",
     "BITS",
     "FORMS",
     "Bits",

@@ -209,11 +209,23 @@ class Moments(Values):
         table = finite_array(values, what=what, shape=(self.features + 1,), first=first)
         x = bounded(table[:, :-1], 1.0, clip=self.clip, first=first)
         y = bounded(table[:, -1:], 1.0, clip=self.clip, first=first, name="a response of size")
-        return np.concatenate([x * y, packed(x[:, :, np.newaxis] * x[:, np.newaxis])], axis=1)
+        i, j = self._triangle
+        products = x[:, i] * x[:, j]
+        products *= self._stretch
+        return np.concatenate([x * y, products], axis=1)
+
+    @cached_property
+    def _triangle(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Which features' product stands where in the packed x x^T."""
+        return np.triu_indices(self.features)
+
+    @cached_property
+    def _stretch(self) -> Floats:
+        return packed(np.ones((self.features, self.features)))
 
     def split(self, total: Floats) -> tuple[Floats, Floats]:
-        """A sum as its two parts: of x y, and of x x^T as a matrix."""
-        return total[: self.features], unpacked(total[self.features :], self.features)
+        """A sum as its two parts, of x y and of x x^T as a matrix; or arrays of sums."""
+        return total[..., : self.features], unpacked(total[..., self.features :], self.features)
 
     def opposites(self, bits: NDArray[np.uint8]) -> Floats:
         """Two points at the joint sensitivity: y = 1 and the cosine of the x is -1/2."""
@@ -245,13 +257,13 @@ def packed(matrices: Floats) -> Floats:
     return vectors
 
 
-def unpacked(vector: Floats, side: int) -> Floats:
-    """The symmetric matrix whose `packed` form this is."""
+def unpacked(vectors: Floats, side: int) -> Floats:
+    """The symmetric matrices whose `packed` form this is."""
     i, j = np.triu_indices(side)
-    matrix = np.empty((side, side))
-    matrix[i, j] = matrix[j, i] = vector / math.sqrt(2)
-    matrix[range(side), range(side)] = vector[_diagonal(side)]
-    return matrix
+    matrices = np.empty((*vectors.shape[:-1], side, side))
+    matrices[..., i, j] = matrices[..., j, i] = vectors / math.sqrt(2)
+    matrices[..., range(side), range(side)] = vectors[..., _diagonal(side)]
+    return matrices
 
 
 def _diagonal(side: int) -> NDArray[np.int64]:

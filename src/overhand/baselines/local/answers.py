@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from overhand import errors
 from overhand.plan import DEFAULT_FAILURE_PROBABILITY
-from overhand.randomness import BinaryFraction, Random, SeededRandom
+from overhand.randomness import BinaryFraction, Random
 from overhand.values import Values
 
 Floats = NDArray[np.float64]
@@ -123,10 +123,3 @@ def just_above(probability: float) -> BinaryFraction:
     near = BinaryFraction.near(probability)
     spare = min(_SIGNIFICANT_BITS - near.numerator.bit_length(), 64 - near.bits)
     return BinaryFraction((near.numerator << spare) + 1, near.bits + spare)
-
-
-def generator_of(random: Random) -> np.random.Generator:
-    """The generator of continuous noise: only simulations have one."""
-    if not isinstance(random, SeededRandom):
-        raise errors.InvalidValue("a local mechanism with real noise is simulated, never deployed")
-    return random.generator

@@ -12,15 +12,9 @@ from numpy.typing import NDArray
 from scipy.optimize import brentq
 from scipy.special import betaincc, betainccinv, betaln
 
-from overhand.baselines.local.answers import (
-    AnswersRun,
-    Floats,
-    LocalSum,
-    generator_of,
-    just_above,
-)
+from overhand.baselines.local.answers import AnswersRun, Floats, LocalSum, just_above
 from overhand.model import Privacy
-from overhand.randomness import BinaryFraction, Random
+from overhand.randomness import BinaryFraction, Random, generator_of
 from overhand.values import Moments, Values, packed
 
 

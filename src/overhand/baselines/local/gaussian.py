@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from overhand.accounting import gaussian_delta, gaussian_mu
-from overhand.baselines.local.answers import AnswersRun, Floats, LocalSum, generator_of
+from overhand.baselines.local.answers import AnswersRun, Floats, LocalSum
 from overhand.model import Privacy
 from overhand.plan import DEFAULT_FAILURE_PROBABILITY
-from overhand.randomness import Random
+from overhand.randomness import Random, generator_of
 
 
 @dataclass(frozen=True)

