@@ -1,4 +1,4 @@
-"""Figures: error against time and against the number of shufflers."""
+"""Figures: errors against time, shufflers and messages; regret against time."""
 
 from __future__ import annotations
 
@@ -18,7 +18,17 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 SUFFIXES = (".png", ".svg", ".pdf")
-_COLOURS = ("#b03a2e", "#d98c1f", "#7d8a97", "#2e86c1", "#12507b", "#6c3483", "#1e8449", "#0b5345")
+_COLOURS = (
+    "#b03a2e",
+    "#d98c1f",
+    "#7d8a97",
+    "#2e86c1",
+    "#12507b",
+    "#6c3483",
+    "#1e8449",
+    "#0b5345",
+    "#a04000",
+)
 
 
 @dataclass(frozen=True)
@@ -29,6 +39,19 @@ class Line:
     x: NDArray[Any]
     y: NDArray[Any]
     style: str = "-"
+
+
+@dataclass(frozen=True, eq=False)
+class Band:
+    """A labelled curve and how sure it is."""
+
+    label: str
+    x: NDArray[Any]
+    middle: NDArray[Any]
+    low: NDArray[Any]
+    high: NDArray[Any]
+    style: str = "-"
+    is_ours: bool = False
 
 
 def check_figure_path(path: Path) -> None:
@@ -115,6 +138,33 @@ def frontier_figure(lines: Sequence[Line], path: Path, *, title: str) -> None:
         axis.set_major_formatter(_plain)
         axis.set_minor_formatter(_unlabelled)
     axes.legend(frameon=False, fontsize=8)
+    figure.savefig(path)
+
+
+def regret_figure(bands: Sequence[Band], path: Path, *, title: str) -> None:
+    """Regret against users, with a band each: those that learn on the left, all on the right."""
+    figure = _new_figure(13.0, 5.2)
+    left, right = figure.subplots(1, 2)
+    last = sorted(float(band.middle[-1]) for band in bands)
+    most = 2.5 * last[len(last) // 2]
+    for axes, shown, scale in (
+        (left, [b for b in bands if b.middle[-1] <= most], "linear"),
+        (right, list(bands), "log"),
+    ):
+        for band in shown:
+            colour = _COLOURS[list(bands).index(band) % len(_COLOURS)]
+            width = 2.4 if band.is_ours else 1.4
+            axes.fill_between(band.x, band.low, band.high, color=colour, alpha=0.18, lw=0)
+            axes.plot(band.x, band.middle, band.style, color=colour, lw=width, label=band.label)
+        axes.set(xlabel="users so far", ylabel="regret", yscale=scale)
+        axes.margins(x=0.01)
+        axes.xaxis.set_major_formatter(_plain)
+        axes.yaxis.set_major_formatter(_plain)
+        axes.yaxis.set_minor_formatter(_unlabelled)
+    right.set_ylim(bottom=max(1.0, last[0] / 50))
+    left.set_title(title)
+    right.set_title("All of them, with 95 % bands for the mean")
+    right.legend(frameon=False, fontsize=8, loc="lower right")
     figure.savefig(path)
 
 

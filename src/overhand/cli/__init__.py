@@ -9,6 +9,7 @@ import typer
 from rich.markup import escape
 
 from overhand import __version__
+from overhand.cli.bandit import bandit
 from overhand.cli.compare import compare
 from overhand.cli.output import messages
 from overhand.cli.plan import plan
@@ -25,6 +26,7 @@ app = typer.Typer(
 app.command()(plan)
 app.command()(simulate)
 app.command()(compare)
+app.command()(bandit)
 
 
 def _print_version(wanted: bool) -> None:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
 from overhand.errors import InvalidValue
 from overhand.model import Privacy
 from overhand.plan import Composition, MechanismKind, Plan, TreeKind
-from overhand.simulation import Engine
 from overhand.trees import binary_degrees
 from overhand.values import Values, values_of
 
@@ -76,11 +75,8 @@ PlanFile = Annotated[
 Runs = Annotated[int, typer.Option(help="How many independent runs.")]
 Seed = Annotated[int, typer.Option(help="The same seed gives the same numbers.")]
 EngineOption = Annotated[
-    Engine,
-    typer.Option(
-        help="counts: a batch's noise is drawn once; messages: every message is made; gaussian: "
-        "normal noise of the same variance stands in."
-    ),
+    Literal["counts", "messages"],
+    typer.Option(help="counts: a batch's noise is drawn once; messages: every message is made."),
 ]
 Figure = Annotated[Path | None, typer.Option("--plot", help="Write a figure (.png, .svg or .pdf).")]
 Input = Annotated[

@@ -28,14 +28,13 @@ class CountsRun:
 
     An estimate is the true sum of the completed blocks, plus the noise of the cover (and what
     rounding adds to its nodes), plus the middle of what the pending users may hold. Only the
-    noise needs the tree, and only once a block. If `gaussian`, normal noise of the same variance
-    stands in for that of the mechanisms.
+    noise needs the tree, and only once a block.
     """
 
-    def __init__(self, plan: Plan, random: Random, *, gaussian: bool = False) -> None:
+    def __init__(self, plan: Plan, random: Random) -> None:
         self.granularity = plan.tree.lowest
         self._values = plan.values
-        self._noise = CoverNoise(plan, random, gaussian=gaussian)
+        self._noise = CoverNoise(plan, random)
         self._blocks = 0
         self._sum: Any = np.zeros(plan.values.shape, np.int64 if plan.values.is_whole else float)
         self._ramp: Floats = np.multiply.outer(
@@ -63,13 +62,6 @@ class CountsRun:
         self._blocks, self._sum = last, sums[-1]
         return filled.reshape(-1, *self._values.shape)[1 : len(rows) + 1]
 
-    def after_blocks(self, rows: NDArray[Any]) -> Any:
-        """The estimate after whole blocks of users, and none of those before."""
-        last = self._blocks + len(rows) // self.granularity
-        noise = self._noise.at(self._blocks, last, rows)[-1]
-        self._blocks, self._sum = last, self._sum + self._values.total(rows)
-        return self._sum + noise
-
     def _sums(self, rows: NDArray[Any]) -> NDArray[Any]:
         """The true sums at the block boundaries, the first and the last included."""
         after = self._values.sums_after_blocks(rows, self.granularity)
@@ -81,18 +73,22 @@ class CoverNoise:
     """The noise of the estimates at block boundaries, drawn as the stream goes on.
 
     Each level keeps running sums of its nodes' noise, from the oldest node of the cover on, so
-    memory does not grow with the horizon.
+    memory does not grow with the horizon. It is the noise of one run, or, with `runs`, of so many
+    side by side: rows and noise then have an axis of runs after that of users or blocks. If
+    `gaussian`, normal noise of the same variance stands in for that of the mechanisms.
     """
 
-    def __init__(self, plan: Plan, random: Random, *, gaussian: bool) -> None:
+    def __init__(
+        self, plan: Plan, random: Random, *, runs: tuple[int, ...] = (), gaussian: bool = False
+    ) -> None:
         self._tree = plan.tree
-        self._shape = plan.values.shape
+        self._shape = (*runs, *plan.values.shape)
         self._levels = [
-            _LevelNoise(plan, level, stream, gaussian=gaussian)
+            _LevelNoise(plan, level, stream, self._shape, gaussian=gaussian)
             for level, stream in enumerate(random.spawn(plan.tree.levels), start=1)
         ]
         exact = plan.values.is_whole or gaussian
-        self._rounding = None if exact else RoundingErrors(plan, random)
+        self._rounding = None if exact else RoundingErrors(plan, random, self._shape)
 
     def at(self, first: int, last: int, rows: NDArray[Any]) -> Floats:
         """The noise of the cover after `first`, `first` + 1, ..., `last` blocks of these rows."""
@@ -135,11 +131,19 @@ class CoverNoise:
 class _LevelNoise:
     """Running sums of the noise of one level's node estimates, in the order of their closing."""
 
-    def __init__(self, plan: Plan, level: int, random: Random, *, gaussian: bool) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        level: int,
+        random: Random,
+        shape: tuple[int, ...],
+        *,
+        gaussian: bool,
+    ) -> None:
         self._random = random
         self._gaussian = gaussian
         self._level = level
-        self._shape = plan.values.shape
+        self._shape = shape
         self._mechanisms = {m.size: m for m in plan.mechanisms[level - 1]}
         self._tables: dict[int, AliasTable] = {}
         self._own_weights = {
@@ -187,15 +191,17 @@ class _LevelNoise:
         self._running = grown
 
     def _of_size(self, mechanism: Mechanism, count: int) -> Floats:
+        shape = (count, *self._shape)
+        draws = math.prod(shape)
         if self._gaussian:
-            shape = (count, *self._shape)
             return generator_of(self._random).normal(0.0, math.sqrt(mechanism.variance), shape)
-        if count * mechanism.values.dimension < _MANY or not mechanism.noise().is_tabulated:
-            return mechanism.draw_noise(self._random, count)
+        if draws < _MANY or not mechanism.noise().is_tabulated:
+            batches = draws // mechanism.values.dimension
+            return mechanism.draw_noise(self._random, batches).reshape(shape)
         if mechanism.size not in self._tables:
             self._tables[mechanism.size] = AliasTable(mechanism.noise())
-        draws = count * mechanism.values.dimension
-        return mechanism.scaled(self._tables[mechanism.size].draw(self._random, draws))
+        drawn = self._tables[mechanism.size].draw(self._random, draws)
+        return mechanism.scaled(drawn).reshape(shape)
 
     def until(self, nodes: Counts) -> Floats:
         return self._running[nodes - self._first]

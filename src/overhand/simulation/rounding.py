@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -23,12 +24,13 @@ class RoundingErrors:
     A level has one open node at a time, so of the past it keeps what rounding has added to that.
     """
 
-    def __init__(self, plan: Plan, random: Random) -> None:
+    def __init__(self, plan: Plan, random: Random, shape: tuple[int, ...]) -> None:
         self._plan = plan
+        self._shape = shape  # of a sum, or of those of several runs
         self._lowest = plan.tree.lowest
         self._streams = random.spawn(plan.tree.levels)
         self._mechanisms = [of_level[0] for of_level in plan.mechanisms]
-        self._carried: list[Any] = [np.zeros(plan.values.shape)] * plan.tree.levels
+        self._carried: list[Any] = [np.zeros(shape)] * plan.tree.levels
         self._errors: list[Floats] = []
         self._first = 0
 
@@ -36,12 +38,12 @@ class RoundingErrors:
         """Round the values of the next blocks, level by level."""
         self._first = first
         # Coordinate by coordinate, so that a block's values of one stand side by side.
-        columns = np.ascontiguousarray(rows.reshape(len(rows), self._plan.values.dimension).T)
+        columns = np.ascontiguousarray(rows.reshape(len(rows), math.prod(self._shape)).T)
         columns = columns.reshape(len(columns), -1, self._lowest)
         sums = columns.sum(axis=2)
         # One after the other: threads would only wait for each other between the short steps.
         self._errors = [
-            _rounding_errors(mechanism, columns, sums, stream)
+            _rounding_errors(mechanism, columns, sums, stream).reshape(-1, *self._shape)
             for mechanism, stream in zip(self._mechanisms, self._streams, strict=True)
         ]
 
@@ -66,7 +68,7 @@ class RoundingErrors:
             errors = self._errors[level - 1]
             node = open_nodes.get(level)
             if node is None:
-                carried: Any = np.zeros(self._plan.values.shape)
+                carried: Any = np.zeros(self._shape)
             elif (start := node.start // self._lowest - self._first) >= 0:
                 carried = errors[-1] - errors[start]
             else:
@@ -77,11 +79,12 @@ class RoundingErrors:
 def _rounding_errors(mechanism: Mechanism, columns: Floats, sums: Floats, random: Random) -> Floats:
     """Running sums over blocks of what rounding adds, from 0 on.
 
-    A column is a coordinate's values by block and user, `sums` their sums over users. Uniforms
-    of 32 bits do: what is deployed has 53, and no simulation can tell.
+    A column is a coordinate's values by block and user, in one run; `sums` their sums over users.
+    Uniforms of 32 bits do: what is deployed has 53, and no simulation can tell.
     """
     coordinates, blocks, users = columns.shape
-    lows = mechanism.values.lows[:, np.newaxis]
+    runs = coordinates // mechanism.values.dimension
+    lows = np.tile(mechanism.values.lows, runs)[:, np.newaxis]
     rows, offsets = columns.reshape(-1, users), np.repeat(lows, blocks, axis=0)
     rounded, ones = np.empty(len(rows)), np.ones(users)
     piece = max(1, _BUFFER // users)
@@ -94,4 +97,4 @@ def _rounding_errors(mechanism: Mechanism, columns: Floats, sums: Floats, random
     result = np.zeros((blocks + 1, coordinates))
     errors = rounded.reshape(coordinates, blocks) * mechanism.unit + (users * lows - sums)
     np.cumsum(errors.T, axis=0, out=result[1:])
-    return result.reshape(blocks + 1, *mechanism.values.shape)
+    return result

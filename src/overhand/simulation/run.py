@@ -19,8 +19,8 @@ from overhand.simulation.messages import MessagesRun
 from overhand.simulation.streams import Stream, plan_stream, stream_for, values_stream
 from overhand.values import Values
 
-Engine = Literal["counts", "messages", "gaussian"]
-ENGINES: tuple[Engine, ...] = ("counts", "messages", "gaussian")
+Engine = Literal["counts", "messages"]
+ENGINES: tuple[Engine, ...] = ("counts", "messages")
 Floats = NDArray[np.float64]
 
 _CHUNK = 1 << 18
@@ -96,9 +96,8 @@ class PlanCounter:
         return self.plan.error_bound(failure_probability)
 
     def start(self, random: Random) -> Run:
-        if self.engine == "messages":
-            return MessagesRun(self.plan, random)
-        return CountsRun(self.plan, random, gaussian=self.engine == "gaussian")
+        run = CountsRun if self.engine == "counts" else MessagesRun
+        return run(self.plan, random)
 
 
 @dataclass(frozen=True)

@@ -27,26 +27,35 @@ from overhand.values import Moments
 
 SHARES = Recipe(shares=True)
 
+_ONE_SHUFFLER = "one shuffler"
+
 BATCH_POWERS = (0.5, 0.6)
 """Batches of one shuffler, as powers of the horizon: 3/5 is Chowdhury and Zhou's."""
 
 
 @dataclass(frozen=True)
 class Rival:
-    """A learner: the sums that it is given, and how it learns from them."""
+    """A learner: the sums that it is given, and how it learns from them.
+
+    `theory` are the constants and the bound of the paper's theorem for these sums, whether it
+    learns with them or not.
+    """
 
     name: str
     label: str
     trusted: str
     sums: Sums
     learner: LinUCB
-    plan: Plan | None = None
+    theory: Theory
 
     @property
-    def theory(self) -> Theory | None:
-        """The theorem's constants, if it uses them."""
-        constants = self.learner.constants
-        return constants if isinstance(constants, Theory) else None
+    def plan(self) -> Plan | None:
+        return self.sums.plan if isinstance(self.sums, PlanSums) else None
+
+    @property
+    def is_one_shuffler(self) -> bool:
+        """Whether it is one of those with batches of the same size."""
+        return self.plan is not None and self.trusted == _ONE_SHUFFLER
 
 
 @dataclass(frozen=True)
@@ -63,13 +72,21 @@ class Field:
     def moments(self) -> Moments:
         return Moments(self.dimension)
 
-    def learner(self, entry_error: Callable[[float], float]) -> LinUCB:
-        """With the constants asked for; the theorem's need a bound on the error of all entries."""
-        constants: Constants = Practical(self.dimension)
-        if self.constants == "theory":
-            bound = entry_error(1 / (2 * self.horizon))
-            constants = Theory(self.dimension, self.horizon, max(bound, 1.0))
-        return LinUCB(self.dimension, constants)
+    def rival(
+        self, name: str, label: str, trusted: str, sums: Sums, entry_error: Callable[[float], float]
+    ) -> Rival:
+        """One who is given these sums, of which `entry_error` bounds all entries at all times."""
+        # Every entry is wrong by one user at least: those who are pending.
+        bound = max(1.0, entry_error(1 / (2 * self.horizon)))
+        theory = Theory(self.dimension, self.horizon, bound)
+        practical = self.constants == "practical"
+        constants: Constants = Practical(self.dimension) if practical else theory
+        return Rival(name, label, trusted, sums, LinUCB(self.dimension, constants), theory)
+
+    def of_plan(
+        self, name: str, label: str, trusted: str, plan: Plan, *, gaussian: bool = False
+    ) -> Rival:
+        return self.rival(name, label, trusted, PlanSums(plan, gaussian), plan.error_bound)
 
     def plan(self, degrees: tuple[int, ...]) -> Plan:
         """A plan over a given tree, all levels with the same noise, sent as shares."""
@@ -79,66 +96,51 @@ class Field:
         return Plan(tree, mechanisms, self.privacy, len(degrees))
 
 
-def _of_plan(
-    field: Field, name: str, label: str, plan: Plan, *, trusted: str, gaussian: bool = False
-) -> Rival:
-    learner = field.learner(plan.error_bound)
-    return Rival(name, label, trusted, PlanSums(plan, gaussian), learner, plan)
-
-
 def _not_private(field: Field) -> Rival:
-    learner = field.learner(lambda failure: 1.0)
-    return Rival("not-private", "not private", "everybody", ExactSums(), learner)
+    return field.rival("not-private", "not private", "everybody", ExactSums(), lambda failure: 1.0)
 
 
 def _trusted(field: Field) -> Rival:
     tree = GaussianTree(field.horizon, field.privacy, field.moments)
-    learner = field.learner(tree.error_bound)
-    return Rival("trusted", "trusted: binary tree", "the server", TrustedSums(tree), learner)
+    sums = TrustedSums(tree)
+    return field.rival("trusted", "trusted: binary tree", "the server", sums, tree.error_bound)
 
 
 def _local(field: Field) -> Rival:
     counter = GaussianResponse(field.horizon, field.moments, field.privacy)
-    return _of_local(field, "local", "local", counter)
+    return field.rival("local", "local", "nobody", LocalSums(counter), counter.error_bound)
 
 
 def _local_best(field: Field) -> Rival:
     counter = local_counter(field.horizon, field.privacy, field.moments)
     assert isinstance(counter, LocalSum)  # moments are not bits
-    return _of_local(field, "local-best", "local, best known", counter)
-
-
-def _of_local(field: Field, name: str, label: str, counter: LocalSum) -> Rival:
-    return Rival(name, label, "nobody", LocalSums(counter), field.learner(counter.error_bound))
+    label = "local, best known"
+    return field.rival("local-best", label, "nobody", LocalSums(counter), counter.error_bound)
 
 
 def _one_shuffler(field: Field, power: float) -> Rival:
-    size = max(1, round(field.horizon**power))
+    plan = field.plan((max(1, round(field.horizon**power)),))
     label = f"one shuffler, n^{power:g}"
-    name = f"one-shuffler-{power:g}"
-    return _of_plan(field, name, label, field.plan((size,)), trusted="one shuffler")
+    return field.of_plan(f"one-shuffler-{power:g}", label, _ONE_SHUFFLER, plan)
 
 
 def _growing(field: Field) -> Rival:
     batches = GrowingBatches.best(field.horizon, field.privacy, field.moments, recipe=SHARES)
-    learner = field.learner(batches.error_bound)
-    label = "one shuffler, growing"
-    return Rival("one-shuffler-growing", label, "one shuffler", GrowingSums(batches), learner)
+    sums, label = GrowingSums(batches), "one shuffler, growing"
+    return field.rival("one-shuffler-growing", label, _ONE_SHUFFLER, sums, batches.error_bound)
 
 
 def _concurrent(field: Field, *, gaussian: bool = False) -> Rival:
     plan = plan_for_regret(field.horizon, field.shufflers, field.privacy, field.dimension)
     name, label = ("stand-in", "ours, normal noise") if gaussian else ("concurrent", "ours")
-    label = f"{plan.tree.levels} shufflers, {label}"
-    trusted = f"{plan.tree.levels} shufflers"
-    return _of_plan(field, name, label, plan, trusted=trusted, gaussian=gaussian)
+    many = f"{plan.tree.levels} shufflers"
+    return field.of_plan(name, f"{many}, {label}", many, plan, gaussian=gaussian)
 
 
 def _binary(field: Field) -> Rival:
     degrees = binary_degrees(field.horizon)
-    label = f"{len(degrees)} shufflers, binary"
-    plan = field.plan(degrees)
-    return _of_plan(field, "binary", label, plan, trusted=f"{len(degrees)} shufflers")
+    many = f"{len(degrees)} shufflers"
+    return field.of_plan("binary", f"{many}, binary", many, field.plan(degrees))
 
 
 _MAKERS: dict[str, Callable[[Field], Rival]] = {

@@ -16,12 +16,12 @@ from numpy.typing import NDArray
 from overhand.baselines import GaussianTree, GrowingBatches, LocalSum
 from overhand.plan import Plan
 from overhand.randomness import Random, generator_of
-from overhand.simulation.counts import CountsRun
+from overhand.simulation.counts import CoverNoise
 
 Floats = NDArray[np.float64]
 
-_PATIENCE = 1000
-_MOST_PATIENT = 64
+_PATIENCE = 200
+_LEAST_PATIENT, _MOST_PATIENT = 8, 64
 
 
 class Sums(ABC):
@@ -33,15 +33,20 @@ class Sums(ABC):
     def next_release(self, t: int) -> int:
         """The time of the next release.
 
-        Those that could be had after every user are taken a thousandth of the past later, at most
-        64 users: a rule hardly changes in between, and all rivals run as fast.
+        Sums that could be had after every user are asked for 8 to 64 users later, as the past is
+        long: a rule hardly changes in between.
         """
-        wait = min(_MOST_PATIENT, max(1, t // _PATIENCE))
+        wait = min(_MOST_PATIENT, max(_LEAST_PATIENT, t // _PATIENCE))
         return -(-(t + wait) // self.lowest) * self.lowest
 
     @abstractmethod
     def std(self, t: int) -> float:
         """The standard deviation of a coordinate's noise in the release at t."""
+
+    @property
+    @abstractmethod
+    def delta_spent(self) -> float:
+        """What a user's part in it costs, at the epsilon that it was made for."""
 
     @abstractmethod
     def start(self, randoms: Sequence[Random]) -> Releases:
@@ -65,6 +70,10 @@ class ExactSums(Sums):
     def std(self, t: int) -> float:
         return 0.0
 
+    @property
+    def delta_spent(self) -> float:
+        return 1.0
+
     def start(self, randoms: Sequence[Random]) -> Releases:
         return _ExactReleases()
 
@@ -86,6 +95,10 @@ class LocalSums(Sums):
 
     def std(self, t: int) -> float:
         return math.sqrt(t * self.counter.user_variance)
+
+    @property
+    def delta_spent(self) -> float:
+        return self.counter.delta_spent
 
     def start(self, randoms: Sequence[Random]) -> Releases:
         return _LocalReleases(self.counter, randoms)
@@ -111,6 +124,10 @@ class TrustedSums(Sums):
 
     def std(self, t: int) -> float:
         return self.tree.std(t)
+
+    @property
+    def delta_spent(self) -> float:
+        return self.tree.delta_spent
 
     def start(self, randoms: Sequence[Random]) -> Releases:
         return _TrustedReleases(self.tree, randoms)
@@ -142,17 +159,27 @@ class PlanSums(Sums):
     def std(self, t: int) -> float:
         return math.sqrt(float(self.plan.noise_variance(np.array([t]))[0]))
 
+    @property
+    def delta_spent(self) -> float:
+        return self.plan.delta_spent
+
     def start(self, randoms: Sequence[Random]) -> Releases:
-        return _PlanReleases([CountsRun(self.plan, r, gaussian=self.gaussian) for r in randoms])
+        runs = (len(randoms),)
+        noise = CoverNoise(self.plan, randoms[0], runs=runs, gaussian=self.gaussian)
+        return _PlanReleases(noise, self.lowest)
 
 
-class _PlanReleases(Releases):
-    def __init__(self, runs: Sequence[CountsRun]) -> None:
-        self._runs = runs
+class _PlanReleases(_ExactReleases):
+    def __init__(self, noise: CoverNoise, lowest: int) -> None:
+        super().__init__()
+        self._noise = noise
+        self._lowest = lowest
+        self._blocks = 0
 
     def after(self, rows: Floats) -> Floats:
-        both = zip(self._runs, rows, strict=True)
-        return np.stack([run.after_blocks(of_run) for run, of_run in both])
+        first, self._blocks = self._blocks, self._blocks + rows.shape[1] // self._lowest
+        noise = self._noise.at(first, self._blocks, np.swapaxes(rows, 0, 1))
+        return np.asarray(super().after(rows) + noise[-1])
 
 
 @dataclass(frozen=True)
@@ -171,6 +198,10 @@ class GrowingSums(Sums):
     def std(self, t: int) -> float:
         full = sum(end <= t for end in self._ends)
         return math.sqrt(sum(m.variance for m in self.batches.mechanisms[:full]))
+
+    @property
+    def delta_spent(self) -> float:
+        return self.batches.delta_spent
 
     def start(self, randoms: Sequence[Random]) -> Releases:
         return _GrowingReleases(self.batches, randoms)

@@ -1,0 +1,229 @@
+"""`overhand bandit`: what a recommender misses, by whom its users must trust."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from overhand.bandits import ConstantsName, Theory, regret_exponent
+from overhand.cli import options
+from overhand.cli.options import DEFAULT_DELTA, DEFAULT_EPSILON
+from overhand.cli.output import console, new_table, number, print_json, progress_bar, steps_bar
+from overhand.errors import InvalidValue
+from overhand.model import Privacy
+from overhand.plots import Band, check_figure_path, regret_figure
+from overhand.simulation.regret import (
+    RIVALS,
+    USUAL,
+    Diverse,
+    Environment,
+    Field,
+    Films,
+    FilmsByCohort,
+    Fixed,
+    Outcome,
+    Segments,
+    measure,
+    rival,
+)
+
+EnvironmentName = Literal["diverse", "fixed", "segments", "films", "films-by-cohort"]
+ENVIRONMENTS: dict[str, tuple[type[Environment], int, int]] = {
+    "diverse": (Diverse, 5, 10),
+    "fixed": (Fixed, 5, 100),
+    "segments": (Segments, 9, 10),
+    "films": (Films, 6, 20),
+    "films-by-cohort": (FilmsByCohort, 6, 20),
+}
+"""By name: what it is, and its usual dimension and number of arms."""
+
+DEFAULT_HORIZON = 100_000
+DEFAULT_SHUFFLERS = 4
+
+
+def bandit(
+    environment: Annotated[
+        EnvironmentName,
+        typer.Option(
+            help="diverse: fresh arms for every user; fixed: the same arms all the time; segments: "
+            "a new audience every quarter; films: MovieLens, in random order or by cohort."
+        ),
+    ] = "segments",
+    horizon: Annotated[int, typer.Option(help="How many users come.")] = DEFAULT_HORIZON,
+    shufflers: Annotated[
+        int, typer.Option(help="How many shufflers may work at once.")
+    ] = DEFAULT_SHUFFLERS,
+    epsilon: Annotated[float, typer.Option(help="The guarantee's epsilon.")] = DEFAULT_EPSILON,
+    delta: options.Delta = DEFAULT_DELTA,
+    dimension: Annotated[
+        int | None, typer.Option(help="How many features an arm has.", show_default=False)
+    ] = None,
+    arms: Annotated[
+        int | None, typer.Option(help="How many arms a user is offered.", show_default=False)
+    ] = None,
+    constants: Annotated[
+        ConstantsName,
+        typer.Option(
+            help="practical: shift and bonus from the law of the noise; theory: those of the "
+            "paper's theorem, with which nobody learns much."
+        ),
+    ] = "practical",
+    rivals: Annotated[
+        str,
+        typer.Option(help=f"Who takes part, separated by commas: of {', '.join(RIVALS)}."),
+    ] = ",".join(USUAL),
+    runs: options.Runs = 20,
+    seed: options.Seed = 0,
+    jobs: Annotated[
+        int | None, typer.Option(help="Processes; as many as cores if not given.")
+    ] = None,
+    plot: options.Figure = None,
+    as_json: options.Json = False,
+) -> None:
+    """Regret of a recommender that learns: not private, trusted, local, one shuffler, k shufflers.
+
+    All learn by the same LinUCB, on the same users, at the same epsilon and delta; only the sums
+    they learn from differ.
+    """
+    if plot is not None:
+        check_figure_path(plot)
+    kind, usual_dimension, usual_arms = ENVIRONMENTS[environment]
+    place = kind(dimension or usual_dimension, arms or usual_arms)
+    field = Field(horizon, shufflers, Privacy(epsilon, delta), place.dimension, constants)
+    names = [name.strip() for name in rivals.split(",") if name.strip()]
+    if not names or set(names) - set(RIVALS):
+        raise InvalidValue(f"--rivals {rivals!r} must be some of {', '.join(RIVALS)}")
+    taking_part = []
+    with steps_bar("planning", len(names)) as (begin, done):
+        for name in names:
+            begin(name)
+            taking_part.append(rival(name, field))
+            done()
+    rounds = runs * horizon * len(names)
+    with progress_bar(f"{runs} runs of {horizon:,} users", rounds) as advance:
+        outcomes = measure(
+            place,
+            horizon,
+            taking_part,
+            runs=runs,
+            seed=seed,
+            jobs=jobs or os.cpu_count() or 1,
+            progress=advance,
+        )
+    if plot is not None:
+        _plot(outcomes, plot, f"{environment}: {horizon:,} users, {field.privacy}")
+    if as_json:
+        print_json(_as_json(environment, place, field, outcomes, seed))
+        return
+    _show(environment, place, field, outcomes)
+    if plot is not None:
+        console.print(f"wrote {plot}")
+
+
+def _as_json(
+    environment: str, place: Environment, field: Field, outcomes: list[Outcome], seed: int
+) -> dict[str, Any]:
+    rows = [_row(outcome) for outcome in outcomes]
+    best = _best_one_shuffler(outcomes)
+    if best is not None:
+        rows.append({**_row(best), "name": "one-shuffler", "is": best.rival.name})
+    return {
+        "environment": environment,
+        "horizon": field.horizon,
+        "shufflers": field.shufflers,
+        "epsilon": field.privacy.epsilon,
+        "delta": field.privacy.delta,
+        "dimension": place.dimension,
+        "arms": place.arms,
+        "constants": field.constants,
+        "seed": seed,
+        "variants": rows,
+    }
+
+
+def _row(outcome: Outcome) -> dict[str, Any]:
+    rival, plan, theory = outcome.rival, outcome.rival.plan, outcome.rival.theory
+    row = {
+        "name": rival.name,
+        "trusted": rival.trusted,
+        "mean_regret": outcome.mean,
+        "std_regret": outcome.std,
+        "standard_error": outcome.standard_error,
+        "runs": outcome.runs,
+        "delta_spent": rival.sums.delta_spent,
+        "last_std": rival.sums.std(outcome.regret.t[-1].item()),
+        "theory": {
+            "lambda": theory.shift(0, 0.0),
+            "beta": theory.radius(theory.horizon),
+            "regret_bound": theory.regret,
+        },
+    }
+    if plan is not None:
+        row["lowest_batch"] = plan.tree.lowest
+        row["levels"] = plan.tree.levels
+        row["messages_per_user"] = plan.messages_per_user
+        row["digest"] = plan.digest
+    return row
+
+
+def _best_one_shuffler(outcomes: list[Outcome]) -> Outcome | None:
+    """The better of the two batch sizes."""
+    of_one = [outcome for outcome in outcomes if outcome.rival.is_one_shuffler]
+    return min(of_one, key=lambda outcome: outcome.mean, default=None)
+
+
+def _show(environment: str, place: Environment, field: Field, outcomes: list[Outcome]) -> None:
+    console.print(
+        f"[bold]{environment}[/], {field.horizon:,} users, {place.dimension} features, "
+        f"{place.arms} arms, {field.privacy}; {outcomes[0].runs} runs, {field.constants} constants"
+    )
+    ours = next((o for o in outcomes if o.rival.name == "concurrent"), None)
+    table = new_table("", "regret", "+- (95 %)", "to ours", "lowest batch", "messages", "bound")
+    for outcome in outcomes:
+        plan = outcome.rival.plan
+        low, high = outcome.band()
+        table.add_row(
+            outcome.rival.label,
+            number(outcome.mean),
+            number((high[-1] - low[-1]) / 2),
+            "" if ours is None else f"{outcome.mean / ours.mean:.2f} x",
+            "" if plan is None else number(plan.tree.lowest),
+            "" if plan is None else number(plan.messages_per_user),
+            number(outcome.rival.theory.regret),
+            style="bold" if outcome is ours else "",
+        )
+    console.print(table)
+    if ours is not None:
+        _show_theory(ours.rival.theory, field.shufflers)
+
+
+def _show_theory(theory: Theory, shufflers: int) -> None:
+    k = shufflers
+    console.print(
+        f"bound: that of Theorem 5.1, but for a probability of 1/n. For ours: lambda "
+        f"{number(theory.shift(0, 0.0))}, beta_n {number(theory.radius(theory.horizon))}. With the "
+        f"paper's degrees it grows as n^{regret_exponent(k):.3f}; "
+        f"(k+1)/(2k+1) is {(k + 1) / (2 * k + 1):.3f}.",
+        style="dim",
+    )
+
+
+def _plot(outcomes: list[Outcome], path: Path, title: str) -> None:
+    bands = []
+    for outcome in outcomes:
+        low, high = outcome.band()
+        bands.append(
+            Band(
+                outcome.rival.label,
+                outcome.regret.t,
+                outcome.regret.curves.mean(axis=0),
+                low,
+                high,
+                "--" if outcome.rival.trusted in ("the server", "everybody") else "-",
+                outcome.rival.name == "concurrent",
+            )
+        )
+    regret_figure(bands, path, title=title)
