@@ -612,7 +612,7 @@ def slow_regret(
     *,
     exploration: float = 0.5,
 ) -> tuple[float, int]:
-    """Algorithm 4, user by user, with the noise that was recorded, and how often it was told an arm.
+    """Algorithm 4, user by user, with the noise that was recorded, and how often it was told.
 
     Where arms are alike, the one on record is taken: before the first release, as all are, and
     where single precision cannot tell (without noise all arms of a new audience promise the same).

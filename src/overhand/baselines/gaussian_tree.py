@@ -58,8 +58,12 @@ class GaussianTree:
 
     def error_bound(self, failure_probability: float = DEFAULT_FAILURE_PROBABILITY) -> float:
         """Normal tails and a union bound over all times and coordinates."""
+        failure_probability = errors.number(
+            "failure_probability", failure_probability, above=0, below=1
+        )
         events = math.log(2 * self.horizon * self.values.dimension / failure_probability)
-        return self.node_std * math.sqrt(2 * self.levels * events)
+        most = max(self.levels, self._terms(self.horizon))
+        return self.node_std * math.sqrt(2 * most * events)
 
     def noise(self, random: np.random.Generator, shape: tuple[int, ...]) -> GaussianTreeNoise:
         """The noise of arrays of sums, drawn as it is asked for."""
@@ -79,20 +83,22 @@ class GaussianTreeNoise:
         self._tree = tree
         self._random = random
         self._nodes = np.zeros((tree.levels, *shape))
+        self._whole = 1 << tree.levels
+        self._first_half: Floats | None = None
         self._t = 0
 
     def at(self, t: int) -> Floats:
         """At a time no earlier than the one before."""
-        changed = (t ^ self._t).bit_length()
-        self._t = t
-        for level in range(min(changed, self._tree.levels)):
-            if t >> level & 1:
-                self._nodes[level] = self._drawn(1.0)
-            else:
-                self._nodes[level] = 0.0
-        if t == 1 << self._tree.levels:  # the whole: two nodes of the highest level
-            self._nodes[-1] = self._drawn(math.sqrt(2.0))
+        if t != self._t:
+            for level in range(min((t ^ self._t).bit_length(), self._tree.levels)):
+                self._nodes[level] = self._drawn() if t >> level & 1 else 0.0
+            if t == self._whole:
+                first = self._drawn() if self._first_half is None else self._first_half
+                self._nodes[-1] = first + self._drawn()
+            elif t >= self._whole // 2 > self._t:
+                self._first_half = self._nodes[-1].copy()
+            self._t = t
         return np.asarray(self._nodes.sum(axis=0))
 
-    def _drawn(self, scale: float) -> Floats:
-        return self._random.normal(0.0, scale * self._tree.node_std, self._nodes.shape[1:])
+    def _drawn(self) -> Floats:
+        return self._random.normal(0.0, self._tree.node_std, self._nodes.shape[1:])

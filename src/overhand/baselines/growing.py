@@ -43,7 +43,8 @@ class GrowingBatches:
         recipe: Recipe,
     ) -> GrowingBatches:
         """The least noise for the guarantee in every batch."""
-        errors.whole("first", first, least=2, most=horizon)
+        horizon = errors.whole("horizon", horizon, least=2)
+        first = min(horizon, errors.whole("first", first, least=2))
         errors.number("ratio", ratio, above=1)
         sizes, left, size = [], horizon, float(first)
         while left >= round(size):
@@ -64,7 +65,10 @@ class GrowingBatches:
         return spent_delta(levels_of((self.mechanisms,), Terms(self.privacy)), self.privacy)
 
     def error_bound(self, failure_probability: float = DEFAULT_FAILURE_PROBABILITY) -> float:
-        """On all entries of all sums at once, if one is released whenever a batch is full."""
+        """On all entries of all sums at once, pending users at an end of their interval."""
+        failure_probability = errors.number(
+            "failure_probability", failure_probability, above=0, below=1
+        )
         events = math.log(2 * len(self.sizes) * self.values.dimension / failure_probability)
 
         def bound(log_s: float) -> float:
@@ -73,4 +77,5 @@ class GrowingBatches:
 
         start = 0.5 * math.log(2 * events / sum(m.variance for m in self.mechanisms))
         found = minimize_scalar(bound, bounds=(start - 4, start + 1), method="bounded")
-        return float(found.fun) + self.values.width / 2 * max(self.sizes)
+        pending = max(max(self.sizes) - 1, self.horizon - sum(self.sizes))
+        return float(found.fun) + self.values.width / 2 * pending

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +17,7 @@ from overhand.simulation.regret.rivals import Rival
 Floats = NDArray[np.float64]
 
 _CURVE_POINTS = 200
-_BUFFER = 1 << 20  # features at a time
+_BUFFER = 1 << 18  # features of one run at a time
 _PIECE = 1 << 17  # features whose scores fit the cache
 
 
@@ -48,8 +49,9 @@ def race(
     """
     users = [np.random.default_rng([seed, run]) for run in runs]
     crowd = environment.crowd(horizon, users)
-    seats = [_Seat(rival, _streams(seed, runs, index)) for index, rival in enumerate(rivals, 1)]
-    chunk = max(1, _BUFFER // (len(runs) * environment.arms * environment.dimension))
+    seats = [_Seat(rival, _streams(seed, runs, rival.name)) for rival in rivals]
+    # The same whatever runs there are, for users are drawn by the chunk.
+    chunk = max(1, _BUFFER // (environment.arms * environment.dimension))
     times = np.unique(np.linspace(0, horizon, _CURVE_POINTS + 1).astype(np.int64))
     curves = np.zeros((len(rivals), len(runs), len(times)))
     t = 0
@@ -67,8 +69,10 @@ def race(
     return [Regret(rival.name, times, curve) for rival, curve in zip(rivals, curves, strict=True)]
 
 
-def _streams(seed: int, runs: Sequence[int], index: int) -> list[Random]:
-    return [SeededRandom(np.random.default_rng([seed, run, index])) for run in runs]
+def _streams(seed: int, runs: Sequence[int], name: str) -> list[Random]:
+    """Of a rival's own, whoever else takes part."""
+    key = crc32(name.encode())
+    return [SeededRandom(np.random.default_rng([seed, run, key])) for run in runs]
 
 
 class _Seat:

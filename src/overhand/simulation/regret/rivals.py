@@ -103,7 +103,7 @@ def _not_private(field: Field) -> Rival:
 def _trusted(field: Field) -> Rival:
     tree = GaussianTree(field.horizon, field.privacy, field.moments)
     sums = TrustedSums(tree)
-    return field.rival("trusted", "trusted: binary tree", "the server", sums, tree.error_bound)
+    return field.rival("trusted", "trusted binary tree", "the server", sums, tree.error_bound)
 
 
 def _local(field: Field) -> Rival:
@@ -120,21 +120,22 @@ def _local_best(field: Field) -> Rival:
 
 def _one_shuffler(field: Field, power: float) -> Rival:
     plan = field.plan((max(1, round(field.horizon**power)),))
-    label = f"one shuffler, n^{power:g}"
+    label = f"one, batches n^{power:g}"
     return field.of_plan(f"one-shuffler-{power:g}", label, _ONE_SHUFFLER, plan)
 
 
 def _growing(field: Field) -> Rival:
     batches = GrowingBatches.best(field.horizon, field.privacy, field.moments, recipe=SHARES)
-    sums, label = GrowingSums(batches), "one shuffler, growing"
+    sums, label = GrowingSums(batches), "one, growing batches"
     return field.rival("one-shuffler-growing", label, _ONE_SHUFFLER, sums, batches.error_bound)
 
 
 def _concurrent(field: Field, *, gaussian: bool = False) -> Rival:
     plan = plan_for_regret(field.horizon, field.shufflers, field.privacy, field.dimension)
-    name, label = ("stand-in", "ours, normal noise") if gaussian else ("concurrent", "ours")
     many = f"{plan.tree.levels} shufflers"
-    return field.of_plan(name, f"{many}, {label}", many, plan, gaussian=gaussian)
+    if gaussian:
+        return field.of_plan("stand-in", "ours, normal noise", many, plan, gaussian=True)
+    return field.of_plan("concurrent", f"{many}, ours", many, plan)
 
 
 def _binary(field: Field) -> Rival:
