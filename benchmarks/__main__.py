@@ -1,4 +1,4 @@
-"""`python -m benchmarks`: every contestant on the same stream, then our own figures."""
+"""`python -m benchmarks`: every contestant on the same stream, our own figures, and bandits."""
 
 from __future__ import annotations
 
@@ -12,6 +12,12 @@ from typing import Any
 
 from rich.console import Console
 
+from benchmarks.bandits import (
+    BanditTask,
+    bandit_contest,
+    bandits_missing_lines,
+    bandits_table,
+)
 from benchmarks.contestants import CONTESTANTS, OURS
 from benchmarks.measure import Failed, Row, ask, contest
 from benchmarks.tables import Figure, console, contest_table, figures_table, missing_lines
@@ -23,6 +29,17 @@ FIGURES = ("large", "vectors", "messages", "updates", "cold_plan")
 def main() -> None:
     options = parsed()
     screen, progress = console(), Console(stderr=True)
+    written: dict[str, Any] = {"machine": machine()}
+    if options.what != "bandits":
+        written |= sums(options, screen, progress)
+    if options.what != "sums":
+        written["bandits"] = bandits(options, screen, progress)
+    if options.json:
+        options.json.write_text(json.dumps(written, indent=2) + "\n")
+
+
+def sums(options: argparse.Namespace, screen: Console, progress: Console) -> dict[str, Any]:
+    """Running sums: all contestants, and our own figures."""
     task = task_for(options)
     rows: list[Row] = []
     for contestant in CONTESTANTS:
@@ -40,12 +57,28 @@ def main() -> None:
         with progress.status(name):
             figures += figures_of(name, task, progress)
     screen.print(figures_table(figures))
-    if options.json:
-        options.json.write_text(json.dumps(report(task, rows, ours, figures), indent=2) + "\n")
+    screen.print()
+    return {
+        "task": asdict(task),
+        "contestants": [row.summary(ours) for row in rows],
+        "own": [asdict(figure) for figure in figures],
+    }
+
+
+def bandits(options: argparse.Namespace, screen: Console, progress: Console) -> dict[str, Any]:
+    """Recommenders beside their peers."""
+    task = BanditTask(users=5_000, seconds=0.3) if options.quick else BanditTask()
+    with progress.status("bandits"):
+        rows = bandit_contest(task)
+    screen.print(bandits_table(rows, task))
+    for line in bandits_missing_lines(rows):
+        screen.print(line, style="dim", markup=False)
+    return {"task": asdict(task), "contestants": [row.summary(rows[0]) for row in rows]}
 
 
 def parsed() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("what", nargs="?", choices=("sums", "bandits"), help="(default both)")
     parser.add_argument("--horizon", type=int, help="users (default 1,000,000)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures here")
     parser.add_argument("--quick", action="store_true", help="a tenth of the users")
@@ -69,16 +102,11 @@ def figures_of(name: str, task: Task, progress: Console) -> list[Figure]:
         return []
 
 
-def report(task: Task, rows: list[Row], ours: Row, figures: list[Figure]) -> dict[str, Any]:
+def machine() -> dict[str, Any]:
     return {
-        "task": asdict(task),
-        "machine": {
-            "python": platform.python_version(),
-            "platform": platform.platform(),
-            "processors": os.cpu_count(),
-        },
-        "contestants": [row.summary(ours) for row in rows],
-        "own": [asdict(figure) for figure in figures],
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "processors": os.cpu_count(),
     }
 
 

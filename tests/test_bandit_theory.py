@@ -158,7 +158,7 @@ def test_a_rule_of_theory_doubts_by_the_radius_in_the_norm_of_the_inverse() -> N
     rng = np.random.default_rng(22)
     x = rng.uniform(-0.5, 0.5, (400, 3))
     y = rng.random(400)
-    of = LinUCB(3, theory)
+    of = LinUCB(theory)
     rule = of.policy(400, of.rows(x, y).sum(axis=0), 99.0)
     v = x.T @ x + 2 * 2.0 * 3 * np.eye(3)
     beta = general_radius(400, 3, 0.5, 1 / 500, *regularity(2.0, 3))

@@ -77,7 +77,7 @@ def test_noise_is_near_the_gaussian_limit_of_the_same_split(shufflers: int, most
     tree = RegularTree(MILLION, (40, *[4] * (shufflers - 1)))
     candidate = _evaluated(tree, Terms(PRIVACY), NO_LIMIT)
     cover = tree.mean_cover()
-    noise = candidate.mean_square - tree.mean_pending_square() / 4
+    noise = candidate.cost - tree.mean_pending_square() / 4
     share = 1 / np.asarray(candidate.shape)
     limit = gaussian_variance(PRIVACY) * float(share.sum()) * np.asarray(candidate.shape)
     assert noise <= most * float(cover @ limit)
@@ -137,8 +137,8 @@ def test_best_is_the_minimum_over_all_small_trees() -> None:
         if b * math.comb(m + 2, 2) >= horizon
     ]
     promising = sorted(trees, key=lambda tree: _gaussian_error(tree))[:60]
-    least = min(_evaluated(tree, terms, NO_LIMIT).mean_square for tree in promising)
-    assert best_tree("best", horizon, 2, terms).mean_square <= 1.002 * least
+    least = min(_evaluated(tree, terms, NO_LIMIT).cost for tree in promising)
+    assert best_tree("best", horizon, 2, terms).cost <= 1.002 * least
 
 
 def _gaussian_error(tree: Tree) -> float:

@@ -676,7 +676,7 @@ def test_regret_is_that_of_a_slow_learner_on_the_same_users(
     d = inner.dimension
     privacy = oh.Privacy(8.0, 1e-4)
     plan = replace(SMALL, horizon=horizon, dimension=d, privacy=privacy).plan((20, 5))
-    learner = LinUCB(d, Practical(d))
+    learner = LinUCB(Practical(d))
     theory = Theory(d, horizon, 1.0)
     sums = [RecordedSums(ExactSums()), RecordedSums(PlanSums(plan))]
     rivals = [Rival(f"{i}", "", "", of, learner, theory) for i, of in enumerate(sums)]

@@ -17,6 +17,18 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+_RIVAL_COLOURS = (
+    "#7d8a97",
+    "#444444",
+    "#b03a2e",
+    "#e59866",
+    "#b7950b",
+    "#1e8449",
+    "#6c3483",
+    "#1769aa",
+    "#d35400",
+    "#0b5345",
+)
 SUFFIXES = (".png", ".svg", ".pdf")
 _COLOURS = (
     "#b03a2e",
@@ -27,7 +39,6 @@ _COLOURS = (
     "#6c3483",
     "#1e8449",
     "#0b5345",
-    "#a04000",
 )
 
 
@@ -152,9 +163,9 @@ def regret_figure(bands: Sequence[Band], path: Path, *, title: str) -> None:
         (right, list(bands), "log"),
     ):
         for band in shown:
-            colour = _COLOURS[list(bands).index(band) % len(_COLOURS)]
+            colour = _RIVAL_COLOURS[list(bands).index(band) % len(_RIVAL_COLOURS)]
             width = 2.4 if band.is_ours else 1.4
-            axes.fill_between(band.x, band.low, band.high, color=colour, alpha=0.18, lw=0)
+            axes.fill_between(band.x, band.low, band.high, color=colour, alpha=0.14, lw=0)
             axes.plot(band.x, band.middle, band.style, color=colour, lw=width, label=band.label)
         axes.set(xlabel="users so far", ylabel="regret", yscale=scale)
         axes.margins(x=0.01)

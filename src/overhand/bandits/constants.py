@@ -18,6 +18,10 @@ class Constants(Protocol):
     """How a released sum becomes a rule; `std` is that of one coordinate of the sum's noise."""
 
     @property
+    def dimension(self) -> int:
+        """How many features an arm has."""
+
+    @property
     def centred(self) -> bool:
         """Whether rewards are learnt as 2 y - 1, which a constant feature makes free."""
 

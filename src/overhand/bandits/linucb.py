@@ -5,15 +5,14 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from overhand import errors
 from overhand.bandits.constants import Constants
 from overhand.bandits.policy import Features, Floats, Policy
-from overhand.values import TOLERANCE, Moments
+from overhand.values import TOLERANCE, Moments, finite_array
 
 _FLOOR = 0.25
 _PRECISIONS = (np.dtype(np.float64), np.dtype(np.float32))
@@ -31,8 +30,12 @@ class LinUCB:
     that comes out below a quarter of the shift is set to that.
     """
 
-    dimension: int
     constants: Constants
+
+    @property
+    def dimension(self) -> int:
+        """How many features an arm has."""
+        return self.constants.dimension
 
     @cached_property
     def moments(self) -> Moments:
@@ -40,9 +43,21 @@ class LinUCB:
         return Moments(self.dimension)
 
     def rows(self, features: ArrayLike, rewards: ArrayLike, *, first: int = 0) -> Floats:
-        """What these users add to the sums, checked: |x| <= 1 and rewards in [0, 1]."""
-        x = _checked_features(features, self.dimension)
-        y = _checked_rewards(rewards, len(x), first)
+        """What these users add to the sums, checked: |x| <= 1 and rewards in [0, 1].
+
+        `first` is how many users came before, for an error to count from.
+        """
+        what = f"rows of {self.dimension} features"
+        x = finite_array(features, what=what, shape=(self.dimension,), first=first)
+        y = finite_array(rewards, what="rewards", shape=(), first=first)
+        if len(x) != len(y):
+            raise errors.InvalidValue(f"{len(x)} rows of features and {len(y)} rewards")
+        wrong = (y < 0) | (y > 1)
+        if wrong.any():
+            user = int(np.argmax(wrong))
+            raise errors.InvalidValue(
+                f"reward {y[user]:.9g} of user {first + user + 1} must be between 0 and 1"
+            )
         if self.constants.centred:
             y = 2 * y - 1
         return self.moments.rows(np.concatenate([x, y[:, np.newaxis]], axis=1), first=first)
@@ -59,46 +74,27 @@ class LinUCB:
         return Policy(t, theta[..., 0], axes * widths[..., np.newaxis, :])
 
 
-def _checked_features(features: ArrayLike, dimension: int) -> NDArray[Any]:
-    x = np.asarray(features, np.float64)
-    if x.ndim != 2 or x.shape[1] != dimension:
-        raise errors.InvalidValue(
-            f"features of shape {x.shape} must be of shape (users, {dimension})"
-        )
-    return x
-
-
-def _checked_rewards(rewards: ArrayLike, users: int, first: int) -> Floats:
-    y = np.asarray(rewards)
-    if y.shape != (users,) or y.dtype.kind not in "iufb":
-        raise errors.InvalidValue(
-            f"rewards of shape {y.shape} and type {y.dtype} must be {users} numbers"
-        )
-    wrong = ~((y >= 0) & (y <= 1))  # NaN, too
-    if wrong.any():
-        user = int(np.argmax(wrong))
-        raise errors.InvalidValue(
-            f"reward {y[user]:.9g} of user {first + user + 1} must be between 0 and 1"
-        )
-    return y.astype(np.float64)
-
-
-def checked_contexts(contexts: Any, dimension: int) -> Features:
+def checked_contexts(contexts: ArrayLike, dimension: int) -> Features:
     """The arms of one user (arms, features) or of many (users, arms, features), within norm 1."""
-    features = np.asarray(contexts)
+    try:
+        features = np.asarray(contexts)
+    except ValueError:
+        raise errors.InvalidValue("contexts must all have the same length") from None
     if features.dtype not in _PRECISIONS:
         if features.dtype.kind not in "iufb":
             raise errors.InvalidValue(f"contexts of type {features.dtype} must be numbers")
-        features = features.astype(np.float64)
+        with np.errstate(over="ignore"):  # a longer float may become infinite
+            features = features.astype(np.float64)
     if features.ndim not in (2, 3) or features.shape[-1] != dimension or not features.size:
         raise errors.InvalidValue(
             f"contexts of shape {features.shape} must be of shape (arms, {dimension}) "
             f"or (users, arms, {dimension})"
         )
-    longest = np.vecdot(features, features).max()
-    if not longest <= 1 + 2 * TOLERANCE:  # NaN, too
-        worst = math.sqrt(longest)
+    with np.errstate(over="ignore"):
+        squares = np.vecdot(features, features, dtype=np.float64)
+    longest = squares.flat[squares.argmax()]  # or NaN
+    if not longest <= 1 + TOLERANCE:  # half of what a report may have
         raise errors.InvalidValue(
-            f"contexts of norm {worst:.9g} must be finite and of norm at most 1: scale them"
+            f"contexts of norm {math.sqrt(longest):.9g} must be finite and of norm at most 1"
         )
     return features

@@ -41,11 +41,13 @@ class Policy:
     def scores(self, features: Features) -> NDArray[Any]:
         """What every arm promises, in the precision of the features."""
         *runs, dimension = self.theta.shape
-        arms = features.reshape(*runs, -1, dimension)
-        seen = self._rows[features.dtype] @ np.swapaxes(arms, -1, -2)
-        widths = seen[..., :-1, :]
-        scores = np.sqrt(np.einsum("...ij,...ij->...j", widths, widths))
-        scores += seen[..., -1, :]
+        rows, arms = self._rows[features.dtype], features.reshape(*runs, -1, dimension)
+        seen = rows @ np.swapaxes(arms, -1, -2) if runs else rows.dot(arms.T)
+        squares, means = seen[..., :-1, :], seen[..., -1, :]
+        np.square(squares, out=squares)
+        scores = np.add.reduce(squares, axis=-2)
+        np.sqrt(scores, out=scores)
+        scores += means
         return np.asarray(scores.reshape(features.shape[:-1]))
 
     def choose(self, features: Features) -> NDArray[np.int64]:

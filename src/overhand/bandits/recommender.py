@@ -11,7 +11,7 @@ from overhand import errors
 from overhand.bandits.constants import Constants, Practical
 from overhand.bandits.linucb import LinUCB, checked_contexts
 from overhand.bandits.policy import Floats, Policy
-from overhand.bandits.roles import dimension_of
+from overhand.bandits.roles import dimension_of, learner_for
 from overhand.plan import Plan
 from overhand.randomness import Random
 from overhand.summation import ContinualSum
@@ -41,7 +41,7 @@ class Recommender:
     def __init__(self, plan: Plan, random: Random, constants: Constants | None = None) -> None:
         self.plan = plan
         dimension = dimension_of(plan)
-        self._learner = LinUCB(dimension, constants or Practical(dimension))
+        self._learner = learner_for(plan, LinUCB(constants or Practical(dimension)))
         self._random, sums = random.spawn(2)
         self._sum = ContinualSum(plan, sums, archive=False)
         # Features and rewards of the users whose batch is not full yet.
@@ -72,9 +72,8 @@ class Recommender:
     def update(self, features: ArrayLike, reward: float) -> None:
         """One user: the features of the arm that was taken, and what came of it."""
         if not self._is_plain(features, reward):
-            self._learner.rows(
-                np.asarray(features)[np.newaxis], [reward], first=self.t
-            )  # says what is wrong, if it is
+            self.update_many(_one(features), _one(reward))  # which takes a closer look
+            return
         self._check_horizon(1)
         row = self._open[self._waiting]
         row[:-1], row[-1] = features, reward
@@ -83,6 +82,7 @@ class Recommender:
             self._waiting = 0
             self._learn(self._open)
 
+    @np.errstate(over="ignore")
     def _is_plain(self, features: Any, reward: Any) -> bool:
         """Whether one user's values need no closer look."""
         return (
@@ -96,9 +96,9 @@ class Recommender:
 
     def update_many(self, features: ArrayLike, rewards: ArrayLike) -> None:
         """Many users at once: the same as one by one, and all of them or none."""
-        self._learner.rows(features, rewards, first=self.t)
-        table = np.column_stack([np.asarray(features, np.float64), rewards])
-        self._check_horizon(len(table))
+        self._check_horizon(len(self._learner.rows(features, rewards, first=self.t)))
+        x = np.asarray(features, np.float64).reshape(-1, self._learner.dimension)
+        table = np.column_stack([x, rewards])
         table = np.concatenate([self._open[: self._waiting], table])
         full = len(table) - len(table) % len(self._open)
         self._waiting = len(table) - full
@@ -117,3 +117,8 @@ class Recommender:
         self._sum.update_rows(self._learner.rows(table[:, :-1], table[:, -1], first=self._sum.t))
         estimate = self._sum.estimate
         self.policy = self._learner.policy(self._sum.t, estimate.value, estimate.std)
+
+
+def _one(value: Any) -> Any:
+    """One user's, as those of many."""
+    return value[np.newaxis] if isinstance(value, np.ndarray) else [value]

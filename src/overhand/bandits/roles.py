@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
+from numpy.typing import ArrayLike
 
 from overhand import errors
 from overhand.bandits.linucb import LinUCB, checked_contexts
@@ -39,7 +38,7 @@ class BanditUser:
     >>> import overhand as oh
     >>> from overhand.bandits import Practical, plan_for_regret
     >>> plan = plan_for_regret(1000, 2, oh.Privacy(1.0, 1e-6), dimension=2)
-    >>> user = BanditUser(plan, LinUCB(2, Practical(2)), oh.secure_random())
+    >>> user = BanditUser(plan, LinUCB(Practical(2)), oh.secure_random())
     >>> arm = user.choose(None, [[0.7, 0.7], [0.7, -0.7]])  # no rule yet: any arm
     >>> for node, messages in user.report(t=1, reward=1.0):
     ...     print(node.level, messages.shape == (1, plan.mechanism(node).messages_per_user))
@@ -53,13 +52,17 @@ class BanditUser:
         self._random = random
         self._chosen: Floats | None = None
 
-    def choose(self, policy: Policy | None, contexts: Any) -> int:
-        """Step 3: the arm that the server's rule picks in this user's context."""
+    def choose(self, policy: Policy | None, contexts: ArrayLike) -> int:
+        """Step 3: the arm that the server's rule picks in this user's context; the last counts."""
         features = checked_contexts(contexts, self._learner.dimension)
         if features.ndim != 2:
             raise errors.InvalidValue(f"contexts of shape {features.shape} are not one user's")
         if policy is None:
             arm = int(self._random.uniforms(1)[0] * len(features))
+        elif policy.theta.shape != features.shape[1:]:
+            raise errors.InvalidValue(
+                f"a rule for {policy.theta.shape} features where users have {features.shape[1:]}"
+            )
         else:
             arm = int(policy.choose(features))
         self._chosen = features[arm]
@@ -67,6 +70,7 @@ class BanditUser:
 
     def report(self, t: int, reward: float) -> list[tuple[Node, Messages]]:
         """Step 5: messages for every batch that the t-th user is in; the user forgets the rest."""
+        t = errors.whole("t", t, least=1, most=self._plan.horizon)
         if self._chosen is None:
             raise ProtocolViolation("a user chooses before it reports, and reports once")
         rows = self._learner.rows(self._chosen[np.newaxis], [reward], first=t - 1)

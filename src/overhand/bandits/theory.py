@@ -96,7 +96,7 @@ def published_regret(
     horizon: float, shufflers: int | None, privacy: Privacy, dimension: int
 ) -> float:
     """The bound of Theorem 5.1 with that sigma'; without `shufflers`, for log n of them."""
-    k = math.log2(horizon) if shufflers is None else shufflers
+    k = math.log2(horizon) if shufflers is None else errors.whole("shufflers", shufflers, least=1)
     shift = 2 * dimension * published_entry_error(horizon, k, privacy, dimension)
     return _regret(horizon, dimension, shift, REWARD_STD)
 

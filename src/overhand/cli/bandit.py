@@ -91,7 +91,9 @@ def bandit(
     if plot is not None:
         check_figure_path(plot)
     kind, usual_dimension, usual_arms = ENVIRONMENTS[environment]
-    place = kind(dimension or usual_dimension, arms or usual_arms)
+    place = kind(
+        usual_dimension if dimension is None else dimension, usual_arms if arms is None else arms
+    )
     field = Field(horizon, shufflers, Privacy(epsilon, delta), place.dimension, constants)
     names = [name.strip() for name in rivals.split(",") if name.strip()]
     if not names or set(names) - set(RIVALS):
@@ -110,7 +112,7 @@ def bandit(
             taking_part,
             runs=runs,
             seed=seed,
-            jobs=jobs or os.cpu_count() or 1,
+            jobs=(os.cpu_count() or 1) if jobs is None else jobs,
             progress=advance,
         )
     if plot is not None:

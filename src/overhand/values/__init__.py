@@ -1,7 +1,7 @@
 """What users hold: bits, reals, vectors, matrices, one of many buckets; and how it is checked."""
 
 from overhand.values.buckets import Histogram
-from overhand.values.kind import Values
+from overhand.values.kind import Values, finite_array
 from overhand.values.scalars import BITS, Bits, Reals, as_bits
 from overhand.values.spec import FORMS, values_of
 from overhand.values.vectors import TOLERANCE, Moments, SymmetricMatrices, Vectors, packed, unpacked
@@ -18,6 +18,7 @@ __all__ = [
     "Values",
     "Vectors",
     "as_bits",
+    "finite_array",
     "packed",
     "unpacked",
     "values_of",

@@ -55,7 +55,7 @@ class Rival:
     @property
     def is_one_shuffler(self) -> bool:
         """Whether it is one of those with batches of the same size."""
-        return self.plan is not None and self.trusted == _ONE_SHUFFLER
+        return self.name.startswith("one-shuffler") and self.plan is not None
 
 
 @dataclass(frozen=True)
@@ -67,6 +67,10 @@ class Field:
     privacy: Privacy
     dimension: int
     constants: ConstantsName = "practical"
+
+    def __post_init__(self) -> None:
+        errors.whole("horizon", self.horizon, least=4)
+        errors.whole("shufflers", self.shufflers, least=1)
 
     @property
     def moments(self) -> Moments:
@@ -81,7 +85,7 @@ class Field:
         theory = Theory(self.dimension, self.horizon, bound)
         practical = self.constants == "practical"
         constants: Constants = Practical(self.dimension) if practical else theory
-        return Rival(name, label, trusted, sums, LinUCB(self.dimension, constants), theory)
+        return Rival(name, label, trusted, sums, LinUCB(constants), theory)
 
     def of_plan(
         self, name: str, label: str, trusted: str, plan: Plan, *, gaussian: bool = False
@@ -119,7 +123,7 @@ def _local_best(field: Field) -> Rival:
 
 
 def _one_shuffler(field: Field, power: float) -> Rival:
-    plan = field.plan((max(1, round(field.horizon**power)),))
+    plan = field.plan((max(2, round(field.horizon**power)),))
     label = f"one, batches n^{power:g}"
     return field.of_plan(f"one-shuffler-{power:g}", label, _ONE_SHUFFLER, plan)
 
@@ -132,7 +136,7 @@ def _growing(field: Field) -> Rival:
 
 def _concurrent(field: Field, *, gaussian: bool = False) -> Rival:
     plan = plan_for_regret(field.horizon, field.shufflers, field.privacy, field.dimension)
-    many = f"{plan.tree.levels} shufflers"
+    many = f"{plan.tree.levels} shufflers" if plan.tree.levels > 1 else _ONE_SHUFFLER
     if gaussian:
         return field.of_plan("stand-in", "ours, normal noise", many, plan, gaussian=True)
     return field.of_plan("concurrent", f"{many}, ours", many, plan)
