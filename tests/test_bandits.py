@@ -414,7 +414,7 @@ BAD_CONTEXTS: dict[str, tuple[Any, str]] = {
     "nothing": ([], "(0,)"),
     "no features": ([[]], "(1, 0)"),
     "no arms": (np.zeros((3, 0, 2)), "(3, 0, 2)"),
-    "one row": ([0.1, 0.2], "2 rewards"),
+    "one row": ([0.1, 0.2], "(2,)"),
     "a number": (0.3, "()"),
     "four axes": (np.zeros((1, 1, 1, 2)), "(1, 1, 1, 2)"),
     "None": (None, "object"),
@@ -464,7 +464,7 @@ Step = Callable[[Recommender], object]
 
 # Thirteen users came before.
 BAD_TABLES: dict[str, tuple[Any, Any, str]] = {
-    "too many rewards": ([GOOD], [1.0, 1.0], "(2,)"),
+    "too many rewards": ([GOOD], [1.0, 1.0], "2 rewards"),
     "too few rewards": ([GOOD, GOOD], [1.0], "1 rewards"),
     "no rewards": ([GOOD], [], "0 rewards"),
     "one number for all rewards": ([GOOD], 1.0, "()"),

@@ -51,7 +51,8 @@ class Users:
 
 def _on_sphere(random: np.random.Generator, shape: tuple[int, ...]) -> Floats:
     points = random.standard_normal(shape)
-    return points * (math.sqrt(0.5) / np.linalg.norm(points, axis=-1, keepdims=True))
+    lengths = np.linalg.norm(points, axis=-1, keepdims=True)
+    return np.asarray(points * (math.sqrt(0.5) / lengths))
 
 
 class Outcome(NamedTuple):
