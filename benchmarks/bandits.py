@@ -1,8 +1,7 @@
 """Contextual bandits: ours, with privacy, beside peers that have none.
 
-The contestants of one module share a process, in which they take turns: what needs minutes of
-patience elsewhere, importing and planning, happens once. As in `measure`, no array library is
-imported here.
+The contestants of one module share a process and take turns in it, so that what they import and
+plan is waited for only once. As in `measure`, no array library is imported here.
 """
 
 from __future__ import annotations
@@ -160,13 +159,17 @@ def _cells(row: BanditRow, ours: BanditRow) -> list[str]:
     ratio = row.ratio(ours)
     return [
         row.name,
-        f"{row.rounds_per_second / 1e3:,.3g}",
-        f"{row.rounds_per_cpu_second / 1e3:,.3g}",
-        f"{1e6 / row.rounds_per_cpu_second:,.3g}",
+        _three_digits(row.rounds_per_second / 1e3),
+        _three_digits(row.rounds_per_cpu_second / 1e3),
+        _three_digits(1e6 / row.rounds_per_cpu_second),
         f"{row.rounds:,}",
         f"{row.missed:.3f}",
-        "-" if ratio is None else f"{ratio:,.0f}" if ratio >= 100 else f"{ratio:.2f}",
+        "-" if ratio is None else _three_digits(ratio),
     ]
+
+
+def _three_digits(value: float) -> str:
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
 
 
 def bandits_missing_lines(rows: Sequence[BanditRow]) -> list[str]:

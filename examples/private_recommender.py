@@ -28,7 +28,7 @@ def main() -> None:
     rng = np.random.default_rng(1)  # stands in for the users' lives
     dimension = 1 + KINDS * KINDS
     plan = plan_for_regret(USERS, 2, oh.Privacy(epsilon=4.0, delta=1e-6), dimension)
-    learner = LinUCB(Practical(dimension))
+    learner = LinUCB(Practical(dimension, constant=np.sqrt(0.5)))
     print(plan)
 
     server = BanditServer(plan, learner)

@@ -8,7 +8,6 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from importlib import import_module
 from typing import Any, NamedTuple, Protocol
 
@@ -21,13 +20,14 @@ from benchmarks.bandits import BanditTask
 
 @dataclass(frozen=True)
 class Users:
-    """By user and arm: features of norm 1, the first of them constant, and what is expected.
+    """By user and arm: features of norm 1, the first of them constant, and the mean reward.
 
-    A reward is 1 if the user's uniform is below what is expected of the arm, and 0 otherwise.
+    A reward is 1 if the user's uniform is below the mean of the arm, and 0 otherwise.
     """
 
     arms: Floats
     means: Floats
+    best: Floats
     uniforms: Floats
 
     @classmethod
@@ -37,11 +37,8 @@ class Users:
         arms = np.full(shape, math.sqrt(0.5))
         arms[..., 1:] = _on_sphere(random, (*shape[:2], task.dimension - 1))
         theta = _on_sphere(random, (task.dimension - 1,))
-        return cls(arms, 0.5 + arms[..., 1:] @ theta, random.random(task.users))
-
-    @cached_property
-    def best(self) -> Floats:
-        return np.asarray(self.means.max(axis=1))
+        means = 0.5 + arms[..., 1:] @ theta
+        return cls(arms, means, means.max(axis=1), random.random(task.users))
 
     def missed(self, arms: Sequence[int] | NDArray[np.int64]) -> float:
         """The mean regret of the first so many users."""
@@ -116,7 +113,6 @@ def main(module: str, functions: str, task_json: str) -> None:
     contestants = import_module(f"benchmarks.contestants.{module}")
     players: list[Player] = [getattr(contestants, name) for name in functions.split(",")]
     users = Users.drawn(task)
-    assert users.best.size
     turns = [[one_run(player, users, task) for player in players] for _ in range(task.repeats)]
     print(json.dumps({"results": [summary(runs) for runs in zip(*turns, strict=True)]}))
 

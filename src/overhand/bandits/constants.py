@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal, Protocol
 
 import numpy as np
 
 from overhand import errors
 from overhand.bandits.policy import Floats
+
+_SMALL = 0.5
+"""What a larger constant is made: smaller still, theta's first coordinate would be too large."""
 
 ConstantsName = Literal["practical", "theory"]
 
@@ -22,8 +26,12 @@ class Constants(Protocol):
         """How many features an arm has."""
 
     @property
-    def centred(self) -> bool:
-        """Whether rewards are learnt as 2 y - 1, which a constant feature makes free."""
+    def constant(self) -> float | None:
+        """The first feature of all arms, if it is the same for all: then rewards are centred."""
+
+    @property
+    def scales(self) -> Floats:
+        """What features are multiplied by before they are reported."""
 
     def shift(self, t: int, std: float) -> float:
         """What is added to the diagonal of the Gram matrix."""
@@ -43,22 +51,35 @@ class Practical:
     `exploration` of the others: noise that stays is learnt away, and too much doubt of it costs
     more than it brings (`docs/bandits.md`).
 
-    Centred rewards lie in [-1, 1]: they have the same joint sensitivity as rewards in [0, 1]
-    (`Moments`), at twice the signal.
+    A `constant` first feature makes two things free, for the joint sensitivity of `Moments` stays
+    as it is. Rewards are learnt as 2 y - 1, at twice the signal: only theta's first coordinate
+    moves. And the constant is made small, so that the other features may be larger within norm 1.
     """
 
     dimension: int
-    centred: bool = True
+    constant: float | None = None
     exploration: float = 0.5
 
     def __post_init__(self) -> None:
         errors.whole("dimension", self.dimension, least=1)
+        if self.constant is not None:
+            errors.number("constant", self.constant, above=0, below=1)
         errors.number("exploration", self.exploration, above=0)
+
+    @cached_property
+    def scales(self) -> Floats:
+        scales = np.ones(self.dimension)
+        if self.constant is not None:
+            small = min(self.constant, _SMALL)
+            scales *= math.sqrt((1 - small**2) / (1 - self.constant**2))
+            scales[0] = small / self.constant
+        return scales
 
     def shift(self, t: int, std: float) -> float:
         return 1 + 2 * std * math.sqrt(2 * self.dimension)
 
     def widths(self, eigenvalues: Floats, t: int, std: float) -> Floats:
-        reward_variance, theta_square = (1.0, 2.0) if self.centred else (0.25, 1.0)
+        is_centred = self.constant is not None
+        reward_variance, theta_square = (1.0, 2.0) if is_centred else (0.25, 1.0)
         noise = (1 + theta_square / 2) * (self.exploration * std) ** 2
         return np.asarray(np.sqrt(reward_variance / eigenvalues + noise / eigenvalues**2))

@@ -15,6 +15,8 @@ from overhand.bandits.policy import Features, Floats, Policy
 from overhand.values import TOLERANCE, Moments, finite_array
 
 _FLOOR = 0.25
+ALIKE = 1e-6
+"""How far a constant feature may be from what it is said to be."""
 _PRECISIONS = (np.dtype(np.float64), np.dtype(np.float32))
 
 
@@ -58,9 +60,21 @@ class LinUCB:
             raise errors.InvalidValue(
                 f"reward {y[user]:.9g} of user {first + user + 1} must be between 0 and 1"
             )
-        if self.constants.centred:
+        constant = self.constants.constant
+        if constant is not None:
+            self._check_constant(x[:, 0], constant, first)
             y = 2 * y - 1
-        return self.moments.rows(np.concatenate([x, y[:, np.newaxis]], axis=1), first=first)
+        table = np.concatenate([x * self.constants.scales, y[:, np.newaxis]], axis=1)
+        return self.moments.rows(table, first=first)
+
+    def _check_constant(self, column: Floats, constant: float, first: int) -> None:
+        wrong = np.abs(column - constant) > ALIKE
+        if wrong.any():
+            user = int(np.argmax(wrong))
+            raise errors.InvalidValue(
+                f"the first feature of user {first + user + 1} is {column[user]:.9g}, not the "
+                f"constant {constant:.9g}"
+            )
 
     def policy(self, t: int, total: Floats, std: float) -> Policy:
         """The rule that these sums of t users give; with leading axes, those of many runs."""
@@ -70,8 +84,9 @@ class LinUCB:
         eigenvalues = np.maximum(eigenvalues + shift, _FLOOR * shift)
         along = np.swapaxes(axes, -1, -2) @ vector[..., np.newaxis]
         theta = axes @ (along / eigenvalues[..., np.newaxis])
-        widths = self.constants.widths(eigenvalues, t, std)
-        return Policy(t, theta[..., 0], axes * widths[..., np.newaxis, :])
+        widths = axes * self.constants.widths(eigenvalues, t, std)[..., np.newaxis, :]
+        scales = self.constants.scales
+        return Policy(t, theta[..., 0] * scales, widths * scales[:, np.newaxis])
 
 
 def checked_contexts(contexts: ArrayLike, dimension: int) -> Features:
@@ -90,11 +105,16 @@ def checked_contexts(contexts: ArrayLike, dimension: int) -> Features:
             f"contexts of shape {features.shape} must be of shape (arms, {dimension}) "
             f"or (users, arms, {dimension})"
         )
-    with np.errstate(over="ignore"):
-        squares = np.vecdot(features, features, dtype=np.float64)
+    squares = _squares(features)
     longest = squares.flat[squares.argmax()]  # or NaN
     if not longest <= 1 + TOLERANCE:  # half of what a report may have
         raise errors.InvalidValue(
             f"contexts of norm {math.sqrt(longest):.9g} must be finite and of norm at most 1"
         )
     return features
+
+
+@np.errstate(over="ignore")
+def _squares(features: Features) -> Floats:
+    """Squared norms, in double precision as reports are checked."""
+    return np.asarray(np.vecdot(features, features, dtype=np.float64))

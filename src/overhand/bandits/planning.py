@@ -10,7 +10,7 @@ from overhand.model import Privacy
 from overhand.plan import Delay, Plan
 from overhand.values import Moments
 
-USERS_PER_STD = 8.0
+USERS_PER_STD = 5.0
 """Per root of the dimension, how many users' regret is that of one unit of noise: measured."""
 
 

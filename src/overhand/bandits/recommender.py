@@ -9,12 +9,13 @@ from numpy.typing import ArrayLike
 
 from overhand import errors
 from overhand.bandits.constants import Constants, Practical
-from overhand.bandits.linucb import LinUCB, checked_contexts
+from overhand.bandits.linucb import ALIKE, LinUCB, checked_contexts
 from overhand.bandits.policy import Floats, Policy
 from overhand.bandits.roles import dimension_of, learner_for
 from overhand.plan import Plan
 from overhand.randomness import Random
 from overhand.summation import ContinualSum
+from overhand.values import TOLERANCE
 
 
 class Recommender:
@@ -23,12 +24,13 @@ class Recommender:
     One process that is trusted with users' values until their batch is full, for experiments and
     for servers that are trusted; `BanditUser` and `BanditServer` are the two halves where the
     boundary matters. Arms may change every round. Rewards are in [0, 1], features of norm at most
-    1, one of them constant unless `constants` say that rewards are not centred.
+    1. If the first of them is always the same, say so by `constant`: it makes a third less noise
+    (`Practical`).
 
     >>> import overhand as oh
     >>> from overhand.bandits import plan_for_regret
     >>> plan = plan_for_regret(10_000, 3, oh.Privacy(4.0, 1e-6), dimension=3)
-    >>> recommender = Recommender(plan, oh.seeded_random(1))
+    >>> recommender = Recommender(plan, oh.seeded_random(1), constant=0.5)
     >>> rng = np.random.default_rng(1)
     >>> for _ in range(10_000):
     ...     contexts = 0.5 * np.column_stack([np.ones(4), rng.choice([-1, 1], (4, 2))])
@@ -38,10 +40,19 @@ class Recommender:
     (10000, 1)
     """
 
-    def __init__(self, plan: Plan, random: Random, constants: Constants | None = None) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        random: Random,
+        *,
+        constant: float | None = None,
+        constants: Constants | None = None,
+    ) -> None:
         self.plan = plan
         dimension = dimension_of(plan)
-        self._learner = learner_for(plan, LinUCB(constants or Practical(dimension)))
+        constants = constants or Practical(dimension, constant)
+        self._constant = constants.constant
+        self._learner = learner_for(plan, LinUCB(constants))
         self._random, sums = random.spawn(2)
         self._sum = ContinualSum(plan, sums, archive=False)
         # Features and rewards of the users whose batch is not full yet.
@@ -89,7 +100,8 @@ class Recommender:
             isinstance(features, np.ndarray)
             and features.dtype == np.float64
             and features.shape == (self._learner.dimension,)
-            and features.dot(features) <= 1.0
+            and features.dot(features) <= 1.0 + TOLERANCE  # of the square: half of what is allowed
+            and (self._constant is None or abs(features[0] - self._constant) <= ALIKE)
             and isinstance(reward, float | int)
             and 0 <= reward <= 1
         )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -39,13 +40,17 @@ class Theory:
     entry_error: float
     reward_std: float = REWARD_STD
 
-    centred = False
+    constant = None
 
     def __post_init__(self) -> None:
         errors.whole("dimension", self.dimension, least=1)
         errors.whole("horizon", self.horizon, least=1)
         errors.number("entry_error", self.entry_error, above=0)
         errors.number("reward_std", self.reward_std, above=0)
+
+    @cached_property
+    def scales(self) -> Floats:
+        return np.ones(self.dimension)
 
     def shift(self, t: int, std: float) -> float:
         return 2 * self.entry_error * self.dimension

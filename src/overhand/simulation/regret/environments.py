@@ -84,7 +84,7 @@ class _DiverseCrowd(Crowd):
         arms, dimension = self._environment.arms, self._environment.dimension
         features = np.full((len(self._randoms), users, arms, dimension), _HALF_ROOT, np.float32)
         for of_run, random in zip(features, self._randoms, strict=True):
-            of_run[..., 1:] = _on_sphere(random, (users, arms, dimension - 1))
+            _draw_on_sphere(random, of_run[..., 1:])
         return _offers(features, self._thetas, self._randoms)
 
 
@@ -189,14 +189,21 @@ def _offers(
 
 def _on_sphere(random: np.random.Generator, shape: tuple[int, ...]) -> Singles:
     """Even on the sphere of radius sqrt(1/2) in the last axis."""
-    if shape[-1] == 2:  # much the quickest
-        angles = random.random(shape[:-1], np.float32)
-        angles *= np.float32(2 * math.pi)
-        points = np.empty(shape, np.float32)
-        np.cos(angles, out=points[..., 0])
-        np.sin(angles, out=points[..., 1])
-    else:
-        points = random.standard_normal(shape, np.float32)
-        points /= np.sqrt(np.einsum("...i,...i->...", points, points))[..., np.newaxis]
-    points *= np.float32(_HALF_ROOT)
+    points = np.empty(shape, np.float32)
+    _draw_on_sphere(random, points)
     return points
+
+
+def _draw_on_sphere(random: np.random.Generator, points: Singles) -> None:
+    """Fill an array: coordinate by coordinate, for the last axis is short."""
+    *shape, size = points.shape
+    if size == 2:  # much the quickest
+        angles = random.random(shape, np.float32)
+        angles *= np.float32(2 * math.pi)
+        coordinates, radius = [np.cos(angles), np.sin(angles)], np.float32(_HALF_ROOT)
+    else:
+        normal = random.standard_normal(points.shape, np.float32)
+        radius = np.float32(_HALF_ROOT) / np.sqrt(np.einsum("...i,...i->...", normal, normal))
+        coordinates = [normal[..., i] for i in range(size)]
+    for index, coordinate in enumerate(coordinates):
+        np.multiply(coordinate, radius, out=points[..., index])

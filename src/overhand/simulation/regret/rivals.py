@@ -14,6 +14,7 @@ from overhand.plan import Plan
 from overhand.plan.levels import calibrated
 from overhand.plan.recipe import Recipe
 from overhand.plan.terms import Terms
+from overhand.simulation.regret.environments import Environment
 from overhand.simulation.regret.sums import (
     ExactSums,
     GrowingSums,
@@ -67,6 +68,8 @@ class Field:
     privacy: Privacy
     dimension: int
     constants: ConstantsName = "practical"
+    constant: float | None = Environment.constant
+    """The first feature of all arms."""
 
     def __post_init__(self) -> None:
         errors.whole("horizon", self.horizon, least=4)
@@ -83,8 +86,9 @@ class Field:
         # Every entry is wrong by one user at least: those who are pending.
         bound = max(1.0, entry_error(1 / (2 * self.horizon)))
         theory = Theory(self.dimension, self.horizon, bound)
-        practical = self.constants == "practical"
-        constants: Constants = Practical(self.dimension) if practical else theory
+        constants: Constants = theory
+        if self.constants == "practical":
+            constants = Practical(self.dimension, self.constant)
         return Rival(name, label, trusted, sums, LinUCB(constants), theory)
 
     def of_plan(

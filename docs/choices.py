@@ -1,0 +1,101 @@
+"""Which choices matter to a private recommender: the tables of docs/bandits.md.
+
+python docs/choices.py            prints them; 40 runs each, a few minutes on two cores
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+import overhand as oh
+from overhand.bandits import LinUCB, Policy, Practical, plan_for_regret
+from overhand.simulation.regret import (
+    Diverse,
+    Environment,
+    Field,
+    Films,
+    Rival,
+    Segments,
+    measure,
+    rival,
+)
+from overhand.simulation.regret.sums import PlanSums
+
+HORIZON, PRIVACY, RUNS = 100_000, oh.Privacy(1.0, 1e-6), 40
+
+
+@dataclass(frozen=True)
+class Shifted(Practical):
+    """With another multiple of the noise's norm as the shift."""
+
+    factor: float = 2.0
+
+    def shift(self, t: int, std: float) -> float:
+        return 1 + self.factor * std * math.sqrt(2 * self.dimension)
+
+
+@dataclass(frozen=True)
+class Projected(LinUCB):
+    """Raises the eigenvalues that are too small instead of shifting all of them."""
+
+    def policy(self, t: int, total: NDArray[np.float64], std: float) -> Policy:
+        vector, gram = self.moments.split(total)
+        eigenvalues, axes = np.linalg.eigh(gram)
+        eigenvalues = np.maximum(eigenvalues, 1 + std * math.sqrt(2 * self.dimension))
+        along = np.swapaxes(axes, -1, -2) @ vector[..., np.newaxis]
+        theta = axes @ (along / eigenvalues[..., np.newaxis])
+        widths = self.constants.widths(eigenvalues, t, std)
+        return Policy(t, theta[..., 0], axes * widths[..., np.newaxis, :])
+
+
+def show(title: str, environment: Environment, rivals: Iterable[Rival]) -> None:
+    """Mean regrets of one environment, each with its standard error."""
+    print(f"{title}, {environment.name}")
+    for outcome in measure(environment, HORIZON, list(rivals), runs=RUNS, jobs=2):
+        print(f"  {outcome.rival.name:<34}{outcome.mean:6.0f} +- {outcome.standard_error:.0f}")
+    sys.stdout.flush()
+
+
+def learning(base: Rival, name: str, learner: LinUCB) -> Rival:
+    return replace(base, name=name, learner=learner)
+
+
+def adding(base: Rival, name: str, plan: oh.Plan) -> Rival:
+    return replace(base, name=name, sums=PlanSums(plan, gaussian=True))
+
+
+def main() -> None:
+    segments = Segments(9, 10)
+    for environment in (segments, Films(), Diverse(5, 10)):
+        d = environment.dimension
+        base = rival("stand-in", Field(HORIZON, 4, PRIVACY, d))
+        plans = {c: plan_for_regret(HORIZON, 4, PRIVACY, d, users_per_std=c) for c in (2, 8, 32)}
+        named = [(f"{c} users per std: batches of {p.tree.lowest}", p) for c, p in plans.items()]
+        counter = oh.Plan.best(HORIZON, 4, PRIVACY, values=oh.Moments(d), mechanism="shares")
+        named.append((f"a counter's plan: batches of {counter.tree.lowest}", counter))
+        show("plan", environment, [adding(base, name, plan) for name, plan in named])
+
+    base = rival("stand-in", Field(HORIZON, 4, PRIVACY, 9))
+    constants = [Shifted(9, exploration=e, factor=c) for c in (1, 2, 4) for e in (0.25, 0.5, 1)]
+    named_constants = [(f"shift {c.factor}, exploration {c.exploration}", c) for c in constants]
+    named_constants.append(("rewards not centred", Shifted(9, centred=False)))
+    rules = [learning(base, name, LinUCB(c)) for name, c in named_constants]
+    rules.append(learning(base, "projection", Projected(Practical(9))))
+    show("rule", segments, rules)
+
+    trees = [
+        (f"at most {k} shufflers, {kind} tree", plan_for_regret(HORIZON, k, PRIVACY, 9, tree=kind))
+        for k in (1, 2, 4, 6)
+        for kind in (("regular", "path") if k > 1 else ("regular",))
+    ]
+    show("tree", segments, [adding(base, name, plan) for name, plan in trees])
+
+
+if __name__ == "__main__":
+    main()
