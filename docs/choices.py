@@ -28,6 +28,7 @@ from overhand.simulation.regret import (
 from overhand.simulation.regret.sums import PlanSums
 
 HORIZON, PRIVACY, RUNS = 100_000, oh.Privacy(1.0, 1e-6), 40
+CONSTANT = Environment.constant
 
 
 @dataclass(frozen=True)
@@ -50,8 +51,9 @@ class Projected(LinUCB):
         eigenvalues = np.maximum(eigenvalues, 1 + std * math.sqrt(2 * self.dimension))
         along = np.swapaxes(axes, -1, -2) @ vector[..., np.newaxis]
         theta = axes @ (along / eigenvalues[..., np.newaxis])
-        widths = self.constants.widths(eigenvalues, t, std)
-        return Policy(t, theta[..., 0], axes * widths[..., np.newaxis, :])
+        widths = axes * self.constants.widths(eigenvalues, t, std)[..., np.newaxis, :]
+        scales = self.constants.scales
+        return Policy(t, theta[..., 0] * scales, widths * scales[:, np.newaxis])
 
 
 def show(title: str, environment: Environment, rivals: Iterable[Rival]) -> None:
@@ -75,18 +77,22 @@ def main() -> None:
     for environment in (segments, Films(), Diverse(5, 10)):
         d = environment.dimension
         base = rival("stand-in", Field(HORIZON, 4, PRIVACY, d))
-        plans = {c: plan_for_regret(HORIZON, 4, PRIVACY, d, users_per_std=c) for c in (2, 8, 32)}
+        plans = {
+            c: plan_for_regret(HORIZON, 4, PRIVACY, d, users_per_std=c) for c in (1, 2, 5, 12, 30)
+        }
         named = [(f"{c} users per std: batches of {p.tree.lowest}", p) for c, p in plans.items()]
         counter = oh.Plan.best(HORIZON, 4, PRIVACY, values=oh.Moments(d), mechanism="shares")
         named.append((f"a counter's plan: batches of {counter.tree.lowest}", counter))
         show("plan", environment, [adding(base, name, plan) for name, plan in named])
 
     base = rival("stand-in", Field(HORIZON, 4, PRIVACY, 9))
-    constants = [Shifted(9, exploration=e, factor=c) for c in (1, 2, 4) for e in (0.25, 0.5, 1)]
+    constants = [
+        Shifted(9, CONSTANT, exploration=e, factor=c) for c in (1, 2, 4) for e in (0.25, 0.5, 1)
+    ]
     named_constants = [(f"shift {c.factor}, exploration {c.exploration}", c) for c in constants]
-    named_constants.append(("rewards not centred", Shifted(9, centred=False)))
+    named_constants.append(("no use made of the constant", Shifted(9)))
     rules = [learning(base, name, LinUCB(c)) for name, c in named_constants]
-    rules.append(learning(base, "projection", Projected(Practical(9))))
+    rules.append(learning(base, "projection", Projected(Practical(9, CONSTANT))))
     show("rule", segments, rules)
 
     trees = [

@@ -1,6 +1,7 @@
 """Run every command shown in the README and in the pages below, and write its output under it.
 
-python docs/refresh.py            rewrites the pages and all figures
+python docs/refresh.py            rewrites the pages and all figures: about five minutes
+python docs/refresh.py --slow     the bandits' page and figure: about half an hour
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 PAGES = (ROOT / "README.md", ROOT / "docs" / "values.md", ROOT / "docs" / "shares.md")
+SLOW_PAGES = (ROOT / "docs" / "bandits.md",)
 DRAWN = ("basket_values", "emoji_votes", "sensor_vectors", "regression")
 """The examples that draw a figure, which docs/values.md shows."""
 
@@ -38,9 +40,17 @@ def refreshed(text: str) -> str:
     return BLOCK.sub(lambda m: f"```console\n$ {m['command']}\n{output_of(m['command'])}```", text)
 
 
-def main() -> None:
-    for page in PAGES:
+def refresh(pages: tuple[Path, ...]) -> None:
+    for page in pages:
         page.write_text(refreshed(page.read_text(encoding="utf-8")), encoding="utf-8")
+
+
+def main() -> None:
+    if sys.argv[1:] == ["--slow"]:
+        refresh(SLOW_PAGES)
+        output_of("overhand bandit --plot docs/regret.png")
+        return
+    refresh(PAGES)
     for name in DRAWN:
         output_of(f"python examples/{name}.py docs/{name}.png")
     output_of("python docs/picture.py docs/shares.png")

@@ -168,6 +168,16 @@ def test_a_rule_of_theory_doubts_by_the_radius_in_the_norm_of_the_inverse() -> N
         assert float(rule.scores(arm[np.newaxis])[0]) == pytest.approx(float(arm @ theta) + doubt)
 
 
+@pytest.mark.parametrize("dimension", [1, 3])
+def test_the_theorem_is_about_rewards_and_features_as_they_are(dimension: int) -> None:
+    theory = Theory(dimension, horizon=500, entry_error=2.0)
+    assert theory.constant is None
+    assert theory.scales.tolist() == [1.0] * dimension
+    x = np.full((2, dimension), 0.3)
+    expected = Moments(dimension).rows(np.column_stack([x, [0.0, 1.0]]))
+    assert np.array_equal(LinUCB(theory).rows(x, [0.0, 1.0]), expected)
+
+
 def test_the_radius_grows_with_time_and_the_regret_with_everything() -> None:
     theory = Theory(5, 10_000, 30.0)
     radii = [theory.radius(t) for t in range(0, 10_001, 500)]

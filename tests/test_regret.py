@@ -497,7 +497,7 @@ def test_every_rival_pays_for_the_guarantee(name: str) -> None:
     else:
         assert delta_of(made.sums) <= PRIVACY.delta * (1 + 1e-9)
         assert made.sums.std(1000) > 1
-    assert isinstance(made.learner.constants, Practical)
+    assert made.learner.constants == Practical(5, constant=ROOT)
     assert made.learner.dimension == 5
     assert (made.plan is not None) == (name in PLANNED)
     if made.plan is not None:
@@ -521,6 +521,25 @@ def test_rivals_are_those_that_their_names_say() -> None:
     assert isinstance(stand_in, PlanSums)
     assert (real.gaussian, stand_in.gaussian) == (False, True)
     assert real.plan == stand_in.plan
+
+
+@pytest.mark.parametrize("constant", [None, 0.3, 0.9])
+def test_rivals_learn_with_the_constant_of_their_field(constant: float | None) -> None:
+    made = rival("not-private", replace(SMALL, constant=constant))
+    assert made.learner.constants == Practical(5, constant=constant)
+    theory = rival("not-private", replace(SMALL, constant=constant, constants="theory"))
+    assert theory.learner.constants.constant is None
+    if constant is not None:  # which is not that of these arms
+        with pytest.raises(oh.InvalidValue, match=r"is 0\.70710\d*, not the constant 0\.\d$"):
+            race(Diverse(5, 10), 100, [made], [0], 1)
+
+
+def test_learners_without_a_constant_are_others_and_no_better() -> None:
+    """Rewards of half the range and shorter features, in the same noise."""
+    ours = rival("concurrent", replace(SMALL, privacy=oh.Privacy(8.0, 1e-6)))
+    plain = replace(ours, learner=LinUCB(Practical(5)))
+    with_it, without = race(Diverse(5, 10), 2000, [ours, plain], range(4), seed=1)
+    assert with_it.final.mean() < without.final.mean()
 
 
 @pytest.mark.parametrize("name", ["", "nobody", "Concurrent", "one-shuffler"])
@@ -603,6 +622,16 @@ class _RecordedReleases(Releases):
 TIE = 3e-6
 
 
+def as_reported(features: Floats) -> Floats:
+    """Features of which the first is sqrt(1/2), as learners of the constant report them.
+
+    It becomes 1/2, so that there is room for 3/4 instead of 1/2 in the square of the others.
+    """
+    reported = features * math.sqrt(3 / 2)
+    reported[..., 0] = features[..., 0] / math.sqrt(2)
+    return reported
+
+
 def slow_regret(
     features: Floats,
     means: Floats,
@@ -621,6 +650,7 @@ def slow_regret(
     vector, gram = np.zeros(d), np.zeros((d, d))
     regret, released, due, noise = 0.0, 0, sums.inner.next_release(0), np.zeros(0)
     theta, spread, told = np.zeros(d), np.zeros((d, d)), 0
+    features = as_reported(features)
     taken = np.concatenate([rows[run, :, :d] for rows in sums.rows])  # x (2 y - 1), x_0 > 0
     taken *= np.sign(taken[:, :1])
     for user in range(users):
@@ -676,7 +706,7 @@ def test_regret_is_that_of_a_slow_learner_on_the_same_users(
     d = inner.dimension
     privacy = oh.Privacy(8.0, 1e-4)
     plan = replace(SMALL, horizon=horizon, dimension=d, privacy=privacy).plan((20, 5))
-    learner = LinUCB(Practical(d))
+    learner = LinUCB(Practical(d, inner.constant))
     theory = Theory(d, horizon, 1.0)
     sums = [RecordedSums(ExactSums()), RecordedSums(PlanSums(plan))]
     rivals = [Rival(f"{i}", "", "", of, learner, theory) for i, of in enumerate(sums)]

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 from overhand import errors
 from overhand.bandits.constants import Constants
 from overhand.bandits.policy import Features, Floats, Policy
-from overhand.values import TOLERANCE, Moments, finite_array
+from overhand.values import TOLERANCE, Moments, bounded, finite_array
 
 _FLOOR = 0.25
 ALIKE = 1e-6
@@ -64,8 +64,8 @@ class LinUCB:
         if constant is not None:
             self._check_constant(x[:, 0], constant, first)
             y = 2 * y - 1
-        table = np.concatenate([x * self.constants.scales, y[:, np.newaxis]], axis=1)
-        return self.moments.rows(table, first=first)
+        x = bounded(x * self.constants.scales, 1.0, clip=False, first=first)
+        return self.moments.joined(x, y[:, np.newaxis])
 
     def _check_constant(self, column: Floats, constant: float, first: int) -> None:
         wrong = np.abs(column - constant) > ALIKE

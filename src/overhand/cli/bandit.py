@@ -180,7 +180,8 @@ def _best_one_shuffler(outcomes: list[Outcome]) -> Outcome | None:
 def _show(environment: str, place: Environment, field: Field, outcomes: list[Outcome]) -> None:
     console.print(
         f"[bold]{environment}[/], {field.horizon:,} users, {place.dimension} features, "
-        f"{place.arms} arms, {field.privacy}; {outcomes[0].runs} runs, {field.constants} constants"
+        f"{place.arms} arms\n"
+        f"{field.privacy}; {outcomes[0].runs} runs, {field.constants} constants"
     )
     ours = next((o for o in outcomes if o.rival.name == "concurrent"), None)
     table = new_table("", "regret", "95 %", "to ours", "batch", "messages", "bound")

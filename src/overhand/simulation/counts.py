@@ -92,22 +92,36 @@ class CoverNoise:
 
     def at(self, first: int, last: int, rows: NDArray[Any]) -> Floats:
         """The noise of the cover after `first`, `first` + 1, ..., `last` blocks of these rows."""
+        walk = self._advance(first, last, rows)
+        result = np.empty((last - first + 1, *self._shape))
+        if last > first:
+            self._fill(first, last, walk, result[:-1])
+        result[-1] = self._at_end(last)
+        return result
+
+    def after(self, first: int, last: int, rows: NDArray[Any]) -> Floats:
+        """Only that after the last of them."""
+        self._advance(first, last, rows)
+        return self._at_end(last)
+
+    def _advance(self, first: int, last: int, rows: NDArray[Any]) -> Walk:
         walk = self._tree.walk(first, last)
         if self._rounding is not None:
             self._rounding.advance(first, rows)
         self._draw(last - first, walk)
         if self._rounding is not None:
             self._rounding.forget(last)
-        result = np.empty((last - first + 1, *self._shape))
-        if last > first:
-            self._fill(first, last, walk, result[:-1])
+        return walk
+
+    def _at_end(self, last: int) -> Floats:
+        """The noise of the cover, and nothing before it is needed any more."""
         end = np.array([last], np.int64)
         closed, covering = self._tree.closed(end), self._tree.in_cover(end)
-        result[-1] = 0.0
+        total = np.zeros(self._shape)
         for level, c, k in zip(self._levels, closed, covering, strict=True):
-            result[-1] += level.between(c - k, c)[0]
+            total += level.between(c - k, c)[0]
             level.forget(int(c[0] - k[0]))
-        return result
+        return total
 
     def _draw(self, blocks: int, walk: Walk) -> None:
         """Draw the noise of all nodes that close along the walk, children first."""
@@ -166,6 +180,8 @@ class _LevelNoise:
         rounding: RoundingErrors | None,
     ) -> None:
         """Nodes that close, each combined with its children if the plan says so."""
+        if len(closing.sizes) == 0:
+            return
         noise, own = np.empty((len(closing.sizes), *self._shape)), np.empty(len(closing.sizes))
         for size in np.unique(closing.sizes):
             of_size = closing.sizes == size

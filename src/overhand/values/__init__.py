@@ -4,7 +4,15 @@ from overhand.values.buckets import Histogram
 from overhand.values.kind import Values, finite_array
 from overhand.values.scalars import BITS, Bits, Reals, as_bits
 from overhand.values.spec import FORMS, values_of
-from overhand.values.vectors import TOLERANCE, Moments, SymmetricMatrices, Vectors, packed, unpacked
+from overhand.values.vectors import (
+    TOLERANCE,
+    Moments,
+    SymmetricMatrices,
+    Vectors,
+    bounded,
+    packed,
+    unpacked,
+)
 
 __all__ = [
     "TOLERANCE",
@@ -18,6 +26,7 @@ __all__ = [
     "Values",
     "Vectors",
     "as_bits",
+    "bounded",
     "finite_array",
     "packed",
     "unpacked",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import ClassVar
 
 import numpy as np
@@ -209,15 +209,14 @@ class Moments(Values):
         table = finite_array(values, what=what, shape=(self.features + 1,), first=first)
         x = bounded(table[:, :-1], 1.0, clip=self.clip, first=first)
         y = bounded(table[:, -1:], 1.0, clip=self.clip, first=first, name="a response of size")
-        i, j = self._triangle
+        return self.joined(x, y)
+
+    def joined(self, x: Floats, y: Floats) -> Floats:
+        """The rows of features and responses (a column) that were checked."""
+        i, j = _triangle(self.features)
         products = x[:, i] * x[:, j]
         products *= self._stretch
         return np.concatenate([x * y, products], axis=1)
-
-    @cached_property
-    def _triangle(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Which features' product stands where in the packed x x^T."""
-        return np.triu_indices(self.features)
 
     @cached_property
     def _stretch(self) -> Floats:
@@ -251,7 +250,7 @@ def packed(matrices: Floats) -> Floats:
     of the vectors are Frobenius distances of the matrices, so noise is spent evenly on both.
     """
     side = matrices.shape[-1]
-    i, j = np.triu_indices(side)
+    i, j = _triangle(side)
     vectors = matrices[..., i, j] * math.sqrt(2)
     vectors[..., _diagonal(side)] = matrices[..., range(side), range(side)]
     return vectors
@@ -259,13 +258,20 @@ def packed(matrices: Floats) -> Floats:
 
 def unpacked(vectors: Floats, side: int) -> Floats:
     """The symmetric matrices whose `packed` form this is."""
-    i, j = np.triu_indices(side)
+    i, j = _triangle(side)
     matrices = np.empty((*vectors.shape[:-1], side, side))
     matrices[..., i, j] = matrices[..., j, i] = vectors / math.sqrt(2)
     matrices[..., range(side), range(side)] = vectors[..., _diagonal(side)]
     return matrices
 
 
+@lru_cache(maxsize=64)
+def _triangle(side: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Which rows and columns the packed upper triangle has, entry by entry."""
+    return np.triu_indices(side)
+
+
+@lru_cache(maxsize=64)
 def _diagonal(side: int) -> NDArray[np.int64]:
     """Where the diagonal stands in the packed upper triangle."""
     lengths = np.arange(side, 0, -1)

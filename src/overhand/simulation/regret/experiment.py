@@ -105,7 +105,9 @@ def _in_parallel(tasks: Sequence[Any], jobs: int, progress: Progress | None) -> 
         _told(progress) as tell,
         parallel_config(backend="loky", inner_max_num_threads=1),
     ):
-        return list(Parallel(n_jobs=jobs)(delayed(race)(*task, tell) for task in tasks))
+        return list(
+            Parallel(n_jobs=jobs, max_nbytes=None)(delayed(race)(*task, tell) for task in tasks)
+        )
 
 
 class _Tell:

@@ -106,12 +106,14 @@ class _Seat:
         alike = offers.features.shape[1] == 1
         features = offers.features if alike else offers.features[:, start:stop]
         means = offers.means if alike else offers.means[:, start:stop]
-        arms = self._chosen(features, stop - start)[..., np.newaxis]
-        chosen = np.take_along_axis(means, arms, axis=2)[..., 0]
+        arms = self._chosen(features, stop - start)
+        runs, users = np.ogrid[: arms.shape[0], : arms.shape[1]]
+        offered = 0 if alike else users
+        chosen = means[runs, offered, arms]
         missed = (best if alike else best[:, start:stop]) - chosen
         self.regret += missed.sum(axis=1, dtype=np.float64) * ((stop - start) / missed.shape[1])
         rewards = offers.uniforms[:, start:stop] < chosen
-        x = np.take_along_axis(features, arms[..., np.newaxis], axis=2)[:, :, 0]
+        x = features[runs, offered, arms]
         x = np.broadcast_to(x, (*rewards.shape, x.shape[-1]))
         rows = self._learner.rows(x.reshape(-1, x.shape[-1]), rewards.reshape(-1))
         self._waiting.append(rows.reshape(*rewards.shape, -1))

@@ -178,8 +178,8 @@ class _PlanReleases(_ExactReleases):
 
     def after(self, rows: Floats) -> Floats:
         first, self._blocks = self._blocks, self._blocks + rows.shape[1] // self._lowest
-        noise = self._noise.at(first, self._blocks, np.swapaxes(rows, 0, 1))
-        return np.asarray(super().after(rows) + noise[-1])
+        noise = self._noise.after(first, self._blocks, np.swapaxes(rows, 0, 1))
+        return np.asarray(super().after(rows) + noise)
 
 
 @dataclass(frozen=True)
