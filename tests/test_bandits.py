@@ -988,18 +988,15 @@ def test_what_may_be_chosen_may_be_reported() -> None:
     assert 1000 < accepted < 5000  # of 6,000, half of which are within the tolerance
 
 
-TOO_LONG_ONCE_SCALED = pytest.mark.xfail(
-    strict=True, reason="norms are checked before scaling by the tolerance of after it"
-)
 BEYOND = pytest.mark.parametrize(
     ("constant", "off", "square"),
     [
         (math.sqrt(0.5), 0.0, 1 + 9e-7),
         (math.sqrt(0.5), -9e-7, 1.0),
         (0.9, 0.0, 1 + 1e-7),
-        pytest.param(0.9, 0.0, 1 + 9e-7, marks=TOO_LONG_ONCE_SCALED),
-        pytest.param(math.sqrt(0.5), -9e-7, 1 + 9e-7, marks=TOO_LONG_ONCE_SCALED),
-        pytest.param(0.99, 0.0, 1 + 1e-7, marks=TOO_LONG_ONCE_SCALED),
+        (0.9, 0.0, 1 + 9e-7),
+        (math.sqrt(0.5), -9e-7, 1 + 9e-7),
+        (0.99, 0.0, 1 + 1e-7),
     ],
 )
 

@@ -4,7 +4,8 @@ OverhandError
 ├── InvalidValue        a value or argument that cannot be used (also a ValueError)
 ├── ProtocolViolation   a step that Algorithm 1 does not allow
 ├── Infeasible          a guarantee or an error that cannot be reached, or not be proved
-└── DamagedPlan         a plan file that is not what was saved
+├── DamagedPlan         a plan file that is not what was saved
+└── StoreUnavailable    a database that cannot do its work now; nothing was done by halves
 """
 
 from __future__ import annotations
@@ -31,6 +32,10 @@ class Infeasible(OverhandError):
 
 class DamagedPlan(OverhandError):
     """A plan that is not the one that was saved."""
+
+
+class StoreUnavailable(OverhandError):
+    """A database that is full, locked, read-only or down: try again later, nothing is half-done."""
 
 
 def whole(name: str, value: object, *, least: int, most: int | None = None) -> int:

@@ -51,6 +51,9 @@ class LinUCB:
         """
         what = f"rows of {self.dimension} features"
         x = finite_array(features, what=what, shape=(self.dimension,), first=first)
+        if self.constants.constant is not None:
+            self._check_constant(x[:, 0], self.constants.constant, first)
+        x = bounded(x, 1.0, clip=False, first=first)
         y = finite_array(rewards, what="rewards", shape=(), first=first)
         if len(x) != len(y):
             raise errors.InvalidValue(f"{len(x)} rows of features and {len(y)} rewards")
@@ -60,12 +63,15 @@ class LinUCB:
             raise errors.InvalidValue(
                 f"reward {y[user]:.9g} of user {first + user + 1} must be between 0 and 1"
             )
-        constant = self.constants.constant
-        if constant is not None:
-            self._check_constant(x[:, 0], constant, first)
+        if self.constants.constant is not None:
             y = 2 * y - 1
-        x = bounded(x * self.constants.scales, 1.0, clip=False, first=first)
-        return self.moments.joined(x, y[:, np.newaxis])
+        return self.moments.joined(self._scaled(x, first), y[:, np.newaxis])
+
+    def _scaled(self, x: Floats, first: int) -> Floats:
+        """Features as they are reported: what was rounding may be a little more by now."""
+        scales = self.constants.scales
+        tolerance = 4 * TOLERANCE * float((scales**2).max())
+        return bounded(x * scales, 1.0, clip=False, first=first, tolerance=tolerance)
 
     def _check_constant(self, column: Floats, constant: float, first: int) -> None:
         wrong = np.abs(column - constant) > ALIKE

@@ -50,6 +50,8 @@ class Recommender:
     ) -> None:
         self.plan = plan
         dimension = dimension_of(plan)
+        if constant is not None and constants is not None:
+            raise errors.InvalidValue(f"give {constant=} or constants=, which have their own")
         constants = constants or Practical(dimension, constant)
         self._constant = constants.constant
         self._learner = learner_for(plan, LinUCB(constants))

@@ -2,7 +2,8 @@
 
 from overhand.summation.continual import ContinualSum
 from overhand.summation.endless import EndlessSum
+from overhand.summation.gathered import Gathered, GatheredSums
 from overhand.summation.server import SumServer
 from overhand.summation.tree_server import TreeServer
 
-__all__ = ["ContinualSum", "EndlessSum", "SumServer", "TreeServer"]
+__all__ = ["ContinualSum", "EndlessSum", "Gathered", "GatheredSums", "SumServer", "TreeServer"]

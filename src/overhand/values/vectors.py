@@ -19,10 +19,18 @@ TOLERANCE = 1e-6
 """A norm too large by at most this part is taken for a rounding error and scaled back."""
 
 
-def bounded(vectors: Floats, bound: float, *, clip: bool, first: int, name: str = "norm") -> Floats:
+def bounded(
+    vectors: Floats,
+    bound: float,
+    *,
+    clip: bool,
+    first: int,
+    name: str = "norm",
+    tolerance: float = TOLERANCE,
+) -> Floats:
     """The vectors with l2 norms of at most `bound`, or an error that names the first too long."""
     norms = _norms(vectors)
-    wrong = norms > bound * (1 + TOLERANCE)
+    wrong = norms > bound * (1 + tolerance)
     if wrong.any() and not clip:
         user = int(np.argmax(wrong))
         norm = math.hypot(*vectors[user])  # unlike a sum of squares, not infinite for 1e200
