@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 OUT ?= out
 HORIZON ?= 1000000
 
-.PHONY: demo test check bench clean
+.PHONY: demo test browser check bench clean
 
 # Reinstalled whenever the project's metadata changes.
 $(VENV)/installed-%: pyproject.toml
@@ -21,6 +21,10 @@ demo: $(VENV)/installed-cli,plots
 
 test: $(VENV)/installed-dev
 	$(BIN)/python -m pytest --quiet --numprocesses auto
+
+# Needs Debian's chromium.
+browser: $(VENV)/installed-dev
+	$(BIN)/python -m pytest --quiet -m browser
 
 check: $(VENV)/installed-dev
 	$(BIN)/ruff format --check .

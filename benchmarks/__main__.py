@@ -15,7 +15,6 @@ from rich.console import Console
 from benchmarks.bandits import (
     BanditTask,
     bandit_contest,
-    bandits_missing_lines,
     bandits_table,
 )
 from benchmarks.contestants import CONTESTANTS, OURS
@@ -71,7 +70,7 @@ def bandits(options: argparse.Namespace, screen: Console, progress: Console) -> 
     with progress.status("bandits"):
         rows = bandit_contest(task)
     screen.print(bandits_table(rows, task))
-    for line in bandits_missing_lines(rows):
+    for line in missing_lines(rows):
         screen.print(line, style="dim", markup=False)
     return {"task": asdict(task), "contestants": [row.summary(rows[0]) for row in rows]}
 

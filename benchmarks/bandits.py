@@ -17,6 +17,7 @@ from rich.table import Table
 
 from benchmarks.contestants import Contestant
 from benchmarks.measure import INSTALL, Failed, ask
+from benchmarks.tables import empty_table
 
 ONE_THREAD = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
 
@@ -134,20 +135,12 @@ def _advice(contestant: Contestant) -> str:
 
 
 def bandits_table(rows: Sequence[BanditRow], task: BanditTask) -> Table:
-    table = Table(
-        title=(
-            f"Bandits: {task.dimension} features, {task.arms} arms; ours: horizon "
-            f"{task.horizon:,}, epsilon {task.epsilon:g}, delta {task.delta:g}, "
-            f"{task.shufflers} shufflers"
-        ),
-        caption=CAPTION,
-        box=None,
-        title_justify="left",
-        caption_justify="left",
+    title = (
+        f"Bandits: {task.dimension} features, {task.arms} arms; ours: horizon "
+        f"{task.horizon:,}, epsilon {task.epsilon:g}, delta {task.delta:g}, "
+        f"{task.shufflers} shufflers"
     )
-    table.add_column()
-    for heading in HEADINGS:
-        table.add_column(heading, justify="right", no_wrap=True)
+    table = empty_table(title, HEADINGS, CAPTION)
     for row in rows:
         table.add_row(*_cells(row, rows[0]))
     return table
@@ -170,7 +163,3 @@ def _cells(row: BanditRow, ours: BanditRow) -> list[str]:
 
 def _three_digits(value: float) -> str:
     return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
-
-
-def bandits_missing_lines(rows: Sequence[BanditRow]) -> list[str]:
-    return [f"{row.name}: {row.missing}" for row in rows if row.missing]

@@ -1,9 +1,10 @@
-"""The two tables."""
+"""The tables."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from rich.console import Console
 from rich.table import Table
@@ -38,17 +39,33 @@ def console() -> Console:
     return found if found.is_terminal else Console(width=PLAIN_WIDTH)
 
 
-def contest_table(rows: Sequence[Row], ours: Row, task: Task) -> Table:
+class Contestants(Protocol):
+    """A row of any contest: of whom, and why there is nothing else to say."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def missing(self) -> str: ...
+
+
+def empty_table(title: str, headings: Sequence[str], caption: str) -> Table:
+    """A table whose first column is names and whose others are numbers."""
     table = Table(
-        title=f"{task.horizon:,} users, epsilon {task.epsilon:g}, delta {task.delta:g}",
-        caption=CAPTION,
+        title=title,
+        caption=caption,
         box=None,
         title_justify="left",
         caption_justify="left",
     )
     table.add_column()
-    for heading in HEADINGS:
+    for heading in headings:
         table.add_column(heading, justify="right", no_wrap=True)
+    return table
+
+
+def contest_table(rows: Sequence[Row], ours: Row, task: Task) -> Table:
+    title = f"{task.horizon:,} users, epsilon {task.epsilon:g}, delta {task.delta:g}"
+    table = empty_table(title, HEADINGS, CAPTION)
     for row in rows:
         table.add_row(*_cells(row, ours))
     return table
@@ -75,7 +92,7 @@ def _times(ratio: float | None) -> str:
     return "-" if ratio is None else f"{ratio:,.0f}" if ratio >= 100 else f"{ratio:.2f}"
 
 
-def missing_lines(rows: Sequence[Row]) -> list[str]:
+def missing_lines(rows: Sequence[Contestants]) -> list[str]:
     return [f"{row.name}: {row.missing}" for row in rows if row.missing]
 
 

@@ -1,6 +1,6 @@
 """Which choices matter to a private recommender: the tables of docs/bandits.md.
 
-python docs/choices.py            prints them; 40 runs each, a few minutes on two cores
+python docs/choices.py            prints them; 20 runs each, a few minutes on two cores
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from overhand.simulation.regret import (
 )
 from overhand.simulation.regret.sums import PlanSums
 
-HORIZON, PRIVACY, RUNS = 100_000, oh.Privacy(1.0, 1e-6), 40
+HORIZON, PRIVACY, RUNS = 100_000, oh.Privacy(1.0, 1e-6), 20
 CONSTANT = Environment.constant
 
 

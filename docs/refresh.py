@@ -35,14 +35,15 @@ def output_of(command: str) -> str:
     return "\n".join(line for line in lines if line) + "\n"
 
 
-def refreshed(text: str) -> str:
-    """The text with all outputs as they are now."""
-    return BLOCK.sub(lambda m: f"```console\n$ {m['command']}\n{output_of(m['command'])}```", text)
-
-
 def refresh(pages: tuple[Path, ...]) -> None:
+    """Write every output into its page as soon as it is there."""
     for page in pages:
-        page.write_text(refreshed(page.read_text(encoding="utf-8")), encoding="utf-8")
+        for shown in BLOCK.finditer(page.read_text(encoding="utf-8")):
+            command = shown["command"]
+            block = f"```console\n$ {command}\n{output_of(command)}```"
+            text = page.read_text(encoding="utf-8")
+            page.write_text(text.replace(shown[0], block), encoding="utf-8")
+            print(command, flush=True)
 
 
 def main() -> None:

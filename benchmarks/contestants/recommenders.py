@@ -31,7 +31,8 @@ class OneByOne:
 
 
 def secure(users: Users, task: BanditTask) -> Outcome:
-    return step_by_step(OneByOne(Recommender(_plan(task), oh.secure_random())), users, task)
+    recommender = Recommender(_plan(task), oh.secure_random(), constant=Environment.constant)
+    return step_by_step(OneByOne(recommender), users, task)
 
 
 def seeded(users: Users, task: BanditTask) -> Outcome:
@@ -70,7 +71,7 @@ def _race(environment: Environment, task: BanditTask) -> Outcome:
 
 
 def _seeded(task: BanditTask) -> Recommender:
-    return Recommender(_plan(task), oh.seeded_random(task.seed))
+    return Recommender(_plan(task), oh.seeded_random(task.seed), constant=Environment.constant)
 
 
 @cache

@@ -48,8 +48,7 @@ class Practical:
     shift. The error of theta is V^-1 (reward noise + h - N theta), with h the noise of the vector:
     the first part has covariance at most s^2 V, and each coordinate of the others a variance of
     at most (1 + |theta|^2 / 2) std^2. The bonus is one standard deviation of the first and
-    `exploration` of the others: noise that stays is learnt away, and too much doubt of it costs
-    more than it brings (`docs/bandits.md`).
+    `exploration` of the others: a quarter does about as well as a whole (`docs/bandits.md`).
 
     A `constant` first feature makes two things free, for the joint sensitivity of `Moments` stays
     as it is. Rewards are learnt as 2 y - 1, at twice the signal: only theta's first coordinate

@@ -25,11 +25,11 @@ class LinUCB:
     """Step 7 of Algorithm 4: from the sums of x y and x x^T, with noise in them, to a rule.
 
     **Why the Gram matrix stays positive definite.** Noise can make an eigenvalue of the sum of
-    x x^T negative. The paper adds lambda to all of them (a *shift*), and so do we: the noise's norm
-    is known beforehand, so that a shift of twice that is enough, and a shrunk theta is what one
-    wants where the noise is. Raising only the eigenvalues that are too small (a *projection*) loses
-    up to half as much again (`docs/bandits.md`). It is the safety net here: an eigenvalue
-    that comes out below a quarter of the shift is set to that.
+    x x^T negative. The paper adds lambda to all of them (a *shift*), and so do we: the norm of the
+    noise is known beforehand, so that twice that is enough but for a tiny probability. Raising only
+    the eigenvalues that are too small (a *projection*) does as well (`docs/bandits.md`), but it
+    decides anew at every release which directions are noise. It is the safety net here: an
+    eigenvalue that comes out below a quarter of the shift is set to that.
     """
 
     constants: Constants

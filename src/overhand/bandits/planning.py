@@ -31,8 +31,8 @@ def plan_for_regret(
     pending users for an error instead, and so choose batches that are far too small.
 
     Other options are those of `Plan.best`. Unless told otherwise, values are sent as shares and
-    the tree is regular: path trees have a little less noise, but more of it is new with every
-    batch, and it is the new noise that a learner has to correct (`docs/bandits.md`).
+    the tree is regular, which is what a deployment needs: path trees have a little less noise, and
+    no less regret that we could measure (`docs/bandits.md`).
 
     >>> plan = plan_for_regret(100_000, 4, Privacy(1.0, 1e-6), dimension=9)
     >>> plan.values, plan.tree.levels, plan.delta_spent <= 1e-6

@@ -11,8 +11,10 @@ from rich.markup import escape
 from overhand import __version__
 from overhand.cli.bandit import bandit
 from overhand.cli.compare import compare
+from overhand.cli.demo import demo
 from overhand.cli.output import messages
 from overhand.cli.plan import plan
+from overhand.cli.services import client, prepare, server, shuffler
 from overhand.cli.simulate import simulate
 from overhand.errors import OverhandError
 
@@ -27,6 +29,11 @@ app.command()(plan)
 app.command()(simulate)
 app.command()(compare)
 app.command()(bandit)
+app.command()(demo)
+app.command()(prepare)
+app.command()(server)
+app.command()(shuffler)
+app.command()(client)
 
 
 def _print_version(wanted: bool) -> None:

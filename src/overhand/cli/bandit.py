@@ -184,14 +184,14 @@ def _show(environment: str, place: Environment, field: Field, outcomes: list[Out
         f"{field.privacy}; {outcomes[0].runs} runs, {field.constants} constants"
     )
     ours = next((o for o in outcomes if o.rival.name == "concurrent"), None)
-    table = new_table("", "regret", "95 %", "to ours", "batch", "messages", "bound")
+    table = new_table("", "regret", "+- 95 %", "to ours", "batch", "messages", "bound")
     for outcome in outcomes:
         plan = outcome.rival.plan
         low, high = outcome.band()
         table.add_row(
             outcome.rival.label,
             number(outcome.mean),
-            f"+- {number((high[-1] - low[-1]) / 2)}",
+            number((high[-1] - low[-1]) / 2),
             "" if ours is None else f"{outcome.mean / ours.mean:.2f} x",
             "" if plan is None else number(plan.tree.lowest),
             "" if plan is None else number(plan.messages_per_user),

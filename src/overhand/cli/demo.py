@@ -1,0 +1,243 @@
+"""`overhand demo`: the whole system on this machine, with a crowd of clients."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Annotated, Any
+from urllib.request import urlopen
+
+import numpy as np
+import typer
+
+from overhand.cli import options
+from overhand.cli.options import DEFAULT_DELTA, DEFAULT_EPSILON
+from overhand.cli.output import console, new_table, number, print_json, progress_bar, working
+from overhand.cli.services import prepare
+from overhand.errors import InvalidValue, OverhandError
+from overhand.model import Privacy
+from overhand.plan import Plan
+
+TRUST = (
+    "One operator runs both services here, so nobody is protected from that operator: this shows "
+    "how it works, not that it is safe. See docs/trust.md."
+)
+_START = 60.0
+_SETTLE = 120.0
+_AT_ONCE = 32
+
+
+def demo(
+    users: Annotated[int, typer.Option(help="How many clients report.")] = 10_000,
+    rate: Annotated[
+        float | None,
+        typer.Option(help="Reports a second at most; as fast as it goes if not given."),
+    ] = None,
+    shufflers: Annotated[int, typer.Option(help="How many shufflers work at once.")] = 3,
+    epsilon: Annotated[float, typer.Option(help="The guarantee's epsilon.")] = DEFAULT_EPSILON,
+    delta: options.Delta = DEFAULT_DELTA,
+    max_messages: Annotated[int, typer.Option(help="The most that a client may send.")] = 12,
+    directory: Annotated[
+        Path | None, typer.Option(help="Keep all files here; a temporary place if not given.")
+    ] = None,
+    keep_running: Annotated[
+        bool, typer.Option("--keep-running", help="Leave the services up until Ctrl-C.")
+    ] = False,
+    as_json: options.Json = False,
+) -> None:
+    """Shuffling service, server and dashboard as processes, and a crowd that reports to them.
+
+    Real HTTP, real encryption, two databases. One operator runs both services: a demonstration.
+    """
+    with working("planning"):
+        plan = Plan.best(
+            users, shufflers, Privacy(epsilon, delta), tree="regular", max_messages=max_messages
+        )
+    crowd = users - users % plan.tree.lowest
+    if crowd == 0:
+        raise InvalidValue(f"{users=} are too few to fill a batch of {plan.tree.lowest}")
+    bits = (np.random.default_rng().random(crowd) < 0.3).astype(int)
+    with contextlib.ExitStack() as stack:
+        home = directory or Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        services = stack.enter_context(_running(plan, home))
+        if not as_json:
+            console.print(TRUST, style="yellow")
+            console.print(f"dashboard: [bold]{services.server}[/]")
+        started = time.perf_counter()
+        with progress_bar(f"{crowd:,} clients report", crowd) as advance:
+            _report_all(services.shuffler, bits, rate, advance)
+        seconds = time.perf_counter() - started
+        with working("waiting for the last batch"):
+            estimate = _settled(services.server, crowd)
+        result = _result(bits, estimate, seconds)
+        _show(result, as_json)
+        if keep_running:
+            console.print("the services stay up; Ctrl-C ends them")
+            with contextlib.suppress(KeyboardInterrupt):
+                signal.pause()
+
+
+@dataclass(frozen=True)
+class Services:
+    """Where the two services listen."""
+
+    shuffler: str
+    server: str
+
+
+@contextlib.contextmanager
+def _running(plan: Plan, home: Path) -> Iterator[Services]:
+    """Both services as processes, until the end of the block."""
+    home.mkdir(parents=True, exist_ok=True)
+    plan.save(home / "plan.json")
+    with contextlib.redirect_stdout(None):
+        prepare(home / "plan.json", home, as_json=True)
+    ports = _free_ports(2)
+    services = Services(*(f"http://127.0.0.1:{port}" for port in ports))
+    shuffling = ["shuffler", "--server", services.server, "--port", str(ports[0]), "--tick", "0.2"]
+    processes = []
+    try:
+        processes = [
+            _started(home, "server", ["server", "--port", str(ports[1])]),
+            _started(home, "shuffler", shuffling),
+        ]
+        for url, process in zip((services.server, services.shuffler), processes, strict=True):
+            _wait_for(url, process, home)
+        yield services
+    finally:
+        for process in processes[::-1]:
+            process.terminate()
+        for process in processes:
+            process.wait(timeout=30)
+
+
+def _started(home: Path, name: str, arguments: list[str]) -> subprocess.Popen[bytes]:
+    with (home / f"{name}.log").open("wb") as log:
+        return subprocess.Popen(
+            [sys.executable, "-m", "overhand", *arguments], cwd=home, stdout=log, stderr=log
+        )
+
+
+def _free_ports(count: int) -> list[int]:
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        return [one.getsockname()[1] for one in sockets]
+
+
+def _wait_for(url: str, process: subprocess.Popen[bytes], home: Path) -> None:
+    """Until a service answers; what it said last if it does not."""
+    deadline = time.monotonic() + _START
+    while time.monotonic() < deadline:
+        if process.poll() is not None:
+            break
+        with contextlib.suppress(OSError):
+            _fetched(f"{url}/healthz")
+            return
+        time.sleep(0.1)
+    logs = [path.read_text(errors="replace").splitlines()[-1:] for path in home.glob("*.log")]
+    raise OverhandError(f"{url} did not start: {' '.join(line for log in logs for line in log)}")
+
+
+def _fetched(url: str) -> Any:
+    with urlopen(url, timeout=10) as answer:
+        return json.load(answer)
+
+
+def _report_all(url: str, bits: Any, rate: float | None, advance: Any) -> None:
+    """All clients, in as many processes as there are cores, less one for the services."""
+    processes = max(1, (os.cpu_count() or 2) // 2)
+    context = get_context("spawn")
+    queue = context.Queue()
+    parts = np.array_split(bits, processes)
+    each = None if rate is None else rate / processes
+    workers = [
+        context.Process(target=_crowd, args=(url, part.tolist(), each, queue), daemon=True)
+        for part in parts
+    ]
+    for worker in workers:
+        worker.start()
+    counted = 0
+    while counted < len(bits):
+        news = queue.get()
+        if isinstance(news, str):
+            raise OverhandError(news)
+        counted += news
+        advance(news)
+    for worker in workers:
+        worker.join()
+
+
+def _crowd(url: str, values: list[int], rate: float | None, queue: Any) -> None:
+    """Some of the clients; what they cannot say otherwise they say as a string."""
+    try:
+        asyncio.run(_clients(url, values, rate, queue))
+    except (OverhandError, ExceptionGroup) as error:
+        queue.put(f"a client failed: {error}")
+
+
+async def _clients(url: str, values: list[int], rate: float | None, queue: Any) -> None:
+    from overhand.service.client import AsyncClient
+
+    async with AsyncClient(url) as client:
+        await client.document()
+        started, step = time.monotonic(), 100
+        for start in range(0, len(values), step):
+            counted = await client.report_many(values[start : start + step], at_once=_AT_ONCE)
+            queue.put(counted)
+            if rate is not None:
+                due = started + (start + counted) / rate
+                await asyncio.sleep(max(0.0, due - time.monotonic()))
+
+
+def _settled(url: str, users: int) -> dict[str, Any]:
+    """The estimate once it covers everybody."""
+    deadline = time.monotonic() + _SETTLE
+    while time.monotonic() < deadline:
+        estimate: dict[str, Any] | None = _fetched(f"{url}/v1/status")["estimate"]
+        if estimate is not None and estimate["t"] == users:
+            return estimate
+        time.sleep(0.2)
+    raise OverhandError(f"the server did not publish the sum of {users} users")
+
+
+def _result(bits: Any, estimate: dict[str, Any], seconds: float) -> dict[str, Any]:
+    truth = int(bits.sum())
+    return {
+        "users": len(bits),
+        "truth": truth,
+        "estimate": estimate["value"],
+        "std": estimate["std"],
+        "low": estimate["low"],
+        "high": estimate["high"],
+        "error": estimate["value"] - truth,
+        "within_band": estimate["low"] <= truth <= estimate["high"],
+        "users_per_second": len(bits) / seconds,
+        "seconds": seconds,
+    }
+
+
+def _show(result: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        print_json(result)
+        return
+    table = new_table("", f"{result['users']:,} users")
+    table.add_row("true sum (only the demo knows it)", f"{result['truth']:,}")
+    table.add_row("estimate", number(result["estimate"]))
+    table.add_row("95 % band", f"{number(result['low'])} to {number(result['high'])}")
+    table.add_row("error", number(result["error"]))
+    table.add_row("users per second", f"{result['users_per_second']:,.0f}")
+    console.print(table)

@@ -1,0 +1,60 @@
+"""The page that shows what the server publishes: its files, and the headers to send with them.
+
+The page is plain HTML, CSS and JavaScript modules. It asks nobody but the server it came from, and
+shows only what is published: how full an open batch is would tell when somebody came.
+"""
+
+from __future__ import annotations
+
+from importlib import resources
+
+PAGE = "index.html"
+
+# Said here: the machine's own table may call a script plain text, and no browser runs that.
+_MEDIA_TYPES = {
+    "css": "text/css; charset=utf-8",
+    "html": "text/html; charset=utf-8",
+    "js": "text/javascript; charset=utf-8",
+    "svg": "image/svg+xml",
+}
+
+FILES = {
+    name: _MEDIA_TYPES[name.rpartition(".")[2]]
+    for name in (
+        PAGE,
+        "bars.js",
+        "chart.js",
+        "connection.js",
+        "dashboard.js",
+        "favicon.svg",
+        "scale.js",
+        "style.css",
+        "words.js",
+    )
+}
+"""Media type of every file of the page; the page asks for all but itself under `static/`."""
+
+HEADERS = {
+    "Content-Security-Policy": (
+        "default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-cache",
+}
+"""To be sent with every file: nothing from elsewhere, nothing inline, no frame around it."""
+
+
+def content(name: str) -> bytes:
+    """The bytes of one of `FILES`; `KeyError` for any other name, so no path leads outside.
+
+    >>> content("style.css").startswith(b":root")
+    True
+    >>> content("../server.py")
+    Traceback (most recent call last):
+    ...
+    KeyError: '../server.py'
+    """
+    if name not in FILES:
+        raise KeyError(name)
+    return resources.files(__package__).joinpath(name).read_bytes()

@@ -1,0 +1,392 @@
+// The page: keeps what the server said, and shows it. Data becomes text nodes, never markup.
+
+import { Bars } from "./bars.js";
+import { Chart } from "./chart.js";
+import { Connection } from "./connection.js";
+import * as words from "./words.js";
+
+const MOST_POINTS = 500;
+const MOST_BARS = 40;
+const LONGEST_LIST = 200;
+const MOST_ALARMS = 50;
+const ANNOUNCE_EVERY = 10_000;
+const PATIENCE = 10_000;
+const COLUMNS = ["t", "value", "low", "high"];
+const TITLES = { bit: "Running count", histogram: "Running histogram" };
+const STATES = {
+  connecting: "Connecting", live: "Live", reconnecting: "Reconnecting", gone: "Server gone",
+};
+
+const part = (id) => document.getElementById(id);
+const emptySeries = () => ({ t: [], value: [], low: [], high: [] });
+
+let status = null;
+let estimate = null;
+let levels = [];
+let alarms = [];
+let heard = { alarms: [] };
+let series = emptySeries();
+let coordinate = 0;
+let view = "sum";
+let loaded = false;
+let announcedAt = 0;
+let drawing = false;
+
+// What the server says
+
+async function ask(path) {
+  const reply = await fetch(path, { signal: AbortSignal.timeout(PATIENCE), cache: "no-store" });
+  if (!reply.ok) throw new Error(`${path}: ${reply.status}`);
+  return reply.json();
+}
+
+async function catchUp() {
+  heard = { alarms: [] };
+  const answer = await ask("v1/status");
+  if (status?.plan.digest !== answer.plan.digest) {
+    coordinate = 0;
+    series = emptySeries();
+    loaded = false;
+  }
+  status = answer;
+  // Events may have overtaken the answer.
+  levels = heard.levels ?? answer.levels;
+  alarms = together(answer.alarms, heard.alarms);
+  estimate = heard.estimate?.t >= (answer.estimate?.t ?? 0) ? heard.estimate : answer.estimate;
+  showFrame();
+  show();
+  await loadHistory();
+}
+
+const together = (old, fresh) => [...new Set([...old, ...fresh])].slice(-MOST_ALARMS);
+
+async function loadHistory() {
+  const wanted = coordinate;
+  const answer = await ask(`v1/history?coordinate=${wanted}`);
+  if (wanted !== coordinate) return;
+  series = Object.fromEntries(COLUMNS.map((column) => [column, [...answer[column]]]));
+  loaded = true;
+  if (estimate) extend(estimate);
+  show();
+}
+
+const at = (entry, i) => (Array.isArray(entry) ? entry[i] : i === 0 ? entry : undefined);
+const reading = (source, i) => (
+  { value: at(source.value, i), low: at(source.low, i), high: at(source.high, i) }
+);
+
+function extend(latest) {
+  const last = series.t.at(-1) ?? -1;
+  if (latest.t < last) return;
+  if (latest.t === last) for (const column of COLUMNS) series[column].pop();
+  const now = { t: latest.t, ...reading(latest, coordinate) };
+  for (const column of COLUMNS) series[column].push(now[column]);
+  if (series.t.length > MOST_POINTS) dropOne();
+}
+
+// The point that is missed least: the one whose neighbours are closest together.
+function dropOne() {
+  const { t } = series;
+  let least = 1;
+  for (let i = 2; i < t.length - 1; i++) {
+    if (t[i + 1] - t[i - 1] < t[least + 1] - t[least - 1]) least = i;
+  }
+  for (const column of COLUMNS) series[column].splice(least, 1);
+}
+
+function hearEstimate(data) {
+  const latest = JSON.parse(data);
+  if (!latest || (estimate && latest.t < estimate.t)) return;
+  estimate = heard.estimate = latest;
+  if (loaded) extend(latest);
+  show();
+}
+
+function hearLevels(data) {
+  levels = heard.levels = JSON.parse(data);
+  show();
+}
+
+function hearAlarm(data) {
+  let alarm = data;
+  try {
+    alarm = JSON.parse(data);
+  } catch {
+    // The server may send the string bare.
+  }
+  heard.alarms.push(alarm);
+  alarms = together(alarms, [alarm]);
+  show();
+}
+
+// What is shown once per plan
+
+const kind = () => String(status.plan.values).split(":")[0];
+const noun = () => (kind() === "histogram" ? "Bucket" : "Coordinate");
+
+function pairs(list, entries) {
+  list.replaceChildren(...entries.flatMap(([name, value]) => {
+    const [term, description] = [document.createElement("dt"), document.createElement("dd")];
+    term.textContent = name;
+    description.append(value);
+    return [term, description];
+  }));
+}
+
+function paragraph(text) {
+  const element = document.createElement("p");
+  element.textContent = text;
+  return element;
+}
+
+function showFrame() {
+  const { plan, guarantee, trust, version } = status;
+  part("title").textContent = TITLES[kind()] ?? "Running sum";
+  part("trust").textContent = trust;
+  part("version").textContent = version;
+  part("guarantee").replaceChildren(...words.guarantee(guarantee).map(paragraph));
+  pairs(part("guarantee-numbers"), [
+    ["Epsilon", words.tiny(guarantee.epsilon)],
+    ["Delta, promised", words.tiny(guarantee.delta)],
+    ["Delta, spent", words.tiny(guarantee.delta_spent)],
+  ]);
+  const digest = document.createElement("code");
+  digest.textContent = String(plan.digest).slice(0, 16);
+  digest.title = plan.digest;
+  pairs(part("plan"), [
+    ["Users", words.number(plan.horizon)],
+    ["Values", String(plan.values)],
+    ...(plan.dimension > 1 ? [[`${noun()}s`, words.number(plan.dimension)]] : []),
+    ["Messages per user", words.number(plan.messages_per_user)],
+    ["Digest", digest],
+  ]);
+  showChoice();
+}
+
+function showChoice() {
+  const { dimension } = status.plan;
+  const [list, field] = [part("coordinate-list"), part("coordinate-number")];
+  const listed = dimension <= LONGEST_LIST;
+  part("coordinate-choice").hidden = !(dimension > 1);
+  part("coordinate-noun").textContent = noun();
+  [list.hidden, field.hidden] = [!listed, listed];
+  field.max = dimension - 1;
+  field.value = coordinate;
+  if (listed && list.length !== dimension) {
+    list.replaceChildren(...Array.from({ length: dimension }, (_, i) => new Option(i, i)));
+  }
+  list.value = coordinate;
+}
+
+function choose(i) {
+  if (!Number.isInteger(i) || i < 0 || i >= status.plan.dimension || i === coordinate) return;
+  coordinate = i;
+  series = emptySeries();
+  loaded = false;
+  announcedAt = 0;
+  showChoice();
+  show();
+  // A failure is the connection's to notice; it asks again when it is back.
+  loadHistory().catch(() => {});
+}
+
+// What is shown anew with all news, at most once for every picture on the screen
+
+function show() {
+  if (drawing) return;
+  drawing = true;
+  requestAnimationFrame(() => {
+    drawing = false;
+    showHealth();
+    if (!status) return;
+    showNumber();
+    showCharts();
+    showLevels();
+  });
+}
+
+function showHealth() {
+  const good = status?.healthy !== false && alarms.length === 0;
+  const chip = part("health");
+  chip.hidden = status === null;
+  chip.textContent = good ? "Healthy" : "Needs attention";
+  chip.dataset.health = good ? "good" : "bad";
+  const list = part("alarm-list");
+  const newestFirst = [...alarms].reverse().map(String);
+  if (!good && !newestFirst.length) newestFirst.push("The server says that it is not healthy.");
+  if ([...list.children].map((item) => item.textContent).join("\n") !== newestFirst.join("\n")) {
+    list.replaceChildren(...newestFirst.map((text) => {
+      const item = document.createElement("li");
+      item.textContent = text;
+      return item;
+    }));
+  }
+  part("alarms").hidden = good;
+}
+
+function between({ low, high }, decimals) {
+  if (!Number.isFinite(low) || !Number.isFinite(high)) return null;
+  return `${words.number(low, decimals)} to ${words.number(high, decimals)}`;
+}
+
+function showNumber() {
+  const { horizon, dimension } = status.plan;
+  const done = estimate?.t ?? 0;
+  part("progress").value = horizon > 0 ? Math.min(1, done / horizon) : 0;
+  part("users").textContent = `${words.number(done)} of ${words.number(horizon)} users`;
+  part("fallback").hidden = !estimate?.fallback;
+  if (!estimate) {
+    part("number").textContent = "–";
+    part("band").textContent = words.waiting(levels);
+    announce(part("band").textContent);
+    document.title = "overhand";
+    return;
+  }
+  const now = reading(estimate, coordinate);
+  const decimals = words.decimalsFor(now);
+  const shown = words.number(now.value, decimals);
+  const range = between(now, decimals);
+  part("number").textContent = shown;
+  part("number").classList.toggle("long", shown.length > 9);
+  const strong = document.createElement("b");
+  strong.textContent = range ?? "";
+  part("band").replaceChildren(...(range ? [strong, " with\u00a095\u00a0%\u00a0confidence"] : ["no band"]));
+  const which = dimension > 1 ? `${noun()} ${coordinate}: ` : "";
+  announce(`${which}${shown}, ${range ?? "no band"}, after ${words.count(done, "user")}`);
+  document.title = `${which}${shown} · overhand`;
+}
+
+// Said aloud now and then: an estimate every second would drown everything else.
+function announce(text) {
+  const region = part("announcement");
+  if (Date.now() - announcedAt < ANNOUNCE_EVERY || region.textContent === text) return;
+  announcedAt = Date.now();
+  region.textContent = text;
+}
+
+const perUser = (entry, users) => (Number.isFinite(entry) && users > 0 ? entry / users : null);
+
+function viewed(source, users) {
+  if (view === "sum") return source;
+  const { value, low, high } = source;
+  return { value: perUser(value, users), low: perUser(low, users), high: perUser(high, users) };
+}
+
+function showReading(target, label, source, hint) {
+  if (source === null) {
+    target.textContent = hint;
+    return hint;
+  }
+  const decimals = words.decimalsFor(source);
+  const strong = document.createElement("b");
+  strong.textContent = words.number(source.value, decimals);
+  const range = between(source, decimals);
+  target.replaceChildren(`${label}: `, strong, range ? ` (${range})` : "");
+  return target.textContent;
+}
+
+function pointOf(i) {
+  return viewed({ value: series.value[i], low: series.low[i], high: series.high[i] }, series.t[i]);
+}
+
+const chart = new Chart(part("chart"), (i) => showReading(
+  part("chart-reading"),
+  i === null ? "" : `After ${words.count(series.t[i], "user")}`,
+  i === null ? null : pointOf(i),
+  series.t.length ? "Point at the chart, or use the arrow keys, to read it." : "",
+));
+
+const bars = new Bars(part("bars"), (i) => showReading(
+  part("bars-reading"),
+  i === null ? "" : `${noun()} ${i}`,
+  i === null ? null : viewed(reading(estimate, i), estimate.t),
+  "Bars with 95 % error bars, each by itself. Choose one to follow it above.",
+), choose);
+
+const columnsOf = (points) => Object.fromEntries(
+  ["value", "low", "high"].map((name) => [name, points.map((point) => point[name])]),
+);
+
+function showCharts() {
+  const points = series.t.map((_, i) => pointOf(i));
+  const columns = columnsOf(points);
+  // Of the mean, the first few batches are so wide that nothing else could be seen.
+  const from = view === "mean" ? (series.t.at(-1) ?? 0) / 10 : 0;
+  const empty = loaded ? "No estimate yet" : "Loading …";
+  chart.show({ t: series.t, ...columns }, { from, zero: view === "sum", empty });
+
+  const { dimension } = status.plan;
+  const few = dimension > 1 && dimension <= MOST_BARS;
+  const barred = estimate !== null && kind() === "histogram" && few;
+  part("bars-card").hidden = !barred;
+  if (!barred) return;
+  const each = Array.from({ length: dimension }, (_, i) => viewed(reading(estimate, i), estimate.t));
+  const largest = each.reduce((best, { value }, i) => (value > each[best].value ? i : best), 0);
+  bars.show(
+    columnsOf(each),
+    { chosen: coordinate, summary: `Bar chart of ${dimension} buckets; largest: bucket ${largest}.` },
+  );
+}
+
+function cell(tag, ...content) {
+  const element = document.createElement(tag);
+  element.append(...content);
+  return element;
+}
+
+let shownLevels = null;
+
+function showLevels() {
+  if (levels === shownLevels) return;
+  shownLevels = levels;
+  part("level-rows").replaceChildren(...levels.map((level) => {
+    const name = cell("th", words.number(level.level));
+    name.scope = "row";
+    const bar = document.createElement("progress");
+    bar.max = Math.max(1, level.batches);
+    bar.value = level.published;
+    bar.setAttribute("aria-label", `Level ${words.number(level.level)}`);
+    const share = `${words.number(level.published)} of ${words.number(level.batches)}`;
+    const finished = cell("td", share, bar);
+    for (const [text, bad] of words.levelNotes(level)) {
+      const note = cell("span", text);
+      note.className = bad ? "note bad" : "note";
+      finished.append(note);
+    }
+    return cell("tr", name, cell("td", words.number(level.size)), finished);
+  }));
+}
+
+// The wiring
+
+part("coordinate-list").addEventListener("change", (event) => choose(Number(event.target.value)));
+part("coordinate-number").addEventListener("change", (event) => {
+  choose(event.target.valueAsNumber);
+  event.target.value = coordinate;
+});
+for (const button of document.getElementsByName("view")) {
+  button.addEventListener("change", () => {
+    view = button.value;
+    show();
+  });
+}
+
+const connection = new Connection(
+  "v1/events",
+  { estimate: hearEstimate, levels: hearLevels, alarm: hearAlarm },
+  catchUp,
+);
+
+function showConnection() {
+  const { state, silence } = connection;
+  part("connection").dataset.state = state;
+  // Only what changed is touched: a screen reader says a state once, not every second.
+  const label = part("connection-state");
+  if (label.textContent !== STATES[state]) label.textContent = STATES[state];
+  const trying = state === "gone" ? ", still trying" : "";
+  part("connection-news").hidden = silence === null;
+  part("connection-silence").textContent = `${words.duration(silence ?? 0)} ago${trying}`;
+}
+
+setInterval(showConnection, 250);
+showConnection();

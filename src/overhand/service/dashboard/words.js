@@ -1,0 +1,79 @@
+// Numbers and sentences. Everything here is text: nothing of it is ever read as markup.
+
+const formats = new Map();
+
+export function number(value, decimals = 0) {
+  if (!Number.isFinite(value)) return "–";
+  if (!formats.has(decimals)) {
+    formats.set(decimals, new Intl.NumberFormat("en", {
+      minimumFractionDigits: decimals, maximumFractionDigits: decimals, signDisplay: "negative",
+    }));
+  }
+  return formats.get(decimals).format(value);
+}
+
+// As many decimals as the band gives a meaning: two digits of its half-width, none beyond the point
+// if that is 10 or more.
+export function decimalsFor({ value, low, high }) {
+  const half = (high - low) / 2;
+  if (half > 0 && Number.isFinite(half)) {
+    return Math.min(12, Math.max(0, 1 - Math.floor(Math.log10(half))));
+  }
+  return Number.isInteger(value) ? 0 : 3;
+}
+
+export function count(amount, noun, plural = `${noun}s`) {
+  return `${number(amount)} ${amount === 1 ? noun : plural}`;
+}
+
+export function tiny(value) {
+  if (!Number.isFinite(value)) return "–";
+  if (value !== 0 && Math.abs(value) < 1e-3) return value.toExponential(2).replace(/\.?0+e/, "e");
+  return String(Number(value.toPrecision(4)));
+}
+
+export function duration(milliseconds) {
+  const seconds = Math.max(0, Math.round(milliseconds / 1000));
+  if (seconds < 60) return `${seconds} s`;
+  if (seconds < 3600) return `${Math.floor(seconds / 60)} min`;
+  if (seconds < 86400) return `${Math.floor(seconds / 3600)} h`;
+  return count(Math.floor(seconds / 86400), "day");
+}
+
+function percent(fraction) {
+  return `${Number((100 * fraction).toPrecision(4))} %`;
+}
+
+export function guarantee({ epsilon, delta, delta_spent: spent, honest, reports }) {
+  const slack = delta > 0 ? `1 in ${number(Math.round(1 / delta))}` : "0";
+  const people = reports > 1
+    ? `It covers a person who sends up to ${count(reports, "report")}.`
+    : "It covers one report of each person.";
+  const noise = honest < 1
+    ? `It holds as long as at least ${percent(honest)} of the users in a batch add their noise.`
+    : "It counts on the noise of every user in a batch.";
+  return [
+    "Whatever anybody else knows, all that leaves the shufflers looks almost the same whichever "
+      + `value one person reports: no outcome becomes more than ${tiny(Math.exp(epsilon))} times as likely `
+      + `(epsilon ${tiny(epsilon)}), give or take a probability of ${slack} (delta ${tiny(delta)}).`,
+    ...(Number.isFinite(spent) ? [`The noise of this plan spends a delta of ${tiny(spent)}.`] : []),
+    `${people} ${noise}`,
+  ];
+}
+
+export function waiting(levels) {
+  const sizes = levels.map(({ size }) => size).filter(Number.isFinite);
+  const users = sizes.length ? ` of ${count(Math.min(...sizes), "user")}` : "";
+  return `Waiting for the first batch${users}.`;
+}
+
+// What is out of the ordinary at a level: [words, whether it is bad].
+export function levelNotes({ received = 0, published = 0, lost = 0, own = 0, garbage = 0 }) {
+  const opening = received - published;
+  return [
+    opening > 0 && [`${count(opening, "batch", "batches")} being opened`, false],
+    lost > 0 && [`${count(lost, "batch", "batches")} lost`, true],
+    own > 0 && [`${count(own, "report")} of value 0 added by the shuffling service`, false],
+    garbage > 0 && [`${count(garbage, "message")} unreadable`, true],
+  ].filter(Boolean);
+}

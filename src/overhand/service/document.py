@@ -1,0 +1,121 @@
+"""The public document: what a client needs to know, handed out by the shuffling service.
+
+It holds the plan's parameters and the server's public key. The server writes it, the shuffling
+service pins its `digest` and gives the same bytes to every client; a client never takes it from the
+server, who could give each its own key and so tell them apart.
+
+There is one way to write a document. Another text is refused: with an unknown field, another order
+or another space it could carry a mark, and its digest would be another. So the digest is what
+`sha256sum` says of the file.
+
+A plan has one key for as long as it runs; a new key comes with a new plan.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from overhand import errors
+from overhand.plan import Plan, files
+from overhand.service.keys import key_id
+from overhand.service.sealing import Sealer
+from overhand.service.wire import VERSION, Formats
+
+_FLOAT_MARGIN = 1e-9
+_UNREADABLE = (
+    errors.OverhandError,
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    RecursionError,
+    TypeError,
+    ValueError,
+)
+
+
+class DamagedDocument(errors.DamagedPlan):
+    """A document that is not one that a server of this version wrote."""
+
+
+@dataclass(frozen=True)
+class Document:
+    """A plan that can be deployed, and the key that its messages are sealed to."""
+
+    plan: Plan
+    public_key: bytes
+
+    def __post_init__(self) -> None:
+        _ = self.formats, self.sealer  # refuse what cannot be sent, or sealed
+
+    @cached_property
+    def formats(self) -> Formats:
+        """The layout of everything that is sent under this document."""
+        return Formats.of(self.plan, self.digest)
+
+    @cached_property
+    def sealer(self) -> Sealer:
+        """Seals messages for this plan and key."""
+        return Sealer(self.public_key, self.formats.digest)
+
+    @property
+    def key_id(self) -> bytes:
+        return key_id(self.public_key)
+
+    @property
+    def version(self) -> int:
+        return VERSION
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 of the document's text: what the shuffling service pins."""
+        return hashlib.sha256(self.to_json().encode()).hexdigest()
+
+    def check_guarantee(self) -> None:
+        """Recompute what the plan costs, or `Infeasible` if it is more than it promises.
+
+        The plan says which noise is added; that it is enough is for everyone to compute, not to
+        believe. It takes the accountant a moment, so it is not part of reading.
+        """
+        spent, promised = self.plan.delta_spent, self.plan.privacy.delta
+        if not spent <= promised * (1 + _FLOAT_MARGIN):
+            raise errors.Infeasible(
+                f"the plan promises {self.plan.privacy} and spends delta={spent:.3g}"
+            )
+
+    def to_json(self) -> str:
+        """The document's text."""
+        return json.dumps(self._entries(), indent=2) + "\n"
+
+    def _entries(self) -> dict[str, Any]:
+        return {
+            "version": self.version,
+            "plan": files.parameters(self.plan),
+            "plan_digest": self.plan.digest,
+            "public_key": self.public_key.hex(),
+            "key_id": self.key_id.hex(),
+        }
+
+    @classmethod
+    def from_json(cls, text: str) -> Document:
+        """The document of a text, or `DamagedDocument` if anything in it was changed."""
+        try:
+            saved = json.loads(text)
+            version, written = saved["version"], saved["plan_digest"]
+            if version != VERSION:
+                raise errors.InvalidValue(f"version {version!r} is not {VERSION}")
+            plan = Plan(**files.fields_of(saved["plan"]))
+            if plan.digest != written:
+                raise errors.InvalidValue(
+                    f"the plan's digest is {plan.digest[:12]}, not {str(written)[:12]}"
+                )
+            document = cls(plan, bytes.fromhex(saved["public_key"]))
+            expected = document.to_json()
+        except _UNREADABLE as error:
+            raise DamagedDocument(f"this is not a document: {error}") from error
+        if text != expected:
+            raise DamagedDocument("the document is not written as its content is: it was edited")
+        return document

@@ -1,0 +1,175 @@
+"""Secrets in files: the server's private key, and the tokens by which processes know each other.
+
+A secret's file is made once, whole, readable by its owner alone, and never overwritten; one that
+others may read is refused, as ssh does.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+import secrets
+import stat
+from pathlib import Path
+
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    load_pem_private_key,
+)
+
+from overhand import errors
+
+KEY_BYTES = 32
+KEY_ID_BYTES = 8
+TOKEN_BYTES = 32
+_MOST_SECRET_BYTES = 4096
+_OTHERS = stat.S_IRWXG | stat.S_IRWXO
+
+
+class UnsafeSecret(errors.OverhandError):
+    """A secret's file that is missing, damaged, in the way, or open to others."""
+
+
+class KeyPair:
+    """The server's HPKE key pair. One plan has one key: a new key comes with a new plan."""
+
+    def __init__(self, private_key: X25519PrivateKey) -> None:
+        self.private_key = private_key
+        self.public_key = private_key.public_key().public_bytes_raw()
+
+    @classmethod
+    def create(cls, path: str | Path) -> KeyPair:
+        """A new key pair, in a new file."""
+        private_key = X25519PrivateKey.generate()
+        pem = private_key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+        write_secret(path, pem)
+        return cls(private_key)
+
+    @classmethod
+    def load(cls, path: str | Path) -> KeyPair:
+        """The key pair of a file that only its owner can read."""
+        pem = read_secret(path)
+        try:
+            private_key = load_pem_private_key(pem, password=None)
+        except (ValueError, TypeError, UnsupportedAlgorithm) as error:
+            raise UnsafeSecret(f"{path} is not a private key: {error}") from None
+        if not isinstance(private_key, X25519PrivateKey):
+            raise UnsafeSecret(f"{path} is not an X25519 key")
+        return cls(private_key)
+
+    @classmethod
+    def of_raw(cls, private_key: bytes) -> KeyPair:
+        """The key pair whose private key has these 32 bytes: how worker processes get it."""
+        return cls(X25519PrivateKey.from_private_bytes(private_key))
+
+    @property
+    def raw(self) -> bytes:
+        """The 32 bytes of the private key."""
+        return self.private_key.private_bytes_raw()
+
+    @property
+    def key_id(self) -> bytes:
+        return key_id(self.public_key)
+
+    def __repr__(self) -> str:
+        return f"KeyPair({self.key_id.hex()})"
+
+
+def key_id(public_key: bytes) -> bytes:
+    """What a public key is called: the first 8 bytes of its SHA-256."""
+    return hashlib.sha256(public_key).digest()[:KEY_ID_BYTES]
+
+
+def new_token() -> str:
+    """A token that nobody can guess, in characters that need no quoting."""
+    return secrets.token_urlsafe(TOKEN_BYTES)
+
+
+def hashed(token: str) -> bytes:
+    """What is kept of a token by those who only check it; a random token needs no salt."""
+    return hashlib.sha256(token.encode("utf-8", "surrogatepass")).digest()
+
+
+def matches(token: str, expected: bytes) -> bool:
+    """Whether this is the token of that hash, in a time that does not tell how nearly."""
+    return hmac.compare_digest(hashed(token), expected)
+
+
+def create_token(path: str | Path) -> str:
+    """A new token, in a new file."""
+    token = new_token()
+    write_secret(path, token.encode() + b"\n")
+    return token
+
+
+def load_token(path: str | Path) -> str:
+    """The token of a file that only its owner can read."""
+    try:
+        token = read_secret(path).decode("ascii").strip()
+    except UnicodeDecodeError:
+        raise UnsafeSecret(f"{path} is not a token") from None
+    if len(token) < len(new_token()):
+        raise UnsafeSecret(f"{path} holds {len(token)} characters: too few for a token")
+    return token
+
+
+def write_secret(path: str | Path, secret: bytes) -> None:
+    """Write a new file for its owner alone, durable and whole when its name appears."""
+    target = Path(path)
+    partial = target.with_name(f".{target.name}.{secrets.token_hex(8)}.partial")
+    try:
+        _write_durably(partial, secret)
+        try:
+            os.link(partial, target)  # unlike a rename, it does not replace what is there
+        finally:
+            partial.unlink()
+        _make_durable(target.parent)
+    except FileExistsError:
+        raise UnsafeSecret(f"{path} exists: a secret is never overwritten") from None
+    except OSError as error:
+        raise UnsafeSecret(f"cannot write {path}: {error}") from error
+
+
+def read_secret(path: str | Path) -> bytes:
+    """The bytes of a file that only its owner can read."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError as error:
+        raise UnsafeSecret(f"cannot read {path}: {error}") from error
+    try:
+        _check_private(path, os.fstat(descriptor).st_mode)  # of the file, not of what is named now
+        return os.read(descriptor, _MOST_SECRET_BYTES)
+    finally:
+        os.close(descriptor)
+
+
+def _check_private(path: str | Path, mode: int) -> None:
+    if not stat.S_ISREG(mode):
+        raise UnsafeSecret(f"{path} is not a file")
+    if mode & _OTHERS:
+        raise UnsafeSecret(
+            f"{path} is open to others (mode {stat.S_IMODE(mode):04o}): chmod 600 it, and "
+            "replace the secret if others may have read it"
+        )
+
+
+def _write_durably(path: Path, secret: bytes) -> None:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+    descriptor = os.open(path, flags, stat.S_IRUSR | stat.S_IWUSR)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(secret)
+        file.flush()
+        os.fsync(descriptor)
+
+
+def _make_durable(directory: Path) -> None:
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,41 @@
+"""Structured logs that hold no address, no id and no time: whoever collects them adds its own."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from typing import Any
+
+_LOGGER = logging.getLogger("overhand.service")
+
+
+def start_logging(role: str) -> None:
+    """One JSON object a line on standard error; the libraries' own logs only if they are errors."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_Lines(role))
+    logging.basicConfig(level=logging.ERROR, handlers=[handler], force=True)
+    _LOGGER.setLevel(logging.INFO)
+
+
+def log(event: str, *, level: int = logging.INFO, **numbers: Any) -> None:
+    """Something that happened, and numbers that belong to no single user."""
+    _LOGGER.log(level, event, extra={"numbers": numbers})
+
+
+class _Lines(logging.Formatter):
+    def __init__(self, role: str) -> None:
+        super().__init__()
+        self._role = role
+
+    def format(self, record: logging.LogRecord) -> str:
+        entry = {"role": self._role, "level": record.levelname.lower(), "event": _event(record)}
+        return json.dumps(entry | getattr(record, "numbers", {}))
+
+
+def _event(record: logging.LogRecord) -> str:
+    """Our own events as they are; of others' only the kind of error, for they may quote data."""
+    if record.name == _LOGGER.name:
+        return record.getMessage()
+    kind = record.exc_info[0] if record.exc_info else None
+    return f"{record.name}: {kind.__name__ if kind else 'error'}"

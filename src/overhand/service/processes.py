@@ -1,0 +1,83 @@
+"""How a service listens, and how it stops: every request that was taken is answered."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+
+
+@dataclass(frozen=True)
+class Listener:
+    """An address, and how connections to it are secured."""
+
+    host: str = "127.0.0.1"
+    port: int = 8000
+    certificate: Path | None = None
+    certificate_key: Path | None = None
+
+
+class _Server(uvicorn.Server):
+    """Leaves signals to the process: one may stop several listeners."""
+
+    def capture_signals(self) -> Any:
+        from contextlib import nullcontext
+
+        return nullcontext()
+
+
+async def serve(*apps: Any) -> None:
+    """Listen with pairs of an application and its listener, until SIGTERM or SIGINT.
+
+    Then no new connection is taken, and requests under way are finished.
+    """
+    pairs = list(zip(apps[::2], apps[1::2], strict=True))
+    servers = [_server(app, listener) for app, listener in pairs]
+    loop = asyncio.get_running_loop()
+
+    def stop() -> None:
+        for server in servers:
+            server.should_exit = True
+
+    with _signals(loop, stop):
+        await asyncio.gather(*(server.serve() for server in servers))
+
+
+class _signals:
+    """Calls a function on the signals that ask a process to stop."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, stop: Callable[[], None]) -> None:
+        self._loop, self._stop = loop, stop
+
+    def __enter__(self) -> None:
+        for name in (signal.SIGTERM, signal.SIGINT):
+            self._loop.add_signal_handler(name, self._stop)
+
+    def __exit__(self, *_: object) -> None:
+        for name in (signal.SIGTERM, signal.SIGINT):
+            self._loop.remove_signal_handler(name)
+
+
+def _server(app: Any, listener: Listener) -> uvicorn.Server:
+    config = uvicorn.Config(
+        app,
+        host=listener.host,
+        port=listener.port,
+        ssl_certfile=listener.certificate,
+        ssl_keyfile=listener.certificate_key,
+        access_log=False,  # it prints addresses
+        log_config=None,
+        server_header=False,
+        date_header=False,
+        proxy_headers=False,
+        timeout_graceful_shutdown=10,
+        timeout_keep_alive=30,
+        lifespan="off",
+        ws="none",
+    )
+    return _Server(config)

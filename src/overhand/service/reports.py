@@ -1,0 +1,69 @@
+"""From a value to a report, and from a release back to messages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from overhand.randomness import Random
+from overhand.service.document import Document
+from overhand.service.sealing import Opened, Opens
+from overhand.service.wire import Formats, LevelFormat, ReleasedBatch
+
+_AT_ONCE = 1 << 14
+
+
+class OpenedBatch(NamedTuple):
+    """The messages of a batch that can be read, and how many cannot."""
+
+    messages: NDArray[np.uint64]
+    garbage: int
+
+
+def encode_report(document: Document, value: Any, random: Random) -> bytes:
+    """The report of a value: encoded afresh for every level, every message sealed on its own.
+
+    Made once and sent until it is acknowledged: another report of the same value has other noise,
+    counts again, and costs privacy again.
+    """
+    plan, formats = document.plan, document.formats
+    row = plan.values.rows([value])
+    parts = []
+    for level, (mechanism,) in zip(formats.levels, plan.mechanisms, strict=True):
+        plaintexts = level.messages_to_bytes(mechanism.encode_rows(row, random))
+        parts.append(b"".join(document.sealer.seal(level.level, plaintexts)))
+    return formats.pack_report(parts)
+
+
+def open_release(formats: Formats, release: ReleasedBatch, opener: Opens) -> OpenedBatch:
+    """The messages of a release; a ciphertext that repeats another is garbage."""
+    level = formats.level(release.level)
+    distinct = level.distinct(release.body)
+    opened = messages_of(opener.open(level.level, _one_by_one(distinct)), level)
+    repeated = level.size * level.messages - len(distinct)
+    return OpenedBatch(opened.messages, opened.garbage + repeated)
+
+
+def _one_by_one(ciphertexts: NDArray[np.void]) -> Iterator[bytes]:
+    for start in range(0, len(ciphertexts), _AT_ONCE):
+        yield from ciphertexts[start : start + _AT_ONCE].tolist()
+
+
+def messages_of(opened: Iterable[Opened], level: LevelFormat) -> OpenedBatch:
+    """The numbers among what was opened.
+
+    Garbage is what did not open, has the wrong length, or is not below 2^message_bits.
+    """
+    plaintexts, found, seen = iter(opened), [np.empty(0, np.uint64)], 0
+    most = np.uint64((1 << level.message_bits) - 1)
+    while some := list(islice(plaintexts, _AT_ONCE)):
+        whole = [p for p in some if p is not None and len(p) == level.plaintext_bytes]
+        numbers = level.bytes_to_messages(whole)
+        found.append(numbers[numbers <= most])
+        seen += len(some)
+    messages = np.concatenate(found)
+    return OpenedBatch(messages, seen - len(messages))

@@ -1,0 +1,169 @@
+"""The server's routes: releases in, estimates and the dashboard out."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from http import HTTPStatus
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from overhand import __version__
+from overhand.errors import InvalidValue, ProtocolViolation, StoreUnavailable
+from overhand.service import dashboard
+from overhand.service.document import Document
+from overhand.service.http import Refused, bearer, body_of
+from overhand.service.keys import matches
+from overhand.service.server.book import Book
+from overhand.service.server.publisher import Publisher
+
+TRUST = (
+    "The shuffling service learns who reported, never what; this server learns what, never who. "
+    "If both are run by the same operator, nobody is protected from that operator."
+)
+_HEADERS = {**dashboard.HEADERS, "Cache-Control": "no-store"}
+_HEARTBEAT = 15.0
+
+
+class ServerApp:
+    """Everything that the server answers; `news` is set and replaced whenever something is new."""
+
+    def __init__(self, document: Document, book: Book, publisher: Publisher, token: bytes) -> None:
+        self._document = document
+        self._book = book
+        self._publisher = publisher
+        self._token = token
+        self._news = asyncio.Event()
+        self.arrived = asyncio.Event()
+        self.alarms: list[str] = []
+        self._most = document.formats.most_release_bytes
+        self.starlette = Starlette(
+            routes=[
+                Route("/", self._page),
+                Route("/healthz", self._health),
+                Route("/v1/status", self._status),
+                Route("/v1/history", self._history),
+                Route("/v1/events", self._events),
+                Route("/v1/releases/{level:int}/{number:int}", self._release, methods=["PUT"]),
+                Route("/static/{name}", self._file),
+            ],
+            exception_handlers={Refused: _refusal},
+        )
+
+    def announce(self) -> None:
+        """Wake up everybody who listens for news."""
+        self._news.set()
+        self._news = asyncio.Event()
+
+    async def _release(self, request: Request) -> Response:
+        token = bearer(request.scope)
+        if token is None or not matches(token, self._token):
+            raise Refused(HTTPStatus.UNAUTHORIZED, "the shuffling service's token is needed")
+        body = await body_of(request.scope, request.receive, self._most)
+        try:
+            release = self._document.formats.unpack_release(body)
+        except InvalidValue as error:
+            raise Refused(HTTPStatus.BAD_REQUEST, str(error)) from error
+        named = (request.path_params["level"], request.path_params["number"])
+        if named != (release.level, release.number):
+            raise Refused(HTTPStatus.BAD_REQUEST, "the release is of another batch than its path")
+        try:
+            await asyncio.to_thread(self._book.receive, *release)
+        except ProtocolViolation as error:
+            self.alarms.append(str(error))
+            self.announce()
+            raise Refused(HTTPStatus.CONFLICT, str(error)) from error
+        except StoreUnavailable as error:
+            words = "the book is not available"
+            raise Refused(HTTPStatus.SERVICE_UNAVAILABLE, words, retry=True) from error
+        self.arrived.set()
+        return JSONResponse({"status": "kept"})
+
+    async def _page(self, request: Request) -> Response:
+        return _file(dashboard.PAGE)
+
+    async def _file(self, request: Request) -> Response:
+        return _file(request.path_params["name"])
+
+    async def _health(self, request: Request) -> Response:
+        return JSONResponse({"status": "healthy"})
+
+    async def _status(self, request: Request) -> Response:
+        return JSONResponse(self.status(), headers=_HEADERS)
+
+    def status(self) -> dict[str, Any]:
+        """All that the server knows, which anybody may know."""
+        plan = self._document.plan
+        return {
+            "version": __version__,
+            "plan": {
+                "digest": plan.digest,
+                "horizon": plan.horizon,
+                "values": plan.values.spec,
+                "dimension": plan.values.dimension,
+                "messages_per_user": plan.messages_per_user,
+            },
+            "guarantee": {
+                "epsilon": plan.privacy.epsilon,
+                "delta": plan.privacy.delta,
+                "delta_spent": plan.delta_spent,
+                "honest": plan.honest,
+                "reports": plan.reports,
+            },
+            "levels": self._publisher.levels(),
+            "estimate": self._publisher.estimate,
+            "alarms": self.alarms,
+            "healthy": not self.alarms,
+            "trust": TRUST,
+        }
+
+    async def _history(self, request: Request) -> Response:
+        text = request.query_params.get("coordinate", "0")
+        dimension = self._document.plan.values.dimension
+        if not (text.isdigit() and int(text) < dimension):
+            raise Refused(HTTPStatus.BAD_REQUEST, f"coordinate={text!r} is not below {dimension}")
+        return JSONResponse(self._publisher.thinned(int(text)), headers=_HEADERS)
+
+    async def _events(self, request: Request) -> Response:
+        headers = {**_HEADERS, "X-Accel-Buffering": "no"}
+        return StreamingResponse(self._stream(), media_type="text/event-stream", headers=headers)
+
+    async def _stream(self) -> AsyncIterator[str]:
+        """What is new, whenever there is something; a comment now and then keeps the line open."""
+        alarms = 0
+        yield ": welcome\n\n"
+        while True:
+            news = self._news
+            yield _event("levels", self._publisher.levels())
+            if self._publisher.estimate is not None:
+                yield _event("estimate", self._publisher.estimate)
+            for alarm in self.alarms[alarms:]:
+                yield _event("alarm", alarm)
+            alarms = len(self.alarms)
+            try:
+                await asyncio.wait_for(news.wait(), _HEARTBEAT)
+            except TimeoutError:
+                yield ": still here\n\n"
+
+
+def _file(name: str) -> Response:
+    """A file of the dashboard."""
+    if name not in dashboard.FILES:
+        raise Refused(HTTPStatus.NOT_FOUND, "no such page")
+    content = dashboard.content(name)
+    return Response(content, media_type=dashboard.FILES[name], headers=dashboard.HEADERS)
+
+
+def _event(name: str, data: Any) -> str:
+    return f"event: {name}\ndata: {json.dumps(data)}\n\n"
+
+
+async def _refusal(request: Request, error: Exception) -> Response:
+    assert isinstance(error, Refused)
+    headers = {"retry-after": "5"} if error.retry else {}
+    return JSONResponse({"error": str(error)}, status_code=error.status, headers=headers)

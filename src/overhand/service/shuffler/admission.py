@@ -1,0 +1,85 @@
+"""Reports into the store: many requests, one commit."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+from overhand.errors import OverhandError
+from overhand.service.stores import Arrival, Outcome, Store
+
+
+class Overloaded(OverhandError):
+    """More reports wait than the service wants to hold."""
+
+
+class Admission:
+    """Collects the reports of concurrent requests and admits them in groups.
+
+    A report is answered when its group is committed, so whoever was told yes was counted for
+    good. While one group is being committed the next one gathers: under load groups grow by
+    themselves, and alone nobody waits.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        group: int = 512,
+        most_waiting: int = 4096,
+        committed: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._store = store
+        self._group = group
+        self._most_waiting = most_waiting
+        self._committed = committed
+        self._waiting: deque[tuple[Arrival, asyncio.Future[Outcome]]] = deque()
+        self._wake = asyncio.Event()
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="admission")
+        self._closing = False
+
+    @property
+    def waiting(self) -> int:
+        return len(self._waiting)
+
+    async def admit(self, arrival: Arrival) -> Outcome:
+        """What becomes of a report, once it is durable."""
+        if self._closing or len(self._waiting) >= self._most_waiting:
+            raise Overloaded(f"{len(self._waiting)} reports are waiting already")
+        future = asyncio.get_running_loop().create_future()
+        self._waiting.append((arrival, future))
+        self._wake.set()
+        # A client that goes away takes nothing back: its report may be committed already.
+        return await asyncio.shield(future)
+
+    async def run(self) -> None:
+        """Commit group after group, until closed and empty."""
+        while not (self._closing and not self._waiting):
+            await self._wake.wait()
+            self._wake.clear()
+            while self._waiting:
+                await self._commit()
+        self._thread.shutdown()
+
+    async def _commit(self) -> None:
+        some = [self._waiting.popleft() for _ in range(min(self._group, len(self._waiting)))]
+        arrivals = [arrival for arrival, _ in some]
+        loop = asyncio.get_running_loop()
+        try:
+            outcomes = await loop.run_in_executor(self._thread, self._store.admit, arrivals)
+        except Exception as error:
+            for _, future in some:
+                if not future.done():
+                    future.set_exception(error)
+            return
+        for (_, future), outcome in zip(some, outcomes, strict=True):
+            if not future.done():
+                future.set_result(outcome)
+        self._committed()
+
+    def close(self) -> None:
+        """No more reports; those that wait are still committed."""
+        self._closing = True
+        self._wake.set()

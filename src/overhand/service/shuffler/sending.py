@@ -1,0 +1,102 @@
+"""Full batches to the server: freeze, send, acknowledge, scrub, however often it takes."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from http import HTTPStatus
+
+import httpx
+
+from overhand.errors import StoreUnavailable
+from overhand.service.document import Document
+from overhand.service.logs import log
+from overhand.service.shuffler.metrics import ShufflerMetrics
+from overhand.service.stores import BatchName, Store
+
+_LONGEST_WAIT = 60.0
+
+
+class Sender:
+    """Sends every full batch until the server has it.
+
+    It works in ticks with jitter, so that the time of a release does not tell when the last user
+    of the batch came.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        document: Document,
+        server: str,
+        token: str,
+        metrics: ShufflerMetrics,
+        *,
+        tick: float = 1.0,
+        transport: httpx.AsyncBaseTransport | None = None,
+        verify: str | bool = True,
+    ) -> None:
+        self._store = store
+        self._formats = document.formats
+        self._metrics = metrics
+        self._tick = tick
+        self._refused: set[BatchName] = set()
+        self._failures = 0
+        self._http = httpx.AsyncClient(
+            base_url=server,
+            headers={
+                "authorization": f"Bearer {token}",
+                "content-type": "application/octet-stream",
+            },
+            timeout=60.0,
+            transport=transport,
+            verify=verify,
+        )
+
+    async def run(self, stopping: asyncio.Event) -> None:
+        """Until told to stop: what is not sent by then is sent after the next start."""
+        while not stopping.is_set():
+            try:
+                await self.send_all()
+                self._failures = 0
+            except (httpx.HTTPError, StoreUnavailable) as error:
+                self._failures += 1
+                self._metrics.send_failures.inc()
+                log("sending failed", level=logging.WARNING, error=type(error).__name__)
+            await self._wait(stopping)
+        await self._http.aclose()
+
+    async def _wait(self, stopping: asyncio.Event) -> None:
+        longest = min(_LONGEST_WAIT, self._tick * 2 ** min(self._failures, 10))
+        seconds = longest * (0.5 + secrets.randbelow(1 << 16) / (1 << 16))
+        try:
+            await asyncio.wait_for(stopping.wait(), seconds)
+        except TimeoutError:
+            return
+
+    async def send_all(self) -> None:
+        """Send all batches that are full, lowest level first."""
+        sent = False
+        for name in await asyncio.to_thread(self._store.full):
+            if name not in self._refused:
+                sent = await self._send(name) or sent
+        if sent:
+            await asyncio.to_thread(self._store.scrub)
+
+    async def _send(self, name: BatchName) -> bool:
+        release = await asyncio.to_thread(self._store.freeze, name)
+        if release.repeats:
+            log("messages were copied", level=logging.WARNING, messages=release.repeats)
+        body = self._formats.pack_release(name.level, name.number, release.own, release.body)
+        path = f"/v1/releases/{name.level}/{name.number}"
+        answer = await self._http.put(path, content=body)
+        if answer.status_code == HTTPStatus.CONFLICT:
+            self._refused.add(name)
+            log("the server has another release of a batch", level=logging.ERROR, **name._asdict())
+            return False
+        answer.raise_for_status()
+        await asyncio.to_thread(self._store.acknowledge, name, release.digest)
+        self._metrics.releases.labels(name.level).inc()
+        log("release sent", **{"batch_level": name.level, "number": name.number})
+        return True

@@ -1,0 +1,160 @@
+"""The tables of a store, and the statements that both databases share.
+
+progress      one row: what the store is made for, and how many reports arrived
+seen          marks of the parts and tokens of admitted reports, kept until the plan ends
+messages_<l>  level l: the pieces of its batches under random keys; one row once it is frozen
+releases      a row per frozen batch: its digest, and how far it got
+"""
+
+from __future__ import annotations
+
+import secrets
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterable, Sequence
+from enum import IntEnum
+from itertools import groupby
+from typing import Any, NamedTuple
+
+from overhand.service.stores.batching import Piece
+from overhand.service.stores.store import BatchName, Lane, Release
+
+KEY_BYTES = 16
+
+
+class State(IntEnum):
+    """How far a release got."""
+
+    FROZEN = 0
+    ACKNOWLEDGED = 1
+    SCRUBBED = 2
+
+
+class Record(NamedTuple):
+    """What is known of a release apart from its body."""
+
+    digest: bytes
+    own: int
+    repeats: int
+    state: State
+
+
+def schema(lanes: Sequence[Lane], blob: str, padding: str = "", ending: str = "") -> list[str]:
+    """The tables, in a database that calls bytes `blob` and wants this before a body."""
+    key = f"level INTEGER, number BIGINT, digest {blob} NOT NULL, own BIGINT NOT NULL"
+    piece = f"number BIGINT, key {blob}, own BIGINT NOT NULL, {padding}body {blob} NOT NULL"
+    return [
+        f"CREATE TABLE progress (plan TEXT PRIMARY KEY, arrived BIGINT NOT NULL) {ending}",
+        f"CREATE TABLE seen (mark {blob} PRIMARY KEY) {ending}",
+        f"CREATE TABLE releases ({key}, repeats BIGINT NOT NULL, state INTEGER NOT NULL, "
+        f"PRIMARY KEY (level, number)) {ending}",
+        "CREATE INDEX unscrubbed ON releases (state) WHERE state < 2",
+        *(
+            f"CREATE TABLE messages_{lane.level} ({piece}, PRIMARY KEY (number, key)) {ending}"
+            for lane in lanes
+        ),
+    ]
+
+
+class Ledger(ABC):
+    """The tables inside one transaction. All take marks first, in their order, then `progress`."""
+
+    @abstractmethod
+    def rows(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
+        """What a query finds."""
+
+    @abstractmethod
+    def change(self, statement: str, *values: Any) -> int:
+        """Run a statement; how many rows it changed."""
+
+    @abstractmethod
+    def change_many(self, statement: str, values: Sequence[tuple[Any, ...]]) -> None:
+        """Run a statement once for each row of values."""
+
+    @abstractmethod
+    def lock(self) -> int:
+        """How many reports arrived; none can until this transaction ends."""
+
+    @abstractmethod
+    def remember(self, marks: Collection[bytes]) -> set[bytes]:
+        """Keep these marks; those that were not kept before."""
+
+    def begin(self, plan: str) -> None:
+        self.change("INSERT INTO progress (plan, arrived) VALUES (?, 0)", plan)
+
+    def plan(self) -> str | None:
+        """What the store was made for, if it is one."""
+        return next((str(plan) for (plan,) in self.rows("SELECT plan FROM progress")), None)
+
+    def arrived(self) -> int:
+        return int(self.rows("SELECT arrived FROM progress")[0][0])
+
+    def advance(self, arrived: int) -> None:
+        self.change("UPDATE progress SET arrived = ?", arrived)
+
+    def forget(self, marks: Iterable[bytes]) -> None:
+        self.change_many("DELETE FROM seen WHERE mark = ?", [(mark,) for mark in sorted(marks)])
+
+    def add(self, pieces: Iterable[Piece]) -> None:
+        """Put pieces, lowest level first, into their batches."""
+        for level, group in groupby(pieces, lambda piece: piece.name.level):
+            self.change_many(
+                f"INSERT INTO messages_{level} (number, key, own, body) VALUES (?, ?, ?, ?)",
+                [
+                    (piece.name.number, secrets.token_bytes(KEY_BYTES), piece.own, piece.body)
+                    for piece in group
+                ],
+            )
+
+    def pieces(self, name: BatchName) -> list[Piece]:
+        found = self.rows(
+            f"SELECT own, body FROM messages_{name.level} WHERE number = ?", name.number
+        )
+        return [Piece(name, own, body) for own, body in found]
+
+    def record(self, name: BatchName) -> Record | None:
+        found = self.rows(
+            "SELECT digest, own, repeats, state FROM releases WHERE level = ? AND number = ?", *name
+        )
+        records = (
+            Record(digest, own, repeats, State(state)) for digest, own, repeats, state in found
+        )
+        return next(records, None)
+
+    def freeze(self, release: Release) -> bool:
+        """One row instead of many, unless somebody was faster."""
+        first = self.change(
+            "INSERT INTO releases (level, number, digest, own, repeats, state) "
+            "VALUES (?, ?, ?, ?, ?, 0) ON CONFLICT DO NOTHING",
+            *release.name,
+            release.digest,
+            release.own,
+            release.repeats,
+        )
+        if first:
+            self.drop(release.name)
+            self.add([Piece(release.name, release.own, release.body)])
+        return bool(first)
+
+    def drop(self, name: BatchName) -> None:
+        self.change(f"DELETE FROM messages_{name.level} WHERE number = ?", name.number)
+
+    def waiting(self, level: int, below: int) -> list[BatchName]:
+        """Batches of a level with messages, and a number below this, that nobody acknowledged."""
+        found = self.rows(
+            f"SELECT DISTINCT number FROM messages_{level} WHERE number < ? AND NOT EXISTS ("
+            f"SELECT 1 FROM releases WHERE releases.level = ? "
+            f"AND releases.number = messages_{level}.number AND state > 0) ORDER BY number",
+            below,
+            level,
+        )
+        return [BatchName(level, number) for (number,) in found]
+
+    def acknowledged(self) -> list[BatchName]:
+        """Batches that are to be scrubbed."""
+        found = self.rows("SELECT level, number FROM releases WHERE state = 1")
+        return sorted(BatchName(*row) for row in found)
+
+    def move(self, name: BatchName, before: State, after: State) -> bool:
+        """Take a release one state further, unless somebody did."""
+        statement = "UPDATE releases SET state = ? WHERE level = ? AND number = ? AND state = ?"
+        return bool(self.change(statement, int(after), *name, int(before)))

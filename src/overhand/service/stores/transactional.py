@@ -1,0 +1,144 @@
+"""The life of a batch as transactions, for any database that has them."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from overhand.errors import InvalidValue, ProtocolViolation
+from overhand.service.stores import batching
+from overhand.service.stores.batching import Piece
+from overhand.service.stores.ledger import Ledger, State
+from overhand.service.stores.store import Arrival, BatchName, Lane, Outcome, Release, Store
+
+T = TypeVar("T")
+
+
+class TransactionalStore(Store):
+    """Everything that is the same whichever database it is.
+
+    All steps may be run again, so a database may retry a transaction whose end it did not see.
+    """
+
+    def __init__(self, lanes: Sequence[Lane], horizon: int) -> None:
+        self._plan = batching.described(lanes, horizon)
+        self._lanes = tuple(lanes)
+        self._horizon = horizon
+
+    @abstractmethod
+    def _read(self, work: Callable[[Ledger], T]) -> T:
+        """Work on one state of the database, without changing it."""
+
+    @abstractmethod
+    def _write(self, work: Callable[[Ledger], T]) -> T:
+        """Work in one transaction: durable when this returns, undone if it raises."""
+
+    @abstractmethod
+    def _sweep(self, levels: set[int]) -> None:
+        """Overwrite what was deleted of these levels in the files of the database."""
+
+    def admit(self, arrivals: Sequence[Arrival]) -> list[Outcome]:
+        for arrival in arrivals:
+            batching.check_arrival(arrival, self._lanes)
+        return self._write(lambda ledger: self._admit(ledger, arrivals)) if arrivals else []
+
+    def _admit(self, ledger: Ledger, arrivals: Sequence[Arrival]) -> list[Outcome]:
+        """Marks before the lock, so that processes wait for each other only to be counted."""
+        marks = {mark for arrival in arrivals for mark in batching.id_marks(arrival)}
+        marks.update(mark for arrival in arrivals for mark in batching.token_marks(arrival))
+        fresh, arrived = ledger.remember(marks), ledger.lock()
+        outcomes, unused = batching.judge(arrivals, fresh, self._horizon - arrived)
+        ledger.forget(unused)
+        admitted = [
+            arrival
+            for arrival, outcome in zip(arrivals, outcomes, strict=True)
+            if outcome is Outcome.ADMITTED
+        ]
+        if admitted:
+            ledger.add(batching.pieces(self._lanes, admitted, arrived))
+            ledger.advance(arrived + len(admitted))
+        return outcomes
+
+    @property
+    def arrived(self) -> int:
+        return self._read(lambda ledger: ledger.arrived())
+
+    def full(self) -> list[BatchName]:
+        return self._read(self._full)
+
+    def _full(self, ledger: Ledger) -> list[BatchName]:
+        arrived = ledger.arrived()
+        return [
+            name
+            for lane in self._lanes
+            for name in ledger.waiting(lane.level, arrived // lane.size)
+        ]
+
+    def freeze(self, name: BatchName) -> Release:
+        """A full batch never changes, so its order is drawn while others admit reports."""
+        lane = self._lane(name)
+        found = self._read(lambda ledger: self._release_or_pieces(ledger, name))
+        if isinstance(found, Release):
+            return found
+        release = batching.released(name, lane, found)
+        if self._write(lambda ledger: ledger.freeze(release)):
+            return release
+        return self.freeze(name)
+
+    def _release_or_pieces(self, ledger: Ledger, name: BatchName) -> Release | list[Piece]:
+        record, lane = ledger.record(name), self._lane(name)
+        arrived = min(lane.size, max(0, ledger.arrived() - name.number * lane.size))
+        if arrived < lane.size:
+            raise ProtocolViolation(f"{name} cannot be frozen at {arrived} of {lane.size} reports")
+        if record is None:
+            return ledger.pieces(name)
+        if record.state is State.SCRUBBED or not (found := ledger.pieces(name)):
+            raise ProtocolViolation(f"{name} was acknowledged and scrubbed")
+        return Release(name, found[0].body, record.own, record.digest, record.repeats)
+
+    def acknowledge(self, name: BatchName, digest: bytes) -> None:
+        self._lane(name)
+        self._write(lambda ledger: _acknowledge(ledger, name, digest))
+
+    def scrub(self) -> int:
+        """Marked as done only when the files were swept: after a crash it is swept again."""
+        names = self._write(_drop_acknowledged)
+        self._sweep({name.level for name in names})
+        return self._write(lambda ledger: _mark_scrubbed(ledger, names))
+
+    def _lane(self, name: BatchName) -> Lane:
+        lane = next((lane for lane in self._lanes if lane.level == name.level), None)
+        if lane is None or name.number < 0:
+            raise InvalidValue(f"the plan has no batch {name}")
+        return lane
+
+    def _start(self, ledger: Ledger) -> None:
+        """Refuse a store that was made for another plan."""
+        found = ledger.plan()
+        if found is None:
+            raise InvalidValue("the database is not a store: its table progress is empty")
+        if found != self._plan:
+            raise InvalidValue(f"the store was made for {found}, not for {self._plan}")
+
+
+def _acknowledge(ledger: Ledger, name: BatchName, digest: bytes) -> None:
+    record = ledger.record(name)
+    if record is None:
+        raise ProtocolViolation(f"{name} was acknowledged before it was frozen")
+    if record.digest != digest:
+        raise ProtocolViolation(
+            f"{name} has the digest {record.digest.hex()}, {digest.hex()} was acknowledged"
+        )
+    ledger.move(name, State.FROZEN, State.ACKNOWLEDGED)
+
+
+def _drop_acknowledged(ledger: Ledger) -> list[BatchName]:
+    names = ledger.acknowledged()
+    for name in names:
+        ledger.drop(name)
+    return names
+
+
+def _mark_scrubbed(ledger: Ledger, names: Sequence[BatchName]) -> int:
+    return sum(ledger.move(name, State.ACKNOWLEDGED, State.SCRUBBED) for name in names)

@@ -1,0 +1,236 @@
+"""What goes over the wire: bytes whose length and layout follow from the plan alone.
+
+A report is `OVH1`, the plan's digest (32 bytes) and, lowest level first, the ciphertexts of one
+user. A release is `OVR1`, the digest, level (1 byte), batch number (8), number of the shuffling
+service's own reports (4) and the ciphertexts of the batch; numbers are big endian. A message is a
+little-endian number in as few bytes as its bits need. Whatever is read is either right to the last
+byte or refused with one error: `WrongPlan` for another plan's bytes, else `InvalidValue`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from overhand import errors
+from overhand.plan import Plan
+from overhand.trees import RegularTree
+
+VERSION = 1
+REPORT_MAGIC = b"OVH1"
+RELEASE_MAGIC = b"OVR1"
+DIGEST_BYTES = 32
+ID_BYTES = 16
+SEAL_BYTES = 48
+"""By how much a sealed message is longer: an X25519 key and an AES-GCM tag."""
+
+MOST_MESSAGE_BITS = 64
+MOST_LEVELS = 255
+_RELEASE_HEADER = struct.Struct(f">4s{DIGEST_BYTES}sBQI")
+_MOST_BATCHES = (1 << 64) - 1
+_MOST_REPORTS = (1 << 32) - 1
+
+
+class WrongPlan(errors.InvalidValue):
+    """Bytes that were made for another plan: their sender should fetch the document again."""
+
+
+class ReleasedBatch(NamedTuple):
+    """A release as it was sent: `own` reports of its batch were the shuffling service's."""
+
+    level: int
+    number: int
+    own: int
+    body: bytes
+
+
+@dataclass(frozen=True)
+class LevelFormat:
+    """One level of a deployed plan: how many messages there are, and how long they are."""
+
+    level: int
+    size: int
+    batches: int
+    """Whole batches within the horizon; their numbers count from 0."""
+    messages: int
+    """Messages of one user."""
+    message_bits: int
+
+    @property
+    def plaintext_bytes(self) -> int:
+        return -(-self.message_bits // 8)
+
+    @property
+    def ciphertext_bytes(self) -> int:
+        return self.plaintext_bytes + SEAL_BYTES
+
+    @property
+    def part_bytes(self) -> int:
+        """Length of a report's ciphertexts for this level."""
+        return self.messages * self.ciphertext_bytes
+
+    @property
+    def batch_bytes(self) -> int:
+        """Length of a whole batch."""
+        return self.size * self.part_bytes
+
+    def distinct(self, ciphertexts: bytes) -> NDArray[np.void]:
+        """The ciphertexts of a batch, sorted, every one of them once.
+
+        Honest ones never repeat, so a copy is somebody's second vote: it counts as missing.
+        """
+        _check_length(f"ciphertexts of level {self.level}", ciphertexts, self.batch_bytes)
+        rows = np.frombuffer(ciphertexts, f"V{self.ciphertext_bytes}")
+        return np.unique(rows)
+
+    def messages_to_bytes(self, messages: NDArray[Any]) -> list[bytes]:
+        """Every message in `plaintext_bytes` bytes."""
+        if messages.dtype.kind not in "iub":
+            raise errors.InvalidValue(f"messages of type {messages.dtype} are not whole numbers")
+        flat = messages.reshape(-1)
+        most = (1 << self.message_bits) - 1
+        if flat.size and not 0 <= int(flat.min()) <= int(flat.max()) <= most:
+            raise errors.InvalidValue(
+                f"a message of level {self.level} is not below 2^{self.message_bits}"
+            )
+        words = flat.astype("<u8").view(np.uint8).reshape(-1, 8)
+        rows = np.ascontiguousarray(words[:, : self.plaintext_bytes])
+        plaintexts: list[bytes] = rows.view(f"V{self.plaintext_bytes}").reshape(-1).tolist()
+        return plaintexts
+
+    def bytes_to_messages(self, plaintexts: Sequence[bytes]) -> NDArray[np.uint64]:
+        """The numbers of plaintexts that all have the right length, however large they are."""
+        if any(len(plaintext) != self.plaintext_bytes for plaintext in plaintexts):
+            raise errors.InvalidValue(
+                f"a plaintext of level {self.level} has not {self.plaintext_bytes} bytes"
+            )
+        words = np.zeros((len(plaintexts), 8), np.uint8)
+        joined = np.frombuffer(b"".join(plaintexts), np.uint8)
+        words[:, : self.plaintext_bytes] = joined.reshape(-1, self.plaintext_bytes)
+        return words.view("<u8").reshape(-1).astype(np.uint64)
+
+
+@dataclass(frozen=True)
+class Formats:
+    """All formats of a deployed plan."""
+
+    digest: bytes
+    levels: tuple[LevelFormat, ...]
+
+    @classmethod
+    def of(cls, plan: Plan, digest: str | None = None) -> Formats:
+        """The formats of a plan, or `InvalidValue` if it cannot be deployed.
+
+        `digest` names what a report is made for: that of a document, so that a new key is another
+        name even if the plan is the same; without one, the plan's.
+
+        A report must be made without knowing its batch, so all batches of a level must run the
+        same mechanism: only a `RegularTree` has that.
+        """
+        if not isinstance(plan.tree, RegularTree):
+            raise errors.InvalidValue(
+                "only a plan with tree='regular' can be deployed: in others a user's messages "
+                "depend on its batch"
+            )
+        errors.whole("the number of levels", plan.tree.levels, least=1, most=MOST_LEVELS)
+        levels = tuple(
+            LevelFormat(
+                level=level,
+                size=errors.whole("size", mechanism.size, least=1, most=_MOST_REPORTS),
+                batches=plan.horizon // mechanism.size,
+                messages=mechanism.messages_per_user,
+                message_bits=errors.whole(
+                    "message_bits", mechanism.message_bits, least=1, most=MOST_MESSAGE_BITS
+                ),
+            )
+            for level, (mechanism,) in enumerate(plan.mechanisms, start=1)
+        )
+        return cls(bytes.fromhex(plan.digest if digest is None else digest), levels)
+
+    def level(self, number: int) -> LevelFormat:
+        """The format of a level, counted from 1."""
+        return self.levels[errors.whole("level", number, least=1, most=len(self.levels)) - 1]
+
+    @cached_property
+    def report_length(self) -> int:
+        header = len(REPORT_MAGIC) + DIGEST_BYTES
+        return header + sum(level.part_bytes for level in self.levels)
+
+    def pack_report(self, parts: Sequence[bytes]) -> bytes:
+        """The body of a report from its ciphertexts, one part for every level."""
+        self._check_parts(parts)
+        return b"".join([REPORT_MAGIC, self.digest, *parts])
+
+    def unpack_report(self, body: bytes) -> tuple[bytes, ...]:
+        """The parts of a report.
+
+        The plan is looked at before the length: another plan's report has another length.
+        """
+        self._check_header("report", REPORT_MAGIC, body)
+        _check_length("report", body, self.report_length)
+        header = len(REPORT_MAGIC) + DIGEST_BYTES
+        ends = list(accumulate((level.part_bytes for level in self.levels), initial=header))
+        return tuple(body[start:stop] for start, stop in zip(ends, ends[1:], strict=False))
+
+    def part_digests(self, parts: Sequence[bytes]) -> tuple[bytes, ...]:
+        """An id for every part, made of its bytes: a repeated report has the same ids."""
+        self._check_parts(parts)
+        return tuple(
+            hashlib.sha256(bytes([level.level]) + part).digest()[:ID_BYTES]
+            for level, part in zip(self.levels, parts, strict=True)
+        )
+
+    @cached_property
+    def most_release_bytes(self) -> int:
+        """The length of the longest release."""
+        return _RELEASE_HEADER.size + max(level.batch_bytes for level in self.levels)
+
+    def pack_release(self, level: int, number: int, own: int, body: bytes) -> bytes:
+        """A release of the batch's ciphertexts, which have been put in random order."""
+        self._check_release(level, number, own, body)
+        return _RELEASE_HEADER.pack(RELEASE_MAGIC, self.digest, level, number, own) + body
+
+    def unpack_release(self, release: bytes) -> ReleasedBatch:
+        """What a release says, if it is a batch of this plan."""
+        self._check_header("release", RELEASE_MAGIC, release)
+        if len(release) < _RELEASE_HEADER.size:
+            raise errors.InvalidValue(f"a release of {len(release)} bytes ends in its header")
+        _, _, level, number, own = _RELEASE_HEADER.unpack_from(release)
+        body = release[_RELEASE_HEADER.size :]
+        self._check_release(level, number, own, body)
+        return ReleasedBatch(level, number, own, body)
+
+    def _check_header(self, what: str, magic: bytes, body: bytes) -> None:
+        if body[: len(magic)] != magic:
+            raise errors.InvalidValue(f"a {what} starts with {magic!r}, not {body[: len(magic)]!r}")
+        digest = body[len(magic) : len(magic) + DIGEST_BYTES]
+        if len(digest) == DIGEST_BYTES and digest != self.digest:
+            raise WrongPlan(
+                f"a {what} for the plan {digest.hex()[:12]}, not {self.digest.hex()[:12]}"
+            )
+
+    def _check_parts(self, parts: Sequence[bytes]) -> None:
+        if len(parts) != len(self.levels):
+            raise errors.InvalidValue(f"{len(parts)} parts for {len(self.levels)} levels")
+        for level, part in zip(self.levels, parts, strict=True):
+            _check_length(f"part for level {level.level}", part, level.part_bytes)
+
+    def _check_release(self, level: int, number: int, own: int, body: bytes) -> None:
+        shape = self.level(level)
+        last = min(shape.batches - 1, _MOST_BATCHES)
+        errors.whole(f"the batch number at level {level}", number, least=0, most=last)
+        errors.whole("the number of own reports", own, least=0, most=shape.size)
+        _check_length(f"batch of level {level}", body, shape.batch_bytes)
+
+
+def _check_length(what: str, body: bytes, expected: int) -> None:
+    if len(body) != expected:
+        raise errors.InvalidValue(f"a {what} has {expected} bytes, not {len(body)}")

