@@ -17,7 +17,6 @@ from overhand.values import TOLERANCE, Moments, bounded, finite_array
 _FLOOR = 0.25
 ALIKE = 1e-6
 """How far a constant feature may be from what it is said to be."""
-_PRECISIONS = (np.dtype(np.float64), np.dtype(np.float32))
 
 
 @dataclass(frozen=True)
@@ -63,15 +62,20 @@ class LinUCB:
             raise errors.InvalidValue(
                 f"reward {y[user]:.9g} of user {first + user + 1} must be between 0 and 1"
             )
-        if self.constants.constant is not None:
-            y = 2 * y - 1
-        return self.moments.joined(self._scaled(x, first), y[:, np.newaxis])
+        # What is rounding before features are scaled may be a little more after.
+        tolerance = 4 * TOLERANCE * float((self.constants.scales**2).max())
+        scaled = x * self.constants.scales
+        scaled = bounded(scaled, 1.0, clip=False, first=first, tolerance=tolerance)
+        return self.moments.joined(scaled, self._responses(y))
 
-    def _scaled(self, x: Floats, first: int) -> Floats:
-        """Features as they are reported: what was rounding may be a little more by now."""
-        scales = self.constants.scales
-        tolerance = 4 * TOLERANCE * float((scales**2).max())
-        return bounded(x * scales, 1.0, clip=False, first=first, tolerance=tolerance)
+    def unchecked_rows(self, features: Floats, rewards: Floats) -> Floats:
+        """The same for simulated users, who are what they should be but for rounding."""
+        return self.moments.joined(features * self.constants.scales, self._responses(rewards))
+
+    def _responses(self, rewards: Floats) -> Floats:
+        """What theta is learnt from, as a column."""
+        column = rewards[:, np.newaxis]
+        return column if self.constants.constant is None else 2 * column - 1
 
     def _check_constant(self, column: Floats, constant: float, first: int) -> None:
         wrong = np.abs(column - constant) > ALIKE
@@ -101,7 +105,7 @@ def checked_contexts(contexts: ArrayLike, dimension: int) -> Features:
         features = np.asarray(contexts)
     except ValueError:
         raise errors.InvalidValue("contexts must all have the same length") from None
-    if features.dtype not in _PRECISIONS:
+    if features.dtype != np.float64 and features.dtype != np.float32:
         if features.dtype.kind not in "iufb":
             raise errors.InvalidValue(f"contexts of type {features.dtype} must be numbers")
         with np.errstate(over="ignore"):  # a longer float may become infinite
@@ -111,16 +115,11 @@ def checked_contexts(contexts: ArrayLike, dimension: int) -> Features:
             f"contexts of shape {features.shape} must be of shape (arms, {dimension}) "
             f"or (users, arms, {dimension})"
         )
-    squares = _squares(features)
+    with np.errstate(over="ignore"):
+        squares = np.vecdot(features, features, dtype=np.float64)  # as reports are checked
     longest = squares.flat[squares.argmax()]  # or NaN
     if not longest <= 1 + TOLERANCE:  # half of what a report may have
         raise errors.InvalidValue(
             f"contexts of norm {math.sqrt(longest):.9g} must be finite and of norm at most 1"
         )
     return features
-
-
-@np.errstate(over="ignore")
-def _squares(features: Features) -> Floats:
-    """Squared norms, in double precision as reports are checked."""
-    return np.asarray(np.vecdot(features, features, dtype=np.float64))

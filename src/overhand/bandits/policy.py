@@ -23,8 +23,8 @@ class Policy:
     leading axes in `theta` and `width` it is the rules of as many runs, side by side.
 
     >>> rule = Policy(t=0, theta=np.array([1.0, 0.0]), width=0.5 * np.eye(2))
-    >>> rule.choose(np.array([[0.6, 0.8], [1.0, 0.0], [0.0, 1.0]]))
-    array(1)
+    >>> int(rule.choose(np.array([[0.6, 0.8], [1.0, 0.0], [0.0, 1.0]])))
+    1
     """
 
     t: int
@@ -39,8 +39,9 @@ class Policy:
         return {np.dtype(kind): rows.astype(kind) for kind in (np.float32, np.float64)}
 
     @cached_property
-    def _ones(self) -> dict[np.dtype[Any], NDArray[Any]]:
-        return {kind: np.ones(self.theta.shape[-1], kind) for kind in self._rows}
+    def _both(self) -> dict[np.dtype[Any], tuple[NDArray[Any], NDArray[Any]]]:
+        ones = np.ones(self.theta.shape[-1])
+        return {kind: (rows, ones.astype(kind)) for kind, rows in self._rows.items()}
 
     def scores(self, features: Features) -> NDArray[Any]:
         """What every arm promises, in the precision of the features."""
@@ -54,13 +55,14 @@ class Policy:
         scores += means
         return np.asarray(scores.reshape(features.shape[:-1]))
 
-    def choose(self, features: Features) -> NDArray[np.int64]:
-        """The arm for every user."""
+    def choose(self, features: Features) -> Any:
+        """The arm for every user, or for the one there is."""
         if features.ndim == 2 and self.theta.ndim == 1:  # of one user: as few steps as can be
-            seen = self._rows[features.dtype].dot(features.T)
+            rows, ones = self._both[features.dtype]
+            seen = rows.dot(features.T)
             squares = seen[:-1]
             squares *= squares
-            scores = np.sqrt(self._ones[features.dtype].dot(squares))
+            scores = np.sqrt(ones.dot(squares))
             scores += seen[-1]
-            return np.asarray(scores.argmax())
+            return scores.argmax()
         return np.asarray(self.scores(features).argmax(axis=-1))

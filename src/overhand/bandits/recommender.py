@@ -89,8 +89,8 @@ class Recommender:
             self.update_many(_one(features), _one(reward))  # which takes a closer look
             return
         self._check_horizon(1)
-        row = self._open[self._waiting]
-        row[:-1], row[-1] = features, reward
+        self._open[self._waiting, :-1] = features
+        self._open[self._waiting, -1] = reward
         self._waiting += 1
         if self._waiting == len(self._open):
             self._waiting = 0

@@ -132,9 +132,13 @@ class Mechanism(ABC):
             return self.values.coordinates(rows)
         low = self.values.lows if self.values.shape else self.values.lows[0]
         most = self.coordinate_steps if self.values.shape else self.coordinate_steps[0]
-        exact = (rows - low) / self.unit
+        exact = rows - low
+        exact /= self.unit
         exact += random.uniforms(rows.size).reshape(rows.shape)
-        return np.clip(np.floor(exact, out=exact), 0, most).astype(np.int64)
+        np.floor(exact, out=exact)
+        np.maximum(exact, 0, out=exact)
+        np.minimum(exact, most, out=exact)
+        return exact.astype(np.int64)
 
     def value_of(self, steps: Any) -> Any:
         """The sum of the values of a batch, from the sum of its steps."""

@@ -119,8 +119,10 @@ class CoverNoise:
         closed, covering = self._tree.closed(end), self._tree.in_cover(end)
         total = np.zeros(self._shape)
         for level, c, k in zip(self._levels, closed, covering, strict=True):
-            total += level.between(c - k, c)[0]
-            level.forget(int(c[0] - k[0]))
+            first = int(c[0] - k[0])
+            level.forget(first)
+            if k[0]:
+                total += level.after(first)
         return total
 
     def _draw(self, blocks: int, walk: Walk) -> None:
@@ -224,6 +226,10 @@ class _LevelNoise:
 
     def between(self, start: Counts, stop: Counts) -> Floats:
         return self.until(stop) - self.until(start)
+
+    def after(self, node: int) -> Floats:
+        """The noise of all nodes from this one on."""
+        return np.asarray(self._running[-1] - self._running[node - self._first])
 
     def stretch(self, start: int, stop: int) -> Floats:
         return self._running[start - self._first : stop - self._first]

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from overhand.mechanisms import Mechanism
 from overhand.plan import Plan
 from overhand.randomness import Random
 
@@ -31,6 +30,8 @@ class RoundingErrors:
         self._streams = random.spawn(plan.tree.levels)
         self._mechanisms = [of_level[0] for of_level in plan.mechanisms]
         self._carried: list[Any] = [np.zeros(shape)] * plan.tree.levels
+        runs = math.prod(shape) // plan.values.dimension
+        self._lows = np.tile(plan.values.lows, runs)[:, np.newaxis, np.newaxis]
         self._errors: list[Floats] = []
         self._first = 0
 
@@ -38,12 +39,13 @@ class RoundingErrors:
         """Round the values of the next blocks, level by level."""
         self._first = first
         # Coordinate by coordinate, so that a block's values of one stand side by side.
-        columns = np.ascontiguousarray(rows.reshape(len(rows), math.prod(self._shape)).T)
-        columns = columns.reshape(len(columns), -1, self._lowest)
+        columns = np.ascontiguousarray(rows.reshape(len(rows), -1).T)
+        columns = columns.reshape(math.prod(self._shape), -1, self._lowest)
+        columns = columns - self._lows
         sums = columns.sum(axis=2)
         # One after the other: threads would only wait for each other between the short steps.
         self._errors = [
-            _rounding_errors(mechanism, columns, sums, stream).reshape(-1, *self._shape)
+            _rounding_errors(mechanism.unit, columns, sums, stream).reshape(-1, *self._shape)
             for mechanism, stream in zip(self._mechanisms, self._streams, strict=True)
         ]
 
@@ -76,25 +78,22 @@ class RoundingErrors:
             self._carried[level - 1] = carried
 
 
-def _rounding_errors(mechanism: Mechanism, columns: Floats, sums: Floats, random: Random) -> Floats:
+def _rounding_errors(unit: float, columns: Floats, sums: Floats, random: Random) -> Floats:
     """Running sums over blocks of what rounding adds, from 0 on.
 
-    A column is a coordinate's values by block and user, in one run; `sums` their sums over users.
-    Uniforms of 32 bits do: what is deployed has 53, and no simulation can tell.
+    A column is a coordinate's values above its lowest, by block and user, in one run; `sums` are
+    over users. Uniforms of 32 bits do: what is deployed has 53, and no simulation can tell.
     """
     coordinates, blocks, users = columns.shape
-    runs = coordinates // mechanism.values.dimension
-    lows = np.tile(mechanism.values.lows, runs)[:, np.newaxis]
-    rows, offsets = columns.reshape(-1, users), np.repeat(lows, blocks, axis=0)
-    rounded, ones = np.empty(len(rows)), np.ones(users)
+    rows = columns.reshape(-1, users)
+    rounded = np.empty(len(rows))
     piece = max(1, _BUFFER // users)
     for start in range(0, len(rows), piece):
-        steps = rows[start : start + piece] - offsets[start : start + piece]
-        steps *= 1 / mechanism.unit
+        steps = rows[start : start + piece] * (1 / unit)
         steps += random.words(steps.size, np.uint32).reshape(steps.shape) * 2.0**-32
         np.floor(steps, out=steps)
-        np.matmul(steps, ones, out=rounded[start : start + piece])
+        np.add.reduce(steps, axis=1, out=rounded[start : start + piece])
+    errors = rounded.reshape(coordinates, blocks) * unit - sums
     result = np.zeros((blocks + 1, coordinates))
-    errors = rounded.reshape(coordinates, blocks) * mechanism.unit + (users * lows - sums)
     np.cumsum(errors.T, axis=0, out=result[1:])
     return result

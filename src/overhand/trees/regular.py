@@ -15,6 +15,8 @@ from overhand import errors
 from overhand.model import Node
 from overhand.trees.tree import Closing, Counts, Tree, Walk, Weights
 
+_NO_CLOSING = Closing(*[np.empty(0, np.int64)] * 4)
+
 
 @dataclass(frozen=True)
 class RegularTree(Tree):
@@ -103,6 +105,8 @@ class RegularTree(Tree):
 
     def _closing(self, size: int, degree: int, first: int, last: int) -> Closing:
         blocks = size // self.lowest
+        if first // blocks == last // blocks:
+            return _NO_CLOSING
         nodes = np.arange(first // blocks, last // blocks, dtype=np.int64)
         sizes, after = np.full(len(nodes), size, np.int64), nodes + 1
         return Closing(sizes, after * blocks, nodes * degree, after * degree)

@@ -80,6 +80,7 @@ class _Seat:
 
     def __init__(self, rival: Rival, randoms: Sequence[Random]) -> None:
         self.regret = np.zeros(len(randoms))
+        self._runs = np.arange(len(randoms))[:, np.newaxis]
         self._rival = rival
         self._learner = rival.learner
         own = randoms[0].spawn(1)[0]
@@ -107,15 +108,15 @@ class _Seat:
         features = offers.features if alike else offers.features[:, start:stop]
         means = offers.means if alike else offers.means[:, start:stop]
         arms = self._chosen(features, stop - start)
-        runs, users = np.ogrid[: arms.shape[0], : arms.shape[1]]
-        offered = 0 if alike else users
+        runs = self._runs
+        offered = 0 if alike else np.arange(arms.shape[1])
         chosen = means[runs, offered, arms]
         missed = (best if alike else best[:, start:stop]) - chosen
         self.regret += missed.sum(axis=1, dtype=np.float64) * ((stop - start) / missed.shape[1])
         rewards = offers.uniforms[:, start:stop] < chosen
         x = features[runs, offered, arms]
-        x = np.broadcast_to(x, (*rewards.shape, x.shape[-1]))
-        rows = self._learner.rows(x.reshape(-1, x.shape[-1]), rewards.reshape(-1))
+        x = np.broadcast_to(x, (*rewards.shape, x.shape[-1])).reshape(-1, x.shape[-1])
+        rows = self._learner.unchecked_rows(x.astype(np.float64), rewards.reshape(-1) * 1.0)
         self._waiting.append(rows.reshape(*rewards.shape, -1))
 
     def _chosen(self, features: NDArray[np.float32], users: int) -> NDArray[np.int64]:

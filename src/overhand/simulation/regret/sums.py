@@ -157,7 +157,13 @@ class PlanSums(Sums):
         return self.plan.tree.lowest
 
     def std(self, t: int) -> float:
-        return math.sqrt(float(self.plan.noise_variance(np.array([t]))[0]))
+        return float(self._stds[t // self.lowest])
+
+    @cached_property
+    def _stds(self) -> Floats:
+        """After every block: asked for so often that all are computed at once."""
+        blocks = np.arange(self.plan.tree.blocks + 1, dtype=np.int64)
+        return np.sqrt(self.plan.noise_variance(blocks * self.lowest))
 
     @property
     def delta_spent(self) -> float:
