@@ -39,9 +39,8 @@ class RoundingErrors:
         """Round the values of the next blocks, level by level."""
         self._first = first
         # Coordinate by coordinate, so that a block's values of one stand side by side.
-        columns = np.ascontiguousarray(rows.reshape(len(rows), -1).T)
-        columns = columns.reshape(math.prod(self._shape), -1, self._lowest)
-        columns = columns - self._lows
+        columns = np.ascontiguousarray(rows.reshape(len(rows), math.prod(self._shape)).T)
+        columns = columns.reshape(len(columns), -1, self._lowest) - self._lows
         sums = columns.sum(axis=2)
         # One after the other: threads would only wait for each other between the short steps.
         self._errors = [

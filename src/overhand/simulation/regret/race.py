@@ -10,6 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from overhand.bandits import Policy
+from overhand.bandits.linucb import ALIKE
+from overhand.errors import InvalidValue
 from overhand.randomness import Random, SeededRandom
 from overhand.simulation.regret.environments import Environment, Offers
 from overhand.simulation.regret.rivals import Rival
@@ -47,6 +49,8 @@ def race(
 
     Every run has users of its own, the same for all rivals. `progress` is told of rounds.
     """
+    for rival in rivals:
+        _check_constant(rival.learner.constants.constant, environment.constant)
     users = [np.random.default_rng([seed, run]) for run in runs]
     crowd = environment.crowd(horizon, users)
     seats = [_Seat(rival, _streams(seed, runs, rival.name)) for rival in rivals]
@@ -67,6 +71,13 @@ def race(
             t += step
         curves[:, :, point] = [seat.regret for seat in seats]
     return [Regret(rival.name, times, curve) for rival, curve in zip(rivals, curves, strict=True)]
+
+
+def _check_constant(learnt: float | None, offered: float) -> None:
+    if learnt is not None and abs(learnt - offered) > ALIKE:
+        raise InvalidValue(
+            f"a learner for the constant {learnt:.9g}, where all arms have {offered:.9g}"
+        )
 
 
 def _streams(seed: int, runs: Sequence[int], name: str) -> list[Random]:
