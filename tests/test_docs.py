@@ -23,7 +23,7 @@ ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 sys.path.insert(0, str(ROOT / "docs"))
 
-from refresh import BLOCK, DRAWN, PAGES, output_of  # noqa: E402
+from refresh import BLOCK, DRAWN, PAGES, SLOW_PAGES, output_of  # noqa: E402
 
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 VALUES = (ROOT / "docs" / "values.md").read_text(encoding="utf-8")
@@ -43,6 +43,18 @@ def test_the_readmes_session_runs() -> None:
     results = doctest.testfile(str(ROOT / "README.md"), module_relative=False)
     assert results.attempted >= 8
     assert results.failed == 0
+
+
+def test_the_session_of_the_bandits_page_runs() -> None:
+    results = doctest.testfile(str(ROOT / "docs" / "bandits.md"), module_relative=False)
+    assert results.attempted >= 5
+    assert results.failed == 0
+
+
+def test_every_command_of_a_slow_page_has_been_run() -> None:
+    for page in SLOW_PAGES:
+        for block in BLOCK.finditer(page.read_text(encoding="utf-8")):
+            assert block["output"], block["command"]
 
 
 @pytest.mark.parametrize("command", PLANS)
