@@ -658,12 +658,7 @@ def test_another_first_feature_is_refused_and_leaves_nothing_behind(
     step = update_many([*before, wrong], [1.0] * at_once) if at_once else update(wrong, 1.0)
     with pytest.raises(InvalidValue, match=re.escape(f"user {14 + len(before)} {words}")):
         step(at)
-    assert at.t == 13
-    assert_same_rule(at.policy, untouched(CONSTANT)[0])
-    for x, y, rule in zip(features[13:], rewards[13:], untouched(CONSTANT)[1:], strict=True):
-        at.update(x, float(y))
-        assert_same_rule(at.policy, rule)
-    assert at.t == 60
+    assert_goes_on_after_13(at, CONSTANT)
 
 
 @pytest.mark.parametrize("case", OTHER_FIRST)
@@ -912,6 +907,17 @@ def untouched(constant: float | None = None) -> tuple[Policy | None, ...]:
     return tuple(rules)
 
 
+def assert_goes_on_after_13(at: Recommender, constant: float | None) -> None:
+    """It has learnt from 13 users of the stream, and from the rest it learns as if untouched."""
+    features, rewards = stream()
+    assert at.t == 13
+    assert_same_rule(at.policy, untouched(constant)[0])
+    for x, y, rule in zip(features[13:], rewards[13:], untouched(constant)[1:], strict=True):
+        at.update(x, float(y))
+        assert_same_rule(at.policy, rule)
+    assert at.t == 60
+
+
 def has_the_constant(name: str) -> bool:
     """Whether what is wrong has nothing to do with the first feature."""
     return name.startswith("recommend") or "reward" in name or "users than" in name
@@ -934,12 +940,7 @@ def test_a_bad_call_is_refused_and_leaves_nothing_behind(
     at.update_many(features[:13], rewards[:13])  # a full batch, and four users of the next
     with pytest.raises(InvalidValue, match=said(words)):
         step(at)
-    assert at.t == 13
-    assert_same_rule(at.policy, untouched(constant)[0])
-    for x, y, rule in zip(features[13:], rewards[13:], untouched(constant)[1:], strict=True):
-        at.update(x, float(y))
-        assert_same_rule(at.policy, rule)
-    assert at.t == 60
+    assert_goes_on_after_13(at, constant)
 
 
 def test_a_user_after_the_horizon_is_refused() -> None:

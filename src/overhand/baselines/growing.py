@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from scipy.optimize import minimize_scalar
-
 from overhand import errors
 from overhand.accounting import spent_delta
 from overhand.model import Privacy
 from overhand.plan import DEFAULT_FAILURE_PROBABILITY
+from overhand.plan.estimator import chernoff_bound
 from overhand.plan.levels import AnyMechanism, calibrated_sizes, levels_of
 from overhand.plan.recipe import Recipe
 from overhand.plan.terms import Terms
@@ -70,12 +69,11 @@ class GrowingBatches:
             "failure_probability", failure_probability, above=0, below=1
         )
         events = math.log(2 * len(self.sizes) * self.values.dimension / failure_probability)
-
-        def bound(log_s: float) -> float:
-            s = math.exp(log_s)
-            return (sum(m.growth(s) for m in self.mechanisms) + events) / s
-
-        start = 0.5 * math.log(2 * events / sum(m.variance for m in self.mechanisms))
-        found = minimize_scalar(bound, bounds=(start - 4, start + 1), method="bounded")
+        noise = chernoff_bound(
+            lambda s: sum(m.growth(s) for m in self.mechanisms),
+            variance=sum(m.variance for m in self.mechanisms),
+            largest=min(m.noise().most_growth / m.unit for m in self.mechanisms),
+            events=events,
+        )
         pending = max(max(self.sizes) - 1, self.horizon - sum(self.sizes))
-        return float(found.fun) + self.values.width / 2 * pending
+        return noise + self.values.width / 2 * pending

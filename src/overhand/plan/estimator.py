@@ -93,22 +93,34 @@ def error_bound(
 ) -> float:
     """A bound on the noise of all estimates at once, but for a probability of e^-events each.
 
-    Chernoff's bound, with `growth_at(s)` a bound on ln E exp(s error) of batch sums, finite up to
-    `largest`; the search starts at the `variance` of the heaviest cover. For noise whose even
-    cumulants are positive, and for rounding, growth at w s is at most w^2 times that at s, so that
-    it adds up over combined nodes as variances do.
+    `growth_at(s)` is a bound on ln E exp(s error) of batch sums. For noise whose even cumulants
+    are positive, and for rounding, growth at w s is at most w^2 times that at s, so that it adds up
+    over combined nodes as variances do.
     """
 
-    def bound(log_s: float) -> float:
-        grown = _combined(tree, growth_at(math.exp(log_s)), own_weights)
-        return (tree.heaviest_cover(grown) + events) / math.exp(log_s)
+    def growth(s: float) -> float:
+        return tree.heaviest_cover(_combined(tree, growth_at(s), own_weights))
 
+    return chernoff_bound(growth, variance=variance, largest=largest, events=events)
+
+
+def chernoff_bound(
+    growth: Callable[[float], float], *, variance: float, largest: float, events: float
+) -> float:
+    """What noise exceeds with a probability of at most e^-events.
+
+    `growth(s)` is a bound on ln E exp(s noise), finite up to `largest`; the search starts where
+    Gaussian noise of this `variance` has its best bound.
+    """
     if variance == 0:
         return 0.0
-    # Where Gaussian noise of this variance has its best bound.
     start = 0.5 * math.log(2 * events / variance)
     stop = min(start + 1, math.log(largest) - 1e-6)
-    found = minimize_scalar(bound, bounds=(min(start, stop) - 4, stop), method="bounded")
+    found = minimize_scalar(
+        lambda log_s: (growth(math.exp(log_s)) + events) / math.exp(log_s),
+        bounds=(min(start, stop) - 4, stop),
+        method="bounded",
+    )
     return float(found.fun)
 
 

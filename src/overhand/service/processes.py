@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,41 +27,35 @@ class _Server(uvicorn.Server):
     """Leaves signals to the process: one may stop several listeners."""
 
     def capture_signals(self) -> Any:
-        from contextlib import nullcontext
-
         return nullcontext()
 
 
-async def serve(*apps: Any) -> None:
-    """Listen with pairs of an application and its listener, until SIGTERM or SIGINT.
+async def serve(*pairs: tuple[Any, Listener]) -> None:
+    """Listen with every application at its listener, until SIGTERM or SIGINT.
 
     Then no new connection is taken, and requests under way are finished.
     """
-    pairs = list(zip(apps[::2], apps[1::2], strict=True))
     servers = [_server(app, listener) for app, listener in pairs]
-    loop = asyncio.get_running_loop()
 
     def stop() -> None:
         for server in servers:
             server.should_exit = True
 
-    with _signals(loop, stop):
+    with _on_signals(stop):
         await asyncio.gather(*(server.serve() for server in servers))
 
 
-class _signals:
+@contextmanager
+def _on_signals(stop: Callable[[], None]) -> Iterator[None]:
     """Calls a function on the signals that ask a process to stop."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, stop: Callable[[], None]) -> None:
-        self._loop, self._stop = loop, stop
-
-    def __enter__(self) -> None:
+    loop = asyncio.get_running_loop()
+    for name in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(name, stop)
+    try:
+        yield
+    finally:
         for name in (signal.SIGTERM, signal.SIGINT):
-            self._loop.add_signal_handler(name, self._stop)
-
-    def __exit__(self, *_: object) -> None:
-        for name in (signal.SIGTERM, signal.SIGINT):
-            self._loop.remove_signal_handler(name)
+            loop.remove_signal_handler(name)
 
 
 def _server(app: Any, listener: Listener) -> uvicorn.Server:

@@ -15,9 +15,9 @@ from overhand.values.vectors import (
 )
 
 __all__ = [
-    "TOLERANCE",
     "BITS",
     "FORMS",
+    "TOLERANCE",
     "Bits",
     "Histogram",
     "Moments",

@@ -46,7 +46,7 @@ async def run_server(settings: ServerSettings) -> None:
         publishing = asyncio.create_task(_publish(app, publisher))
         log("server started", levels=len(document.formats.levels), workers=workers)
         try:
-            await serve(app.starlette, settings.listener)
+            await serve((app.starlette, settings.listener))
         finally:
             publishing.cancel()
             with suppress(asyncio.CancelledError):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 from overhand.errors import OverhandError
@@ -23,18 +22,10 @@ class Admission:
     themselves, and alone nobody waits.
     """
 
-    def __init__(
-        self,
-        store: Store,
-        *,
-        group: int = 512,
-        most_waiting: int = 4096,
-        committed: Callable[[], None] = lambda: None,
-    ) -> None:
+    def __init__(self, store: Store, *, group: int = 512, most_waiting: int = 4096) -> None:
         self._store = store
         self._group = group
         self._most_waiting = most_waiting
-        self._committed = committed
         self._waiting: deque[tuple[Arrival, asyncio.Future[Outcome]]] = deque()
         self._wake = asyncio.Event()
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="admission")
@@ -77,7 +68,6 @@ class Admission:
         for (_, future), outcome in zip(some, outcomes, strict=True):
             if not future.done():
                 future.set_result(outcome)
-        self._committed()
 
     def close(self) -> None:
         """No more reports; those that wait are still committed."""

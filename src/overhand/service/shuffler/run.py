@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from overhand.errors import InvalidValue
 from overhand.service.document import Document
@@ -78,9 +79,9 @@ async def run_shuffler(settings: ShufflerSettings) -> None:
         filler = Filler(store, admission, document, settings.deadline)
         tasks.append(asyncio.create_task(filler.run(stopping)))
     log("shuffling service started", levels=len(document.formats.levels))
-    listeners: list[object] = [app, settings.listener]
+    listeners: list[tuple[Any, Listener]] = [(app, settings.listener)]
     if settings.metrics is not None:
-        listeners += [_metrics_app(metrics, admission, store), settings.metrics]
+        listeners.append((_metrics_app(metrics, admission, store), settings.metrics))
     try:
         await serve(*listeners)
     finally:
