@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 import overhand as oh
+from asgi import AsgiTransport
 from overhand.errors import InvalidValue, StoreUnavailable
 from overhand.plan import Plan
 from overhand.service import http
@@ -64,8 +65,8 @@ class System:
         self.publisher = Publisher(self.document, self.book, opener)
         self.server = ServerApp(self.document, self.book, self.publisher, hashed(TOKEN))
 
-    def client(self, **options: Any) -> AsyncClient:
-        transport = httpx.ASGITransport(app=self.shuffler)
+    def client(self, token: str | None = None, **options: Any) -> AsyncClient:
+        transport = AsgiTransport(self.shuffler, token)
         return AsyncClient("http://shuffler", transport=transport, **options)
 
     def at_shuffler(self) -> httpx.AsyncClient:
@@ -78,10 +79,8 @@ class System:
         return httpx.AsyncClient(base_url="http://server", transport=transport, headers=headers)
 
     def sender(self) -> Sender:
-        transport = httpx.ASGITransport(app=self.server.starlette)
-        return Sender(
-            self.store, self.document, "http://server", TOKEN, self.metrics, transport=transport
-        )
+        server = AsgiTransport(self.server.starlette, TOKEN)
+        return Sender(self.store, self.document, server, self.metrics)
 
     async def publish(self) -> None:
         """Send all full batches and open them."""

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import json
-import os
 import signal
 import socket
 import subprocess
@@ -14,7 +12,6 @@ import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Annotated, Any
 from urllib.request import urlopen
@@ -23,6 +20,7 @@ import numpy as np
 import typer
 
 from overhand.cli import options
+from overhand.cli.crowd import gathered
 from overhand.cli.options import DEFAULT_DELTA, DEFAULT_EPSILON
 from overhand.cli.output import console, new_table, number, print_json, progress_bar, working
 from overhand.cli.services import prepare
@@ -36,7 +34,6 @@ TRUST = (
 )
 _START = 60.0
 _SETTLE = 120.0
-_AT_ONCE = 32
 
 
 def demo(
@@ -65,22 +62,24 @@ def demo(
         plan = Plan.best(
             users, shufflers, Privacy(epsilon, delta), tree="regular", max_messages=max_messages
         )
-    crowd = users - users % plan.tree.lowest
-    if crowd == 0:
+    whole = users - users % plan.tree.lowest
+    if whole == 0:
         raise InvalidValue(f"{users=} are too few to fill a batch of {plan.tree.lowest}")
-    bits = (np.random.default_rng().random(crowd) < 0.3).astype(int)
+    bits = (np.random.default_rng().random(whole) < 0.3).astype(int)
     with contextlib.ExitStack() as stack:
         home = directory or Path(stack.enter_context(tempfile.TemporaryDirectory()))
         services = stack.enter_context(_running(plan, home))
         if not as_json:
             console.print(TRUST, style="yellow")
             console.print(f"dashboard: [bold]{services.server}[/]")
+        with working("clients fetch the plan and check its guarantee"):
+            crowd = stack.enter_context(gathered(services.shuffler, bits, rate))
         started = time.perf_counter()
-        with progress_bar(f"{crowd:,} clients report", crowd) as advance:
-            _report_all(services.shuffler, bits, rate, advance)
-        seconds = time.perf_counter() - started
+        with progress_bar(f"{len(bits):,} clients report", len(bits)) as advance:
+            crowd.report(advance)
         with working("waiting for the last batch"):
-            estimate = _settled(services.server, crowd)
+            estimate = _settled(services.server, len(bits))
+        seconds = time.perf_counter() - started
         result = _result(bits, estimate, seconds)
         _show(result, as_json)
         if keep_running:
@@ -157,58 +156,12 @@ def _fetched(url: str) -> Any:
         return json.load(answer)
 
 
-def _report_all(url: str, bits: Any, rate: float | None, advance: Any) -> None:
-    """All clients, in as many processes as there are cores, less one for the services."""
-    processes = max(1, (os.cpu_count() or 2) // 2)
-    context = get_context("spawn")
-    queue = context.Queue()
-    parts = np.array_split(bits, processes)
-    each = None if rate is None else rate / processes
-    workers = [
-        context.Process(target=_crowd, args=(url, part.tolist(), each, queue), daemon=True)
-        for part in parts
-    ]
-    for worker in workers:
-        worker.start()
-    counted = 0
-    while counted < len(bits):
-        news = queue.get()
-        if isinstance(news, str):
-            raise OverhandError(news)
-        counted += news
-        advance(news)
-    for worker in workers:
-        worker.join()
-
-
-def _crowd(url: str, values: list[int], rate: float | None, queue: Any) -> None:
-    """Some of the clients; what they cannot say otherwise they say as a string."""
-    try:
-        asyncio.run(_clients(url, values, rate, queue))
-    except (OverhandError, ExceptionGroup) as error:
-        queue.put(f"a client failed: {error}")
-
-
-async def _clients(url: str, values: list[int], rate: float | None, queue: Any) -> None:
-    from overhand.service.client import AsyncClient
-
-    async with AsyncClient(url) as client:
-        await client.document()
-        started, step = time.monotonic(), 100
-        for start in range(0, len(values), step):
-            counted = await client.report_many(values[start : start + step], at_once=_AT_ONCE)
-            queue.put(counted)
-            if rate is not None:
-                due = started + (start + counted) / rate
-                await asyncio.sleep(max(0.0, due - time.monotonic()))
-
-
 def _settled(url: str, users: int) -> dict[str, Any]:
-    """The estimate once it covers everybody."""
+    """The estimate once it covers everybody, and all of its batches have come."""
     deadline = time.monotonic() + _SETTLE
     while time.monotonic() < deadline:
         estimate: dict[str, Any] | None = _fetched(f"{url}/v1/status")["estimate"]
-        if estimate is not None and estimate["t"] == users:
+        if estimate is not None and estimate["t"] == users and not estimate["fallback"]:
             return estimate
         time.sleep(0.2)
     raise OverhandError(f"the server did not publish the sum of {users} users")

@@ -70,12 +70,12 @@ def server(
 ) -> None:
     """Run the server: it opens shuffled batches and publishes the running sum, with a dashboard."""
     from overhand.service.logs import start_logging
-    from overhand.service.processes import Listener
+    from overhand.service.processes import Listener, run
     from overhand.service.server.run import ServerSettings, run_server
 
     start_logging("server")
     listener = Listener(host, port, certificate, certificate_key)
-    asyncio.run(run_server(ServerSettings(document, key, token, book, listener, workers)))
+    run(run_server(ServerSettings(document, key, token, book, listener, workers)))
 
 
 def shuffler(
@@ -107,7 +107,7 @@ def shuffler(
 ) -> None:
     """Run the shuffling service: it collects sealed reports and releases full batches, shuffled."""
     from overhand.service.logs import start_logging
-    from overhand.service.processes import Listener
+    from overhand.service.processes import Listener, run
     from overhand.service.shuffler.run import ShufflerSettings, run_shuffler
 
     start_logging("shuffler")
@@ -123,7 +123,7 @@ def shuffler(
         deadline,
         tick,
     )
-    asyncio.run(run_shuffler(settings))
+    run(run_shuffler(settings))
 
 
 def client(

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import uvicorn
+import uvloop
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,12 @@ class _Server(uvicorn.Server):
 
     def capture_signals(self) -> Any:
         return nullcontext()
+
+
+def run(service: Coroutine[Any, Any, None]) -> None:
+    """Run a service in a fast event loop of its own, as the whole of this process."""
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(service)
 
 
 async def serve(*pairs: tuple[Any, Listener]) -> None:

@@ -30,13 +30,26 @@ def encode_report(document: Document, value: Any, random: Random) -> bytes:
     Made once and sent until it is acknowledged: another report of the same value has other noise,
     counts again, and costs privacy again.
     """
-    plan, formats = document.plan, document.formats
-    row = plan.values.rows([value])
-    parts = []
-    for level, (mechanism,) in zip(formats.levels, plan.mechanisms, strict=True):
-        plaintexts = level.messages_to_bytes(mechanism.encode_rows(row, random))
-        parts.append(b"".join(document.sealer.seal(level.level, plaintexts)))
-    return formats.pack_report(parts)
+    (report,) = encode_reports(document, document.plan.values.rows([value]), random)
+    return report
+
+
+def encode_reports(document: Document, rows: NDArray[Any], random: Random) -> list[bytes]:
+    """The reports of many users, from values that were checked."""
+    formats = document.formats
+    levels = zip(formats.levels, document.plan.mechanisms, strict=True)
+    parts = [
+        _sealed(document, level, mechanism.encode_rows(rows, random))
+        for level, (mechanism,) in levels
+    ]
+    return [formats.pack_report(report) for report in zip(*parts, strict=True)]
+
+
+def _sealed(document: Document, level: LevelFormat, messages: NDArray[Any]) -> list[bytes]:
+    """The part of every user for this level."""
+    ciphertexts = document.sealer.seal(level.level, level.messages_to_bytes(messages))
+    starts = range(0, len(ciphertexts), level.messages)
+    return [b"".join(ciphertexts[start : start + level.messages]) for start in starts]
 
 
 def open_release(formats: Formats, release: ReleasedBatch, opener: Opens) -> OpenedBatch:

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import random as jitter
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable
 from http import HTTPStatus
 from types import TracebackType
 from typing import Any
 
-import httpx
-
-from overhand.errors import InvalidValue, OverhandError
+from overhand.errors import InvalidValue, OverhandError, whole
 from overhand.randomness import Random, secure_random
 from overhand.service.document import Document
-from overhand.service.reports import encode_report
+from overhand.service.reports import encode_report, encode_reports
+from overhand.service.transport import Answer, HttpTransport, Transport, Unreachable
 
 _ATTEMPTS = 8
 _FIRST_WAIT, _LONGEST_WAIT = 0.2, 30.0
+_ENCODED_AT_ONCE = 16
 _TRY_AGAIN = {
     HTTPStatus.REQUEST_TIMEOUT,
     HTTPStatus.TOO_MANY_REQUESTS,
@@ -29,7 +30,17 @@ _TRY_AGAIN = {
 
 
 class NotCounted(OverhandError):
-    """The report was not counted, or it is not known that it was."""
+    """Reports that were not counted, or of which it is not known.
+
+    `reports` are their bytes: to try once more, `send` those again, as often as you like. To
+    report the value again instead would cost privacy again, and might count twice. `counted`
+    others were counted, and of what came after nothing was encoded.
+    """
+
+    def __init__(self, words: str, reports: Collection[bytes] = (), counted: int = 0) -> None:
+        super().__init__(words)
+        self.reports = tuple(reports)
+        self.counted = counted
 
 
 class AsyncClient:
@@ -38,7 +49,8 @@ class AsyncClient:
     The document is fetched once, from the shuffling service and never from the server, and its
     guarantee is recomputed before anything is reported. Give its `digest` if you know it: then no
     other plan or key is accepted. A report is encoded once and resent byte for byte, so retries
-    cost no privacy and count once.
+    cost no privacy and count once. `verify` is a file of certificates to trust instead of the
+    system's.
     """
 
     def __init__(
@@ -47,14 +59,11 @@ class AsyncClient:
         *,
         token: str | None = None,
         digest: str | None = None,
+        verify: str | None = None,
         random: Random | None = None,
-        verify: str | bool = True,
-        transport: httpx.AsyncBaseTransport | None = None,
+        transport: Transport | None = None,
     ) -> None:
-        headers = {} if token is None else {"authorization": f"Bearer {token}"}
-        self._http = httpx.AsyncClient(
-            base_url=url, headers=headers, timeout=30.0, verify=verify, transport=transport
-        )
+        self._transport = transport or HttpTransport(url, token=token, verify=verify)
         self._digest = digest
         self._random = random or secure_random()
         self._document: Document | None = None
@@ -64,65 +73,79 @@ class AsyncClient:
         """The public document, fetched and checked once."""
         async with self._fetching:
             if self._document is None:
-                answer = await self._send("GET", "/v1/document")
-                document = Document.from_json(answer.text)
-                if self._digest is not None and document.digest != self._digest:
-                    raise InvalidValue(
-                        f"the document has digest {document.digest[:12]}, not {self._digest[:12]}"
-                    )
-                await asyncio.to_thread(document.check_guarantee)
-                self._document = document
+                self._document = await self._fetched()
         return self._document
+
+    async def _fetched(self) -> Document:
+        answer = await self._request("GET", "/v1/document")
+        try:
+            document = Document.from_json(answer.body.decode())
+        except UnicodeDecodeError as error:
+            raise InvalidValue(f"the document is not text: {error}") from error
+        if self._digest is not None and document.digest != self._digest:
+            raise InvalidValue(
+                f"the document has digest {document.digest[:12]}, not {self._digest[:12]}"
+            )
+        await asyncio.to_thread(document.check_guarantee)
+        return document
 
     async def report(self, value: Any) -> None:
         """Report one value; returns when it is counted for good, or raises `NotCounted`."""
         document = await self.document()
         await self.send(encode_report(document, value, self._random))
 
-    async def report_many(self, values: Iterable[Any], *, at_once: int = 16) -> int:
-        """Report many values, with so many requests under way; returns how many were counted."""
+    async def report_many(
+        self,
+        values: Iterable[Any],
+        *,
+        at_once: int = 16,
+        advance: Callable[[int], object] | None = None,
+    ) -> int:
+        """Report many values, with so many requests under way; returns how many were counted.
+
+        All values are checked before the first is sent. When a report fails for good no other is
+        begun, those under way are finished, and `NotCounted` tells what became of them. `advance`
+        is told whenever a report was counted.
+        """
         document = await self.document()
-        free, counted = asyncio.Semaphore(at_once), 0
-        async with asyncio.TaskGroup() as group:
-            for value in values:
-                await free.acquire()
-                body = encode_report(document, value, self._random)
-
-                async def one(body: bytes = body) -> None:
-                    try:
-                        await self.send(body)
-                    finally:
-                        free.release()
-
-                group.create_task(one())
-                counted += 1
-        return counted
+        sending = _Sending(self, whole("at_once", at_once, least=1), advance)
+        rows = document.plan.values.rows(list(values))
+        for start in range(0, len(rows), _ENCODED_AT_ONCE):
+            some = rows[start : start + _ENCODED_AT_ONCE]
+            for body in encode_reports(document, some, self._random):
+                await sending.begin(body)
+            if sending.failures:
+                break
+        return await sending.finish()
 
     async def send(self, body: bytes) -> None:
         """Send a report that is encoded already, until it is counted."""
-        await self._send("POST", "/v1/reports", body)
+        try:
+            await self._request("POST", "/v1/reports", body)
+        except NotCounted as error:
+            raise NotCounted(str(error), [body]) from error
 
-    async def _send(self, method: str, path: str, body: bytes | None = None) -> httpx.Response:
+    async def _request(self, method: str, path: str, body: bytes | None = None) -> Answer:
         """Try until there is an answer that settles it, with waits that grow."""
         wait, failure = _FIRST_WAIT, "it was not tried"
         for attempt in range(_ATTEMPTS):
             if attempt:
                 await asyncio.sleep(wait * jitter.uniform(0.5, 1.5))
-                wait = min(2 * wait, _LONGEST_WAIT)
             try:
-                answer = await self._http.request(method, path, content=body)
-            except httpx.TransportError as error:
-                failure = f"{type(error).__name__} at {self._http.base_url}"
+                answer = await self._transport.request(method, path, body)
+            except Unreachable as error:
+                failure, wait = str(error), min(2 * wait, _LONGEST_WAIT)
                 continue
-            if answer.status_code == HTTPStatus.OK:
+            if answer.status == HTTPStatus.OK:
                 return answer
-            failure = f"{answer.status_code}: {_words(answer)}"
-            if answer.status_code not in _TRY_AGAIN:
+            failure = f"{answer.status}: {_words(answer)}"
+            if answer.status not in _TRY_AGAIN:
                 break
+            wait = min(max(2 * wait, answer.retry_after), _LONGEST_WAIT)
         raise NotCounted(f"{method} {path} failed: {failure}")
 
     async def close(self) -> None:
-        await self._http.aclose()
+        await self._transport.close()
 
     async def __aenter__(self) -> AsyncClient:
         return self
@@ -136,20 +159,90 @@ class AsyncClient:
         await self.close()
 
 
-class Client:
-    """The same for programs that are not asynchronous: `Client(url).report(value)`."""
+class _Sending:
+    """Reports under way, never more than `at_once`, and what became of them."""
 
-    def __init__(self, url: str, **options: Any) -> None:
+    def __init__(
+        self, client: AsyncClient, at_once: int, advance: Callable[[int], object] | None
+    ) -> None:
+        self._client = client
+        self._advance = advance
+        self._free = asyncio.Semaphore(at_once)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._counted = 0
+        self.failures: list[NotCounted] = []
+
+    async def begin(self, body: bytes) -> None:
+        """Send a report as soon as there is room for it."""
+        await self._free.acquire()
+        task = asyncio.create_task(self._send(body))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _send(self, body: bytes) -> None:
+        try:
+            await self._client.send(body)
+            self._counted += 1
+            if self._advance is not None:
+                self._advance(1)
+        except NotCounted as failure:
+            self.failures.append(failure)
+        finally:
+            self._free.release()
+
+    async def finish(self) -> int:
+        """How many were counted, once all are answered."""
+        await asyncio.gather(*self._tasks)
+        if self.failures:
+            reports = [report for failure in self.failures for report in failure.reports]
+            raise NotCounted(
+                f"{self._counted} reports were counted, {len(reports)} were not: "
+                f"{self.failures[0]}",
+                reports,
+                self._counted,
+            )
+        return self._counted
+
+
+class Client:
+    """The same for programs that are not asynchronous: `Client(url).report(value)`.
+
+    It takes the arguments of `AsyncClient`.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        token: str | None = None,
+        digest: str | None = None,
+        verify: str | None = None,
+        random: Random | None = None,
+    ) -> None:
         self._runner = asyncio.Runner()
-        self._client = self._runner.run(_made(url, options))
+        self._client = AsyncClient(url, token=token, digest=digest, verify=verify, random=random)
+
+    def document(self) -> Document:
+        """The public document, fetched and checked once."""
+        return self._runner.run(self._client.document())
 
     def report(self, value: Any) -> None:
         """Report one value; returns when it is counted for good, or raises `NotCounted`."""
         self._runner.run(self._client.report(value))
 
-    def report_many(self, values: Iterable[Any], *, at_once: int = 16) -> int:
+    def report_many(
+        self,
+        values: Iterable[Any],
+        *,
+        at_once: int = 16,
+        advance: Callable[[int], object] | None = None,
+    ) -> int:
         """Report many values; returns how many were counted."""
-        return self._runner.run(self._client.report_many(values, at_once=at_once))
+        return self._runner.run(self._client.report_many(values, at_once=at_once, advance=advance))
+
+    def send(self, body: bytes) -> None:
+        """Send a report that is encoded already, until it is counted."""
+        self._runner.run(self._client.send(body))
 
     def close(self) -> None:
         self._runner.run(self._client.close())
@@ -167,13 +260,12 @@ class Client:
         self.close()
 
 
-async def _made(url: str, options: dict[str, Any]) -> AsyncClient:
-    return AsyncClient(url, **options)
-
-
-def _words(answer: httpx.Response) -> str:
+def _words(answer: Answer) -> str:
     """What the service says went wrong."""
     try:
-        return str(answer.json()["error"])
+        return str(json.loads(answer.body)["error"])
     except (ValueError, KeyError, TypeError):
-        return answer.reason_phrase
+        return HTTPStatus(answer.status).phrase if answer.status in _STATUSES else "no reason"
+
+
+_STATUSES = {status.value for status in HTTPStatus}

@@ -20,6 +20,7 @@ from overhand.service.shuffler.filling import Filler
 from overhand.service.shuffler.metrics import ShufflerMetrics
 from overhand.service.shuffler.sending import Sender
 from overhand.service.stores import Lane, SqliteStore, Store
+from overhand.service.transport import HttpTransport
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ class ShufflerSettings:
     tokens: Path | None = None
     deadline: float | None = None
     tick: float = 1.0
-    verify: str | bool = True
+    verify: str | None = None
 
 
 def open_store(address: str, document: Document) -> Store:
@@ -69,10 +70,10 @@ async def run_shuffler(settings: ShufflerSettings) -> None:
     metrics = ShufflerMetrics()
     admission = Admission(store)
     app = ShufflerApp(document, admission, metrics, _tokens(settings.tokens))
-    token = load_token(settings.token)
-    sender = Sender(
-        store, document, settings.server, token, metrics, tick=settings.tick, verify=settings.verify
+    server = HttpTransport(
+        settings.server, token=load_token(settings.token), verify=settings.verify
     )
+    sender = Sender(store, document, server, metrics, tick=settings.tick)
     stopping = asyncio.Event()
     tasks = [asyncio.create_task(admission.run()), asyncio.create_task(sender.run(stopping))]
     if settings.deadline is not None:

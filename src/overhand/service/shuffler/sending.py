@@ -7,15 +7,18 @@ import logging
 import secrets
 from http import HTTPStatus
 
-import httpx
-
-from overhand.errors import StoreUnavailable
+from overhand.errors import OverhandError, StoreUnavailable
 from overhand.service.document import Document
 from overhand.service.logs import log
 from overhand.service.shuffler.metrics import ShufflerMetrics
 from overhand.service.stores import BatchName, Store
+from overhand.service.transport import Transport, Unreachable
 
 _LONGEST_WAIT = 60.0
+
+
+class NotTaken(OverhandError):
+    """The server did not take a release: it is sent again later."""
 
 
 class Sender:
@@ -29,30 +32,18 @@ class Sender:
         self,
         store: Store,
         document: Document,
-        server: str,
-        token: str,
+        server: Transport,
         metrics: ShufflerMetrics,
         *,
         tick: float = 1.0,
-        transport: httpx.AsyncBaseTransport | None = None,
-        verify: str | bool = True,
     ) -> None:
         self._store = store
         self._formats = document.formats
+        self._server = server
         self._metrics = metrics
         self._tick = tick
         self._refused: set[BatchName] = set()
         self._failures = 0
-        self._http = httpx.AsyncClient(
-            base_url=server,
-            headers={
-                "authorization": f"Bearer {token}",
-                "content-type": "application/octet-stream",
-            },
-            timeout=60.0,
-            transport=transport,
-            verify=verify,
-        )
 
     async def run(self, stopping: asyncio.Event) -> None:
         """Until told to stop: what is not sent by then is sent after the next start."""
@@ -60,12 +51,12 @@ class Sender:
             try:
                 await self.send_all()
                 self._failures = 0
-            except (httpx.HTTPError, StoreUnavailable) as error:
+            except (Unreachable, NotTaken, StoreUnavailable) as error:
                 self._failures += 1
                 self._metrics.send_failures.inc()
-                log("sending failed", level=logging.WARNING, error=type(error).__name__)
+                log("sending failed", level=logging.WARNING, error=_reason(error))
             await self._wait(stopping)
-        await self._http.aclose()
+        await self._server.close()
 
     async def _wait(self, stopping: asyncio.Event) -> None:
         longest = min(_LONGEST_WAIT, self._tick * 2 ** min(self._failures, 10))
@@ -90,13 +81,19 @@ class Sender:
             log("messages were copied", level=logging.WARNING, messages=release.repeats)
         body = self._formats.pack_release(name.level, name.number, release.own, release.body)
         path = f"/v1/releases/{name.level}/{name.number}"
-        answer = await self._http.put(path, content=body)
-        if answer.status_code == HTTPStatus.CONFLICT:
+        answer = await self._server.request("PUT", path, body)
+        if answer.status == HTTPStatus.CONFLICT:
             self._refused.add(name)
             log("the server has another release of a batch", level=logging.ERROR, **name._asdict())
             return False
-        answer.raise_for_status()
+        if answer.status != HTTPStatus.OK:
+            raise NotTaken(f"the server answered {answer.status} to a release")
         await asyncio.to_thread(self._store.acknowledge, name, release.digest)
         self._metrics.releases.labels(name.level).inc()
         log("release sent", **{"batch_level": name.level, "number": name.number})
         return True
+
+
+def _reason(error: OverhandError) -> str:
+    """What went wrong, of a store only the kind: its words may quote a statement."""
+    return type(error).__name__ if isinstance(error, StoreUnavailable) else str(error)

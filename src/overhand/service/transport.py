@@ -1,0 +1,91 @@
+"""Requests to a service, whatever carries them."""
+
+from __future__ import annotations
+
+import ssl
+from typing import NamedTuple, Protocol
+
+import aiohttp
+
+from overhand.errors import OverhandError
+
+_MOST_ANSWER_BYTES = 1 << 24
+_TIMEOUT = aiohttp.ClientTimeout(total=None, sock_connect=10.0, sock_read=60.0)
+
+
+class Unreachable(OverhandError):
+    """No answer: whether the request was handled is not known."""
+
+
+class Answer(NamedTuple):
+    """What a service said."""
+
+    status: int
+    body: bytes
+    retry_after: float = 0.0
+    """Seconds after which it wants to be asked again."""
+
+
+class Transport(Protocol):
+    """Carries requests to one service."""
+
+    async def request(self, method: str, path: str, body: bytes | None = None) -> Answer:
+        """The answer, or `Unreachable`."""
+
+    async def close(self) -> None:
+        """Let go of all connections."""
+
+
+class HttpTransport:
+    """HTTP/1.1 over kept-alive connections, to the address `url`.
+
+    No redirect is followed and no cookie is kept: nobody is to send a client elsewhere, or to mark
+    it. `verify` is a file of certificates to trust instead of the system's.
+    """
+
+    def __init__(self, url: str, *, token: str | None = None, verify: str | None = None) -> None:
+        self._url = url.rstrip("/")
+        self._headers = {"user-agent": "overhand", "content-type": "application/octet-stream"}
+        if token is not None:
+            self._headers["authorization"] = f"Bearer {token}"
+        self._verify = None if verify is None else ssl.create_default_context(cafile=verify)
+        self._session: aiohttp.ClientSession | None = None
+
+    async def request(self, method: str, path: str, body: bytes | None = None) -> Answer:
+        session = self._session = self._session or self._connected()
+        try:
+            async with session.request(
+                method, self._url + path, data=body, allow_redirects=False
+            ) as answer:
+                content = await _content(answer)
+                return Answer(answer.status, content, _seconds(answer.headers.get("retry-after")))
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise Unreachable(f"{type(error).__name__} at {self._url}") from error
+
+    def _connected(self) -> aiohttp.ClientSession:
+        """Made late, for it belongs to the loop that runs."""
+        return aiohttp.ClientSession(
+            headers=self._headers,
+            timeout=_TIMEOUT,
+            cookie_jar=aiohttp.DummyCookieJar(),
+            connector=aiohttp.TCPConnector(ssl=self._verify or True, limit=0),
+        )
+
+    async def close(self) -> None:
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+
+async def _content(answer: aiohttp.ClientResponse) -> bytes:
+    """The body of an answer, unless it is longer than any that a service gives."""
+    content = bytearray()
+    async for chunk in answer.content.iter_any():
+        content += chunk
+        if len(content) > _MOST_ANSWER_BYTES:
+            raise Unreachable(f"an answer of more than {_MOST_ANSWER_BYTES} bytes")
+    return bytes(content)
+
+
+def _seconds(header: str | None) -> float:
+    return float(header) if header is not None and header.isdigit() else 0.0
