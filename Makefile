@@ -2,8 +2,6 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
-OUT ?= out
-HORIZON ?= 1000000
 
 .PHONY: demo test browser check bench clean
 
@@ -14,10 +12,8 @@ $(VENV)/installed-%: pyproject.toml
 	@$(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check --editable '.[$*]'
 	@touch $@
 
-demo: $(VENV)/installed-cli,plots
-	@mkdir -p $(OUT)
-	$(BIN)/overhand compare --horizon $(HORIZON) --shufflers 4 --mechanism best \
-		--plot $(OUT)/compare.png --save $(OUT)/compare.md
+demo: $(VENV)/installed-service
+	$(BIN)/overhand demo
 
 test: $(VENV)/installed-dev
 	$(BIN)/python -m pytest --quiet --numprocesses auto
@@ -36,4 +32,4 @@ bench: $(VENV)/installed-bench
 	$(BIN)/python -m benchmarks
 
 clean:
-	rm -rf $(VENV) $(OUT) build dist
+	rm -rf $(VENV) build dist

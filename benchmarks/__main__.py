@@ -1,4 +1,4 @@
-"""`python -m benchmarks`: every contestant on the same stream, our own figures, and bandits."""
+"""`python -m benchmarks`: contestants on the same stream, our own figures, bandits, services."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 import platform
+import sys
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from benchmarks.bandits import (
 )
 from benchmarks.contestants import CONTESTANTS, OURS
 from benchmarks.measure import Failed, Row, ask, contest
+from benchmarks.services import rows as services_rows
 from benchmarks.tables import Figure, console, contest_table, figures_table, missing_lines
 from benchmarks.task import Task
 
@@ -26,13 +28,19 @@ FIGURES = ("large", "vectors", "messages", "updates", "cold_plan")
 
 
 def main() -> None:
+    if sys.argv[1:2] == ["soak"]:
+        from benchmarks import soak  # brings an array library: see `measure`
+
+        sys.exit(soak.main(sys.argv[2:]))
     options = parsed()
     screen, progress = console(), Console(stderr=True)
     written: dict[str, Any] = {"machine": machine()}
-    if options.what != "bandits":
+    if options.what in (None, "sums"):
         written |= sums(options, screen, progress)
-    if options.what != "sums":
+    if options.what in (None, "bandits"):
         written["bandits"] = bandits(options, screen, progress)
+    if options.what == "services":
+        written["services"] = services(options, screen, progress)
     if options.json:
         options.json.write_text(json.dumps(written, indent=2) + "\n")
 
@@ -75,9 +83,40 @@ def bandits(options: argparse.Namespace, screen: Console, progress: Console) -> 
     return {"task": asdict(task), "contestants": [row.summary(rows[0]) for row in rows]}
 
 
+def services(options: argparse.Namespace, screen: Console, progress: Console) -> dict[str, Any]:
+    """The deployment, stage by stage."""
+    reports, rounds, users = ("5000", "1", "5000") if options.quick else ("15000", "3", "20000")
+    rows: list[services_rows.Row] = []
+    for stage in (
+        ("raw",),
+        ("admission", "sqlite", reports, rounds),
+        ("admission", "postgres", reports, rounds),
+        ("opening", "5"),
+        ("whole", users),
+    ):
+        with progress.status(" ".join(stage)):
+            rows += services_of(stage, progress)
+    screen.print(services_rows.services_table(rows))
+    return {"rows": [asdict(row) for row in rows]}
+
+
+def services_of(stage: tuple[str, ...], progress: Console) -> list[services_rows.Row]:
+    try:
+        answer = ask(f"services.{stage[0]}", *stage[1:])
+        return [services_rows.Row(**row) for row in answer["rows"]]
+    except Failed as failure:
+        progress.print(f"{' '.join(stage)} failed: {failure}", markup=False)
+        return []
+
+
 def parsed() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("what", nargs="?", choices=("sums", "bandits"), help="(default both)")
+    parser.add_argument(
+        "what",
+        nargs="?",
+        choices=("sums", "bandits", "services", "soak"),
+        help="(default sums and bandits)",
+    )
     parser.add_argument("--horizon", type=int, help="users (default 1,000,000)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures here")
     parser.add_argument("--quick", action="store_true", help="a tenth of the users")

@@ -33,9 +33,17 @@ class Postgres:
 
     def new_schema(self) -> str:
         """A data source name whose tables nobody else sees."""
-        name = f"store_{secrets.token_hex(8)}"
+        return make_conninfo(self.dsn, options=f"-csearch_path={self._schema()}")
+
+    def new_address(self) -> str:
+        """The same, as an address that begins with `postgresql://`."""
+        ending = f"options=-csearch_path%3D{self._schema()}"
+        return f"{self.dsn}{'&' if '?' in self.dsn else '?'}{ending}"
+
+    def _schema(self) -> str:
+        name = f"schema_{secrets.token_hex(8)}"
         self.run(f"CREATE SCHEMA {name}")
-        return make_conninfo(self.dsn, options=f"-csearch_path={name}")
+        return name
 
     def run(self, statement: str) -> None:
         with psycopg.connect(self.dsn, autocommit=True) as connection:

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from overhand.errors import ProtocolViolation
+from overhand.service.databases import Database, SqliteDatabase
+from overhand.service.databases.postgres import PostgresDatabase, PostgresTransaction
 from overhand.service.stores import Arrival, BatchName, Lane, Outcome, SqliteStore, Store
-from overhand.service.stores import postgres as postgres_store
 from overhand.service.stores.postgres import PostgresStore
-from overhand.service.stores.transactional import TransactionalStore
 
 LANES = (Lane(1, 2, 2, 16), Lane(2, 6, 1, 20))
 HORIZON = 16
@@ -155,30 +155,38 @@ class CountedConnection:
         return getattr(self._connection, name)
 
 
+def count_statements(database: Database, steps: Steps) -> None:
+    """Make every statement of a database a step: for a process that dies, nothing is undone."""
+    if isinstance(database, SqliteDatabase):
+        counted = CountedConnection(database._connection, steps)
+        database._connection = counted  # type: ignore[assignment]
+    else:
+        kind, whole = PostgresTransaction, PostgresDatabase
+        kind._run = steps.counted(kind._run)  # type: ignore[method-assign]
+        kind.change_many = steps.counted(kind.change_many)  # type: ignore[method-assign]
+        whole._ask_claims = steps.counted(whole._ask_claims)  # type: ignore[method-assign]
+
+
 def live_and_die(where: Where, notes: str, last: int | None) -> int:
     """Run `live` until step `last`, with notes in a file; how many steps there are."""
-    steps = Steps(last)
-    store: TransactionalStore = where.open()
-    if isinstance(store, SqliteStore):
-        store._connection = CountedConnection(store._connection, steps)  # type: ignore[assignment]
-    else:
-        ledger = postgres_store.PostgresLedger
-        ledger._run = steps.counted(ledger._run)  # type: ignore[method-assign]
-        ledger.change_many = steps.counted(ledger.change_many)  # type: ignore[method-assign]
+    steps, store = Steps(last), where.open()
+    count_statements(store._database, steps)
     with Path(notes).open("a", buffering=1) as file:
         live(store, lambda said: file.write(said + "\n"))
     return steps.taken
 
 
 def die_at_each_step(cases: Sequence[tuple[Where, str, int]]) -> list[int]:
-    """A child for each case, forked because a fresh process takes a second; how each one ended."""
-    ends = []
-    for case in cases:
-        child = os.fork()
-        if child == 0:
-            try:
-                live_and_die(*case)
-            finally:
-                os._exit(1)
-        ends.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
-    return ends
+    """How each case ended, in a child of its own."""
+    return [end_of_child(live_and_die, *case) for case in cases]
+
+
+def end_of_child(function: Callable[..., object], *arguments: Any) -> int:
+    """How a child ends that runs this; forked because a fresh process takes a second."""
+    child = os.fork()
+    if child == 0:
+        try:
+            function(*arguments)
+        finally:
+            os._exit(1)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])

@@ -459,7 +459,22 @@ def test_levels_show_trouble_only_if_there_is_any(open_page: Opener, server: Fak
     server.send("levels", levels(40, lost=2, own=3, garbage=1))
     for words in ("40 of 23,255", "2 batches lost", "3 reports of value 0", "1 message unreadable"):
         expect(rows.nth(0)).to_contain_text(words)
+    expect(rows.nth(0)).not_to_contain_text("late")
     assert rows.nth(0).locator("progress").evaluate("bar => bar.value / bar.max") == 40 / 23255
+
+
+def test_late_batches_need_attention_until_they_come(
+    open_page: Opener, server: FakeServer
+) -> None:
+    visit = open_page()
+    health, alarms = visit.page.locator("#health"), visit.page.locator("#alarm-list")
+    expect(health).to_have_text("Healthy")
+    server.send("levels", levels(40, late=3))
+    expect(visit.page.locator("#level-rows tr").nth(0)).to_contain_text("3 batches late")
+    expect(health).to_have_text("Needs attention")
+    expect(alarms).to_contain_text("batches should be here and are not")
+    server.send("levels", levels(43, late=0))
+    expect(health).to_have_text("Healthy")
 
 
 def test_guarantee_and_trust_are_said_in_words(open_page: Opener, server: FakeServer) -> None:

@@ -7,15 +7,17 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import overhand as oh
 from overhand.errors import InvalidValue, ProtocolViolation
 from overhand.model import Node
 from overhand.plan import Plan
-from overhand.summation import GatheredSums, SumServer
+from overhand.summation import Gathered, GatheredSums, SumServer
+from overhand.summation.gathered import NodeSum, _combined
 from overhand.trees import RegularTree
+from plans import coin_plan
 
 PRIVACY = oh.Privacy(1.0, 1e-6)
 
@@ -164,3 +166,162 @@ def test_what_is_no_batch_is_refused() -> None:
     latest = gathered.latest()
     assert latest is not None
     assert latest.estimate.t == 3
+
+
+# --- what is forgotten ----------------------------------------------------------------------------
+
+
+class ForgetsNothing:
+    """The definition: every sum is kept, and everything is computed from them, each time."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan, self.sums = plan, dict[Node, NodeSum]()
+
+    def receive(self, node: Node) -> None:
+        mechanism = self.plan.mechanism(node)
+        self.sums[node] = NodeSum(
+            value_of(node), mechanism.variance, mechanism.fourth_cumulant, 0.0
+        )
+
+    def best(self, node: Node) -> NodeSum | None:
+        own = self.sums.get(node)
+        if own is None or node.level == 1 or not self.plan.combine:
+            return own
+        (size,) = self.plan.tree.sizes(node.level - 1)
+        starts = range(node.start, node.stop, size)
+        children = [self.best(Node(node.level - 1, start, start + size)) for start in starts]
+        known = [child for child in children if child is not None]
+        if len(known) < len(children):
+            return own
+        total = known[0]
+        for child in known[1:]:
+            total = total + child
+        return _combined(own, total)
+
+    def latest(self) -> Gathered | None:
+        place, total, cover = 0, None, []
+        while starting := [node for node in self.sums if node.start == place]:
+            cover.append(max(starting, key=lambda node: node.level))
+            best = self.best(cover[-1])
+            assert best is not None
+            total = best if total is None else total + best
+            place = cover[-1].stop
+        if total is None:
+            return None
+        kurtosis = max(0.0, total.fourth_cumulant / total.variance**2)
+        estimate = oh.Estimate(place, total.value, math.sqrt(total.variance), 0.0, 0, kurtosis)
+        return Gathered(estimate, cover != list(self.plan.tree.cover(place)))
+
+
+TREES = [
+    RegularTree(100, (3, 2, 4)),
+    RegularTree(41, (2, 2, 2, 2)),
+    RegularTree(30, (2, 7)),
+    RegularTree(12, (1,)),
+]
+SMALL = [coin_plan(tree, combine=combine) for tree in TREES for combine in (True, False)]
+
+
+@st.composite
+def fates(draw: st.DrawFn) -> tuple[Plan, list[tuple[Node, bool]]]:
+    """A plan and its batches in an order in which they come, some of them lost, some never."""
+    plan = draw(st.sampled_from(SMALL))
+    nodes = list(nodes_of(plan))
+    if draw(st.booleans()):
+        nodes = draw(st.permutations(nodes))
+    never = draw(st.sets(st.sampled_from(nodes), max_size=6))
+    lost = draw(st.sets(st.sampled_from(nodes), max_size=12))
+    return plan, [(node, node in lost) for node in nodes if node not in never]
+
+
+@settings(max_examples=150)
+@given(fates())
+def test_it_forgets_nothing_that_an_estimate_needs(
+    drawn: tuple[Plan, list[tuple[Node, bool]]],
+) -> None:
+    plan, coming = drawn
+    gathered, twin = GatheredSums(plan), ForgetsNothing(plan)
+    for node, is_lost in coming:
+        if is_lost:
+            gathered.lose(node.level, number_of(node))
+        else:
+            gathered.receive(node.level, number_of(node), value_of(node))
+            twin.receive(node)
+        assert gathered.latest() == twin.latest()  # to the last bit
+    for node, _ in coming:
+        with pytest.raises(ProtocolViolation, match="twice"):
+            gathered.receive(node.level, number_of(node), value_of(node))
+        with pytest.raises(ProtocolViolation, match="twice"):
+            gathered.lose(node.level, number_of(node))
+    came = {node for node, _ in coming}
+    for level, (size,) in enumerate(map(plan.tree.sizes, range(1, plan.tree.levels + 1)), 1):
+        missing = set(gathered.missing(level, plan.horizon // size))
+        assert missing == {
+            number_of(node) for node in nodes_of(plan) if node.level == level and node not in came
+        }
+
+
+@given(fates(), st.integers(0, 100))
+def test_a_copy_goes_its_own_way(drawn: tuple[Plan, list[tuple[Node, bool]]], after: int) -> None:
+    plan, coming = drawn
+    straight, copied = GatheredSums(plan), GatheredSums(plan)
+    for place, (node, is_lost) in enumerate(coming):
+        if place == after:
+            copied, before = copied.copy(), copied
+            latest, missing = before.latest(), missing_of(before)
+        for sums in (straight, copied):
+            if is_lost:
+                sums.lose(node.level, number_of(node))
+            else:
+                sums.receive(node.level, number_of(node), value_of(node))
+    assert copied.latest() == straight.latest()
+    if after < len(coming):
+        assert (before.latest(), missing_of(before)) == (latest, missing)
+
+
+def missing_of(gathered: GatheredSums) -> list[int]:
+    """The numbers of batches that did not come, level by level."""
+    sizes = [gathered.plan.tree.sizes(level + 1)[0] for level in range(gathered.plan.tree.levels)]
+    return [
+        number
+        for level, size in enumerate(sizes, start=1)
+        for number in gathered.missing(level, gathered.plan.horizon // size)
+    ]
+
+
+LONG = [
+    coin_plan(RegularTree(6000, degrees), combine=combine)
+    for degrees in ((2, 3, 4), (3,), (2, 2, 2, 2, 2))
+    for combine in (True, False)
+]
+
+
+@pytest.mark.parametrize("plan", LONG, ids=str)
+@pytest.mark.parametrize("way", ["in order", "late by up to 40", "one in 50 lost", "all lost once"])
+def test_memory_does_not_grow_with_the_batches_that_came(plan: Plan, way: str) -> None:
+    random = np.random.default_rng(7)
+    nodes = list(nodes_of(plan))
+    if way == "late by up to 40":
+        nodes = [
+            nodes[i] for i in np.argsort(np.arange(len(nodes)) + random.uniform(0, 40, len(nodes)))
+        ]
+    gathered, most = GatheredSums(plan), 0
+    for node in nodes:
+        is_lost = way == "one in 50 lost" and node.level > 1 and random.random() < 0.02
+        if is_lost or (way == "all lost once" and node.start <= 1000 < node.stop):
+            gathered.lose(node.level, number_of(node))
+        else:
+            gathered.receive(node.level, number_of(node), value_of(node))
+        most = max(most, gathered.kept)
+    latest = gathered.latest()
+    assert latest is not None
+    assert latest.estimate.t == (nodes_at(plan, 1000) if way == "all lost once" else plan.horizon)
+    if way == "all lost once":
+        assert gathered.kept == plan.tree.levels  # which numbers came, and nothing else
+    degrees = sum(plan.tree.degrees) if isinstance(plan.tree, RegularTree) else 0
+    assert most <= degrees + 2 * plan.tree.levels + (80 if way == "late by up to 40" else 0)
+
+
+def nodes_at(plan: Plan, user: int) -> int:
+    """Where the lowest batch of a user starts."""
+    return user // plan.tree.lowest * plan.tree.lowest

@@ -60,10 +60,10 @@ class System:
         self.metrics = ShufflerMetrics()
         self.admission = Admission(self.store, most_waiting=self.most_waiting)
         self.shuffler = ShufflerApp(self.document, self.admission, self.metrics, self.tokens)
-        self.book = Book(self.home / "server.db", self.plan.digest)
+        self.book = Book(self.home / "server.db", self.document.digest)
         opener = Opener(self.key, self.document.formats.digest)
         self.publisher = Publisher(self.document, self.book, opener)
-        self.server = ServerApp(self.document, self.book, self.publisher, hashed(TOKEN))
+        self.server = ServerApp(self.document, self.book, self.publisher, [hashed(TOKEN)])
 
     def client(self, token: str | None = None, **options: Any) -> AsyncClient:
         transport = AsgiTransport(self.shuffler, token)
@@ -391,7 +391,7 @@ def test_a_book_of_another_plan_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidValue, match="aaaaaaaaaaaa.*bbbbbbbbbbbb"):
         Book(tmp_path / "book.db", "b" * 64)
     (tmp_path / "junk.db").write_bytes(b"junk" * 1000)
-    with pytest.raises(StoreUnavailable, match="junk"):
+    with pytest.raises(InvalidValue, match="junk"):
         Book(tmp_path / "junk.db", "a" * 64)
 
 

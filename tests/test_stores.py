@@ -24,6 +24,7 @@ from scipy import stats
 
 from overhand.errors import InvalidValue, ProtocolViolation, StoreUnavailable
 from overhand.randomness import secure_random
+from overhand.service.databases import SqliteDatabase, Transaction, sqlite
 from overhand.service.stores import (
     Arrival,
     BatchName,
@@ -34,7 +35,6 @@ from overhand.service.stores import (
     Store,
     batching,
 )
-from overhand.service.stores import sqlite as sqlite_store
 from overhand.service.stores.batching import Piece
 from overhand.service.stores.ledger import Ledger
 from overhand.service.stores.transactional import TransactionalStore
@@ -60,6 +60,7 @@ from stores import (
 
 ADMITTED, REPEATED = Outcome.ADMITTED, Outcome.REPEATED
 TOKEN_USED, CLOSED = Outcome.TOKEN_USED, Outcome.CLOSED
+NOT_NEEDED = Outcome.NOT_NEEDED
 
 
 @pytest.fixture(scope="session")
@@ -159,11 +160,19 @@ def test_no_reports_are_no_work(store: Store) -> None:
 
 
 def test_own_reports_are_counted_for_every_batch(store: Store) -> None:
-    own = [report(user, is_own=True) for user in (3, 5, 6)]
-    store.admit([report(1), report(2), own[0]])
-    store.admit([report(4), *own[1:]])
+    own = [report(user, is_own=True) for user in (2, 6)]
+    store.admit([report(1), own[0], report(3)])
+    store.admit([report(4), report(5), own[1]])
     counts = [store.freeze(name).own for name in store.full()]
-    assert counts == [0, 1, 2, 3]
+    assert counts == [1, 0, 1, 2]
+
+
+def test_an_own_report_fills_a_batch_and_never_begins_one(store: Store) -> None:
+    own = [report(user, is_own=True) for user in range(1, 6)]
+    assert store.admit([own[0], report(7)]) == [NOT_NEEDED, ADMITTED]
+    assert store.admit(own[1:4]) == [ADMITTED, NOT_NEEDED, NOT_NEEDED]
+    assert store.arrived == 2
+    assert store.admit([report(8), own[2]]) == [ADMITTED, ADMITTED]  # it left no trace before
 
 
 # --- repeats and tokens ---------------------------------------------------------------------------
@@ -326,6 +335,8 @@ class Model:
             return TOKEN_USED
         if len(self.admitted) == HORIZON:
             return CLOSED
+        if new.is_own and len(self.admitted) % LANES[0].size == 0:
+            return NOT_NEEDED
         self.admitted.append(new)
         self.tokens |= set() if new.token is None else {new.token}
         return ADMITTED
@@ -611,7 +622,7 @@ def test_the_tables_of_sqlite_do_not_tell_who_came_first(tmp_path: Path) -> None
     with closing(SqliteStore(tmp_path / "store.db", ONE, MANY)) as store:
         alone = [Piece(BatchName(1, 0), 0, message(user, ONE[0], 0)) for user in range(MANY)]
         store._write(lambda ledger: ledger.add(alone))
-        rows = store._read(lambda ledger: ledger.rows("SELECT body FROM messages_1"))
+        rows = store._database.read(lambda reading: reading.rows("SELECT body FROM messages_1"))
     assert abs(rank_correlation([body for (body,) in rows])) < 0.05
 
 
@@ -658,11 +669,11 @@ def names_that_move(path: Path) -> set[bytes]:
     return set[bytes]().union(*(NAME.findall(page) for page in pages if page[0] in (2, 5, 10, 13)))
 
 
-@pytest.mark.parametrize("padding", [sqlite_store._PADDING, ""], ids=["padded", "mutant"])
+@pytest.mark.parametrize("padding", [sqlite._PADDING, ""], ids=["padded", "mutant"])
 def test_messages_in_sqlite_never_move(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, padding: str
 ) -> None:
-    monkeypatch.setattr(sqlite_store, "_PADDING", padding)
+    monkeypatch.setattr(sqlite, "_PADDING", padding)
     with closing(SqliteStore(tmp_path / "store.db", TRACED, 10**6)) as store:
         for users in (range(FIRST, FIRST + 1), range(FIRST + 1, FIRST + 50)):
             store.admit([report(user, lanes=TRACED) for user in users])
@@ -687,33 +698,39 @@ def test_a_batch_that_lost_messages_is_not_released(store: TransactionalStore) -
         store.freeze(BatchName(1, 0))
 
 
+def connection_of(store: TransactionalStore) -> sqlite3.Connection:
+    assert isinstance(store._database, SqliteDatabase)
+    return store._database._connection
+
+
 def test_a_full_database_takes_nothing_and_recovers(tmp_path: Path) -> None:
     with closing(SqliteStore(tmp_path / "store.db", TRACED, 10**6)) as store:
         store.admit([report(1, lanes=TRACED)])
-        pages = store._value("PRAGMA page_count")
-        store._connection.execute(f"PRAGMA max_page_count = {pages + 5}")
+        connection = connection_of(store)
+        (pages,) = connection.execute("PRAGMA page_count").fetchone()
+        connection.execute(f"PRAGMA max_page_count = {pages + 5}")
         many = [report(user, lanes=TRACED) for user in range(2, 200)]
         with pytest.raises(StoreUnavailable, match="full"):
             store.admit(many)
         assert store.arrived == 1
-        store._connection.execute("PRAGMA max_page_count = 1000000")
+        connection.execute("PRAGMA max_page_count = 1000000")
         assert set(store.admit(many)) == {ADMITTED}
 
 
 def test_a_read_only_file_takes_nothing_and_recovers(tmp_path: Path) -> None:
     with closing(SqliteStore(tmp_path / "store.db", LANES, HORIZON)) as store:
-        store._connection.execute("PRAGMA query_only = ON")
+        connection_of(store).execute("PRAGMA query_only = ON")
         with pytest.raises(StoreUnavailable, match="readonly"):
             admit(store, [1])
         assert store.arrived == 0
-        store._connection.execute("PRAGMA query_only = OFF")
+        connection_of(store).execute("PRAGMA query_only = OFF")
         assert admit(store, [1]) == [ADMITTED]
 
 
 def test_a_locked_file_takes_nothing_and_recovers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sqlite_store, "_WAIT", 0.05)
+    monkeypatch.setattr(sqlite, "_WAIT", 0.05)
     path = tmp_path / "store.db"
     with (
         closing(SqliteStore(path, LANES, HORIZON)) as store,
@@ -783,7 +800,9 @@ def test_a_server_that_restarts_is_found_again(server: Postgres) -> None:
 def test_a_read_only_server_takes_nothing_and_recovers(server: Postgres) -> None:
     dsn = server.new_schema()
     with closing(Where("postgres", dsn).open()) as store:
-        store._write(lambda ledger: ledger.change("SET default_transaction_read_only = on"))
+        store._database.write(
+            lambda writing: writing.change("SET default_transaction_read_only = on")
+        )
         with pytest.raises(StoreUnavailable, match="read-only"):
             admit(store, [1])
         store.close()
@@ -802,10 +821,10 @@ def test_a_database_of_something_else_gives_one_clear_error(server: Postgres) ->
 def test_a_deadlock_is_tried_again(server: Postgres) -> None:
     failures = iter([psycopg.errors.DeadlockDetected, psycopg.errors.SerializationFailure])
 
-    def work(ledger: Ledger) -> int:
+    def work(writing: Transaction) -> int:
         for failure in failures:
-            ledger.change(f"DO $$ BEGIN RAISE EXCEPTION SQLSTATE '{failure.sqlstate}'; END $$")
-        return ledger.arrived()
+            writing.change(f"DO $$ BEGIN RAISE EXCEPTION SQLSTATE '{failure.sqlstate}'; END $$")
+        return Ledger(writing).arrived()
 
     with closing(Where("postgres", server.new_schema()).open()) as store:
-        assert store._write(work) == 0
+        assert store._database.write(work) == 0

@@ -14,7 +14,7 @@ from overhand.cli.compare import compare
 from overhand.cli.demo import demo
 from overhand.cli.output import messages
 from overhand.cli.plan import plan
-from overhand.cli.services import client, prepare, server, shuffler
+from overhand.cli.services import client, prepare, server, shuffler, tokens
 from overhand.cli.simulate import simulate
 from overhand.errors import OverhandError
 
@@ -31,6 +31,7 @@ app.command()(compare)
 app.command()(bandit)
 app.command()(demo)
 app.command()(prepare)
+app.command()(tokens)
 app.command()(server)
 app.command()(shuffler)
 app.command()(client)

@@ -37,7 +37,7 @@ _SETTLE = 120.0
 
 
 def demo(
-    users: Annotated[int, typer.Option(help="How many clients report.")] = 10_000,
+    users: Annotated[int, typer.Option(help="How many clients report.")] = 20_000,
     rate: Annotated[
         float | None,
         typer.Option(help="Reports a second at most; as fast as it goes if not given."),

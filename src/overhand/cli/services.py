@@ -1,29 +1,38 @@
-"""`overhand prepare`, `server`, `shuffler`, `client`: the roles of a deployment."""
+"""`overhand prepare`, `tokens`, `server`, `shuffler`, `client`: the roles of a deployment."""
 
 from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from overhand.cli import options
-from overhand.cli.output import console, print_json
+from overhand.cli.output import console, print_json, progress_bar
 from overhand.errors import InvalidValue
 from overhand.plan import Plan
 from overhand.simulation import read_rows
+from overhand.values import Values
+
+if TYPE_CHECKING:
+    from overhand.service.client import AsyncClient
 
 Host = Annotated[str, typer.Option(help="The address to listen at.")]
 Port = Annotated[int, typer.Option(help="The port to listen at.")]
-DocumentFile = Annotated[Path, typer.Option("--document", help="The public document.")]
-TokenFile = Annotated[
-    Path, typer.Option("--token", help="The token between shuffling service and server.")
+MetricsPort = Annotated[
+    int | None, typer.Option(help="A private port for /metrics, on the loopback.")
 ]
+DocumentFile = Annotated[Path, typer.Option("--document", help="The public document.")]
+Pinned = Annotated[str | None, typer.Option(help="The digest that the document must have.")]
 Certificate = Annotated[
     Path | None, typer.Option(help="A TLS certificate (PEM); without one, put TLS in front.")
 ]
 CertificateKey = Annotated[Path | None, typer.Option(help="The certificate's key (PEM).")]
+Authorities = Annotated[
+    Path | None,
+    typer.Option("--ca", help="Certificates (PEM) to trust instead of the system's."),
+]
 
 
 def prepare(
@@ -33,49 +42,97 @@ def prepare(
 ) -> None:
     """Make the files of a deployment: the server's key, the document, and a token.
 
-    The key stays with the server; the document is public; the token goes to both services.
+    The key and the token's hash stay with the server; the document is public; the token goes to
+    the shuffling service.
     """
     from overhand.service.document import Document
-    from overhand.service.keys import KeyPair, create_token
+    from overhand.service.keys import KeyPair, create_token, hashed
 
     directory.mkdir(parents=True, exist_ok=True)
     plan = Plan.load(plan_file)
-    document = directory / "document.json"
-    if document.exists():
-        raise InvalidValue(f"{document} exists: one directory holds one deployment")
-    key = KeyPair.create(directory / "server.key")
-    made = Document(plan, key.public_key)
+    document, key = directory / "document.json", directory / "server.key"
+    token, token_hash = directory / "token", directory / "token.sha256"
+    for path in (document, key, token, token_hash):
+        if path.exists():
+            raise InvalidValue(f"{path} exists: one directory holds one deployment")
+    pair = KeyPair.generate()
+    made = Document(plan, pair.public_key)
     made.check_guarantee()
-    create_token(directory / "token")
+    pair.save(key)
+    token_hash.write_text(hashed(create_token(token)).hex() + "\n", encoding="ascii")
     document.write_text(made.to_json(), encoding="utf-8")
     if as_json:
         print_json({"document": str(document), "digest": made.digest, "plan": plan.digest})
         return
-    console.print(f"wrote {document}, {directory / 'server.key'} and {directory / 'token'}")
+    console.print(f"for the server: {key}, {token_hash}, {document}")
+    console.print(f"for the shuffling service: {token}, {document}")
     console.print(f"document digest, for the shuffling service and clients to pin: {made.digest}")
+
+
+def tokens(
+    count: Annotated[int, typer.Option(help="How many clients may report.", min=1)],
+    secrets: Annotated[
+        Path, typer.Option(help="The tokens, one a line: give each client one, and delete it.")
+    ] = Path("client-tokens"),
+    hashes: Annotated[
+        Path, typer.Option(help="Their hashes, one a line: for `shuffler --tokens`.")
+    ] = Path("client-tokens.sha256"),
+    as_json: options.Json = False,
+) -> None:
+    """Make tokens for clients: each of them may report once, and nobody else may."""
+    from overhand.service.keys import hashed, new_token, write_secret
+
+    if hashes.exists():
+        raise InvalidValue(f"{hashes} exists: tokens are never overwritten")
+    made = [new_token() for _ in range(count)]
+    write_secret(secrets, "".join(f"{token}\n" for token in made).encode())
+    # Sorted: the order of the hashes is not to tell that of the tokens.
+    lines = sorted(hashed(token).hex() for token in made)
+    hashes.write_text("".join(f"{line}\n" for line in lines), encoding="ascii")
+    if as_json:
+        print_json({"count": count, "secrets": str(secrets), "hashes": str(hashes)})
+    else:
+        console.print(f"{count:,} tokens in {secrets}, their hashes in {hashes}")
 
 
 def server(
     document: DocumentFile = Path("document.json"),
     key: Annotated[Path, typer.Option(help="The server's private key.")] = Path("server.key"),
-    token: TokenFile = Path("token"),
-    book: Annotated[Path, typer.Option(help="The server's database.")] = Path("server.db"),
+    token_hash: Annotated[
+        Path, typer.Option(help="The hash of the shuffling service's token.")
+    ] = Path("token.sha256"),
+    book: Annotated[
+        str, typer.Option(help="A SQLite file, or postgresql://... for many processes.")
+    ] = "server.db",
     host: Host = "127.0.0.1",
     port: Port = 8001,
     workers: Annotated[
         int | None, typer.Option(help="Processes that open messages; all cores if not given.")
     ] = None,
+    patience: Annotated[
+        float, typer.Option(help="Seconds after which a batch that should be here is called late.")
+    ] = 60.0,
+    metrics_port: MetricsPort = None,
     certificate: Certificate = None,
     certificate_key: CertificateKey = None,
 ) -> None:
     """Run the server: it opens shuffled batches and publishes the running sum, with a dashboard."""
     from overhand.service.logs import start_logging
-    from overhand.service.processes import Listener, run
+    from overhand.service.processes import Listener, loopback, run
     from overhand.service.server.run import ServerSettings, run_server
 
     start_logging("server")
-    listener = Listener(host, port, certificate, certificate_key)
-    run(run_server(ServerSettings(document, key, token, book, listener, workers)))
+    settings = ServerSettings(
+        document=document,
+        key=key,
+        token_hash=token_hash,
+        book=book,
+        listener=Listener(host, port, certificate, certificate_key),
+        metrics=loopback(metrics_port),
+        workers=workers,
+        patience=patience,
+    )
+    run(run_server(settings))
 
 
 def shuffler(
@@ -84,10 +141,8 @@ def shuffler(
     store: Annotated[
         str, typer.Option(help="A SQLite file, or postgresql://... for many processes.")
     ] = "shuffler.db",
-    token: TokenFile = Path("token"),
-    pinned: Annotated[
-        str | None, typer.Option(help="The digest that the document must have.")
-    ] = None,
+    token: Annotated[Path, typer.Option(help="The token that the server knows.")] = Path("token"),
+    pinned: Pinned = None,
     tokens: Annotated[
         Path | None,
         typer.Option(help="Hashes of client tokens, one a line; each may report once."),
@@ -99,29 +154,29 @@ def shuffler(
     tick: Annotated[float, typer.Option(help="Seconds between looks for full batches.")] = 1.0,
     host: Host = "127.0.0.1",
     port: Port = 8000,
-    metrics_port: Annotated[
-        int | None, typer.Option(help="A private port for /metrics, on the loopback.")
-    ] = None,
+    metrics_port: MetricsPort = None,
     certificate: Certificate = None,
     certificate_key: CertificateKey = None,
+    authorities: Authorities = None,
 ) -> None:
     """Run the shuffling service: it collects sealed reports and releases full batches, shuffled."""
     from overhand.service.logs import start_logging
-    from overhand.service.processes import Listener, run
+    from overhand.service.processes import Listener, loopback, run
     from overhand.service.shuffler.run import ShufflerSettings, run_shuffler
 
     start_logging("shuffler")
     settings = ShufflerSettings(
-        document,
-        store,
-        server,
-        token,
-        Listener(host, port, certificate, certificate_key),
-        None if metrics_port is None else Listener("127.0.0.1", metrics_port),
-        pinned,
-        tokens,
-        deadline,
-        tick,
+        document=document,
+        store=store,
+        server=server,
+        token=token,
+        listener=Listener(host, port, certificate, certificate_key),
+        metrics=loopback(metrics_port),
+        pinned=pinned,
+        tokens=tokens,
+        deadline=deadline,
+        tick=tick,
+        authorities=authorities,
     )
     run(run_shuffler(settings))
 
@@ -132,39 +187,39 @@ def client(
         list[str] | None, typer.Argument(help="The value, number by number.", show_default=False)
     ] = None,
     file: Annotated[Path | None, typer.Option(help="A .csv file of values, one a line.")] = None,
-    token: Annotated[str | None, typer.Option(help="The client's token, if one is needed.")] = None,
-    pinned: Annotated[
-        str | None, typer.Option(help="The digest that the document must have.")
+    token: Annotated[
+        str | None,
+        typer.Option(help="The client's token, if one is needed.", envvar="OVERHAND_TOKEN"),
     ] = None,
+    pinned: Pinned = None,
+    authorities: Authorities = None,
     at_once: Annotated[int, typer.Option(help="How many requests at a time.")] = 16,
     as_json: options.Json = False,
 ) -> None:
     """Report values: encoded and sealed here, so that nobody else ever sees them."""
-    asyncio.run(_report(url, value or [], file, token, pinned, at_once, as_json))
-
-
-async def _report(
-    url: str,
-    value: list[str],
-    file: Path | None,
-    token: str | None,
-    pinned: str | None,
-    at_once: int,
-    as_json: bool,
-) -> None:
     from overhand.service.client import AsyncClient
 
     if bool(value) == (file is not None):
         raise InvalidValue("give a value or --file")
-    async with AsyncClient(url, token=token, digest=pinned) as reporter:
-        document = await reporter.document()
-        if file is not None:
-            rows = list(read_rows(file, document.plan.values))
-        else:
-            numbers = [float(number) for number in value]
-            rows = [numbers[0] if document.plan.values.is_scalar else numbers]
-        counted = await reporter.report_many(rows, at_once=at_once)
+    reporter = AsyncClient(url, token=token, digest=pinned, authorities=authorities)
+    counted = asyncio.run(_report(reporter, value or [], file, at_once))
     if as_json:
         print_json({"counted": counted})
     else:
         console.print(f"{counted:,} counted")
+
+
+async def _report(reporter: AsyncClient, value: list[str], file: Path | None, at_once: int) -> int:
+    async with reporter:
+        values = (await reporter.document()).plan.values
+        rows = [_typed(value, values)] if file is None else list(read_rows(file, values))
+        with progress_bar(f"{len(rows):,} values", len(rows)) as advance:
+            return await reporter.report_many(rows, at_once=at_once, advance=advance)
+
+
+def _typed(words: list[str], values: Values) -> float | list[float]:
+    try:
+        numbers = [float(word) for word in words]
+    except ValueError as error:
+        raise InvalidValue(f"a value is made of numbers: {error}") from None
+    return numbers[0] if values.is_scalar and len(numbers) == 1 else numbers

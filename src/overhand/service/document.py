@@ -17,6 +17,7 @@ import hashlib
 import json
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 from overhand import errors
@@ -98,6 +99,24 @@ class Document:
             "public_key": self.public_key.hex(),
             "key_id": self.key_id.hex(),
         }
+
+    @classmethod
+    def load(cls, path: str | Path, pinned: str | None = None) -> Document:
+        """The document of a file, if it has the digest that was agreed upon."""
+        try:
+            text = Path(path).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise DamagedDocument(f"cannot read the document {path}: {error}") from error
+        document = cls.from_json(text)
+        document.check_digest(pinned)
+        return document
+
+    def check_digest(self, pinned: str | None) -> None:
+        """Refuse to be another document than the one that was agreed upon."""
+        if pinned is not None and self.digest != pinned:
+            raise errors.InvalidValue(
+                f"the document has digest {self.digest[:12]}, not {pinned[:12]}"
+            )
 
     @classmethod
     def from_json(cls, text: str) -> Document:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from typing import Any
 
 from overhand.errors import OverhandError
@@ -70,13 +70,23 @@ async def body_of(scope: Scope, receive: Receive, most: int) -> bytes:
 
 async def respond(send: Send, status: int, words: dict[str, Any], *, retry: bool = False) -> None:
     """A JSON answer: the same for every client in the same case, to the last byte."""
-    payload = json.dumps(words).encode()
-    headers = [
-        (b"content-type", b"application/json"),
-        (b"content-length", str(len(payload)).encode()),
+    more = [(b"retry-after", str(RETRY_SECONDS).encode())] if retry else []
+    await respond_with(send, status, json.dumps(words).encode(), b"application/json", more)
+
+
+async def respond_with(
+    send: Send,
+    status: int,
+    content: bytes,
+    media_type: bytes,
+    headers: Sequence[tuple[bytes, bytes]] = (),
+) -> None:
+    """An answer of any kind."""
+    said = [
+        (b"content-type", media_type),
+        (b"content-length", str(len(content)).encode()),
         (b"cache-control", b"no-store"),
+        *headers,
     ]
-    if retry:
-        headers.append((b"retry-after", str(RETRY_SECONDS).encode()))
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": payload})
+    await send({"type": "http.response.start", "status": status, "headers": said})
+    await send({"type": "http.response.body", "body": content})

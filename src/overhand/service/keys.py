@@ -43,12 +43,20 @@ class KeyPair:
         self.public_key = private_key.public_key().public_bytes_raw()
 
     @classmethod
+    def generate(cls) -> KeyPair:
+        return cls(X25519PrivateKey.generate())
+
+    @classmethod
     def create(cls, path: str | Path) -> KeyPair:
         """A new key pair, in a new file."""
-        private_key = X25519PrivateKey.generate()
-        pem = private_key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+        pair = cls.generate()
+        pair.save(path)
+        return pair
+
+    def save(self, path: str | Path) -> None:
+        """Write it to a new file for its owner alone."""
+        pem = self.private_key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
         write_secret(path, pem)
-        return cls(private_key)
 
     @classmethod
     def load(cls, path: str | Path) -> KeyPair:
@@ -116,6 +124,17 @@ def load_token(path: str | Path) -> str:
     if len(token) < len(new_token()):
         raise UnsafeSecret(f"{path} holds {len(token)} characters: too few for a token")
     return token
+
+
+def load_hashes(path: str | Path) -> frozenset[bytes]:
+    """The hashes of tokens, one in hex a line."""
+    try:
+        hashes = [bytes.fromhex(line) for line in Path(path).read_text("ascii").split()]
+    except (OSError, ValueError) as error:
+        raise UnsafeSecret(f"cannot read hashes of tokens from {path}: {error}") from error
+    if not hashes or any(len(one) != hashlib.sha256().digest_size for one in hashes):
+        raise UnsafeSecret(f"{path} does not hold hashes of tokens")
+    return frozenset(hashes)
 
 
 def write_secret(path: str | Path, secret: bytes) -> None:

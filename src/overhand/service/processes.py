@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import socket
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -12,6 +13,17 @@ from typing import Any
 
 import uvicorn
 import uvloop
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from overhand.errors import InvalidValue, OverhandError
+from overhand.service import http
+
+_MOST_CONNECTIONS = 4096
+_BACKLOG = 2048
+
+
+class CannotListen(OverhandError):
+    """An address that is taken, or not ours."""
 
 
 @dataclass(frozen=True)
@@ -23,33 +35,63 @@ class Listener:
     certificate: Path | None = None
     certificate_key: Path | None = None
 
+    def __post_init__(self) -> None:
+        if (self.certificate is None) != (self.certificate_key is None):
+            raise InvalidValue("a certificate and its key go together")
+        for path in (self.certificate, self.certificate_key):
+            if path is not None and not path.is_file():
+                raise InvalidValue(f"there is no file {path}")
 
-class _Server(uvicorn.Server):
-    """Leaves signals to the process: one may stop several listeners."""
+    def bound(self) -> socket.socket:
+        """A socket at this address, taken before anything else is begun."""
+        family = socket.AF_INET6 if ":" in self.host else socket.AF_INET
+        try:
+            return socket.create_server((self.host, self.port), family=family, backlog=_BACKLOG)
+        except (OSError, OverflowError) as error:
+            raise CannotListen(f"cannot listen at {self.host}:{self.port}: {error}") from error
 
-    def capture_signals(self) -> Any:
-        return nullcontext()
+
+def loopback(port: int | None) -> Listener | None:
+    """A listener that nobody outside this machine reaches, if there is a port for it."""
+    return None if port is None else Listener("127.0.0.1", port)
 
 
 def run(service: Coroutine[Any, Any, None]) -> None:
-    """Run a service in a fast event loop of its own, as the whole of this process."""
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(service)
+    """Run a service in a fast event loop of its own, as the whole of this process.
+
+    If any part of it fails the whole ends, with that part's error.
+    """
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(service)
+    except ExceptionGroup as group:
+        raise _first(group) from group
 
 
-async def serve(*pairs: tuple[Any, Listener]) -> None:
+def _first(error: Exception) -> Exception:
+    return _first(error.exceptions[0]) if isinstance(error, ExceptionGroup) else error
+
+
+async def serve(
+    *pairs: tuple[Any, Listener | None], on_stop: Callable[[], None] = lambda: None
+) -> None:
     """Listen with every application at its listener, until SIGTERM or SIGINT.
 
-    Then no new connection is taken, and requests under way are finished.
+    Then no new connection is taken, `on_stop` is called, and requests under way are finished.
     """
-    servers = [_server(app, listener) for app, listener in pairs]
+    bound = [
+        (_server(app, listener), listener.bound())
+        for app, listener in pairs
+        if listener is not None
+    ]
 
     def stop() -> None:
-        for server in servers:
+        on_stop()
+        for server, _ in bound:
             server.should_exit = True
 
     with _on_signals(stop):
-        await asyncio.gather(*(server.serve() for server in servers))
+        await asyncio.gather(*(server.serve([at]) for server, at in bound))
 
 
 @contextmanager
@@ -65,11 +107,48 @@ def _on_signals(stop: Callable[[], None]) -> Iterator[None]:
             loop.remove_signal_handler(name)
 
 
+class _Server(uvicorn.Server):
+    """Leaves signals to the process: one may stop several listeners."""
+
+    def capture_signals(self) -> Any:
+        return nullcontext()
+
+
+class _Impatient(HttpToolsProtocol):
+    """Hangs up on a connection that does not get its headers said; bodies are watched elsewhere."""
+
+    _watch: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._start_watch()
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._start_watch()
+
+    def on_headers_complete(self) -> None:
+        self._stop_watch()
+        super().on_headers_complete()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_watch()
+        super().connection_lost(exc)
+
+    def _start_watch(self) -> None:
+        if self._watch is None:
+            self._watch = self.loop.call_later(http.PATIENCE, self.transport.abort)
+
+    def _stop_watch(self) -> None:
+        if self._watch is not None:
+            self._watch.cancel()
+            self._watch = None
+
+
 def _server(app: Any, listener: Listener) -> uvicorn.Server:
     config = uvicorn.Config(
         app,
-        host=listener.host,
-        port=listener.port,
+        http=_Impatient,
         ssl_certfile=listener.certificate,
         ssl_keyfile=listener.certificate_key,
         access_log=False,  # it prints addresses
@@ -77,6 +156,7 @@ def _server(app: Any, listener: Listener) -> uvicorn.Server:
         server_header=False,
         date_header=False,
         proxy_headers=False,
+        limit_concurrency=_MOST_CONNECTIONS,
         timeout_graceful_shutdown=10,
         timeout_keep_alive=30,
         lifespan="off",

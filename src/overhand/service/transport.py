@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import ssl
+from pathlib import Path
 from typing import NamedTuple, Protocol
 
 import aiohttp
 
-from overhand.errors import OverhandError
+from overhand.errors import InvalidValue, OverhandError
 
 _MOST_ANSWER_BYTES = 1 << 24
 _TIMEOUT = aiohttp.ClientTimeout(total=None, sock_connect=10.0, sock_read=60.0)
@@ -40,15 +41,19 @@ class HttpTransport:
     """HTTP/1.1 over kept-alive connections, to the address `url`.
 
     No redirect is followed and no cookie is kept: nobody is to send a client elsewhere, or to mark
-    it. `verify` is a file of certificates to trust instead of the system's.
+    it. `authorities` is a file of certificates to trust instead of the system's.
     """
 
-    def __init__(self, url: str, *, token: str | None = None, verify: str | None = None) -> None:
+    def __init__(
+        self, url: str, *, token: str | None = None, authorities: Path | None = None
+    ) -> None:
+        if not url.startswith(("http://", "https://")):
+            raise InvalidValue(f"{url!r} is not an address: it starts with http:// or https://")
         self._url = url.rstrip("/")
         self._headers = {"user-agent": "overhand", "content-type": "application/octet-stream"}
         if token is not None:
             self._headers["authorization"] = f"Bearer {token}"
-        self._verify = None if verify is None else ssl.create_default_context(cafile=verify)
+        self._trust: ssl.SSLContext | bool = authorities is None or _trusting(authorities)
         self._session: aiohttp.ClientSession | None = None
 
     async def request(self, method: str, path: str, body: bytes | None = None) -> Answer:
@@ -68,13 +73,20 @@ class HttpTransport:
             headers=self._headers,
             timeout=_TIMEOUT,
             cookie_jar=aiohttp.DummyCookieJar(),
-            connector=aiohttp.TCPConnector(ssl=self._verify or True, limit=0),
+            connector=aiohttp.TCPConnector(ssl=self._trust, limit=0),
         )
 
     async def close(self) -> None:
         if self._session is not None:
             await self._session.close()
             self._session = None
+
+
+def _trusting(authorities: Path) -> ssl.SSLContext:
+    try:
+        return ssl.create_default_context(cafile=authorities)
+    except OSError as error:  # ssl.SSLError is one
+        raise InvalidValue(f"no certificates in {authorities}: {error}") from error
 
 
 async def _content(answer: aiohttp.ClientResponse) -> bytes:

@@ -7,6 +7,7 @@ import json
 import random as jitter
 from collections.abc import Callable, Collection, Iterable
 from http import HTTPStatus
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -43,14 +44,18 @@ class NotCounted(OverhandError):
         self.counted = counted
 
 
+class Outdated(NotCounted):
+    """The service runs another plan or key now, and certainly did not count this report."""
+
+
 class AsyncClient:
     """Talks to one shuffling service.
 
     The document is fetched once, from the shuffling service and never from the server, and its
     guarantee is recomputed before anything is reported. Give its `digest` if you know it: then no
     other plan or key is accepted. A report is encoded once and resent byte for byte, so retries
-    cost no privacy and count once. `verify` is a file of certificates to trust instead of the
-    system's.
+    cost no privacy and count once. `authorities` is a file of certificates to trust instead of
+    the system's.
     """
 
     def __init__(
@@ -59,11 +64,11 @@ class AsyncClient:
         *,
         token: str | None = None,
         digest: str | None = None,
-        verify: str | None = None,
+        authorities: Path | None = None,
         random: Random | None = None,
         transport: Transport | None = None,
     ) -> None:
-        self._transport = transport or HttpTransport(url, token=token, verify=verify)
+        self._transport = transport or HttpTransport(url, token=token, authorities=authorities)
         self._digest = digest
         self._random = random or secure_random()
         self._document: Document | None = None
@@ -82,17 +87,16 @@ class AsyncClient:
             document = Document.from_json(answer.body.decode())
         except UnicodeDecodeError as error:
             raise InvalidValue(f"the document is not text: {error}") from error
-        if self._digest is not None and document.digest != self._digest:
-            raise InvalidValue(
-                f"the document has digest {document.digest[:12]}, not {self._digest[:12]}"
-            )
+        document.check_digest(self._digest)
         await asyncio.to_thread(document.check_guarantee)
         return document
 
     async def report(self, value: Any) -> None:
         """Report one value; returns when it is counted for good, or raises `NotCounted`."""
-        document = await self.document()
-        await self.send(encode_report(document, value, self._random))
+        try:
+            await self.send(encode_report(await self.document(), value, self._random))
+        except Outdated:
+            await self.send(encode_report(await self.document(), value, self._random))
 
     async def report_many(
         self,
@@ -123,24 +127,29 @@ class AsyncClient:
         try:
             await self._request("POST", "/v1/reports", body)
         except NotCounted as error:
-            raise NotCounted(str(error), [body]) from error
+            if isinstance(error, Outdated):
+                self._document = None  # the next report is made for what the service runs then
+            raise type(error)(str(error), [body]) from error
 
     async def _request(self, method: str, path: str, body: bytes | None = None) -> Answer:
         """Try until there is an answer that settles it, with waits that grow."""
-        wait, failure = _FIRST_WAIT, "it was not tried"
+        wait, failure, is_certain = _FIRST_WAIT, "it was not tried", True
         for attempt in range(_ATTEMPTS):
             if attempt:
                 await asyncio.sleep(wait * jitter.uniform(0.5, 1.5))
             try:
                 answer = await self._transport.request(method, path, body)
             except Unreachable as error:
-                failure, wait = str(error), min(2 * wait, _LONGEST_WAIT)
+                failure, wait, is_certain = str(error), min(2 * wait, _LONGEST_WAIT), False
                 continue
             if answer.status == HTTPStatus.OK:
                 return answer
             failure = f"{answer.status}: {_words(answer)}"
+            if answer.status == HTTPStatus.CONFLICT and is_certain:
+                raise Outdated(f"{method} {path} failed: {failure}")
             if answer.status not in _TRY_AGAIN:
                 break
+            is_certain = is_certain and answer.status == HTTPStatus.TOO_MANY_REQUESTS
             wait = min(max(2 * wait, answer.retry_after), _LONGEST_WAIT)
         raise NotCounted(f"{method} {path} failed: {failure}")
 
@@ -216,11 +225,13 @@ class Client:
         *,
         token: str | None = None,
         digest: str | None = None,
-        verify: str | None = None,
+        authorities: Path | None = None,
         random: Random | None = None,
     ) -> None:
         self._runner = asyncio.Runner()
-        self._client = AsyncClient(url, token=token, digest=digest, verify=verify, random=random)
+        self._client = AsyncClient(
+            url, token=token, digest=digest, authorities=authorities, random=random
+        )
 
     def document(self) -> Document:
         """The public document, fetched and checked once."""

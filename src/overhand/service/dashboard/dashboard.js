@@ -206,13 +206,15 @@ function show() {
 }
 
 function showHealth() {
-  const good = status?.healthy !== false && alarms.length === 0;
+  const late = levels.reduce((sum, level) => sum + (level.late ?? 0), 0);
+  const good = status?.healthy !== false && alarms.length === 0 && late === 0;
   const chip = part("health");
   chip.hidden = status === null;
   chip.textContent = good ? "Healthy" : "Needs attention";
   chip.dataset.health = good ? "good" : "bad";
   const list = part("alarm-list");
   const newestFirst = [...alarms].reverse().map(String);
+  if (late) newestFirst.unshift(`${words.count(late, "batch", "batches")} should be here and ${late === 1 ? "is" : "are"} not.`);
   if (!good && !newestFirst.length) newestFirst.push("The server says that it is not healthy.");
   if ([...list.children].map((item) => item.textContent).join("\n") !== newestFirst.join("\n")) {
     list.replaceChildren(...newestFirst.map((text) => {

@@ -68,11 +68,12 @@ export function waiting(levels) {
 }
 
 // What is out of the ordinary at a level: [words, whether it is bad].
-export function levelNotes({ received = 0, published = 0, lost = 0, own = 0, garbage = 0 }) {
-  const opening = received - published;
+export function levelNotes({ received = 0, published = 0, lost = 0, late = 0, own = 0, garbage = 0 }) {
+  const opening = received - published - lost;
   return [
     opening > 0 && [`${count(opening, "batch", "batches")} being opened`, false],
     lost > 0 && [`${count(lost, "batch", "batches")} lost`, true],
+    late > 0 && [`${count(late, "batch", "batches")} late`, true],
     own > 0 && [`${count(own, "report")} of value 0 added by the shuffling service`, false],
     garbage > 0 && [`${count(garbage, "message")} unreadable`, true],
   ].filter(Boolean);

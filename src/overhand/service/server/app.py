@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+import logging
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Collection, Iterable
 from http import HTTPStatus
-from typing import Any
+from typing import Any, TypeVar
 
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -16,11 +18,15 @@ from starlette.routing import Route
 from overhand import __version__
 from overhand.errors import InvalidValue, ProtocolViolation, StoreUnavailable
 from overhand.service import dashboard
+from overhand.service.description import server_description
 from overhand.service.document import Document
 from overhand.service.http import Refused, bearer, body_of
 from overhand.service.keys import matches
+from overhand.service.logs import log
 from overhand.service.server.book import Book
 from overhand.service.server.publisher import Publisher
+
+T = TypeVar("T")
 
 TRUST = (
     "The shuffling service learns who reported, never what; this server learns what, never who. "
@@ -33,19 +39,27 @@ _HEARTBEAT = 15.0
 class ServerApp:
     """Everything that the server answers; `news` is set and replaced whenever something is new."""
 
-    def __init__(self, document: Document, book: Book, publisher: Publisher, token: bytes) -> None:
+    def __init__(
+        self,
+        document: Document,
+        book: Book,
+        publisher: Publisher,
+        tokens: Collection[bytes],
+    ) -> None:
         self._document = document
         self._book = book
         self._publisher = publisher
-        self._token = token
+        self._tokens = tokens
+        self._late: Counter[int] = Counter()
         self._news = asyncio.Event()
+        self._is_stopping = False
         self.arrived = asyncio.Event()
-        self.alarms: list[str] = []
         self._most = document.formats.most_release_bytes
         self.starlette = Starlette(
             routes=[
                 Route("/", self._page),
                 Route("/healthz", self._health),
+                Route("/openapi.json", self._openapi),
                 Route("/v1/status", self._status),
                 Route("/v1/history", self._history),
                 Route("/v1/events", self._events),
@@ -60,9 +74,22 @@ class ServerApp:
         self._news.set()
         self._news = asyncio.Event()
 
+    def stop(self) -> None:
+        """Say goodbye to everybody who listens for news."""
+        self._is_stopping = True
+        self.announce()
+
+    def show_late(self, batches: Iterable[tuple[int, int]]) -> None:
+        """Level and number of the batches that should be here for a while, and are not."""
+        late = Counter(level for level, _ in batches)
+        if late != self._late:
+            self._late = late
+            log("batches are late", level=logging.WARNING, batches=late.total())
+            self.announce()
+
     async def _release(self, request: Request) -> Response:
         token = bearer(request.scope)
-        if token is None or not matches(token, self._token):
+        if token is None or not any([matches(token, known) for known in self._tokens]):
             raise Refused(HTTPStatus.UNAUTHORIZED, "the shuffling service's token is needed")
         body = await body_of(request.scope, request.receive, self._most)
         try:
@@ -73,14 +100,10 @@ class ServerApp:
         if named != (release.level, release.number):
             raise Refused(HTTPStatus.BAD_REQUEST, "the release is of another batch than its path")
         try:
-            await asyncio.to_thread(self._book.receive, *release)
+            await self._asked(lambda: self._book.receive(*release))
         except ProtocolViolation as error:
-            self.alarms.append(str(error))
             self.announce()
             raise Refused(HTTPStatus.CONFLICT, str(error)) from error
-        except StoreUnavailable as error:
-            words = "the book is not available"
-            raise Refused(HTTPStatus.SERVICE_UNAVAILABLE, words, retry=True) from error
         self.arrived.set()
         return JSONResponse({"status": "kept"})
 
@@ -91,14 +114,18 @@ class ServerApp:
         return _file(request.path_params["name"])
 
     async def _health(self, request: Request) -> Response:
+        await self._asked(self._book.alarms)
         return JSONResponse({"status": "healthy"})
 
+    async def _openapi(self, request: Request) -> Response:
+        return JSONResponse(server_description(self._document))
+
     async def _status(self, request: Request) -> Response:
-        return JSONResponse(self.status(), headers=_HEADERS)
+        return JSONResponse(await self._asked(self.status), headers=_HEADERS)
 
     def status(self) -> dict[str, Any]:
         """All that the server knows, which anybody may know."""
-        plan = self._document.plan
+        plan, alarms = self._document.plan, self._book.alarms()
         return {
             "version": __version__,
             "plan": {
@@ -115,19 +142,31 @@ class ServerApp:
                 "honest": plan.honest,
                 "reports": plan.reports,
             },
-            "levels": self._publisher.levels(),
+            "levels": self._levels(),
             "estimate": self._publisher.estimate,
-            "alarms": self.alarms,
-            "healthy": not self.alarms,
+            "alarms": alarms,
+            "healthy": not alarms,
             "trust": TRUST,
         }
+
+    def _levels(self) -> list[dict[str, Any]]:
+        return [{**level, "late": self._late[level["level"]]} for level in self._publisher.levels()]
 
     async def _history(self, request: Request) -> Response:
         text = request.query_params.get("coordinate", "0")
         dimension = self._document.plan.values.dimension
         if not (text.isdigit() and int(text) < dimension):
             raise Refused(HTTPStatus.BAD_REQUEST, f"coordinate={text!r} is not below {dimension}")
-        return JSONResponse(self._publisher.thinned(int(text)), headers=_HEADERS)
+        history = await self._asked(lambda: self._publisher.thinned(int(text)))
+        return JSONResponse(history, headers=_HEADERS)
+
+    async def _asked(self, question: Callable[[], T]) -> T:
+        """What the book says, without holding up others."""
+        try:
+            return await asyncio.to_thread(question)
+        except StoreUnavailable as error:
+            words = "the book is not available"
+            raise Refused(HTTPStatus.SERVICE_UNAVAILABLE, words, retry=True) from error
 
     async def _events(self, request: Request) -> Response:
         headers = {**_HEADERS, "X-Accel-Buffering": "no"}
@@ -135,20 +174,27 @@ class ServerApp:
 
     async def _stream(self) -> AsyncIterator[str]:
         """What is new, whenever there is something; a comment now and then keeps the line open."""
-        alarms = 0
+        told = 0
         yield ": welcome\n\n"
-        while True:
+        while not self._is_stopping:
             news = self._news
-            yield _event("levels", self._publisher.levels())
+            yield _event("levels", self._levels())
             if self._publisher.estimate is not None:
                 yield _event("estimate", self._publisher.estimate)
-            for alarm in self.alarms[alarms:]:
+            for alarm in (alarms := await self._alarms())[told:]:
                 yield _event("alarm", alarm)
-            alarms = len(self.alarms)
+            told = max(told, len(alarms))
             try:
                 await asyncio.wait_for(news.wait(), _HEARTBEAT)
             except TimeoutError:
                 yield ": still here\n\n"
+
+    async def _alarms(self) -> list[str]:
+        """All alarms, or none while the book is away: they are told when it is back."""
+        try:
+            return await self._asked(self._book.alarms)
+        except Refused:
+            return []
 
 
 def _file(name: str) -> Response:

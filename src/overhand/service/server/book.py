@@ -3,176 +3,208 @@
 from __future__ import annotations
 
 import hashlib
-import json
-import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from threading import RLock
-from typing import Any
+from typing import TypeVar
 
-from overhand.errors import InvalidValue, ProtocolViolation, StoreUnavailable
+from overhand.errors import InvalidValue, ProtocolViolation
+from overhand.service.databases import Contents, Dialect, Transaction, open_database
+from overhand.service.server.pages import (
+    Counts,
+    Pages,
+    Point,
+    Published,
+    Received,
+    Summed,
+    schema,
+)
 
-_SCHEMA = """
-CREATE TABLE IF NOT EXISTS about (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS releases (
-    level INTEGER NOT NULL, number INTEGER NOT NULL, digest BLOB NOT NULL,
-    own INTEGER NOT NULL, body BLOB, place INTEGER NOT NULL UNIQUE,
-    PRIMARY KEY (level, number)) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS sums (
-    place INTEGER PRIMARY KEY, level INTEGER NOT NULL, number INTEGER NOT NULL,
-    own INTEGER NOT NULL, garbage INTEGER NOT NULL, slack REAL NOT NULL, value TEXT);
-CREATE TABLE IF NOT EXISTS published (
-    place INTEGER PRIMARY KEY, t INTEGER NOT NULL, estimate TEXT NOT NULL);
-"""
+T = TypeVar("T")
 
-
-@dataclass(frozen=True)
-class Received:
-    """A release that waits to be opened."""
-
-    place: int
-    level: int
-    number: int
-    own: int
-    body: bytes
+_APPLICATION = 0x4F564842  # "OVHB"
 
 
 @dataclass(frozen=True)
-class Summed:
-    """What came of a release: the batch's sum, or None if it was lost."""
+class News:
+    """How far the book is: the number of its sums, the last estimate, and counts by level."""
 
-    place: int
-    level: int
-    number: int
-    own: int
-    garbage: int
-    slack: float
-    value: Any
+    sums: int
+    estimate: Published | None
+    levels: dict[int, Counts]
 
 
 class Book:
-    """A SQLite file. Every step is one transaction, and what was published is never changed.
+    """A SQLite file or a PostgreSQL database. Every step is one transaction.
 
-    Releases are opened in the order in which they came, and a restart goes on where the last
-    transaction ended: the same sums give the same estimates.
+    What was published is never changed, and follows from the sums in their order: a restart, or
+    another process that has the same book, comes to the same estimates. The digest is that of the
+    document; a book of another is refused.
     """
 
-    def __init__(self, path: str | Path, plan_digest: str) -> None:
-        self._lock = RLock()
-        try:
-            self._database = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
-            self._database.execute("PRAGMA journal_mode = WAL")
-            self._database.execute("PRAGMA synchronous = FULL")
-            self._database.execute("PRAGMA secure_delete = ON")
-            self._database.executescript(_SCHEMA)
-            self._claim(plan_digest)
-        except sqlite3.Error as error:
-            raise StoreUnavailable(f"cannot open the book {path}: {error}") from error
+    def __init__(self, address: str | Path, digest: str) -> None:
+        self._digest = digest
+        contents = Contents("book", _APPLICATION, "book", self._create, self._check)
+        self._database = open_database(address, contents)
 
-    def _claim(self, plan_digest: str) -> None:
-        with self._transaction() as database:
-            database.execute("INSERT OR IGNORE INTO about VALUES ('plan', ?)", [plan_digest])
-            (written,) = database.execute("SELECT value FROM about WHERE name = 'plan'").fetchone()
-        if written != plan_digest:
+    def _create(self, transaction: Transaction, dialect: Dialect) -> None:
+        for statement in schema(dialect):
+            transaction.change(statement)
+        Pages(transaction).begin(self._digest)
+
+    def _check(self, transaction: Transaction) -> None:
+        found = Pages(transaction).document()
+        if found is None:
+            raise InvalidValue("the database is not a book: its table book is empty")
+        if found != self._digest:
             raise InvalidValue(
-                f"the book belongs to the plan {written[:12]}, not {plan_digest[:12]}"
+                f"the book belongs to the document {found[:12]}, not {self._digest[:12]}"
             )
 
-    @contextmanager
-    def _transaction(self) -> Iterator[sqlite3.Connection]:
-        with self._lock:
-            try:
-                self._database.execute("BEGIN IMMEDIATE")
-                yield self._database
-                self._database.execute("COMMIT")
-            except sqlite3.Error as error:
-                self._roll_back()
-                raise StoreUnavailable(f"the book cannot be written: {error}") from error
-            except BaseException:
-                self._roll_back()
-                raise
+    def _read(self, work: Callable[[Pages], T]) -> T:
+        return self._database.read(lambda transaction: work(Pages(transaction)))
 
-    def _roll_back(self) -> None:
-        if self._database.in_transaction:
-            self._database.execute("ROLLBACK")
+    def _write(self, work: Callable[[Pages], T]) -> T:
+        return self._database.write(lambda transaction: work(Pages(transaction)))
 
     def receive(self, level: int, number: int, own: int, body: bytes) -> bool:
         """Keep a release, durable when this returns; whether it is new.
 
-        The same bytes again are fine, at any time; others for the same batch raise.
+        The same bytes again are fine, at any time; others for the same batch raise
+        `ProtocolViolation`, and leave an alarm.
         """
         digest = hashlib.sha256(body).digest()
-        with self._transaction() as database:
-            known = database.execute(
-                "SELECT digest, own FROM releases WHERE level = ? AND number = ?", [level, number]
-            ).fetchone()
-            if known is not None:
-                if known != (digest, own):
-                    raise ProtocolViolation(f"another release of batch {number} of level {level}")
+        words = f"another release of batch {number} of level {level}"
+
+        def work(pages: Pages) -> bool | None:
+            if pages.register(level, number, own, digest):
+                pages.keep(level, number, own, body)
+                pages.count(level, Counts(received=1))
+                return True
+            if pages.is_registered(level, number, own, digest):
                 return False
-            place = database.execute("SELECT coalesce(max(place), 0) + 1 FROM releases").fetchone()
-            database.execute(
-                "INSERT INTO releases VALUES (?, ?, ?, ?, ?, ?)",
-                [level, number, digest, own, body, *place],
-            )
-        return True
+            pages.alarm(words)
+            return None
+
+        is_new = self._write(work)
+        if is_new is None:
+            raise ProtocolViolation(words)
+        return is_new
+
+    def alarm(self, words: str) -> None:
+        """Keep an alarm for good: once, however often it is raised."""
+        self._write(lambda pages: pages.alarm(words))
+
+    def alarms(self) -> list[str]:
+        """All alarms, in the order in which they were first raised."""
+        return self._read(lambda pages: pages.alarms())
 
     def next_unopened(self) -> Received | None:
-        """The release that is to be opened next."""
-        with self._lock:
-            row = self._database.execute(
-                "SELECT place, level, number, own, body FROM releases WHERE body IS NOT NULL "
-                "ORDER BY place LIMIT 1"
-            ).fetchone()
-        return None if row is None else Received(*row)
+        """The release that has waited longest, whoever has it in hand."""
 
-    def publish(self, summed: Summed, estimate: dict[str, Any] | None) -> None:
-        """A release was opened: keep its sum, publish the estimate, forget its ciphertexts."""
-        value = None if summed.value is None else json.dumps(summed.value)
-        with self._transaction() as database:
-            database.execute(
-                "INSERT INTO sums VALUES (?, ?, ?, ?, ?, ?, ?)",
-                [summed.place, summed.level, summed.number, summed.own, summed.garbage,
-                 summed.slack, value],
-            )  # fmt: skip
-            database.execute("UPDATE releases SET body = NULL WHERE place = ?", [summed.place])
-            if estimate is not None:
-                database.execute(
-                    "INSERT INTO published VALUES (?, ?, ?)",
-                    [summed.place, estimate["t"], json.dumps(estimate)],
-                )
+        def work(pages: Pages) -> Received | None:
+            place = pages.unopened_after(0)
+            return None if place is None else pages.unopened(place)
 
-    def sums(self) -> list[Summed]:
-        """All sums so far, in the order in which they were opened."""
-        with self._lock:
-            rows = self._database.execute(
-                "SELECT place, level, number, own, garbage, slack, value FROM sums ORDER BY place"
-            ).fetchall()
-        return [
-            Summed(place, level, number, own, garbage, slack, _read(value))
-            for place, level, number, own, garbage, slack, value in rows
-        ]
+        return self._read(work)
 
-    def received(self) -> dict[int, int]:
-        """How many releases of every level came."""
-        with self._lock:
-            rows = self._database.execute("SELECT level, count(*) FROM releases GROUP BY level")
-            return dict(rows.fetchall())
+    @contextmanager
+    def claimed(self) -> Iterator[Received | None]:
+        """A release to open: the one that has waited longest and that nobody has in hand.
 
-    def published(self) -> list[dict[str, Any]]:
+        Only to save work. Whoever opens a release comes to the same sum, and it is published once.
+        """
+        received = self._claim()
+        try:
+            yield received
+        finally:
+            if received is not None:
+                self._database.unclaim("unopened", received.place)
+
+    def _claim(self) -> Received | None:
+        place = self._place_after(0)
+        while place is not None:
+            if (received := self._claim_at(place)) is not None:
+                return received
+            place = self._place_after(place)
+        return None
+
+    def _place_after(self, place: int) -> int | None:
+        return self._read(lambda pages: pages.unopened_after(place))
+
+    def _claim_at(self, place: int) -> Received | None:
+        if not self._database.claim("unopened", place):
+            return None
+        received = None
+        try:  # read after the claim: who had it before may have published it
+            received = self._read(lambda pages: pages.unopened(place))
+        finally:
+            if received is None:
+                self._database.unclaim("unopened", place)
+        return received
+
+    def publish(
+        self, summed: Summed, seen: int, estimate_of: Callable[[list[Summed]], Published | None]
+    ) -> bool:
+        """A release was opened: keep its sum, publish the estimate, forget its ciphertexts.
+
+        `estimate_of` is given all sums after the first `seen`, this one last, and may be asked
+        again. If the batch's sum is there already, nothing happens: whether it was not.
+        """
+
+        def work(pages: Pages) -> bool:
+            sums, estimates = pages.lock()
+            if not pages.forget(summed.level, summed.number):
+                return False
+            estimate = estimate_of([*pages.sums(seen, sums - seen), summed])
+            pages.add_sum(sums + 1, summed)
+            pages.count(summed.level, _counted(summed))
+            # One that equals the last reaches no further, and no closer.
+            if estimate is not None and estimate != pages.estimate(estimates):
+                estimates += 1
+                pages.add_estimate(estimates, estimate)
+            pages.advance(sums + 1, estimates)
+            return True
+
+        return self._write(work)
+
+    def sums(self, after: int, most: int) -> list[Summed]:
+        """Up to so many sums after the first ones, in the order of publication."""
+        return self._read(lambda pages: pages.sums(after, most))
+
+    def news(self) -> News:
+        """How far the book is now."""
+
+        def work(pages: Pages) -> News:
+            sums, estimates = pages.length()
+            return News(sums, pages.estimate(estimates), pages.counts())
+
+        return self._read(work)
+
+    def waiting(self, seen: int) -> set[tuple[int, int]]:
+        """Level and number of the batches that came, but not by the first `seen` sums."""
+        return self._read(lambda pages: pages.waiting(seen))
+
+    def published(self) -> list[Published]:
         """All estimates that were ever published, in that order."""
-        with self._lock:
-            rows = self._database.execute(
-                "SELECT estimate FROM published ORDER BY place"
-            ).fetchall()
-        return [json.loads(estimate) for (estimate,) in rows]
+        return self._read(lambda pages: pages.estimates())
+
+    def thinned(self, coordinate: int, most: int) -> list[Point]:
+        """Estimates at even steps, as many as are allowed, that end with the last."""
+
+        def work(pages: Pages) -> list[Point]:
+            _, estimates = pages.length()
+            step = max(1, -(-estimates // most))
+            numbers = range(estimates, 0, -step)
+            return pages.points(numbers, coordinate) if numbers else []
+
+        return self._read(work)
 
     def close(self) -> None:
-        with self._lock:
-            self._database.close()
+        self._database.close()
 
 
-def _read(value: str | None) -> Any:
-    return None if value is None else json.loads(value)
+def _counted(summed: Summed) -> Counts:
+    is_lost = summed.value is None
+    return Counts(0, int(not is_lost), int(is_lost), summed.own, summed.garbage)

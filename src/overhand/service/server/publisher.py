@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections import Counter
-from collections.abc import Callable
+from collections.abc import Sequence
+from dataclasses import dataclass
+from threading import RLock
 from typing import Any
 
 import numpy as np
@@ -14,44 +15,84 @@ from overhand.service.logs import log
 from overhand.service.neutral import neutral_sum
 from overhand.service.reports import open_release
 from overhand.service.sealing import Opens
-from overhand.service.server.book import Book, Received, Summed
+from overhand.service.server.book import Book
+from overhand.service.server.pages import Counts, Published, Received, Summed
 from overhand.service.tolerance import LostBatch, tolerant_sum
 from overhand.service.wire import ReleasedBatch
 from overhand.summation import GatheredSums
 
 CONFIDENCE = 0.95
 _HISTORY = 500
+_AT_ONCE = 1000  # sums that are read together
+_MOST_MISSING = 1000  # batches that are named
+
+
+@dataclass(frozen=True)
+class _Taken:
+    """The first `count` sums of the book, added up."""
+
+    gathered: GatheredSums
+    count: int = 0
+
+    def with_sums(self, sums: Sequence[Summed]) -> _Taken:
+        gathered = self.gathered.copy()
+        for summed in sums:
+            if summed.value is None:
+                gathered.lose(summed.level, summed.number)
+            else:
+                is_scalar = gathered.plan.values.is_scalar
+                value = summed.value[0] if is_scalar else np.array(summed.value)
+                gathered.receive(summed.level, summed.number, value, summed.slack)
+        return _Taken(gathered, self.count + len(sums))
 
 
 class Publisher:
-    """The server's state: all of it follows from the book, in the order of its sums."""
+    """Opens the releases of a book, beside others that do so.
+
+    All that it knows follows from the sums in the book, in their order. Memory never has what the
+    book has not: it is replaced after a transaction, so any step may fail and be taken again.
+    """
 
     def __init__(self, document: Document, book: Book, opener: Opens) -> None:
         self.document = document
         self._plan = document.plan
         self._book = book
         self._opener = opener
-        self._gathered = GatheredSums(self._plan)
-        self._opened: list[Summed] = []
-        self.history = book.published()
-        for summed in book.sums():
-            self._remember(summed)
+        self._lock = RLock()
+        self._taken = _Taken(GatheredSums(self._plan))
+        self._news = book.news()
+        self._since: dict[tuple[int, int], float] = {}
+        self.follow()
 
     def step(self) -> bool:
-        """Open the next release and publish what it brings; whether there was one."""
-        received = self._book.next_unopened()
-        if received is None:
-            return False
-        summed = self._summed(received)
-        before = self.estimate
-        self._remember(summed)
-        estimate = self._latest()
-        if estimate == before:
-            estimate = None  # it reaches no further, and no closer
-        self._book.publish(summed, estimate)
-        if estimate is not None:
-            self.history.append(estimate)
+        """Open a release that nobody has in hand, and publish; whether there was one."""
+        with self._book.claimed() as received:
+            if received is None:
+                return False
+            self._publish(self._summed(received))
         return True
+
+    def follow(self) -> bool:
+        """Take in what others published; whether anything is new."""
+        with self._lock:
+            while sums := self._book.sums(self._taken.count, _AT_ONCE):
+                self._taken = self._taken.with_sums(sums)
+            before, self._news = self._news, self._book.news()
+            return self._news != before
+
+    def _publish(self, summed: Summed) -> None:
+        with self._lock:
+            self.follow()  # so that little is left to be read while others wait
+            before = after = self._taken
+
+            def estimate_of(unseen: list[Summed]) -> Published | None:
+                nonlocal after
+                after = before.with_sums(unseen)
+                return _latest(after.gathered)
+
+            if self._book.publish(summed, before.count, estimate_of):
+                self._taken = after
+            self.follow()
 
     def _summed(self, received: Received) -> Summed:
         """The sum of a release without the service's own reports, or that it is lost."""
@@ -62,75 +103,93 @@ class Publisher:
         try:
             found = tolerant_sum(mechanism, opened.messages, opened.garbage)
             own = neutral_sum(self._plan.values, received.own)
-            value = np.asarray(found.total - own, np.float64).tolist()
-            slack = found.missing * mechanism.unit
+            value, slack = _coordinates(found.total - own), found.missing * mechanism.unit
         except LostBatch:
             log("a batch is lost", level=logging.ERROR, batch_level=received.level)
         if opened.garbage:
             log("garbage in a batch", level=logging.WARNING, messages=opened.garbage)
-        return Summed(
-            received.place,
-            received.level,
-            received.number,
-            received.own,
-            opened.garbage,
-            slack,
-            value,
-        )
-
-    def _remember(self, summed: Summed) -> None:
-        self._opened.append(summed)
-        if summed.value is not None:
-            value = summed.value if self._plan.values.is_scalar else np.array(summed.value)
-            self._gathered.receive(summed.level, summed.number, value, summed.slack)
-
-    def _latest(self) -> dict[str, Any] | None:
-        gathered = self._gathered.latest()
-        if gathered is None:
-            return None
-        estimate = gathered.estimate
-        low, high = estimate.interval(CONFIDENCE)
-        return {
-            "t": estimate.t,
-            "value": np.asarray(estimate.value).tolist(),
-            "low": np.asarray(low).tolist(),
-            "high": np.asarray(high).tolist(),
-            "std": estimate.std,
-            "fallback": gathered.is_fallback,
-        }
+        return Summed(received.level, received.number, received.own, opened.garbage, slack, value)
 
     @property
     def estimate(self) -> dict[str, Any] | None:
-        """The last that was published."""
-        return self.history[-1] if self.history else None
+        """The last that was published, as far as this process knows."""
+        estimate = self._news.estimate
+        return None if estimate is None else self._shown(estimate)
+
+    @property
+    def history(self) -> list[dict[str, Any]]:
+        """All that was ever published, read from the book."""
+        return [self._shown(estimate) for estimate in self._book.published()]
+
+    def _shown(self, estimate: Published) -> dict[str, Any]:
+        curves = {
+            name: values[0] if self._plan.values.is_scalar else list(values)
+            for name, values in (
+                ("value", estimate.value),
+                ("low", estimate.low),
+                ("high", estimate.high),
+            )
+        }
+        return {"t": estimate.t, **curves, "std": estimate.std, "fallback": estimate.is_fallback}
 
     def levels(self) -> list[dict[str, Any]]:
-        """What came of the batches of every level."""
-        received = self._book.received()
-        counted: dict[str, Counter[int]] = {
-            name: Counter() for name in ("published", "lost", "own", "garbage")
-        }
-        for summed in self._opened:
-            counted["lost" if summed.value is None else "published"][summed.level] += 1
-            counted["own"][summed.level] += summed.own
-            counted["garbage"][summed.level] += summed.garbage
+        """What came of the batches of every level, as far as this process knows."""
+        counts = self._news.levels
         return [
             {
                 "level": level.level,
                 "size": level.size,
                 "batches": level.batches,
-                "received": received.get(level.level, 0),
-                **{name: counts[level.level] for name, counts in counted.items()},
+                **counts.get(level.level, Counts())._asdict(),
             }
             for level in self.document.formats.levels
         ]
 
     def thinned(self, coordinate: int) -> dict[str, list[float]]:
         """The history of one coordinate, in at most 500 points that end with the last."""
-        step = -(-len(self.history) // _HISTORY) if self.history else 1
-        chosen = self.history[::-1][::step][::-1]
-        pick: Callable[[Any], float] = (
-            float if self._plan.values.is_scalar else lambda values: float(values[coordinate])
-        )
-        curves = {name: [pick(e[name]) for e in chosen] for name in ("value", "low", "high")}
-        return {"t": [e["t"] for e in chosen], **curves}
+        points = self._book.thinned(coordinate, _HISTORY)
+        return {
+            "t": [point.t for point in points],
+            "value": [point.value for point in points],
+            "low": [point.low for point in points],
+            "high": [point.high for point in points],
+        }
+
+    def missing(self) -> list[tuple[int, int]]:
+        """Level and number of batches that should be here, and did not come: the first of them.
+
+        The last user of any batch that came was admitted, and so were all before: every batch of
+        those users alone was full when that one was.
+        """
+        taken, formats = self._taken, self.document.formats
+        waiting = self._book.waiting(taken.count)
+        ends = (formats.level(level).size * (number + 1) for level, number in waiting)
+        reach = max([taken.gathered.reach, *ends])
+        found: list[tuple[int, int]] = []
+        for level in formats.levels:
+            for number in taken.gathered.missing(level.level, reach // level.size):
+                if len(found) == _MOST_MISSING:
+                    return found
+                if (level.level, number) not in waiting:
+                    found.append((level.level, number))
+        return found
+
+    def overdue(self, now: float, patience: float) -> list[tuple[int, int]]:
+        """Those that this process has seen missing for so long, on a clock that only goes on."""
+        since = self._since
+        self._since = {name: since.get(name, now) for name in self.missing()}
+        return [name for name, first in self._since.items() if now - first >= patience]
+
+
+def _latest(gathered: GatheredSums) -> Published | None:
+    latest = gathered.latest()
+    if latest is None:
+        return None
+    estimate = latest.estimate
+    low, high = estimate.interval(CONFIDENCE)
+    value, low, high = map(_coordinates, (estimate.value, low, high))
+    return Published(estimate.t, value, low, high, estimate.std, latest.is_fallback)
+
+
+def _coordinates(value: Any) -> tuple[float, ...]:
+    return tuple(np.atleast_1d(np.asarray(value, np.float64)).tolist())

@@ -4,61 +4,69 @@ from __future__ import annotations
 
 import asyncio
 import os
-from contextlib import suppress
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
 from overhand.errors import InvalidValue
 from overhand.service.document import Document
-from overhand.service.keys import KeyPair, hashed, load_token
+from overhand.service.keys import KeyPair, load_hashes
 from overhand.service.logs import log
+from overhand.service.metrics import metrics_app
 from overhand.service.processes import Listener, serve
 from overhand.service.sealing import OpenerPool
 from overhand.service.server.app import ServerApp
 from overhand.service.server.book import Book
+from overhand.service.server.metrics import ServerMetrics
 from overhand.service.server.publisher import Publisher
+from overhand.service.server.publishing import publish
 
 
 @dataclass(frozen=True)
 class ServerSettings:
-    """Where the server finds what it needs."""
+    """Where the server finds what it needs.
+
+    `book` is a path of a SQLite file or the address of a PostgreSQL database. A batch that should
+    be here and is not is called late after `patience` seconds.
+    """
 
     document: Path
     key: Path
-    token: Path
-    book: Path
+    token_hash: Path
+    book: str
     listener: Listener
+    metrics: Listener | None = None
     workers: int | None = None
+    patience: float = 60.0
 
 
 async def run_server(settings: ServerSettings) -> None:
     """Serve until a signal; what was received and not opened waits for the next start."""
-    document = Document.from_json(settings.document.read_text(encoding="utf-8"))
+    document = Document.load(settings.document)
     document.check_guarantee()
     key = KeyPair.load(settings.key)
     if key.public_key != document.public_key:
         raise InvalidValue(f"the key {settings.key} is not that of the document")
-    book = Book(settings.book, document.plan.digest)
+    tokens = load_hashes(settings.token_hash)
     workers = settings.workers or os.cpu_count() or 1
-    with OpenerPool(key, document.formats.digest, workers) as pool:
+    with closing(Book(settings.book, document.digest)) as book:
+        pool = OpenerPool(key, document.formats.digest, workers)
         publisher = Publisher(document, book, pool)
-        app = ServerApp(document, book, publisher, hashed(load_token(settings.token)))
-        publishing = asyncio.create_task(_publish(app, publisher))
-        log("server started", levels=len(document.formats.levels), workers=workers)
-        try:
-            await serve((app.starlette, settings.listener))
-        finally:
-            publishing.cancel()
-            with suppress(asyncio.CancelledError):
-                await publishing
-    book.close()
+        app = ServerApp(document, book, publisher, tokens)
+        metrics = ServerMetrics(app)
+        stopping = asyncio.Event()
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(publish(app, publisher, metrics, stopping, settings.patience))
+            log("server started", levels=len(document.formats.levels), workers=workers)
+            private = metrics_app(metrics.current)
+            try:
+                await serve(
+                    (app.starlette, settings.listener),
+                    (private, settings.metrics),
+                    on_stop=app.stop,
+                )
+            finally:
+                stopping.set()
+                app.arrived.set()
+                await asyncio.to_thread(pool.close)  # a release that is being opened is left
     log("server stopped")
-
-
-async def _publish(app: ServerApp, publisher: Publisher) -> None:
-    """Open releases as they come; those of an earlier life first."""
-    while True:
-        app.arrived.clear()
-        while await asyncio.to_thread(publisher.step):
-            app.announce()
-        await app.arrived.wait()

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 
-from overhand.errors import OverhandError
+from overhand.errors import OverhandError, StoreUnavailable
+from overhand.service.shuffler.metrics import ShufflerMetrics
 from overhand.service.stores import Arrival, Outcome, Store
 
 
@@ -22,14 +24,23 @@ class Admission:
     themselves, and alone nobody waits.
     """
 
-    def __init__(self, store: Store, *, group: int = 512, most_waiting: int = 4096) -> None:
+    def __init__(
+        self,
+        store: Store,
+        metrics: ShufflerMetrics | None = None,
+        *,
+        group: int = 512,
+        most_waiting: int = 4096,
+    ) -> None:
         self._store = store
+        self._metrics = metrics or ShufflerMetrics()
         self._group = group
         self._most_waiting = most_waiting
         self._waiting: deque[tuple[Arrival, asyncio.Future[Outcome]]] = deque()
         self._wake = asyncio.Event()
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="admission")
         self._closing = False
+        self._looked, self._is_up = float("-inf"), True
 
     @property
     def waiting(self) -> int:
@@ -44,6 +55,20 @@ class Admission:
         self._wake.set()
         # A client that goes away takes nothing back: its report may be committed already.
         return await asyncio.shield(future)
+
+    async def is_up(self) -> bool:
+        """Whether the store answers, asked once a second at most."""
+        now = time.monotonic()
+        if now - self._looked >= 1.0:
+            self._looked = now
+            self._is_up = await asyncio.to_thread(self._answers)
+        return self._is_up
+
+    def _answers(self) -> bool:
+        try:
+            return self._store.arrived >= 0
+        except StoreUnavailable:
+            return False
 
     async def run(self) -> None:
         """Commit group after group, until closed and empty."""
@@ -65,6 +90,7 @@ class Admission:
                 if not future.done():
                     future.set_exception(error)
             return
+        self._metrics.commits.inc()
         for (_, future), outcome in zip(some, outcomes, strict=True):
             if not future.done():
                 future.set_result(outcome)

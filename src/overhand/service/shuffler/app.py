@@ -6,14 +6,27 @@ from dataclasses import dataclass, field
 from http import HTTPStatus
 
 from overhand.errors import InvalidValue, StoreUnavailable
+from overhand.service.description import shuffler_description
 from overhand.service.document import Document
-from overhand.service.http import Gone, Receive, Refused, Scope, Send, bearer, body_of, respond
+from overhand.service.http import (
+    Gone,
+    Receive,
+    Refused,
+    Scope,
+    Send,
+    bearer,
+    body_of,
+    respond,
+    respond_with,
+)
 from overhand.service.keys import hashed
 from overhand.service.shuffler.admission import Admission, Overloaded
 from overhand.service.shuffler.metrics import ShufflerMetrics
 from overhand.service.stores import Arrival, Outcome
 from overhand.service.wire import WrongPlan
 
+_NO_STORE = "the store is not available"
+_JSON = b"application/json"
 _ANSWERS = {
     # A repeat is told what the first was told: whether a copy came is nobody's business.
     Outcome.ADMITTED: (HTTPStatus.OK, {"status": "counted"}),
@@ -25,7 +38,7 @@ _ANSWERS = {
 
 @dataclass
 class ShufflerApp:
-    """An ASGI application of three routes, by hand: the one for reports is all that matters.
+    """An ASGI application of a few routes, by hand: the one for reports is all that matters.
 
     `tokens` are the hashes of those who may report, once each; None lets everybody.
     """
@@ -58,8 +71,12 @@ class ShufflerApp:
             case "GET", "/v1/document":
                 await self._send_document(send)
             case "GET", "/healthz":
+                if not await self.admission.is_up():
+                    raise Refused(HTTPStatus.SERVICE_UNAVAILABLE, _NO_STORE, retry=True)
                 await respond(send, HTTPStatus.OK, {"status": "healthy"})
-            case _, "/v1/reports" | "/v1/document" | "/healthz":
+            case "GET", "/openapi.json":
+                await respond(send, HTTPStatus.OK, shuffler_description(self.document))
+            case _, "/v1/reports" | "/v1/document" | "/healthz" | "/openapi.json":
                 raise Refused(HTTPStatus.METHOD_NOT_ALLOWED, "no such method here")
             case _:
                 raise Refused(HTTPStatus.NOT_FOUND, "no such page")
@@ -80,8 +97,7 @@ class ShufflerApp:
         except Overloaded as error:
             raise Refused(HTTPStatus.TOO_MANY_REQUESTS, str(error), retry=True) from error
         except StoreUnavailable as error:
-            words = "the store is not available"
-            raise Refused(HTTPStatus.SERVICE_UNAVAILABLE, words, retry=True) from error
+            raise Refused(HTTPStatus.SERVICE_UNAVAILABLE, _NO_STORE, retry=True) from error
 
     def _token(self, scope: Scope) -> bytes | None:
         """The hash of a token that may report; any other is the same refusal."""
@@ -94,10 +110,5 @@ class ShufflerApp:
         return known
 
     async def _send_document(self, send: Send) -> None:
-        headers = [
-            (b"content-type", b"application/json"),
-            (b"content-length", str(len(self._document_text)).encode()),
-            (b"etag", f'"{self.document.digest}"'.encode()),
-        ]
-        await send({"type": "http.response.start", "status": 200, "headers": headers})
-        await send({"type": "http.response.body", "body": self._document_text})
+        etag = (b"etag", f'"{self.document.digest}"'.encode())
+        await respond_with(send, HTTPStatus.OK, self._document_text, _JSON, [etag])

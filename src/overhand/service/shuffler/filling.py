@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 
+from overhand.errors import StoreUnavailable
 from overhand.randomness import secure_random
 from overhand.service.document import Document
 from overhand.service.logs import log
 from overhand.service.neutral import neutral_value
-from overhand.service.reports import encode_report
-from overhand.service.shuffler.admission import Admission
-from overhand.service.stores import Arrival, Store
+from overhand.service.reports import encode_reports
+from overhand.service.shuffler.admission import Admission, Overloaded
+from overhand.service.stores import Arrival, Outcome, Store
 
 
 class Filler:
     """Completes a lowest batch that did not fill within the deadline.
 
     Own reports are reports like any others, at all levels at once, and how many of a batch they
-    are is told to the server. No time is stored: after a restart the deadline starts again.
+    are is told to the server. They never begin a batch: a real report that came in the meantime
+    makes one of them superfluous, and so does another process that fills the same batch. No time
+    is stored: after a restart the deadline starts again.
     """
 
     def __init__(
@@ -34,9 +38,12 @@ class Filler:
 
     async def run(self, stopping: asyncio.Event) -> None:
         while not stopping.is_set():
-            missing = self._missing(await asyncio.to_thread(lambda: self._store.arrived))
-            if missing:
-                await self.fill(missing)
+            try:
+                missing = self._missing(await asyncio.to_thread(lambda: self._store.arrived))
+                if missing:
+                    await self.fill(missing)
+            except (StoreUnavailable, Overloaded) as error:
+                log("filling failed", level=logging.WARNING, error=type(error).__name__)
             try:
                 await asyncio.wait_for(stopping.wait(), min(1.0, self._deadline / 4))
             except TimeoutError:
@@ -53,14 +60,14 @@ class Filler:
 
     async def fill(self, reports: int) -> None:
         """Admit so many reports of the neutral value."""
-        bodies = await asyncio.to_thread(self._encoded, reports)
         formats = self._document.formats
-        for body in bodies:
-            parts = formats.unpack_report(body)
-            await self._admission.admit(Arrival(formats.part_digests(parts), parts, is_own=True))
-        log("a late batch was filled", own=reports)
+        bodies = await asyncio.to_thread(self._encoded, reports)
+        parts = [formats.unpack_report(body) for body in bodies]
+        arrivals = [Arrival(formats.part_digests(part), part, is_own=True) for part in parts]
+        outcomes = await asyncio.gather(*(self._admission.admit(each) for each in arrivals))
+        log("a late batch was filled", own=outcomes.count(Outcome.ADMITTED))
 
     def _encoded(self, reports: int) -> list[bytes]:
-        value = neutral_value(self._document.plan.values)
-        random = secure_random()
-        return [encode_report(self._document, value, random) for _ in range(reports)]
+        values = self._document.plan.values
+        rows = values.rows([neutral_value(values)] * reports)
+        return encode_reports(self._document, rows, secure_random())

@@ -2,42 +2,31 @@
 
 from __future__ import annotations
 
-from prometheus_client import (
-    CollectorRegistry,
-    Counter,
-    Gauge,
-    disable_created_metrics,
-    generate_latest,
-)
-
-disable_created_metrics()  # type: ignore[no-untyped-call]  # they are times
+from overhand.errors import StoreUnavailable
+from overhand.service.metrics import Metrics
+from overhand.service.stores import Store
 
 
-class ShufflerMetrics:
-    """Counts since the start of the process."""
+class ShufflerMetrics(Metrics):
+    """What became of reports, requests and batches."""
 
     def __init__(self) -> None:
-        self._registry = CollectorRegistry()
-        self.reports = Counter(
-            "overhand_reports",
-            "Reports by what became of them",
-            ["outcome"],
-            registry=self._registry,
-        )
-        self.refused = Counter(
-            "overhand_refused", "Requests refused, by status", ["status"], registry=self._registry
-        )
-        self.releases = Counter(
-            "overhand_releases", "Batches sent to the server", ["level"], registry=self._registry
-        )
-        self.send_failures = Counter(
-            "overhand_send_failures", "Attempts to send that failed", registry=self._registry
-        )
-        self.waiting = Gauge(
-            "overhand_waiting", "Reports that wait for their commit", registry=self._registry
-        )
-        self.arrived = Gauge("overhand_arrived", "Reports admitted", registry=self._registry)
+        super().__init__()
+        self.reports = self.counter("reports", "Reports by what became of them", "outcome")
+        self.refused = self.counter("refused", "Requests refused, by status", "status")
+        self.commits = self.counter("commits", "Groups of reports committed")
+        self.releases = self.counter("releases", "Batches sent to the server", "level")
+        self.send_failures = self.counter("send_failures", "Attempts to send that failed")
+        self.waiting = self.gauge("waiting", "Reports that wait for their commit")
+        self.arrived = self.gauge("arrived", "Reports admitted")
+        self.store_is_up = self.gauge("store_is_up", "Whether the store answers")
 
-    def text(self) -> bytes:
-        """In the form that Prometheus reads."""
-        return generate_latest(self._registry)
+    def current(self, store: Store, waiting: int) -> bytes:
+        """All of them, with what the store says now."""
+        self.waiting.set(waiting)
+        try:
+            self.arrived.set(store.arrived)
+            self.store_is_up.set(1)
+        except StoreUnavailable:
+            self.store_is_up.set(0)
+        return self.text()

@@ -7,11 +7,11 @@ import logging
 import secrets
 from http import HTTPStatus
 
-from overhand.errors import OverhandError, StoreUnavailable
+from overhand.errors import OverhandError, ProtocolViolation, StoreUnavailable
 from overhand.service.document import Document
 from overhand.service.logs import log
 from overhand.service.shuffler.metrics import ShufflerMetrics
-from overhand.service.stores import BatchName, Store
+from overhand.service.stores import BatchName, Scrubbed, Store
 from overhand.service.transport import Transport, Unreachable
 
 _LONGEST_WAIT = 60.0
@@ -42,8 +42,9 @@ class Sender:
         self._server = server
         self._metrics = metrics
         self._tick = tick
-        self._refused: set[BatchName] = set()
+        self._set_aside: set[BatchName] = set()
         self._failures = 0
+        self._is_to_be_scrubbed = True  # a crash may have come between
 
     async def run(self, stopping: asyncio.Event) -> None:
         """Until told to stop: what is not sent by then is sent after the next start."""
@@ -68,30 +69,50 @@ class Sender:
 
     async def send_all(self) -> None:
         """Send all batches that are full, lowest level first."""
-        sent = False
-        for name in await asyncio.to_thread(self._store.full):
-            if name not in self._refused:
-                sent = await self._send(name) or sent
-        if sent:
-            await asyncio.to_thread(self._store.scrub)
+        try:
+            for name in await asyncio.to_thread(self._store.full):
+                if name not in self._set_aside:
+                    await self._send_once(name)
+        finally:  # what the server has is not kept, whatever becomes of the rest
+            if self._is_to_be_scrubbed:
+                await asyncio.to_thread(self._store.scrub)
+                self._is_to_be_scrubbed = False
 
-    async def _send(self, name: BatchName) -> bool:
-        release = await asyncio.to_thread(self._store.freeze, name)
+    async def _send_once(self, name: BatchName) -> None:
+        """Send a batch, unless another process is at it."""
+        if await asyncio.to_thread(self._store.claim, name):
+            try:
+                await self._send(name)
+            finally:
+                await asyncio.to_thread(self._store.unclaim, name)
+
+    async def _send(self, name: BatchName) -> None:
+        try:
+            release = await asyncio.to_thread(self._store.freeze, name)
+        except Scrubbed:  # by another process, since we looked
+            return
+        except ProtocolViolation:
+            self._put_aside(name, "a batch is damaged")
+            return
         if release.repeats:
             log("messages were copied", level=logging.WARNING, messages=release.repeats)
         body = self._formats.pack_release(name.level, name.number, release.own, release.body)
         path = f"/v1/releases/{name.level}/{name.number}"
         answer = await self._server.request("PUT", path, body)
         if answer.status == HTTPStatus.CONFLICT:
-            self._refused.add(name)
-            log("the server has another release of a batch", level=logging.ERROR, **name._asdict())
-            return False
+            self._put_aside(name, "the server has another release of a batch")
+            return
         if answer.status != HTTPStatus.OK:
             raise NotTaken(f"the server answered {answer.status} to a release")
         await asyncio.to_thread(self._store.acknowledge, name, release.digest)
+        self._is_to_be_scrubbed = True
         self._metrics.releases.labels(name.level).inc()
-        log("release sent", **{"batch_level": name.level, "number": name.number})
-        return True
+        log("release sent", batch_level=name.level, number=name.number)
+
+    def _put_aside(self, name: BatchName, why: str) -> None:
+        """Nothing that a program can do will help: the others go on without it."""
+        self._set_aside.add(name)
+        log(why, level=logging.ERROR, batch_level=name.level, number=name.number)
 
 
 def _reason(error: OverhandError) -> str:

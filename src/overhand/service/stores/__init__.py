@@ -3,7 +3,38 @@
 `PostgresStore` needs the extra `postgres`, so it is imported from its own module.
 """
 
-from overhand.service.stores.sqlite import SqliteStore
-from overhand.service.stores.store import Arrival, BatchName, Lane, Outcome, Release, Store
+from __future__ import annotations
 
-__all__ = ["Arrival", "BatchName", "Lane", "Outcome", "Release", "SqliteStore", "Store"]
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+from overhand.service.databases import open_database
+from overhand.service.stores.sqlite import SqliteStore
+from overhand.service.stores.store import (
+    Arrival,
+    BatchName,
+    Lane,
+    Outcome,
+    Release,
+    Scrubbed,
+    Store,
+)
+from overhand.service.stores.transactional import TransactionalStore
+
+__all__ = [
+    "Arrival",
+    "BatchName",
+    "Lane",
+    "Outcome",
+    "Release",
+    "Scrubbed",
+    "SqliteStore",
+    "Store",
+    "open_store",
+]
+
+
+def open_store(address: str | Path, lanes: Sequence[Lane], horizon: int) -> Store:
+    """The store at an address of PostgreSQL, or in a SQLite file at this path."""
+    return TransactionalStore(partial(open_database, address), lanes, horizon)

@@ -77,12 +77,13 @@ def token_marks(arrival: Arrival) -> list[bytes]:
 
 
 def judge(
-    arrivals: Sequence[Arrival], unused: set[bytes], room: int
+    arrivals: Sequence[Arrival], unused: set[bytes], arrived: int, horizon: int, lowest: int
 ) -> tuple[list[Outcome], set[bytes]]:
     """What becomes of each report of a group, and the marks that none of the admitted ones uses.
 
-    `unused` are the group's marks that nobody used before. A known id is looked at first, so that
-    the retry of a report with its own token is a repeat.
+    `unused` are the group's marks that nobody used before; `lowest` is the size of the smallest
+    batches. A known id is looked at first, so that the retry of a report with its own token is a
+    repeat.
     """
     unused, outcomes = set(unused), []
     for arrival in arrivals:
@@ -91,12 +92,14 @@ def judge(
             outcomes.append(Outcome.REPEATED)
         elif not unused.issuperset(token):
             outcomes.append(Outcome.TOKEN_USED)
-        elif room == 0:
+        elif arrived == horizon:
             outcomes.append(Outcome.CLOSED)
+        elif arrival.is_own and arrived % lowest == 0:
+            outcomes.append(Outcome.NOT_NEEDED)
         else:
             outcomes.append(Outcome.ADMITTED)
             unused.difference_update(ids, token)
-            room -= 1
+            arrived += 1
     return outcomes, unused
 
 

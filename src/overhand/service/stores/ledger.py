@@ -1,4 +1,4 @@
-"""The tables of a store, and the statements that both databases share.
+"""The tables of a store, and the statements on them.
 
 progress      one row: what the store is made for, and how many reports arrived
 seen          marks of the parts and tokens of admitted reports, kept until the plan ends
@@ -9,12 +9,12 @@ releases      a row per frozen batch: its digest, and how far it got
 from __future__ import annotations
 
 import secrets
-from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Sequence
 from enum import IntEnum
 from itertools import groupby
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from overhand.service.databases import Dialect, Transaction
 from overhand.service.stores.batching import Piece
 from overhand.service.stores.store import BatchName, Lane, Release
 
@@ -38,10 +38,14 @@ class Record(NamedTuple):
     state: State
 
 
-def schema(lanes: Sequence[Lane], blob: str, padding: str = "", ending: str = "") -> list[str]:
-    """The tables, in a database that calls bytes `blob` and wants this before a body."""
+def schema(lanes: Sequence[Lane], dialect: Dialect) -> list[str]:
+    """What makes the tables.
+
+    They have no hidden row number, which would be the order of arrival.
+    """
+    blob, ending = dialect.blob, dialect.ending
     key = f"level INTEGER, number BIGINT, digest {blob} NOT NULL, own BIGINT NOT NULL"
-    piece = f"number BIGINT, key {blob}, own BIGINT NOT NULL, {padding}body {blob} NOT NULL"
+    piece = f"number BIGINT, key {blob}, own BIGINT NOT NULL, {dialect.padding}body {blob} NOT NULL"
     return [
         f"CREATE TABLE progress (plan TEXT PRIMARY KEY, arrived BIGINT NOT NULL) {ending}",
         f"CREATE TABLE seen (mark {blob} PRIMARY KEY) {ending}",
@@ -49,56 +53,61 @@ def schema(lanes: Sequence[Lane], blob: str, padding: str = "", ending: str = ""
         f"PRIMARY KEY (level, number)) {ending}",
         "CREATE INDEX unscrubbed ON releases (state) WHERE state < 2",
         *(
-            f"CREATE TABLE messages_{lane.level} ({piece}, PRIMARY KEY (number, key)) {ending}"
+            f"CREATE TABLE {messages_of(lane.level)} ({piece}, PRIMARY KEY (number, key)) {ending}"
             for lane in lanes
+        ),
+        *(
+            statement
+            for lane in lanes
+            for statement in dialect.uncompressed(messages_of(lane.level))
         ),
     ]
 
 
-class Ledger(ABC):
+def messages_of(level: int) -> str:
+    """The table of a level's messages."""
+    return f"messages_{level}"
+
+
+class Ledger:
     """The tables inside one transaction. All take marks first, in their order, then `progress`."""
 
-    @abstractmethod
-    def rows(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
-        """What a query finds."""
+    def __init__(self, transaction: Transaction) -> None:
+        self._transaction = transaction
 
-    @abstractmethod
-    def change(self, statement: str, *values: Any) -> int:
-        """Run a statement; how many rows it changed."""
-
-    @abstractmethod
-    def change_many(self, statement: str, values: Sequence[tuple[Any, ...]]) -> None:
-        """Run a statement once for each row of values."""
-
-    @abstractmethod
     def lock(self) -> int:
         """How many reports arrived; none can until this transaction ends."""
+        return int(self._transaction.locked("SELECT arrived FROM progress")[0][0])
 
-    @abstractmethod
     def remember(self, marks: Collection[bytes]) -> set[bytes]:
         """Keep these marks; those that were not kept before."""
+        return self._transaction.insert_new("seen", "mark", marks)
 
     def begin(self, plan: str) -> None:
-        self.change("INSERT INTO progress (plan, arrived) VALUES (?, 0)", plan)
+        self._transaction.change("INSERT INTO progress (plan, arrived) VALUES (?, 0)", plan)
 
     def plan(self) -> str | None:
         """What the store was made for, if it is one."""
-        return next((str(plan) for (plan,) in self.rows("SELECT plan FROM progress")), None)
+        return next(
+            (str(plan) for (plan,) in self._transaction.rows("SELECT plan FROM progress")), None
+        )
 
     def arrived(self) -> int:
-        return int(self.rows("SELECT arrived FROM progress")[0][0])
+        return int(self._transaction.rows("SELECT arrived FROM progress")[0][0])
 
     def advance(self, arrived: int) -> None:
-        self.change("UPDATE progress SET arrived = ?", arrived)
+        self._transaction.change("UPDATE progress SET arrived = ?", arrived)
 
     def forget(self, marks: Iterable[bytes]) -> None:
-        self.change_many("DELETE FROM seen WHERE mark = ?", [(mark,) for mark in sorted(marks)])
+        self._transaction.change_many(
+            "DELETE FROM seen WHERE mark = ?", [(mark,) for mark in sorted(marks)]
+        )
 
     def add(self, pieces: Iterable[Piece]) -> None:
         """Put pieces, lowest level first, into their batches."""
         for level, group in groupby(pieces, lambda piece: piece.name.level):
-            self.change_many(
-                f"INSERT INTO messages_{level} (number, key, own, body) VALUES (?, ?, ?, ?)",
+            self._transaction.change_many(
+                f"INSERT INTO {messages_of(level)} (number, key, own, body) VALUES (?, ?, ?, ?)",
                 [
                     (piece.name.number, secrets.token_bytes(KEY_BYTES), piece.own, piece.body)
                     for piece in group
@@ -106,13 +115,13 @@ class Ledger(ABC):
             )
 
     def pieces(self, name: BatchName) -> list[Piece]:
-        found = self.rows(
-            f"SELECT own, body FROM messages_{name.level} WHERE number = ?", name.number
+        found = self._transaction.rows(
+            f"SELECT own, body FROM {messages_of(name.level)} WHERE number = ?", name.number
         )
         return [Piece(name, own, body) for own, body in found]
 
     def record(self, name: BatchName) -> Record | None:
-        found = self.rows(
+        found = self._transaction.rows(
             "SELECT digest, own, repeats, state FROM releases WHERE level = ? AND number = ?", *name
         )
         records = (
@@ -122,7 +131,7 @@ class Ledger(ABC):
 
     def freeze(self, release: Release) -> bool:
         """One row instead of many, unless somebody was faster."""
-        first = self.change(
+        first = self._transaction.change(
             "INSERT INTO releases (level, number, digest, own, repeats, state) "
             "VALUES (?, ?, ?, ?, ?, 0) ON CONFLICT DO NOTHING",
             *release.name,
@@ -136,11 +145,13 @@ class Ledger(ABC):
         return bool(first)
 
     def drop(self, name: BatchName) -> None:
-        self.change(f"DELETE FROM messages_{name.level} WHERE number = ?", name.number)
+        self._transaction.change(
+            f"DELETE FROM {messages_of(name.level)} WHERE number = ?", name.number
+        )
 
     def waiting(self, level: int, below: int) -> list[BatchName]:
         """Batches of a level with messages, and a number below this, that nobody acknowledged."""
-        found = self.rows(
+        found = self._transaction.rows(
             f"SELECT DISTINCT number FROM messages_{level} WHERE number < ? AND NOT EXISTS ("
             f"SELECT 1 FROM releases WHERE releases.level = ? "
             f"AND releases.number = messages_{level}.number AND state > 0) ORDER BY number",
@@ -151,10 +162,10 @@ class Ledger(ABC):
 
     def acknowledged(self) -> list[BatchName]:
         """Batches that are to be scrubbed."""
-        found = self.rows("SELECT level, number FROM releases WHERE state = 1")
+        found = self._transaction.rows("SELECT level, number FROM releases WHERE state = 1")
         return sorted(BatchName(*row) for row in found)
 
     def move(self, name: BatchName, before: State, after: State) -> bool:
         """Take a release one state further, unless somebody did."""
         statement = "UPDATE releases SET state = ? WHERE level = ? AND number = ? AND state = ?"
-        return bool(self.change(statement, int(after), *name, int(before)))
+        return bool(self._transaction.change(statement, int(after), *name, int(before)))

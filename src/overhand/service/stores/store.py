@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
+from overhand.errors import ProtocolViolation
+
 
 @dataclass(frozen=True)
 class Lane:
@@ -50,6 +52,8 @@ class Outcome(Enum):
     """Its token has admitted another report already."""
     CLOSED = "closed"
     """All arrivals of the plan are taken."""
+    NOT_NEEDED = "not needed"
+    """It is the service's own, and the batch that it was to fill is full."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +68,9 @@ class Arrival:
     parts: tuple[bytes, ...]
     token: bytes | None = None
     is_own: bool = False
-    """Whether it is one of the service's own reports of value 0, which fill up late batches."""
+    """Whether it is one of the service's own reports of value 0, which fill up late batches.
+
+    Such a report never begins a batch of the lowest level."""
 
 
 @dataclass(frozen=True)
@@ -77,6 +83,10 @@ class Release:
     digest: bytes
     repeats: int = 0
     """Messages that came more than once: struck out, a reason to look at who may send reports."""
+
+
+class Scrubbed(ProtocolViolation):
+    """The server has this batch, and nothing is left of it here."""
 
 
 class Store(ABC):
@@ -111,7 +121,7 @@ class Store(ABC):
         """The release of a full batch: made once, the same bytes ever after.
 
         The order is drawn from the system's randomness. A batch that is not full raises
-        `ProtocolViolation`, and there is no way around it; so does one that was scrubbed. Of
+        `ProtocolViolation`, and there is no way around it; one that was scrubbed `Scrubbed`. Of
         messages that are equal one stays, and the others become bytes that nobody can open.
         """
 
@@ -125,6 +135,17 @@ class Store(ABC):
     @abstractmethod
     def scrub(self) -> int:
         """Forget the messages of acknowledged batches for good; returns how many batches."""
+
+    @abstractmethod
+    def claim(self, name: BatchName) -> bool:
+        """Whether this process may send a batch, and no other until `unclaim` or its end.
+
+        It saves sending a batch twice, which would do no harm.
+        """
+
+    @abstractmethod
+    def unclaim(self, name: BatchName) -> None:
+        """Let other processes send a batch."""
 
     @abstractmethod
     def close(self) -> None:

@@ -1,42 +1,68 @@
-"""The life of a batch as transactions, for any database that has them."""
+"""The life of a batch as transactions of a database."""
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from overhand.errors import InvalidValue, ProtocolViolation
+from overhand.service.databases import Contents, Database, Dialect, Transaction
 from overhand.service.stores import batching
 from overhand.service.stores.batching import Piece
-from overhand.service.stores.ledger import Ledger, State
-from overhand.service.stores.store import Arrival, BatchName, Lane, Outcome, Release, Store
+from overhand.service.stores.ledger import Ledger, State, messages_of, schema
+from overhand.service.stores.store import (
+    Arrival,
+    BatchName,
+    Lane,
+    Outcome,
+    Release,
+    Scrubbed,
+    Store,
+)
 
 T = TypeVar("T")
 
 
-class TransactionalStore(Store):
-    """Everything that is the same whichever database it is.
+_APPLICATION = 0x4F564853  # "OVHS"
 
-    All steps may be run again, so a database may retry a transaction whose end it did not see.
+
+class TransactionalStore(Store):
+    """The store of one plan in a database of its own, which `opening` opens.
+
+    All steps may be run again, so the database may retry a transaction whose end it did not see.
+
+    Both databases write a log that shows the order of commit groups, SQLite until the next
+    checkpoint; PostgreSQL appends rows, so its files show it too. The order of a release does not
+    come from them. The database must be closed to the server and its backups to everybody.
     """
 
-    def __init__(self, lanes: Sequence[Lane], horizon: int) -> None:
+    def __init__(
+        self, opening: Callable[[Contents], Database], lanes: Sequence[Lane], horizon: int
+    ) -> None:
         self._plan = batching.described(lanes, horizon)
         self._lanes = tuple(lanes)
         self._horizon = horizon
+        contents = Contents("store", _APPLICATION, "progress", self._create, self._check)
+        self._database = opening(contents)
 
-    @abstractmethod
+    def _create(self, transaction: Transaction, dialect: Dialect) -> None:
+        for statement in schema(self._lanes, dialect):
+            transaction.change(statement)
+        Ledger(transaction).begin(self._plan)
+
+    def _check(self, transaction: Transaction) -> None:
+        """Refuse a store that was made for another plan."""
+        found = Ledger(transaction).plan()
+        if found is None:
+            raise InvalidValue("the database is not a store: its table progress is empty")
+        if found != self._plan:
+            raise InvalidValue(f"the store was made for {found}, not for {self._plan}")
+
     def _read(self, work: Callable[[Ledger], T]) -> T:
-        """Work on one state of the database, without changing it."""
+        return self._database.read(lambda transaction: work(Ledger(transaction)))
 
-    @abstractmethod
     def _write(self, work: Callable[[Ledger], T]) -> T:
-        """Work in one transaction: durable when this returns, undone if it raises."""
-
-    @abstractmethod
-    def _sweep(self, levels: set[int]) -> None:
-        """Overwrite what was deleted of these levels in the files of the database."""
+        return self._database.write(lambda transaction: work(Ledger(transaction)))
 
     def admit(self, arrivals: Sequence[Arrival]) -> list[Outcome]:
         for arrival in arrivals:
@@ -48,7 +74,9 @@ class TransactionalStore(Store):
         marks = {mark for arrival in arrivals for mark in batching.id_marks(arrival)}
         marks.update(mark for arrival in arrivals for mark in batching.token_marks(arrival))
         fresh, arrived = ledger.remember(marks), ledger.lock()
-        outcomes, unused = batching.judge(arrivals, fresh, self._horizon - arrived)
+        outcomes, unused = batching.judge(
+            arrivals, fresh, arrived, self._horizon, self._lanes[0].size
+        )
         ledger.forget(unused)
         admitted = [
             arrival
@@ -94,7 +122,7 @@ class TransactionalStore(Store):
         if record is None:
             return ledger.pieces(name)
         if record.state is State.SCRUBBED or not (found := ledger.pieces(name)):
-            raise ProtocolViolation(f"{name} was acknowledged and scrubbed")
+            raise Scrubbed(f"{name} was acknowledged and scrubbed")
         return Release(name, found[0].body, record.own, record.digest, record.repeats)
 
     def acknowledge(self, name: BatchName, digest: bytes) -> None:
@@ -104,8 +132,14 @@ class TransactionalStore(Store):
     def scrub(self) -> int:
         """Marked as done only when the files were swept: after a crash it is swept again."""
         names = self._write(_drop_acknowledged)
-        self._sweep({name.level for name in names})
+        self._database.sweep({messages_of(name.level) for name in names})
         return self._write(lambda ledger: _mark_scrubbed(ledger, names))
+
+    def claim(self, name: BatchName) -> bool:
+        return self._database.claim(messages_of(name.level), name.number)
+
+    def unclaim(self, name: BatchName) -> None:
+        self._database.unclaim(messages_of(name.level), name.number)
 
     def _lane(self, name: BatchName) -> Lane:
         lane = next((lane for lane in self._lanes if lane.level == name.level), None)
@@ -113,13 +147,8 @@ class TransactionalStore(Store):
             raise InvalidValue(f"the plan has no batch {name}")
         return lane
 
-    def _start(self, ledger: Ledger) -> None:
-        """Refuse a store that was made for another plan."""
-        found = ledger.plan()
-        if found is None:
-            raise InvalidValue("the database is not a store: its table progress is empty")
-        if found != self._plan:
-            raise InvalidValue(f"the store was made for {found}, not for {self._plan}")
+    def close(self) -> None:
+        self._database.close()
 
 
 def _acknowledge(ledger: Ledger, name: BatchName, digest: bytes) -> None:

@@ -1,0 +1,1 @@
+"""`python -m benchmarks services`: how fast a deployment is, beside what it is made of."""

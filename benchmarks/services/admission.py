@@ -1,0 +1,225 @@
+"""Durable admission over HTTP, beside the bare store in groups of the same size.
+
+`python -m benchmarks.services.admission sqlite|postgres REPORTS ROUNDS`.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing
+from statistics import median
+from typing import NamedTuple
+from urllib.parse import quote
+
+from benchmarks.measure import ROOT
+from benchmarks.services import processor
+from benchmarks.services.deployment import Home, Shuffler, prepared, settle, shuffling
+from benchmarks.services.load import Load, Sent, random_reports
+from benchmarks.services.rows import Row, answer
+from overhand.service.document import Document
+from overhand.service.shuffler.run import open_store
+from overhand.service.stores import Arrival
+
+CONNECTIONS = 128
+_WARM = 2_000  # reports before the first round
+
+
+class Round(NamedTuple):
+    """One load on one deployment: a rate, and microseconds of processor time per report."""
+
+    rate: float
+    admission: float
+    """Of the services, until the last report was answered."""
+    whole: float
+    """Of the services, until all full batches were sent and scrubbed."""
+    database: float
+    load: float
+    group: float
+    """Reports of a commit."""
+
+    @property
+    def cost(self) -> float:
+        """Of services and database, while reports came."""
+        return self.admission + self.database
+
+
+class Bench:
+    """Services that share a store, and what they and its database use."""
+
+    def __init__(self, shufflers: Sequence[Shuffler], document: Document, database: int | None):
+        self.shufflers = shufflers
+        self._processes = [shuffler.process for shuffler in shufflers]
+        self._database = database
+        self._formats = document.formats
+        self._send(_WARM)
+        settle(shufflers)
+
+    def round(self, reports: int) -> Round:
+        commits, used, stored = self._commits(), self._used(), self._stored()
+        sent = self._send(reports)
+        admission, database = self._used() - used, self._stored() - stored
+        groups = self._commits() - commits
+        settle(self.shufflers)
+        micro = 1e6 / sent.counted
+        return Round(
+            sent.counted / sent.seconds,
+            admission * micro,
+            (self._used() - used) * micro,
+            database * micro,
+            sent.processor * micro,
+            sent.counted / groups,
+        )
+
+    def _send(self, reports: int) -> Sent:
+        """Over new connections: a service hangs up on those that were silent between rounds."""
+        ports = [shuffler.port for shuffler in self.shufflers]
+        with closing(Load(ports, CONNECTIONS, self._formats)) as load:
+            return load.send(reports)
+
+    def _used(self) -> float:
+        return processor.alone(self._processes)
+
+    def _stored(self) -> float:
+        return _used_by(self._database)
+
+    def _commits(self) -> float:
+        return sum(shuffler.commits for shuffler in self.shufflers)
+
+
+class Bare(NamedTuple):
+    """The store alone: a rate, and microseconds of processor time per report."""
+
+    rate: float
+    store: float
+    database: float
+
+    @property
+    def cost(self) -> float:
+        return self.store + self.database
+
+
+def bare_store(
+    document: Document, place: str, group: float, reports: int, database: int | None = None
+) -> Bare:
+    """Groups of reports into a new store, without a service around it."""
+    formats = document.formats
+    arrivals = []
+    for body in random_reports(formats, reports):
+        parts = formats.unpack_report(body)
+        arrivals.append(Arrival(formats.part_digests(parts), parts))
+    size = round(group)
+    groups = [arrivals[start : start + size] for start in range(0, reports, size)]
+    with closing(open_store(place, document)) as store:
+        store.admit(groups.pop())
+        count = sum(map(len, groups))
+        started, used, stored = time.perf_counter(), time.process_time(), _used_by(database)
+        for some in groups:
+            store.admit(some)
+        seconds, micro = time.perf_counter() - started, 1e6 / count
+        used, stored = time.process_time() - used, _used_by(database) - stored
+        return Bare(count / seconds, used * micro, stored * micro)
+
+
+def _used_by(database: int | None) -> float:
+    """Seconds of a database that has processes of its own."""
+    return 0.0 if database is None else processor.with_children(database)
+
+
+def sqlite(home: Home, reports: int, rounds: int) -> Iterator[Row]:
+    with shuffling(home, "shuffler.db") as shuffler:
+        bench = Bench([shuffler], home.document, None)
+        services, bares = [], []
+        for number in range(rounds):
+            services.append(bench.round(reports))
+            place = str(home.folder / f"bare-{number}.db")
+            bares.append(bare_store(home.document, place, services[-1].group, reports))
+        resident = processor.stat(shuffler.process).resident
+    yield from _service_rows("SQLite", services, least=3_000)
+    yield from _bare_rows("SQLite", services, bares, most=2.5)
+    yield Row("SQLite, shuffler's memory at the end", resident / 2**20, "MiB resident")
+
+
+def postgres(home: Home, reports: int, rounds: int) -> Iterator[Row]:
+    sys.path.insert(0, str(ROOT / "tests"))
+    from postgres import running_postgres
+
+    with running_postgres() as server, ExitStack() as stack:
+
+        def new_store() -> str:
+            return _address(server.dsn, server.new_schema())
+
+        def bench(processes: int, place: str) -> Bench:
+            services = [stack.enter_context(shuffling(home, place)) for _ in range(processes)]
+            return Bench(services, home.document, database)
+
+        database = int((server.folder / "postmaster.pid").read_text().split()[0])
+        one, two = bench(1, new_store()), bench(2, new_store())
+        ones, twos, bares = [], [], []
+        for _ in range(rounds):
+            ones.append(one.round(reports))
+            twos.append(two.round(reports))
+            group = ones[-1].group
+            bares.append(bare_store(home.document, new_store(), group, reports, database))
+    yield from _service_rows("PostgreSQL, one shuffler", ones)
+    yield from _bare_rows("PostgreSQL, one shuffler", ones, bares)
+    yield from _service_rows("PostgreSQL, two shufflers", twos)
+    yield _ratio("PostgreSQL, two shufflers : one, reports/s", twos, ones, _rate, least=1.5)
+    yield _ratio("PostgreSQL, two shufflers : one, processor time", twos, ones, _cost)
+
+
+def _address(dsn: str, conninfo: str) -> str:
+    """The address of a schema as the command line takes it."""
+    options = conninfo.partition("options=")[2].strip("'")
+    return f"{dsn}{'&' if '?' in dsn else '?'}options={quote(options)}"
+
+
+def _rate(found: Round) -> float:
+    return found.rate
+
+
+def _cost(found: Round) -> float:
+    return found.cost
+
+
+def _service_rows(name: str, found: Sequence[Round], least: float | None = None) -> Iterator[Row]:
+    unit = "µs of processor per report"
+    yield Row(f"{name}, {CONNECTIONS} connections", max(map(_rate, found)), "reports/s", least)
+    yield Row(f"{name}, shuffler", median(one.admission for one in found), unit)
+    yield Row(f"{name}, shuffler until all is sent", median(one.whole for one in found), unit)
+    if any(one.database for one in found):
+        yield Row(f"{name}, database", median(one.database for one in found), unit)
+    yield Row(f"{name}, load generator", median(one.load for one in found), unit)
+    yield Row(f"{name}, commit group", median(one.group for one in found), "reports")
+
+
+def _bare_rows(
+    name: str, services: Sequence[Round], bares: Sequence[Bare], most: float | None = None
+) -> Iterator[Row]:
+    ratios = [service.cost / bare.cost for service, bare in zip(services, bares, strict=True)]
+    yield Row(f"{name}, bare store", max(bare.rate for bare in bares), "reports/s")
+    cost = median(bare.store for bare in bares)
+    yield Row(f"{name}, bare store", cost, "µs of processor per report")
+    yield Row(f"{name}, all : bare store", median(ratios), "x processor time", most=most)
+
+
+def _ratio(
+    name: str,
+    above: Sequence[Round],
+    below: Sequence[Round],
+    of: Callable[[Round], float],
+    least: float | None = None,
+) -> Row:
+    ratios = [of(upper) / of(lower) for upper, lower in zip(above, below, strict=True)]
+    return Row(name, median(ratios), "x", least)
+
+
+def main() -> None:
+    stages = {"sqlite": sqlite, "postgres": postgres}
+    with prepared() as home:
+        answer(stages[sys.argv[1]](home, int(sys.argv[2]), int(sys.argv[3])))
+
+
+if __name__ == "__main__":
+    main()

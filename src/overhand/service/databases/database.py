@@ -1,0 +1,128 @@
+"""What the store and the book ask of a database, whichever it is."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from threading import Lock
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """How a database spells what differs in the definition of tables."""
+
+    blob: str
+    """The type of bytes."""
+    counter: str
+    """The type of a key that the database counts up by itself."""
+    ending: str
+    """After a table whose rows are to lie in the order of their keys, and in no other."""
+    padding: str
+    """Before a column of bytes that are overwritten when they are deleted."""
+    storage: str
+    """A statement for a `table` with a `body` that gets no smaller, or nothing."""
+
+    def uncompressed(self, table: str) -> list[str]:
+        """Ciphertexts do not get smaller: do not try."""
+        return [self.storage.format(table=table)] if self.storage else []
+
+
+class Transaction(ABC):
+    """Statements that take effect together. Values stand for question marks."""
+
+    @abstractmethod
+    def rows(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
+        """What a query finds."""
+
+    @abstractmethod
+    def locked(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
+        """What a query finds; nobody else changes these rows until the transaction ends."""
+
+    @abstractmethod
+    def change(self, statement: str, *values: Any) -> int:
+        """Run a statement; how many rows it changed."""
+
+    @abstractmethod
+    def change_many(self, statement: str, values: Sequence[tuple[Any, ...]]) -> None:
+        """Run a statement once for each row of values."""
+
+    @abstractmethod
+    def insert_new(self, table: str, column: str, keys: Collection[bytes]) -> set[bytes]:
+        """Keep these keys; those that were not kept before."""
+
+
+@dataclass(frozen=True)
+class Contents:
+    """What a database is for, so that nobody opens one of another kind."""
+
+    noun: str
+    application: int
+    """Stands at the head of a SQLite file: tells it from other people's."""
+    table: str
+    """Is in every such database."""
+    create: Callable[[Transaction, Dialect], None]
+    """Make the tables, in a database that has none."""
+    check: Callable[[Transaction], None]
+    """Raise `InvalidValue` if the database was made for something else."""
+
+
+class Database(ABC):
+    """One database. Many threads may use it, and other processes may have it open as well.
+
+    If it is full, locked, read-only or down, `StoreUnavailable` is raised and nothing was changed,
+    or all of a transaction was and its end was not seen: work must be such that it may be run
+    again. It works again when the database does.
+    """
+
+    def __init__(self) -> None:
+        self._claimed: set[tuple[str, int]] = set()
+        self._claiming = Lock()
+
+    @abstractmethod
+    def read(self, work: Callable[[Transaction], T]) -> T:
+        """Work on one state of the database, without changing it."""
+
+    @abstractmethod
+    def write(self, work: Callable[[Transaction], T]) -> T:
+        """Work in one transaction: durable when this returns, undone if it raises.
+
+        After a conflict or a lost connection the work may be run again from its beginning.
+        """
+
+    @abstractmethod
+    def sweep(self, tables: Collection[str]) -> None:
+        """Overwrite what was deleted of these tables in the files of the database."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Let go of the database, and of all claims."""
+
+    def claim(self, table: str, key: int) -> bool:
+        """Whether this caller may work on a row, and nobody else until `unclaim`.
+
+        It saves work that would be done twice; nothing may rest on it. A claim ends with its
+        process, and with its connection.
+        """
+        with self._claiming:
+            taken = (table, key) not in self._claimed and self._keep_out_others(table, key)
+            if taken:
+                self._claimed.add((table, key))
+            return taken
+
+    def unclaim(self, table: str, key: int) -> None:
+        """Let others work on a row."""
+        with self._claiming:
+            self._claimed.discard((table, key))
+            self._let_in_others(table, key)
+
+    @abstractmethod
+    def _keep_out_others(self, table: str, key: int) -> bool:
+        """Whether no other process has claimed the row, and none can now."""
+
+    @abstractmethod
+    def _let_in_others(self, table: str, key: int) -> None:
+        """Other processes may claim the row."""

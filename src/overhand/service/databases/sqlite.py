@@ -1,0 +1,168 @@
+"""One SQLite file: for one machine, and any number of its threads and processes."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+from threading import Lock
+from typing import Any, TypeVar
+
+from overhand.errors import InvalidValue, StoreUnavailable
+from overhand.service.databases.database import Contents, Database, Dialect, Transaction
+
+T = TypeVar("T")
+
+_WAIT = 10.0  # seconds for another process to finish its transaction
+_AT_ONCE = 500  # keys looked up by one statement
+_PAGE = "PRAGMA page_size = 4096"
+# Rows move within and between the pages of a tree and leave copies that nothing overwrites. A body
+# after a thousand bytes starts in a page of its own, which never moves and is overwritten whole.
+_PADDING = "padding BLOB NOT NULL DEFAULT (zeroblob(1024)), "
+_SETTINGS = (
+    "PRAGMA synchronous = FULL",  # durable when a transaction ends, also if the power fails
+    "PRAGMA secure_delete = ON",  # what is deleted is overwritten
+    "PRAGMA wal_autocheckpoint = 16384",  # pages: random marks touch many, write each one seldom
+    "PRAGMA cache_size = -131072",
+)
+
+
+class SqliteDatabase(Database):
+    """The file `path`, which only its owner may read.
+
+    A child process opens the database itself: a connection does not survive a fork.
+    """
+
+    def __init__(self, path: str | Path, contents: Contents) -> None:
+        super().__init__()
+        self._path = Path(path)
+        self._lock = Lock()
+        with self._one_error():
+            self._connection = self._connect()
+            try:
+                self._open(contents)
+            except BaseException:
+                self._connection.close()
+                raise
+
+    def _connect(self) -> sqlite3.Connection:
+        try:
+            self._path.touch(mode=0o600)
+        except OSError as error:
+            raise StoreUnavailable(f"{self._path}: {error.strerror}") from error
+        return sqlite3.connect(
+            self._path, timeout=_WAIT, isolation_level=None, check_same_thread=False
+        )
+
+    def _open(self, contents: Contents) -> None:
+        try:
+            self._refuse_foreign(contents)
+            self._connection.execute(_PAGE)
+            if self._value("PRAGMA journal_mode") != "wal":
+                self._value("PRAGMA journal_mode = WAL")
+            for setting in _SETTINGS:
+                self._connection.execute(setting)
+            with self._transaction("BEGIN IMMEDIATE") as transaction:
+                if not self._tables():
+                    transaction.change(f"PRAGMA application_id = {contents.application}")
+                    contents.create(transaction, _dialect())
+                contents.check(transaction)
+        except sqlite3.OperationalError:
+            raise
+        except sqlite3.DatabaseError as error:
+            raise InvalidValue(
+                f"{self._path} is not a {contents.noun}, or is damaged: {error}"
+            ) from error
+
+    def _refuse_foreign(self, contents: Contents) -> None:
+        if self._tables() and self._value("PRAGMA application_id") != contents.application:
+            raise InvalidValue(
+                f"{self._path} is a database of something else, not a {contents.noun}"
+            )
+
+    def _tables(self) -> int:
+        return int(self._value("SELECT count(*) FROM sqlite_master"))
+
+    def _value(self, statement: str) -> Any:
+        return self._connection.execute(statement).fetchone()[0]
+
+    def read(self, work: Callable[[Transaction], T]) -> T:
+        with self._one_error(), self._lock, self._transaction("BEGIN") as transaction:
+            return work(transaction)
+
+    def write(self, work: Callable[[Transaction], T]) -> T:
+        with self._one_error(), self._lock, self._transaction("BEGIN IMMEDIATE") as transaction:
+            return work(transaction)
+
+    @contextmanager
+    def _transaction(self, begin: str) -> Iterator[Transaction]:
+        try:
+            self._connection.execute(begin)
+            yield SqliteTransaction(self._connection)
+            self._connection.execute("COMMIT")
+        except BaseException:
+            with suppress(sqlite3.Error):
+                self._connection.rollback()
+            raise
+
+    def sweep(self, tables: Collection[str]) -> None:
+        """Bring the overwritten pages into the file, and empty the log that held them."""
+        with self._one_error(), self._lock:
+            busy = self._value("PRAGMA wal_checkpoint(TRUNCATE)")
+        if busy:
+            raise StoreUnavailable(f"{self._path}: a reader keeps the log from being emptied")
+
+    @contextmanager
+    def _one_error(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.Error as error:
+            raise StoreUnavailable(f"{self._path}: {error}") from error
+
+    def close(self) -> None:
+        with self._lock:
+            self._connection.close()
+
+    def _keep_out_others(self, table: str, key: int) -> bool:
+        """One machine: a second process would find no more processors than the first."""
+        return True
+
+    def _let_in_others(self, table: str, key: int) -> None:
+        """They were never out."""
+
+
+def _dialect() -> Dialect:
+    return Dialect("BLOB", "INTEGER", "WITHOUT ROWID", _PADDING, storage="")
+
+
+class SqliteTransaction(Transaction):
+    """A transaction of SQLite, which lets in one writer at a time."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+
+    def rows(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
+        return self._connection.execute(statement, values).fetchall()
+
+    def locked(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
+        return self.rows(statement, *values)
+
+    def change(self, statement: str, *values: Any) -> int:
+        with closing(self._connection.execute(statement, values)) as cursor:
+            return cursor.rowcount
+
+    def change_many(self, statement: str, values: Sequence[tuple[Any, ...]]) -> None:
+        self._connection.executemany(statement, values)
+
+    def insert_new(self, table: str, column: str, keys: Collection[bytes]) -> set[bytes]:
+        ordered = sorted(keys)
+        known = set[bytes]()
+        for start in range(0, len(ordered), _AT_ONCE):
+            some = ordered[start : start + _AT_ONCE]
+            places = ", ".join("?" * len(some))
+            found = self.rows(f"SELECT {column} FROM {table} WHERE {column} IN ({places})", *some)
+            known.update(key for (key,) in found)
+        fresh = [key for key in ordered if key not in known]
+        self.change_many(f"INSERT INTO {table} ({column}) VALUES (?)", [(key,) for key in fresh])
+        return set(fresh)

@@ -1,0 +1,262 @@
+"""The tables of a book, and the statements on them.
+
+book       one row: which document it belongs to, how many sums and how many estimates there are
+releases   a row per batch that came: the digest of its release
+unopened   ciphertexts of releases that wait to be opened
+sums       what came of a release, numbered from 1 in the order of publication
+published  estimates, numbered in the same order; a sum that changes nothing publishes none
+levels     what came of the batches of a level, counted
+alarms     what somebody should look at
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from overhand.service.databases import Dialect, Transaction
+
+_FLOAT = np.dtype("<f8")
+_ESTIMATE = "SELECT t, value, low, high, std, fallback FROM published"
+
+
+@dataclass(frozen=True)
+class Received:
+    """A release that waits to be opened."""
+
+    place: int
+    level: int
+    number: int
+    own: int
+    body: bytes
+
+
+@dataclass(frozen=True)
+class Summed:
+    """What came of a release: the batch's sum, by coordinate, or None if it was lost."""
+
+    level: int
+    number: int
+    own: int
+    garbage: int
+    slack: float
+    value: tuple[float, ...] | None
+
+
+@dataclass(frozen=True)
+class Published:
+    """An estimate of the first `t` users, by coordinate."""
+
+    t: int
+    value: tuple[float, ...]
+    low: tuple[float, ...]
+    high: tuple[float, ...]
+    std: float
+    is_fallback: bool
+
+
+class Point(NamedTuple):
+    """One coordinate of a published estimate."""
+
+    t: int
+    value: float
+    low: float
+    high: float
+
+
+class Counts(NamedTuple):
+    """What came of the batches of a level."""
+
+    received: int = 0
+    published: int = 0
+    lost: int = 0
+    own: int = 0
+    garbage: int = 0
+
+
+def schema(dialect: Dialect) -> list[str]:
+    """What makes the tables."""
+    blob, ending = dialect.blob, dialect.ending
+    batch = "level INTEGER NOT NULL, number BIGINT NOT NULL, own BIGINT NOT NULL"
+    counts = ", ".join(f"{name} BIGINT NOT NULL" for name in Counts._fields)
+    return [
+        "CREATE TABLE book (document TEXT PRIMARY KEY, sums BIGINT NOT NULL, "
+        f"estimates BIGINT NOT NULL) {ending}",
+        f"CREATE TABLE releases ({batch}, digest {blob} NOT NULL, "
+        f"PRIMARY KEY (level, number)) {ending}",
+        f"CREATE TABLE unopened (place {dialect.counter} PRIMARY KEY, {batch}, "
+        f"body {blob} NOT NULL, UNIQUE (level, number))",
+        *dialect.uncompressed("unopened"),
+        f"CREATE TABLE sums (place BIGINT PRIMARY KEY, {batch}, garbage BIGINT NOT NULL, "
+        f"slack DOUBLE PRECISION NOT NULL, value {blob}, UNIQUE (level, number)) {ending}",
+        f"CREATE TABLE published (number BIGINT PRIMARY KEY, t BIGINT NOT NULL, "
+        f"value {blob} NOT NULL, low {blob} NOT NULL, high {blob} NOT NULL, "
+        f"std DOUBLE PRECISION NOT NULL, fallback INTEGER NOT NULL) {ending}",
+        f"CREATE TABLE levels (level INTEGER PRIMARY KEY, {counts}) {ending}",
+        f"CREATE TABLE alarms (place {dialect.counter} PRIMARY KEY, words TEXT NOT NULL UNIQUE)",
+    ]
+
+
+class Pages:
+    """The tables inside one transaction. All take `book` before `levels`, if they take both."""
+
+    def __init__(self, transaction: Transaction) -> None:
+        self._transaction = transaction
+
+    def begin(self, document: str) -> None:
+        self._transaction.change("INSERT INTO book VALUES (?, 0, 0)", document)
+
+    def document(self) -> str | None:
+        """What the book belongs to, if it is one."""
+        found = self._transaction.rows("SELECT document FROM book")
+        return next((str(document) for (document,) in found), None)
+
+    def length(self) -> tuple[int, int]:
+        """How many sums and how many estimates there are."""
+        ((sums, estimates),) = self._transaction.rows("SELECT sums, estimates FROM book")
+        return sums, estimates
+
+    def lock(self) -> tuple[int, int]:
+        """The same; nobody else publishes until this transaction ends."""
+        ((sums, estimates),) = self._transaction.locked("SELECT sums, estimates FROM book")
+        return sums, estimates
+
+    def advance(self, sums: int, estimates: int) -> None:
+        self._transaction.change("UPDATE book SET sums = ?, estimates = ?", sums, estimates)
+
+    def register(self, level: int, number: int, own: int, digest: bytes) -> bool:
+        """Whether this is the first release of its batch."""
+        return bool(
+            self._transaction.change(
+                "INSERT INTO releases (level, number, own, digest) VALUES (?, ?, ?, ?) "
+                "ON CONFLICT DO NOTHING",
+                *(level, number, own, digest),
+            )
+        )
+
+    def is_registered(self, level: int, number: int, own: int, digest: bytes) -> bool:
+        """Whether it was this release."""
+        found = self._transaction.rows(
+            "SELECT own, digest FROM releases WHERE level = ? AND number = ?", level, number
+        )
+        return found == [(own, digest)]
+
+    def keep(self, level: int, number: int, own: int, body: bytes) -> None:
+        """Ciphertexts that are to be opened."""
+        self._transaction.change(
+            "INSERT INTO unopened (level, number, own, body) VALUES (?, ?, ?, ?)",
+            *(level, number, own, body),
+        )
+
+    def unopened_after(self, place: int) -> int | None:
+        """The place of the next release that waits, if there is one."""
+        ((found,),) = self._transaction.rows(
+            "SELECT min(place) FROM unopened WHERE place > ?", place
+        )
+        return None if found is None else int(found)
+
+    def unopened(self, place: int) -> Received | None:
+        found = self._transaction.rows(
+            "SELECT place, level, number, own, body FROM unopened WHERE place = ?", place
+        )
+        return next((Received(*row) for row in found), None)
+
+    def forget(self, level: int, number: int) -> bool:
+        """Drop the ciphertexts of a release; whether there were any."""
+        statement = "DELETE FROM unopened WHERE level = ? AND number = ?"
+        return bool(self._transaction.change(statement, level, number))
+
+    def waiting(self, seen: int) -> set[tuple[int, int]]:
+        rows = self._transaction.rows(
+            "SELECT level, number FROM unopened "
+            "UNION ALL SELECT level, number FROM sums WHERE place > ?",
+            seen,
+        )
+        return {(level, number) for level, number in rows}
+
+    def add_sum(self, place: int, summed: Summed) -> None:
+        value = None if summed.value is None else _bytes(summed.value)
+        self._transaction.change(
+            "INSERT INTO sums (place, level, number, own, garbage, slack, value) "
+            "VALUES (?, ?, ?, ?, ?, ?, ?)",
+            *(place, summed.level, summed.number, summed.own),
+            *(summed.garbage, float(summed.slack), value),
+        )
+
+    def sums(self, after: int, most: int) -> list[Summed]:
+        rows = self._transaction.rows(
+            "SELECT level, number, own, garbage, slack, value FROM sums "
+            "WHERE place > ? AND place <= ? ORDER BY place",
+            *(after, after + most),
+        )
+        return [
+            Summed(level, number, own, garbage, slack, None if value is None else _floats(value))
+            for level, number, own, garbage, slack, value in rows
+        ]
+
+    def add_estimate(self, number: int, estimate: Published) -> None:
+        self._transaction.change(
+            "INSERT INTO published (number, t, value, low, high, std, fallback) "
+            "VALUES (?, ?, ?, ?, ?, ?, ?)",
+            *(number, estimate.t),
+            *map(_bytes, (estimate.value, estimate.low, estimate.high)),
+            *(float(estimate.std), int(estimate.is_fallback)),
+        )
+
+    def estimate(self, number: int) -> Published | None:
+        found = self._transaction.rows(f"{_ESTIMATE} WHERE number = ?", number)
+        return next((_estimate(*row) for row in found), None)
+
+    def estimates(self) -> list[Published]:
+        return [_estimate(*row) for row in self._transaction.rows(f"{_ESTIMATE} ORDER BY number")]
+
+    def points(self, numbers: Sequence[int], coordinate: int) -> list[Point]:
+        """One coordinate of these estimates: the others are not read."""
+        start, length = 1 + coordinate * _FLOAT.itemsize, _FLOAT.itemsize
+        cuts = ", ".join(f"substr({name}, {start}, {length})" for name in ("value", "low", "high"))
+        places = ", ".join("?" * len(numbers))
+        rows = self._transaction.rows(
+            f"SELECT t, {cuts} FROM published WHERE number IN ({places}) ORDER BY number", *numbers
+        )
+        return [Point(t, *(_floats(cut)[0] for cut in parts)) for t, *parts in rows]
+
+    def count(self, level: int, counts: Counts) -> None:
+        """Add to what was counted of a level."""
+        names, places = ", ".join(Counts._fields), ", ".join("?" * len(counts))
+        sums = ", ".join(f"{name} = levels.{name} + excluded.{name}" for name in Counts._fields)
+        self._transaction.change(
+            f"INSERT INTO levels (level, {names}) VALUES (?, {places}) "
+            f"ON CONFLICT (level) DO UPDATE SET {sums}",
+            *(level, *counts),
+        )
+
+    def counts(self) -> dict[int, Counts]:
+        rows = self._transaction.rows(f"SELECT level, {', '.join(Counts._fields)} FROM levels")
+        return {level: Counts(*counts) for level, *counts in rows}
+
+    def alarm(self, words: str) -> None:
+        self._transaction.change(
+            "INSERT INTO alarms (words) VALUES (?) ON CONFLICT DO NOTHING", words
+        )
+
+    def alarms(self) -> list[str]:
+        found = self._transaction.rows("SELECT words FROM alarms ORDER BY place")
+        return [words for (words,) in found]
+
+
+def _estimate(
+    t: int, value: bytes, low: bytes, high: bytes, std: float, fallback: int
+) -> Published:
+    return Published(t, _floats(value), _floats(low), _floats(high), std, bool(fallback))
+
+
+def _bytes(values: Sequence[float]) -> bytes:
+    """Exactly these numbers, each in its place, so that a database can cut out one."""
+    return np.array(values, _FLOAT).tobytes()
+
+
+def _floats(written: bytes) -> tuple[float, ...]:
+    return tuple(np.frombuffer(written, _FLOAT).tolist())

@@ -1,0 +1,129 @@
+"""The commands that make a deployment's files, and the description of its routes."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from openapi_spec_validator import OpenAPIV31SpecValidator
+
+import overhand as oh
+from overhand.plan import Plan
+from overhand.service.description import server_description, shuffler_description
+from overhand.service.document import Document
+from overhand.service.keys import KeyPair, hashed, load_hashes, load_token, matches
+from overhand.service.sealing import Opener
+from overhand.service.server.app import ServerApp
+from overhand.service.server.book import Book
+from overhand.service.server.publisher import Publisher
+from test_cli import as_json, overhand
+
+
+@cache
+def plan() -> Plan:
+    return Plan.best(60, 2, oh.Privacy(4.0, 1e-4), tree="regular")
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    plan().save(tmp_path / "plan.json")
+    return tmp_path
+
+
+def prepare(home: Path, *more: str) -> Any:
+    plan_file = str(home / "plan.json")
+    return as_json("prepare", "--plan", plan_file, "--directory", str(home / "made"), *more)
+
+
+def test_prepare_makes_what_each_party_needs(home: Path) -> None:
+    printed = prepare(home)
+    made = home / "made"
+    document = Document.load(made / "document.json", printed["digest"])
+    content = (made / "document.json").read_bytes()
+    assert hashlib.sha256(content).hexdigest() == document.digest
+    assert KeyPair.load(made / "server.key").public_key == document.public_key
+    (known,) = load_hashes(made / "token.sha256")
+    assert matches(load_token(made / "token"), known)
+    modes = {path.name: path.stat().st_mode & 0o777 for path in made.iterdir()}
+    assert (modes["server.key"], modes["token"]) == (0o600, 0o600)
+    assert sorted(modes) == ["document.json", "server.key", "token", "token.sha256"]
+
+
+@pytest.mark.parametrize("name", ["server.key", "document.json", "token", "token.sha256"])
+def test_prepare_overwrites_nothing_and_begins_nothing(home: Path, name: str) -> None:
+    (home / "made").mkdir()
+    (home / "made" / name).write_text("mine")
+    plan_file = str(home / "plan.json")
+    result = overhand("prepare", "--plan", plan_file, "--directory", str(home / "made"))
+    assert result.returncode == 2
+    assert name in result.stderr
+    assert [path.name for path in (home / "made").iterdir()] == [name]
+    assert (home / "made" / name).read_text() == "mine"
+
+
+def test_a_plan_that_depends_on_the_batch_cannot_be_deployed(home: Path) -> None:
+    Plan.best(60, 2, oh.Privacy(4.0, 1e-4), tree="path").save(home / "path.json")
+    arguments = ("--plan", str(home / "path.json"), "--directory", str(home / "made"))
+    result = overhand("prepare", *arguments)
+    assert result.returncode == 2
+    assert "regular" in result.stderr
+    assert not list((home / "made").glob("*")), "no key for what cannot be"
+
+
+def test_client_tokens_are_made_with_their_hashes(tmp_path: Path) -> None:
+    secrets, hashes = tmp_path / "tokens", tmp_path / "hashes"
+    arguments = ("--secrets", str(secrets), "--hashes", str(hashes))
+    assert as_json("tokens", "--count", "30", *arguments)["count"] == 30
+    made = secrets.read_text().split()
+    assert len(set(made)) == 30
+    assert load_hashes(hashes) == {hashed(token) for token in made}
+    assert secrets.stat().st_mode & 0o777 == 0o600
+    lines = hashes.read_text().split()
+    assert lines == sorted(lines), "the order of hashes would tell that of tokens"
+    before = secrets.read_bytes(), hashes.read_bytes()
+    assert overhand("tokens", "--count", "1", *arguments).returncode == 2
+    assert (secrets.read_bytes(), hashes.read_bytes()) == before
+
+
+@pytest.mark.parametrize("content", ["", "zz\n", "abcd\n", "ab" * 32 + "\n" + "ab" * 31 + "\n"])
+def test_damaged_hashes_are_refused(tmp_path: Path, content: str) -> None:
+    (tmp_path / "hashes").write_text(content)
+    with pytest.raises(oh.OverhandError, match="hashes"):
+        load_hashes(tmp_path / "hashes")
+
+
+def test_a_value_that_is_no_number_is_refused() -> None:
+    result = overhand("client", "ftp://nowhere", "1")
+    assert (result.returncode, "ftp://nowhere" in result.stderr) == (2, True)
+    assert overhand("client", "http://nowhere").returncode == 2
+
+
+def document() -> Document:
+    return Document(plan(), KeyPair.of_raw(b"1" * 32).public_key)
+
+
+@pytest.mark.parametrize("describe", [shuffler_description, server_description])
+def test_the_descriptions_are_valid(describe: Any) -> None:
+    description = json.loads(json.dumps(describe(document())))
+    OpenAPIV31SpecValidator(description).validate()
+
+
+def test_the_servers_description_has_all_its_routes(tmp_path: Path) -> None:
+    book = Book(tmp_path / "book.db", document().digest)
+    opener = Opener(KeyPair.of_raw(b"1" * 32), document().formats.digest)
+    app = ServerApp(document(), book, Publisher(document(), book, opener), [])
+    routes = {re.sub(r":\w+", "", route.path) for route in app.starlette.routes}  # type: ignore[attr-defined]
+    pages = {"/", "/static/{name}", "/openapi.json"}
+    assert routes - pages == set(server_description(document())["paths"])
+    book.close()
+
+
+def test_the_report_is_described_by_its_length() -> None:
+    operation = shuffler_description(document())["paths"]["/v1/reports"]["post"]
+    schema = operation["requestBody"]["content"]["application/octet-stream"]["schema"]
+    assert schema["maxLength"] == schema["minLength"] == document().formats.report_length

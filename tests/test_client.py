@@ -1,0 +1,196 @@
+"""The client: what it sends, how often, and what it says when it did not get through."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from functools import cache
+from http import HTTPStatus
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import overhand as oh
+from overhand.errors import InvalidValue
+from overhand.plan import Plan
+from overhand.service.client import AsyncClient, NotCounted, Outdated, client
+from overhand.service.document import Document
+from overhand.service.keys import KeyPair
+from overhand.service.transport import Answer, HttpTransport, Unreachable
+
+COUNTED = Answer(200, b'{"status": "counted"}')
+KEYS = [KeyPair.of_raw(bytes([number]) * 32) for number in (1, 2)]
+
+
+@cache
+def document(key: int = 0) -> Document:
+    plan = Plan.best(60, 2, oh.Privacy(4.0, 1e-4), tree="regular")
+    return Document(plan, KEYS[key].public_key)
+
+
+@pytest.fixture(autouse=True)
+def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "_FIRST_WAIT", 0.0)
+    monkeypatch.setattr(client, "_LONGEST_WAIT", 0.0)
+
+
+class Service:
+    """Answers reports by a rule: the number of the request so far, and its body."""
+
+    def __init__(self, answer: Callable[[int, bytes], Answer | Exception]) -> None:
+        self.answer = answer
+        self.document = document()
+        self.bodies: list[bytes] = []
+        self.under_way = self.most_under_way = 0
+
+    async def request(self, method: str, path: str, body: bytes | None = None) -> Answer:
+        if path == "/v1/document":
+            return Answer(200, self.document.to_json().encode())
+        assert (method, path) == ("POST", "/v1/reports")
+        assert body is not None
+        self.bodies.append(body)
+        answer = self.answer(len(self.bodies), body)
+        self.under_way += 1
+        self.most_under_way = max(self.most_under_way, self.under_way)
+        await asyncio.sleep(0)
+        self.under_way -= 1
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    async def close(self) -> None: ...
+
+
+def reporter(service: Service, digest: str | None = None) -> AsyncClient:
+    return AsyncClient("http://unused", transport=service, digest=digest)
+
+
+@pytest.mark.parametrize(
+    "failure", [Unreachable("gone"), *(Answer(status, b"") for status in (408, 429, 500, 503))]
+)
+def test_a_report_is_sent_again_byte_for_byte(failure: Answer | Exception) -> None:
+    service = Service(lambda count, _: failure if count < 4 else COUNTED)
+    asyncio.run(reporter(service).report(1))
+    assert len(service.bodies) == 4
+    assert len(set(service.bodies)) == 1
+
+
+@pytest.mark.parametrize("status", [400, 401, 403, 410, 413])
+def test_a_refusal_is_not_tried_again(status: int) -> None:
+    words = json.dumps({"error": "because"}).encode()
+    service = Service(lambda *_: Answer(status, words))
+    with pytest.raises(NotCounted, match=f"{status}: because") as caught:
+        asyncio.run(reporter(service).report(1))
+    assert caught.value.reports == tuple(service.bodies)
+    assert len(service.bodies) == 1
+
+
+def test_what_was_not_counted_can_be_sent_later() -> None:
+    service = Service(lambda *_: Unreachable("gone"))
+
+    async def main() -> None:
+        one = reporter(service)
+        with pytest.raises(NotCounted) as caught:
+            await one.report(1)
+        (body,) = caught.value.reports
+        assert set(service.bodies) == {body}
+        service.answer = lambda *_: COUNTED
+        await one.send(body)
+        assert set(service.bodies) == {body}
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("status", "body"), [(299, b"[]"), (999, b"{}"), (302, b"\xff"), (404, b'{"error"')]
+)
+def test_an_odd_answer_is_a_failure_with_words(status: int, body: bytes) -> None:
+    service = Service(lambda *_: Answer(status, body))
+    with pytest.raises(NotCounted, match=str(status)):
+        asyncio.run(reporter(service).report(1))
+
+
+def test_after_a_new_key_a_report_is_made_anew() -> None:
+    service = Service(lambda *_: COUNTED)
+
+    async def main() -> None:
+        one = reporter(service)
+        await one.report(1)
+        service.document = document(key=1)
+        service.answer = lambda _, body: (
+            COUNTED
+            if body[4:36].hex() == service.document.digest
+            else Answer(HTTPStatus.CONFLICT, b"{}")
+        )
+        await one.report(1)
+        assert [body[4:36].hex() for body in service.bodies] == [
+            document().digest,
+            document().digest,
+            document(key=1).digest,
+        ]
+
+    asyncio.run(main())
+
+
+def test_a_pinned_client_does_not_follow_to_a_new_key() -> None:
+    service = Service(lambda *_: Answer(HTTPStatus.CONFLICT, b"{}"))
+
+    async def main() -> None:
+        one = reporter(service, document().digest)
+        await one.document()
+        service.document = document(key=1)
+        with pytest.raises(InvalidValue, match=document(key=1).digest[:12]):
+            await one.report(1)
+        assert len(service.bodies) == 1
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("before", [Unreachable("gone"), Answer(500, b""), Answer(503, b"")])
+def test_a_report_that_may_have_been_counted_is_never_made_anew(
+    before: Answer | Exception,
+) -> None:
+    conflict = Answer(HTTPStatus.CONFLICT, b"{}")
+    service = Service(lambda count, _: before if count == 1 else conflict)
+    with pytest.raises(NotCounted) as caught:
+        asyncio.run(reporter(service).report(1))
+    assert not isinstance(caught.value, Outdated)
+    assert len(set(service.bodies)) == 1
+
+
+def test_many_reports_are_under_way_but_not_too_many() -> None:
+    service, told = Service(lambda *_: COUNTED), list[int]()
+    values = np.arange(50) % 2
+
+    async def main() -> int:
+        return await reporter(service).report_many(values, at_once=7, advance=told.append)
+
+    assert asyncio.run(main()) == len(set(service.bodies)) == sum(told) == 50
+    assert service.most_under_way == 7
+
+
+def test_all_values_are_looked_at_before_one_is_sent() -> None:
+    service = Service(lambda *_: COUNTED)
+    with pytest.raises(InvalidValue, match="2"):
+        asyncio.run(reporter(service).report_many([0, 1] * 40 + [2]))
+    with pytest.raises(InvalidValue, match="at_once"):
+        asyncio.run(reporter(service).report_many([1], at_once=0))
+    assert service.bodies == []
+
+
+def test_a_failure_among_many_tells_what_became_of_all() -> None:
+    service = Service(lambda count, _: Answer(410, b"{}") if count > 20 else COUNTED)
+    with pytest.raises(NotCounted, match="20 reports were counted") as caught:
+        asyncio.run(reporter(service).report_many([1] * 500, at_once=4))
+    assert caught.value.counted == 20
+    assert caught.value.reports == tuple(service.bodies[20:])
+    assert len(service.bodies) < 60, "nothing is begun after a failure"
+
+
+def test_an_address_and_its_certificates_are_checked_at_once(tmp_path: Path) -> None:
+    with pytest.raises(InvalidValue, match="ftp://x"):
+        HttpTransport("ftp://x")
+    with pytest.raises(InvalidValue, match="no certificates"):
+        HttpTransport("https://x", authorities=tmp_path / "missing.pem")
