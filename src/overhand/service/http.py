@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, MutableMapping, Sequence
+from collections.abc import Awaitable, Callable, MutableMapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from http import HTTPStatus
 from typing import Any
 
 from overhand.errors import OverhandError
@@ -18,6 +21,9 @@ PATIENCE = 20.0
 """Seconds that a body may take: a slow client holds a connection, and nothing else."""
 
 
+_CLOSE = (b"connection", b"close")
+
+
 class Refused(OverhandError):
     """A request that is answered with an error: its status, and words for whoever sent it."""
 
@@ -25,6 +31,11 @@ class Refused(OverhandError):
         super().__init__(words)
         self.status = status
         self.retry = retry
+
+    @property
+    def is_early(self) -> bool:
+        """Whether the body may not have been read: then nobody waits for the rest of it."""
+        return self.status in (401, 408, 413, 415)
 
 
 class Gone(OverhandError):
@@ -36,10 +47,9 @@ def header(scope: Scope, name: bytes) -> bytes | None:
     return next((value for key, value in scope["headers"] if key == name), None)
 
 
-def bearer(scope: Scope) -> str | None:
-    """The token of a request."""
-    value = header(scope, b"authorization") or b""
-    kind, _, token = value.partition(b" ")
+def bearer(authorization: bytes | None) -> str | None:
+    """The token of a request that has this header."""
+    kind, _, token = (authorization or b"").partition(b" ")
     return token.decode("latin-1").strip() if kind.lower() == b"bearer" and token else None
 
 
@@ -68,25 +78,49 @@ async def body_of(scope: Scope, receive: Receive, most: int) -> bytes:
         raise Refused(408, f"the body did not come within {PATIENCE:g} seconds") from None
 
 
-async def respond(send: Send, status: int, words: dict[str, Any], *, retry: bool = False) -> None:
-    """A JSON answer: the same for every client in the same case, to the last byte."""
-    more = [(b"retry-after", str(RETRY_SECONDS).encode())] if retry else []
-    await respond_with(send, status, json.dumps(words).encode(), b"application/json", more)
+@dataclass(frozen=True)
+class Reply:
+    """An answer with all its headers: the same for every client in the same case."""
 
+    status: int
+    content: bytes
+    media_type: bytes = b"application/json"
+    more: tuple[tuple[bytes, bytes], ...] = ()
 
-async def respond_with(
-    send: Send,
-    status: int,
-    content: bytes,
-    media_type: bytes,
-    headers: Sequence[tuple[bytes, bytes]] = (),
-) -> None:
-    """An answer of any kind."""
-    said = [
-        (b"content-type", media_type),
-        (b"content-length", str(len(content)).encode()),
-        (b"cache-control", b"no-store"),
-        *headers,
-    ]
-    await send({"type": "http.response.start", "status": status, "headers": said})
-    await send({"type": "http.response.body", "body": content})
+    @classmethod
+    def of(cls, status: int, words: dict[str, Any], *, retry: bool = False) -> Reply:
+        """A JSON answer."""
+        more = ((b"retry-after", str(RETRY_SECONDS).encode()),) if retry else ()
+        return cls(status, json.dumps(words).encode(), more=more)
+
+    @classmethod
+    def to(cls, refusal: Refused) -> Reply:
+        reply = cls.of(refusal.status, {"error": str(refusal)}, retry=refusal.retry)
+        return replace(reply, more=(*reply.more, _CLOSE)) if refusal.is_early else reply
+
+    @property
+    def is_last(self) -> bool:
+        """Whether the connection is closed after it."""
+        return _CLOSE in self.more
+
+    @cached_property
+    def headers(self) -> list[tuple[bytes, bytes]]:
+        return [
+            (b"content-type", self.media_type),
+            (b"content-length", str(len(self.content)).encode()),
+            (b"cache-control", b"no-store"),
+            *self.more,
+        ]
+
+    async def send(self, send: Send) -> None:
+        """As ASGI has it."""
+        await send({"type": "http.response.start", "status": self.status, "headers": self.headers})
+        await send({"type": "http.response.body", "body": self.content})
+
+    @cached_property
+    def raw(self) -> bytes:
+        """As it goes over the wire."""
+        phrase = HTTPStatus(self.status).phrase
+        lines = [f"HTTP/1.1 {self.status:d} {phrase}".encode()]
+        lines += [name + b": " + value for name, value in self.headers]
+        return b"\r\n".join([*lines, b"", self.content])

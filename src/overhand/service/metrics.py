@@ -13,7 +13,7 @@ from prometheus_client import (
     generate_latest,
 )
 
-from overhand.service.http import Receive, Scope, Send, respond, respond_with
+from overhand.service.http import Receive, Reply, Scope, Send
 
 disable_created_metrics()  # type: ignore[no-untyped-call]  # they are times
 
@@ -42,9 +42,9 @@ def metrics_app(
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["path"] != "/metrics":
-            await respond(send, 404, {"error": "only /metrics is here"})
+            await Reply.of(404, {"error": "only /metrics is here"}).send(send)
             return
         content = await asyncio.to_thread(text)
-        await respond_with(send, 200, content, b"text/plain; version=0.0.4")
+        await Reply(200, content, b"text/plain; version=0.0.4").send(send)
 
     return app

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import signal
 import socket
 from collections.abc import Callable, Coroutine, Iterator
@@ -72,49 +73,7 @@ def _first(error: Exception) -> Exception:
     return _first(error.exceptions[0]) if isinstance(error, ExceptionGroup) else error
 
 
-async def serve(
-    *pairs: tuple[Any, Listener | None], on_stop: Callable[[], None] = lambda: None
-) -> None:
-    """Listen with every application at its listener, until SIGTERM or SIGINT.
-
-    Then no new connection is taken, `on_stop` is called, and requests under way are finished.
-    """
-    bound = [
-        (_server(app, listener), listener.bound())
-        for app, listener in pairs
-        if listener is not None
-    ]
-
-    def stop() -> None:
-        on_stop()
-        for server, _ in bound:
-            server.should_exit = True
-
-    with _on_signals(stop):
-        await asyncio.gather(*(server.serve([at]) for server, at in bound))
-
-
-@contextmanager
-def _on_signals(stop: Callable[[], None]) -> Iterator[None]:
-    """Calls a function on the signals that ask a process to stop."""
-    loop = asyncio.get_running_loop()
-    for name in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(name, stop)
-    try:
-        yield
-    finally:
-        for name in (signal.SIGTERM, signal.SIGINT):
-            loop.remove_signal_handler(name)
-
-
-class _Server(uvicorn.Server):
-    """Leaves signals to the process: one may stop several listeners."""
-
-    def capture_signals(self) -> Any:
-        return nullcontext()
-
-
-class _Impatient(HttpToolsProtocol):
+class Impatient(HttpToolsProtocol):
     """Hangs up on a connection that does not get its headers said; bodies are watched elsewhere."""
 
     _watch: asyncio.TimerHandle | None = None
@@ -137,18 +96,78 @@ class _Impatient(HttpToolsProtocol):
 
     def _start_watch(self) -> None:
         if self._watch is None:
-            self._watch = self.loop.call_later(http.PATIENCE, self.transport.abort)
+            self._watch = self.loop.call_later(http.PATIENCE, self._give_up)
 
     def _stop_watch(self) -> None:
         if self._watch is not None:
             self._watch.cancel()
             self._watch = None
 
+    def _give_up(self) -> None:
+        self.transport.abort()
 
-def _server(app: Any, listener: Listener) -> uvicorn.Server:
+
+@dataclass(frozen=True)
+class Site:
+    """An application, where it listens if anywhere, and what reads its requests."""
+
+    app: Any
+    listener: Listener | None
+    protocol: type[Impatient] = Impatient
+
+
+async def serve(*sites: Site, on_stop: Callable[[], None] = lambda: None) -> None:
+    """Listen at all sites, until SIGTERM or SIGINT.
+
+    Then no new connection is taken, `on_stop` is called, and requests under way are finished.
+    """
+    bound = [
+        (_server(site, site.listener), site.listener.bound())
+        for site in sites
+        if site.listener is not None
+    ]
+
+    def stop() -> None:
+        on_stop()
+        for server, _ in bound:
+            server.should_exit = True
+
+    _forgo_collecting()
+    with _on_signals(stop):
+        await asyncio.gather(*(server.serve([at]) for server, at in bound))
+
+
+def _forgo_collecting() -> None:
+    """Look for cycles seldom, and never among what is there for good: it cost a tenth."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 100)
+
+
+@contextmanager
+def _on_signals(stop: Callable[[], None]) -> Iterator[None]:
+    """Calls a function on the signals that ask a process to stop."""
+    loop = asyncio.get_running_loop()
+    for name in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(name, stop)
+    try:
+        yield
+    finally:
+        for name in (signal.SIGTERM, signal.SIGINT):
+            loop.remove_signal_handler(name)
+
+
+class _Server(uvicorn.Server):
+    """Leaves signals to the process: one may stop several listeners."""
+
+    def capture_signals(self) -> Any:
+        return nullcontext()
+
+
+def _server(site: Site, listener: Listener) -> uvicorn.Server:
     config = uvicorn.Config(
-        app,
-        http=_Impatient,
+        site.app,
+        http=site.protocol,
         ssl_certfile=listener.certificate,
         ssl_keyfile=listener.certificate_key,
         access_log=False,  # it prints addresses

@@ -178,6 +178,8 @@ class OpenerPool:
                 return _Task(level, chunk, executor, executor.submit(_open_here, level, chunk))
             except BrokenProcessPool:
                 self._replace(executor)
+            except RuntimeError as error:  # it was shut down
+                raise WorkersLost("the pool is closed") from error
         raise WorkersLost(f"{_TRIES} pools of {self._workers} workers broke before they began")
 
     def _replace(self, broken: ProcessPoolExecutor) -> None:

@@ -176,17 +176,24 @@ class Formats:
         """
         self._check_header("report", REPORT_MAGIC, body)
         _check_length("report", body, self.report_length)
+        return tuple([body[part] for part in self._parts])
+
+    @cached_property
+    def _parts(self) -> list[slice]:
+        """Where the parts of a report are."""
         header = len(REPORT_MAGIC) + DIGEST_BYTES
         ends = list(accumulate((level.part_bytes for level in self.levels), initial=header))
-        return tuple(body[start:stop] for start, stop in zip(ends, ends[1:], strict=False))
+        return [slice(start, stop) for start, stop in zip(ends, ends[1:], strict=False)]
 
     def part_digests(self, parts: Sequence[bytes]) -> tuple[bytes, ...]:
         """An id for every part, made of its bytes: a repeated report has the same ids."""
         self._check_parts(parts)
-        return tuple(
-            hashlib.sha256(bytes([level.level]) + part).digest()[:ID_BYTES]
-            for level, part in zip(self.levels, parts, strict=True)
-        )
+        named = zip(self._level_bytes, parts, strict=True)
+        return tuple([hashlib.sha256(level + part).digest()[:ID_BYTES] for level, part in named])
+
+    @cached_property
+    def _level_bytes(self) -> list[bytes]:
+        return [bytes([level.level]) for level in self.levels]
 
     @cached_property
     def most_release_bytes(self) -> int:

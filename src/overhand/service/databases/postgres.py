@@ -213,4 +213,4 @@ def _one_error() -> Iterator[None]:
 
 def _reason(error: psycopg.Error) -> str:
     """What happened, without the values of the statement."""
-    return error.diag.message_primary or str(error).strip()
+    return error.diag.message_primary or str(error).strip().partition("\n")[0]

@@ -20,7 +20,7 @@ from overhand.errors import InvalidValue, ProtocolViolation, StoreUnavailable
 from overhand.service import dashboard
 from overhand.service.description import server_description
 from overhand.service.document import Document
-from overhand.service.http import Refused, bearer, body_of
+from overhand.service.http import Refused, Reply, bearer, body_of, header
 from overhand.service.keys import matches
 from overhand.service.logs import log
 from overhand.service.server.book import Book
@@ -88,7 +88,7 @@ class ServerApp:
             self.announce()
 
     async def _release(self, request: Request) -> Response:
-        token = bearer(request.scope)
+        token = bearer(header(request.scope, b"authorization"))
         if token is None or not any([matches(token, known) for known in self._tokens]):
             raise Refused(HTTPStatus.UNAUTHORIZED, "the shuffling service's token is needed")
         body = await body_of(request.scope, request.receive, self._most)
@@ -211,5 +211,6 @@ def _event(name: str, data: Any) -> str:
 
 async def _refusal(request: Request, error: Exception) -> Response:
     assert isinstance(error, Refused)
-    headers = {"retry-after": "5"} if error.retry else {}
-    return JSONResponse({"error": str(error)}, status_code=error.status, headers=headers)
+    reply = Reply.to(error)
+    headers = {name.decode(): value.decode() for name, value in reply.headers}
+    return Response(reply.content, reply.status, headers)

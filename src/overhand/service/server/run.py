@@ -13,7 +13,7 @@ from overhand.service.document import Document
 from overhand.service.keys import KeyPair, load_hashes
 from overhand.service.logs import log
 from overhand.service.metrics import metrics_app
-from overhand.service.processes import Listener, serve
+from overhand.service.processes import Listener, Site, serve
 from overhand.service.sealing import OpenerPool
 from overhand.service.server.app import ServerApp
 from overhand.service.server.book import Book
@@ -61,8 +61,8 @@ async def run_server(settings: ServerSettings) -> None:
             private = metrics_app(metrics.current)
             try:
                 await serve(
-                    (app.starlette, settings.listener),
-                    (private, settings.metrics),
+                    Site(app.starlette, settings.listener),
+                    Site(private, settings.metrics),
                     on_stop=app.stop,
                 )
             finally:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from overhand.errors import OverhandError, StoreUnavailable
 from overhand.service.shuffler.metrics import ShufflerMetrics
 from overhand.service.stores import Arrival, Outcome, Store
+
+Done = Callable[[Outcome | Exception], None]
 
 
 class Overloaded(OverhandError):
@@ -36,7 +39,7 @@ class Admission:
         self._metrics = metrics or ShufflerMetrics()
         self._group = group
         self._most_waiting = most_waiting
-        self._waiting: deque[tuple[Arrival, asyncio.Future[Outcome]]] = deque()
+        self._waiting: deque[tuple[Arrival, Done]] = deque()
         self._wake = asyncio.Event()
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="admission")
         self._closing = False
@@ -46,15 +49,30 @@ class Admission:
     def waiting(self) -> int:
         return len(self._waiting)
 
-    async def admit(self, arrival: Arrival) -> Outcome:
-        """What becomes of a report, once it is durable."""
+    def enter(self, arrival: Arrival, done: Done) -> None:
+        """Put a report into the next group; `done` hears what became of it, once it is durable."""
         if self._closing or len(self._waiting) >= self._most_waiting:
             raise Overloaded(f"{len(self._waiting)} reports are waiting already")
-        future = asyncio.get_running_loop().create_future()
-        self._waiting.append((arrival, future))
+        self._waiting.append((arrival, done))
         self._wake.set()
-        # A client that goes away takes nothing back: its report may be committed already.
-        return await asyncio.shield(future)
+
+    async def admit(self, arrival: Arrival) -> Outcome:
+        """What becomes of a report, once it is durable.
+
+        A caller that goes away takes nothing back: its report may be committed already.
+        """
+        future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+
+        def done(result: Outcome | Exception) -> None:
+            if future.done():
+                return
+            if isinstance(result, Exception):
+                future.set_exception(result)
+            else:
+                future.set_result(result)
+
+        self.enter(arrival, done)
+        return await future
 
     async def is_up(self) -> bool:
         """Whether the store answers, asked once a second at most."""
@@ -83,17 +101,14 @@ class Admission:
         some = [self._waiting.popleft() for _ in range(min(self._group, len(self._waiting)))]
         arrivals = [arrival for arrival, _ in some]
         loop = asyncio.get_running_loop()
+        outcomes: Sequence[Outcome | Exception]
         try:
             outcomes = await loop.run_in_executor(self._thread, self._store.admit, arrivals)
+            self._metrics.commits.inc()
         except Exception as error:
-            for _, future in some:
-                if not future.done():
-                    future.set_exception(error)
-            return
-        self._metrics.commits.inc()
-        for (_, future), outcome in zip(some, outcomes, strict=True):
-            if not future.done():
-                future.set_result(outcome)
+            outcomes = [error] * len(some)
+        for (_, done), outcome in zip(some, outcomes, strict=True):
+            done(outcome)
 
     def close(self) -> None:
         """No more reports; those that wait are still committed."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from http import HTTPStatus
 
@@ -12,12 +13,12 @@ from overhand.service.http import (
     Gone,
     Receive,
     Refused,
+    Reply,
     Scope,
     Send,
     bearer,
     body_of,
-    respond,
-    respond_with,
+    header,
 )
 from overhand.service.keys import hashed
 from overhand.service.shuffler.admission import Admission, Overloaded
@@ -25,15 +26,17 @@ from overhand.service.shuffler.metrics import ShufflerMetrics
 from overhand.service.stores import Arrival, Outcome
 from overhand.service.wire import WrongPlan
 
-_NO_STORE = "the store is not available"
-_JSON = b"application/json"
+_COUNTED = Reply.of(HTTPStatus.OK, {"status": "counted"})
 _ANSWERS = {
     # A repeat is told what the first was told: whether a copy came is nobody's business.
-    Outcome.ADMITTED: (HTTPStatus.OK, {"status": "counted"}),
-    Outcome.REPEATED: (HTTPStatus.OK, {"status": "counted"}),
-    Outcome.TOKEN_USED: (HTTPStatus.FORBIDDEN, {"error": "this token has reported already"}),
-    Outcome.CLOSED: (HTTPStatus.GONE, {"error": "the plan is complete: no more reports"}),
+    Outcome.ADMITTED: _COUNTED,
+    Outcome.REPEATED: _COUNTED,
+    Outcome.TOKEN_USED: Reply.of(
+        HTTPStatus.FORBIDDEN, {"error": "this token has reported already"}
+    ),
+    Outcome.CLOSED: Reply.of(HTTPStatus.GONE, {"error": "the plan is complete: no more reports"}),
 }
+_HEALTHY = Reply.of(HTTPStatus.OK, {"status": "healthy"})
 
 
 @dataclass
@@ -49,66 +52,101 @@ class ShufflerApp:
     tokens: frozenset[bytes] | None = None
 
     def __post_init__(self) -> None:
-        self._document_text = self.document.to_json().encode()
+        etag = (b"etag", f'"{self.document.digest}"'.encode())
+        self._document = Reply(200, self.document.to_json().encode(), more=(etag,))
+        self._description = Reply.of(200, shuffler_description(self.document))
+        self._formats = self.document.formats
+        self.report_length = str(self._formats.report_length).encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             raise NotImplementedError(scope["type"])
         try:
-            await self._answer(scope, receive, send)
+            reply = await self._reply(scope, receive)
         except Gone:
             return
         except Refused as refusal:
-            self.metrics.refused.labels(refusal.status).inc()
-            await respond(send, refusal.status, {"error": str(refusal)}, retry=refusal.retry)
+            reply = self._refusal(refusal)
+        await reply.send(send)
 
-    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _reply(self, scope: Scope, receive: Receive) -> Reply:
         match scope["method"], scope["path"]:
             case "POST", "/v1/reports":
-                outcome = await self._report(scope, receive)
-                self.metrics.reports.labels(outcome.value).inc()
-                await respond(send, *_ANSWERS[outcome])
+                return await self._report(scope, receive)
             case "GET", "/v1/document":
-                await self._send_document(send)
+                return self._document
+            case "GET", "/openapi.json":
+                return self._description
             case "GET", "/healthz":
                 if not await self.admission.is_up():
-                    raise Refused(HTTPStatus.SERVICE_UNAVAILABLE, _NO_STORE, retry=True)
-                await respond(send, HTTPStatus.OK, {"status": "healthy"})
-            case "GET", "/openapi.json":
-                await respond(send, HTTPStatus.OK, shuffler_description(self.document))
+                    raise _no_store()
+                return _HEALTHY
             case _, "/v1/reports" | "/v1/document" | "/healthz" | "/openapi.json":
                 raise Refused(HTTPStatus.METHOD_NOT_ALLOWED, "no such method here")
             case _:
                 raise Refused(HTTPStatus.NOT_FOUND, "no such page")
 
-    async def _report(self, scope: Scope, receive: Receive) -> Outcome:
-        token = self._token(scope)
-        formats = self.document.formats
-        body = await body_of(scope, receive, formats.report_length)
+    async def _report(self, scope: Scope, receive: Receive) -> Reply:
+        """The slow way: whoever sends something unusual is told what is wrong with it."""
+        authorization = header(scope, b"authorization")
+        self._token(authorization)
+        body = await body_of(scope, receive, self._formats.report_length)
+        arrival = self._arrival(body, authorization)
         try:
-            parts = formats.unpack_report(body)
+            return self._settled(await self.admission.admit(arrival))
+        except (Overloaded, StoreUnavailable) as error:
+            return self._settled(error)
+
+    def take(
+        self, body: bytes, authorization: bytes | None, answer: Callable[[Reply], None]
+    ) -> None:
+        """The fast way: `answer` is called as soon as the report is durable, or refused."""
+        try:
+            arrival = self._arrival(body, authorization)
+            self.admission.enter(arrival, lambda result: answer(self._settled(result)))
+        except (Refused, Overloaded) as error:
+            answer(self._settled(error))
+
+    def _arrival(self, body: bytes, authorization: bytes | None) -> Arrival:
+        token = self._token(authorization)
+        try:
+            parts = self._formats.unpack_report(body)
         except WrongPlan as error:
             raise Refused(HTTPStatus.CONFLICT, f"{error}: fetch the document again") from error
         except InvalidValue as error:
             raise Refused(HTTPStatus.BAD_REQUEST, str(error)) from error
-        arrival = Arrival(formats.part_digests(parts), parts, token)
-        try:
-            return await self.admission.admit(arrival)
-        except Overloaded as error:
-            raise Refused(HTTPStatus.TOO_MANY_REQUESTS, str(error), retry=True) from error
-        except StoreUnavailable as error:
-            raise Refused(HTTPStatus.SERVICE_UNAVAILABLE, _NO_STORE, retry=True) from error
+        return Arrival(self._formats.part_digests(parts), parts, token)
 
-    def _token(self, scope: Scope) -> bytes | None:
+    def _token(self, authorization: bytes | None) -> bytes | None:
         """The hash of a token that may report; any other is the same refusal."""
         if self.tokens is None:
             return None
-        token = bearer(scope)
+        token = bearer(authorization)
         known = hashed(token) if token is not None else None
         if known is None or known not in self.tokens:
             raise Refused(HTTPStatus.UNAUTHORIZED, "a known token is needed to report")
         return known
 
-    async def _send_document(self, send: Send) -> None:
-        etag = (b"etag", f'"{self.document.digest}"'.encode())
-        await respond_with(send, HTTPStatus.OK, self._document_text, _JSON, [etag])
+    def _settled(self, result: Outcome | Exception) -> Reply:
+        """What a client is told of its report."""
+        match result:
+            case Outcome():
+                self.metrics.outcomes[result].inc()
+                return _ANSWERS[result]
+            case Refused():
+                return self._refusal(result)
+            case Overloaded():
+                busy = Refused(HTTPStatus.TOO_MANY_REQUESTS, str(result), retry=True)
+                return self._refusal(busy)
+            case StoreUnavailable():
+                return self._refusal(_no_store())
+            case _:
+                raise result
+
+    def _refusal(self, refusal: Refused) -> Reply:
+        self.metrics.refused.labels(refusal.status).inc()
+        return Reply.to(refusal)
+
+
+def _no_store() -> Refused:
+    return Refused(HTTPStatus.SERVICE_UNAVAILABLE, "the store is not available", retry=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from overhand.errors import StoreUnavailable
 from overhand.service.metrics import Metrics
-from overhand.service.stores import Store
+from overhand.service.stores import Outcome, Store
 
 
 class ShufflerMetrics(Metrics):
@@ -12,7 +12,8 @@ class ShufflerMetrics(Metrics):
 
     def __init__(self) -> None:
         super().__init__()
-        self.reports = self.counter("reports", "Reports by what became of them", "outcome")
+        reports = self.counter("reports", "Reports by what became of them", "outcome")
+        self.outcomes = {outcome: reports.labels(outcome.value) for outcome in Outcome}
         self.refused = self.counter("refused", "Requests refused, by status", "status")
         self.commits = self.counter("commits", "Groups of reports committed")
         self.releases = self.counter("releases", "Batches sent to the server", "level")

@@ -12,12 +12,13 @@ from overhand.service.document import Document
 from overhand.service.keys import load_hashes, load_token
 from overhand.service.logs import log
 from overhand.service.metrics import metrics_app
-from overhand.service.processes import Listener, serve
+from overhand.service.processes import Listener, Site, serve
 from overhand.service.shuffler.admission import Admission
 from overhand.service.shuffler.app import ShufflerApp
 from overhand.service.shuffler.filling import Filler
 from overhand.service.shuffler.metrics import ShufflerMetrics
 from overhand.service.shuffler.sending import Sender
+from overhand.service.shuffler.uploads import Uploads
 from overhand.service.stores import Lane, Store
 from overhand.service.transport import HttpTransport
 
@@ -75,7 +76,7 @@ async def run_shuffler(settings: ShufflerSettings) -> None:
                 filler = Filler(store, admission, document, settings.deadline)
                 tasks.create_task(filler.run(stopping))
             log("shuffling service started", levels=len(document.formats.levels))
-            await serve((app, settings.listener), (private, settings.metrics))
+            await serve(Site(app, settings.listener, Uploads), Site(private, settings.metrics))
             stopping.set()
             admission.close()
     log("shuffling service stopped")

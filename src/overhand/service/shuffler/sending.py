@@ -12,7 +12,7 @@ from overhand.service.document import Document
 from overhand.service.logs import log
 from overhand.service.shuffler.metrics import ShufflerMetrics
 from overhand.service.stores import BatchName, Scrubbed, Store
-from overhand.service.transport import Transport, Unreachable
+from overhand.service.transport import Answer, Transport, Unreachable
 
 _LONGEST_WAIT = 60.0
 
@@ -44,10 +44,12 @@ class Sender:
         self._tick = tick
         self._set_aside: set[BatchName] = set()
         self._failures = 0
+        self._stopping = asyncio.Event()
         self._is_to_be_scrubbed = True  # a crash may have come between
 
     async def run(self, stopping: asyncio.Event) -> None:
         """Until told to stop: what is not sent by then is sent after the next start."""
+        self._stopping = stopping
         while not stopping.is_set():
             try:
                 await self.send_all()
@@ -98,7 +100,7 @@ class Sender:
             log("messages were copied", level=logging.WARNING, messages=release.repeats)
         body = self._formats.pack_release(name.level, name.number, release.own, release.body)
         path = f"/v1/releases/{name.level}/{name.number}"
-        answer = await self._server.request("PUT", path, body)
+        answer = await self._put(path, body)
         if answer.status == HTTPStatus.CONFLICT:
             self._put_aside(name, "the server has another release of a batch")
             return
@@ -108,6 +110,17 @@ class Sender:
         self._is_to_be_scrubbed = True
         self._metrics.releases.labels(name.level).inc()
         log("release sent", batch_level=name.level, number=name.number)
+
+    async def _put(self, path: str, body: bytes) -> Answer:
+        """The server's answer, unless it is time to stop: a server may take long to say nothing."""
+        put = asyncio.create_task(self._server.request("PUT", path, body))
+        stop = asyncio.create_task(self._stopping.wait())
+        await asyncio.wait({put, stop}, return_when=asyncio.FIRST_COMPLETED)
+        stop.cancel()
+        if not put.done():
+            put.cancel()
+            raise Unreachable("told to stop before the server answered")
+        return put.result()
 
     def _put_aside(self, name: BatchName, why: str) -> None:
         """Nothing that a program can do will help: the others go on without it."""

@@ -1,0 +1,103 @@
+"""Reports from the wire to the admission, past the framework, which cost more than all the rest."""
+
+from __future__ import annotations
+
+from overhand.service.http import PATIENCE, Refused, Reply
+from overhand.service.processes import Impatient
+from overhand.service.shuffler.app import ShufflerApp
+
+_PATH = b"/v1/reports"
+_TOO_SLOW = Reply.to(Refused(408, f"the body did not come within {PATIENCE:g} seconds"))
+
+
+class _Pipelined(Exception):
+    """A request before the last one was answered: we never ask for that, nor do clients do it."""
+
+
+class Uploads(Impatient):
+    """Reads requests; a report that is as it should be goes straight to the application.
+
+    That is: its length is a report's, it comes as it is, nothing is expected of us first, and no
+    other request of the connection is under way. Everything else goes the ordinary way, and is
+    told what is wrong.
+    """
+
+    _body: list[bytes] | None = None
+    _authorization: bytes | None = None
+    _is_waiting = False
+    _is_last = False
+
+    def on_message_begin(self) -> None:
+        if self._is_waiting:
+            self.transport.abort()
+            raise _Pipelined
+        super().on_message_begin()
+
+    def on_headers_complete(self) -> None:
+        if self._is_usual_report():
+            self._body = []  # and the watch goes on until it is whole
+        else:
+            super().on_headers_complete()
+
+    def _is_usual_report(self) -> bool:
+        if self.url != _PATH or self.parser.get_method() != b"POST":
+            return False
+        if self.cycle is not None and not self.cycle.response_complete:
+            return False
+        if self.expect_100_continue or len(self.connections) >= (self.limit_concurrency or 0):
+            return False
+        headers = dict(self.headers)
+        self._authorization = headers.get(b"authorization")
+        return (
+            headers.get(b"content-length") == self._app.report_length
+            and b"content-encoding" not in headers
+            and b"transfer-encoding" not in headers
+        )
+
+    @property
+    def _app(self) -> ShufflerApp:
+        app = self.config.app
+        assert isinstance(app, ShufflerApp)
+        return app
+
+    def on_body(self, body: bytes) -> None:
+        if self._body is None:
+            super().on_body(body)
+        else:
+            self._body.append(body)
+
+    def on_message_complete(self) -> None:
+        if self._body is None:
+            super().on_message_complete()
+            return
+        self._stop_watch()
+        body, self._body = b"".join(self._body), None
+        self._is_waiting = True
+        self._is_last = self._is_last or not self.parser.should_keep_alive()
+        self._app.take(body, self._authorization, self._answer)
+
+    def _answer(self, reply: Reply) -> None:
+        self._is_waiting = False
+        if self.transport.is_closing():
+            return
+        self.transport.write(reply.raw)
+        if self._is_last or reply.is_last:
+            self.transport.close()
+        else:
+            self.timeout_keep_alive_task = self.loop.call_later(
+                self.timeout_keep_alive, self.timeout_keep_alive_handler
+            )
+
+    def _give_up(self) -> None:
+        if self._body is not None:
+            self.transport.write(_TOO_SLOW.raw)
+            self.transport.close()
+        else:
+            super()._give_up()
+
+    def shutdown(self) -> None:
+        """A report that is under way is answered first."""
+        if self._is_waiting or self._body is not None:
+            self._is_last = True
+        else:
+            super().shutdown()
