@@ -234,7 +234,7 @@ class Deployment:
         old, self._store = self._store, self._open_store()
         noting = Admitted(self.store, self.admitted)
         faulty: Any = Faulty(
-            noting, ("admit", "full", "freeze", "acknowledge", "scrub"), self.store_script
+            noting, ("admit", "full", "freeze_all", "acknowledge_all", "scrub"), self.store_script
         )
         self.admission = Admission(faulty, group=5)
         app = ShufflerApp(self.document, self.admission)

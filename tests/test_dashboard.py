@@ -463,9 +463,7 @@ def test_levels_show_trouble_only_if_there_is_any(open_page: Opener, server: Fak
     assert rows.nth(0).locator("progress").evaluate("bar => bar.value / bar.max") == 40 / 23255
 
 
-def test_late_batches_need_attention_until_they_come(
-    open_page: Opener, server: FakeServer
-) -> None:
+def test_late_batches_need_attention_until_they_come(open_page: Opener, server: FakeServer) -> None:
     visit = open_page()
     health, alarms = visit.page.locator("#health"), visit.page.locator("#alarm-list")
     expect(health).to_have_text("Healthy")

@@ -298,7 +298,7 @@ def test_a_closed_pool_leaves_no_process_behind() -> None:
     running.close()
     running.close()
     assert {worker.pid for worker in workers()} == before
-    with pytest.raises(RuntimeError, match="shutdown"):
+    with pytest.raises(WorkersLost, match="closed"):
         list(running.open(1, [b"x"]))
 
 

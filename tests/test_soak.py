@@ -163,7 +163,7 @@ def held(soak: Soak) -> int:
 @pytest.mark.parametrize("fails", [BEFORE, AFTER, LATE])
 def test_what_was_acknowledged_is_scrubbed_in_the_end(fails: Fault) -> None:
     async def test(soak: Soak) -> None:
-        calls = ["full"] + ["freeze", "acknowledge"] * len(soak.full())
+        calls = ["full", "freeze_all", "acknowledge_all"]
         soak.system.store_script.extend([NONE] * len(calls) + [fails])
         await soak.system.send_all()
         assert soak.full() == []

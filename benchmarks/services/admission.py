@@ -75,7 +75,7 @@ class Bench:
     def _send(self, reports: int) -> Sent:
         """Over new connections: a service hangs up on those that were silent between rounds."""
         ports = [shuffler.port for shuffler in self.shufflers]
-        with closing(Load(ports, CONNECTIONS, self._formats)) as load:
+        with closing(Load(ports, CONNECTIONS * len(ports), self._formats)) as load:
             return load.send(reports)
 
     def _used(self) -> float:
@@ -185,7 +185,7 @@ def _cost(found: Round) -> float:
 
 def _service_rows(name: str, found: Sequence[Round], least: float | None = None) -> Iterator[Row]:
     unit = "µs of processor per report"
-    yield Row(f"{name}, {CONNECTIONS} connections", max(map(_rate, found)), "reports/s", least)
+    yield Row(f"{name}, {CONNECTIONS} connections each", max(map(_rate, found)), "reports/s", least)
     yield Row(f"{name}, shuffler", median(one.admission for one in found), unit)
     yield Row(f"{name}, shuffler until all is sent", median(one.whole for one in found), unit)
     if any(one.database for one in found):

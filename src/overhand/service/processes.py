@@ -121,19 +121,16 @@ async def serve(*sites: Site, on_stop: Callable[[], None] = lambda: None) -> Non
 
     Then no new connection is taken, `on_stop` is called, and requests under way are finished.
     """
-    bound = [
-        (_server(site, site.listener), site.listener.bound())
-        for site in sites
-        if site.listener is not None
-    ]
+    servers = [(_server(site), site.listener) for site in sites if site.listener is not None]
 
     def stop() -> None:
         on_stop()
-        for server, _ in bound:
+        for server, _ in servers:
             server.should_exit = True
 
     _forgo_collecting()
-    with _on_signals(stop):
+    with _on_signals(stop):  # before anybody can connect
+        bound = [(server, listener.bound()) for server, listener in servers]
         await asyncio.gather(*(server.serve([at]) for server, at in bound))
 
 
@@ -164,7 +161,8 @@ class _Server(uvicorn.Server):
         return nullcontext()
 
 
-def _server(site: Site, listener: Listener) -> uvicorn.Server:
+def _server(site: Site) -> uvicorn.Server:
+    listener = site.listener or Listener()
     config = uvicorn.Config(
         site.app,
         http=site.protocol,

@@ -225,10 +225,13 @@ class Formats:
             )
 
     def _check_parts(self, parts: Sequence[bytes]) -> None:
-        if len(parts) != len(self.levels):
-            raise errors.InvalidValue(f"{len(parts)} parts for {len(self.levels)} levels")
-        for level, part in zip(self.levels, parts, strict=True):
-            _check_length(f"part for level {level.level}", part, level.part_bytes)
+        lengths = [len(part) for part in parts]
+        if lengths != self._part_lengths:
+            raise errors.InvalidValue(f"parts of {lengths} bytes, not {self._part_lengths}")
+
+    @cached_property
+    def _part_lengths(self) -> list[int]:
+        return [level.part_bytes for level in self.levels]
 
     def _check_release(self, level: int, number: int, own: int, body: bytes) -> None:
         shape = self.level(level)

@@ -5,16 +5,21 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
+from collections.abc import Iterable, Iterator, Sequence
 from http import HTTPStatus
 
 from overhand.errors import OverhandError, ProtocolViolation, StoreUnavailable
 from overhand.service.document import Document
 from overhand.service.logs import log
 from overhand.service.shuffler.metrics import ShufflerMetrics
-from overhand.service.stores import BatchName, Scrubbed, Store
+from overhand.service.stores import BatchName, Release, Store
 from overhand.service.transport import Answer, Transport, Unreachable
 
 _LONGEST_WAIT = 60.0
+_TICKS_A_SCRUB = 10
+_TICKS_A_CLAIM = 20
+_MOST_BYTES_AT_ONCE = 1 << 23
+_PUTS_AT_ONCE = 4
 
 
 class NotTaken(OverhandError):
@@ -45,7 +50,9 @@ class Sender:
         self._set_aside: set[BatchName] = set()
         self._failures = 0
         self._stopping = asyncio.Event()
-        self._is_to_be_scrubbed = True  # a crash may have come between
+        self._unscrubbed = True  # a crash may have come between
+        self._has_sent = False
+        self._ticks = self._ticks_waited = 0
 
     async def run(self, stopping: asyncio.Event) -> None:
         """Until told to stop: what is not sent by then is sent after the next start."""
@@ -70,48 +77,88 @@ class Sender:
             return
 
     async def send_all(self) -> None:
-        """Send all batches that are full, lowest level first."""
+        """Send all batches that are full, and forget those that the server has."""
+        self._ticks, self._has_sent = self._ticks + 1, False
         try:
-            for name in await asyncio.to_thread(self._store.full):
-                if name not in self._set_aside:
-                    await self._send_once(name)
-        finally:  # what the server has is not kept, whatever becomes of the rest
-            if self._is_to_be_scrubbed:
-                await asyncio.to_thread(self._store.scrub)
-                self._is_to_be_scrubbed = False
+            await self._send_full()
+        finally:  # whatever becomes of the rest
+            await self._scrub()
 
-    async def _send_once(self, name: BatchName) -> None:
-        """Send a batch, unless another process is at it."""
-        if await asyncio.to_thread(self._store.claim, name):
-            try:
-                await self._send(name)
-            finally:
-                await asyncio.to_thread(self._store.unclaim, name)
-
-    async def _send(self, name: BatchName) -> None:
-        try:
-            release = await asyncio.to_thread(self._store.freeze, name)
-        except Scrubbed:  # by another process, since we looked
+    async def _send_full(self) -> None:
+        """Lowest level first, unless another process is at it, and gets it done."""
+        is_ours = await asyncio.to_thread(self._store.claim_sending)
+        self._ticks_waited = 0 if is_ours else self._ticks_waited + 1
+        if not is_ours and self._ticks_waited < _TICKS_A_CLAIM:
             return
+        try:
+            names = await asyncio.to_thread(self._store.full)
+            for some in self._groups([name for name in names if name not in self._set_aside]):
+                await self._send(some)
+        finally:
+            if is_ours:
+                await asyncio.to_thread(self._store.end_sending)
+
+    def _groups(self, names: Iterable[BatchName]) -> Iterator[list[BatchName]]:
+        """Batches that are handled together: as many as memory may hold, or one that is larger."""
+        group: list[BatchName] = []
+        total = 0
+        for name in names:
+            size = self._formats.level(name.level).batch_bytes
+            if group and total + size > _MOST_BYTES_AT_ONCE:
+                yield group
+                group, total = [], 0
+            group.append(name)
+            total += size
+        if group:
+            yield group
+
+    async def _scrub(self) -> None:
+        """Overwriting files is dear: under load it is done every few ticks, else at once."""
+        if self._unscrubbed and (not self._has_sent or self._ticks % _TICKS_A_SCRUB == 0):
+            await asyncio.to_thread(self._store.scrub)
+            self._unscrubbed = False
+
+    async def _send(self, names: Sequence[BatchName]) -> None:
+        """Freeze, send, acknowledge: whatever of it fails is done again at another tick."""
+        releases = await self._frozen(names)
+        free = asyncio.Semaphore(_PUTS_AT_ONCE)
+        answers = await asyncio.gather(
+            *(self._put(release, free) for release in releases), return_exceptions=True
+        )
+        taken = []
+        for release, answer in zip(releases, answers, strict=True):
+            if isinstance(answer, Answer) and answer.status == HTTPStatus.CONFLICT:
+                self._put_aside(release.name, "the server has another release of a batch")
+            elif isinstance(answer, Answer) and answer.status == HTTPStatus.OK:
+                taken.append(release)
+        if taken:
+            self._unscrubbed = self._has_sent = True
+            digests = [(release.name, release.digest) for release in taken]
+            await asyncio.to_thread(self._store.acknowledge_all, digests)
+        for release in taken:
+            self._metrics.releases.labels(release.name.level).inc()
+            log("release sent", batch_level=release.name.level, number=release.name.number)
+        _raise_first(answers)
+
+    async def _frozen(self, names: Sequence[BatchName]) -> list[Release]:
+        """The releases of batches, without those that are damaged."""
+        try:
+            return await asyncio.to_thread(self._store.freeze_all, names)
         except ProtocolViolation:
-            self._put_aside(name, "a batch is damaged")
-            return
+            if len(names) == 1:
+                self._put_aside(names[0], "a batch is damaged")
+                return []
+        return [release for name in names for release in await self._frozen([name])]
+
+    async def _put(self, release: Release, free: asyncio.Semaphore) -> Answer:
         if release.repeats:
             log("messages were copied", level=logging.WARNING, messages=release.repeats)
-        body = self._formats.pack_release(name.level, name.number, release.own, release.body)
-        path = f"/v1/releases/{name.level}/{name.number}"
-        answer = await self._put(path, body)
-        if answer.status == HTTPStatus.CONFLICT:
-            self._put_aside(name, "the server has another release of a batch")
-            return
-        if answer.status != HTTPStatus.OK:
-            raise NotTaken(f"the server answered {answer.status} to a release")
-        await asyncio.to_thread(self._store.acknowledge, name, release.digest)
-        self._is_to_be_scrubbed = True
-        self._metrics.releases.labels(name.level).inc()
-        log("release sent", batch_level=name.level, number=name.number)
+        level, number = release.name
+        body = self._formats.pack_release(level, number, release.own, release.body)
+        async with free:
+            return await self._answered(f"/v1/releases/{level}/{number}", body)
 
-    async def _put(self, path: str, body: bytes) -> Answer:
+    async def _answered(self, path: str, body: bytes) -> Answer:
         """The server's answer, unless it is time to stop: a server may take long to say nothing."""
         put = asyncio.create_task(self._server.request("PUT", path, body))
         stop = asyncio.create_task(self._stopping.wait())
@@ -126,6 +173,15 @@ class Sender:
         """Nothing that a program can do will help: the others go on without it."""
         self._set_aside.add(name)
         log(why, level=logging.ERROR, batch_level=name.level, number=name.number)
+
+
+def _raise_first(answers: Iterable[Answer | BaseException]) -> None:
+    """Raise what kept a release from being taken, if anything did."""
+    for answer in answers:
+        if isinstance(answer, BaseException):
+            raise answer
+        if answer.status not in (HTTPStatus.OK, HTTPStatus.CONFLICT):
+            raise NotTaken(f"the server answered {answer.status} to a release")
 
 
 def _reason(error: OverhandError) -> str:

@@ -117,35 +117,45 @@ class Store(ABC):
         """Batches that are full or frozen, and not acknowledged, lowest level and number first."""
 
     @abstractmethod
-    def freeze(self, name: BatchName) -> Release:
-        """The release of a full batch: made once, the same bytes ever after.
+    def freeze_all(self, names: Sequence[BatchName]) -> list[Release]:
+        """The releases of full batches: made once, the same bytes ever after.
 
         The order is drawn from the system's randomness. A batch that is not full raises
-        `ProtocolViolation`, and there is no way around it; one that was scrubbed `Scrubbed`. Of
-        messages that are equal one stays, and the others become bytes that nobody can open.
+        `ProtocolViolation`, and there is no way around it; those that were scrubbed are left out.
+        Of messages that are equal one stays, and the others become bytes that nobody can open.
         """
+
+    def freeze(self, name: BatchName) -> Release:
+        """The release of one batch; `Scrubbed` if nothing is left of it."""
+        for release in self.freeze_all([name]):
+            return release
+        raise Scrubbed(f"{name} was acknowledged and scrubbed")
 
     @abstractmethod
-    def acknowledge(self, name: BatchName, digest: bytes) -> None:
-        """The server has this release: as often as it says so.
+    def acknowledge_all(self, releases: Sequence[tuple[BatchName, bytes]]) -> None:
+        """The server has the releases with these digests: as often as it says so.
 
-        Another digest than the release's raises `ProtocolViolation`.
+        Another digest than a release's raises `ProtocolViolation`, and none is acknowledged.
         """
+
+    def acknowledge(self, name: BatchName, digest: bytes) -> None:
+        """The server has this release."""
+        self.acknowledge_all([(name, digest)])
 
     @abstractmethod
     def scrub(self) -> int:
         """Forget the messages of acknowledged batches for good; returns how many batches."""
 
     @abstractmethod
-    def claim(self, name: BatchName) -> bool:
-        """Whether this process may send a batch, and no other until `unclaim` or its end.
+    def claim_sending(self) -> bool:
+        """Whether this process may send batches, and no other until it is done or ends.
 
-        It saves sending a batch twice, which would do no harm.
+        It saves sending them twice, which would do no harm.
         """
 
     @abstractmethod
-    def unclaim(self, name: BatchName) -> None:
-        """Let other processes send a batch."""
+    def end_sending(self) -> None:
+        """Let other processes send batches."""
 
     @abstractmethod
     def close(self) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
 from overhand.errors import InvalidValue, ProtocolViolation
@@ -16,7 +16,6 @@ from overhand.service.stores.store import (
     Lane,
     Outcome,
     Release,
-    Scrubbed,
     Store,
 )
 
@@ -103,18 +102,21 @@ class TransactionalStore(Store):
             for name in ledger.waiting(lane.level, arrived // lane.size)
         ]
 
-    def freeze(self, name: BatchName) -> Release:
+    def freeze_all(self, names: Sequence[BatchName]) -> list[Release]:
         """A full batch never changes, so its order is drawn while others admit reports."""
-        lane = self._lane(name)
-        found = self._read(lambda ledger: self._release_or_pieces(ledger, name))
-        if isinstance(found, Release):
-            return found
-        release = batching.released(name, lane, found)
-        if self._write(lambda ledger: ledger.freeze(release)):
-            return release
-        return self.freeze(name)
+        found = self._read(lambda ledger: [self._release_or_pieces(ledger, name) for name in names])
+        fresh = {
+            name: batching.released(name, self._lane(name), pieces)
+            for name, pieces in zip(names, found, strict=True)
+            if isinstance(pieces, list)
+        }
+        if fresh and not self._write(lambda ledger: _freeze(ledger, fresh.values())):
+            return self.freeze_all(names)  # somebody was faster with one of them
+        releases = [fresh.get(name, kept) for name, kept in zip(names, found, strict=True)]
+        return [release for release in releases if isinstance(release, Release)]
 
-    def _release_or_pieces(self, ledger: Ledger, name: BatchName) -> Release | list[Piece]:
+    def _release_or_pieces(self, ledger: Ledger, name: BatchName) -> Release | list[Piece] | None:
+        """What there is of a full batch; None if it was scrubbed."""
         record, lane = ledger.record(name), self._lane(name)
         arrived = min(lane.size, max(0, ledger.arrived() - name.number * lane.size))
         if arrived < lane.size:
@@ -122,12 +124,13 @@ class TransactionalStore(Store):
         if record is None:
             return ledger.pieces(name)
         if record.state is State.SCRUBBED or not (found := ledger.pieces(name)):
-            raise Scrubbed(f"{name} was acknowledged and scrubbed")
+            return None
         return Release(name, found[0].body, record.own, record.digest, record.repeats)
 
-    def acknowledge(self, name: BatchName, digest: bytes) -> None:
-        self._lane(name)
-        self._write(lambda ledger: _acknowledge(ledger, name, digest))
+    def acknowledge_all(self, releases: Sequence[tuple[BatchName, bytes]]) -> None:
+        for name, _ in releases:
+            self._lane(name)
+        self._write(lambda ledger: _acknowledge(ledger, releases))
 
     def scrub(self) -> int:
         """Marked as done only when the files were swept: after a crash it is swept again."""
@@ -135,11 +138,11 @@ class TransactionalStore(Store):
         self._database.sweep({messages_of(name.level) for name in names})
         return self._write(lambda ledger: _mark_scrubbed(ledger, names))
 
-    def claim(self, name: BatchName) -> bool:
-        return self._database.claim(messages_of(name.level), name.number)
+    def claim_sending(self) -> bool:
+        return self._database.claim("releases", 0)
 
-    def unclaim(self, name: BatchName) -> None:
-        self._database.unclaim(messages_of(name.level), name.number)
+    def end_sending(self) -> None:
+        self._database.unclaim("releases", 0)
 
     def _lane(self, name: BatchName) -> Lane:
         lane = next((lane for lane in self._lanes if lane.level == name.level), None)
@@ -151,15 +154,21 @@ class TransactionalStore(Store):
         self._database.close()
 
 
-def _acknowledge(ledger: Ledger, name: BatchName, digest: bytes) -> None:
-    record = ledger.record(name)
-    if record is None:
-        raise ProtocolViolation(f"{name} was acknowledged before it was frozen")
-    if record.digest != digest:
-        raise ProtocolViolation(
-            f"{name} has the digest {record.digest.hex()}, {digest.hex()} was acknowledged"
-        )
-    ledger.move(name, State.FROZEN, State.ACKNOWLEDGED)
+def _freeze(ledger: Ledger, releases: Iterable[Release]) -> bool:
+    """Whether all of them are new; those that are not stay as they were."""
+    return all([ledger.freeze(release) for release in releases])
+
+
+def _acknowledge(ledger: Ledger, releases: Iterable[tuple[BatchName, bytes]]) -> None:
+    for name, digest in releases:
+        record = ledger.record(name)
+        if record is None:
+            raise ProtocolViolation(f"{name} was acknowledged before it was frozen")
+        if record.digest != digest:
+            raise ProtocolViolation(
+                f"{name} has the digest {record.digest.hex()}, {digest.hex()} was acknowledged"
+            )
+        ledger.move(name, State.FROZEN, State.ACKNOWLEDGED)
 
 
 def _drop_acknowledged(ledger: Ledger) -> list[BatchName]:

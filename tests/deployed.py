@@ -1,0 +1,289 @@
+"""A whole deployment of processes, all its reports, and what must be true of them in the end."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+import shutil
+import signal
+import sqlite3
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import quote
+
+import httpx
+import numpy as np
+import psycopg
+
+import overhand as oh
+from forked import SECONDS, WEB, Change, Service, fork, free_port, until
+from overhand.model import Shuffled
+from overhand.randomness import HALF
+from overhand.service.document import Document
+from overhand.service.keys import KeyPair
+from overhand.service.reports import encode_report
+from overhand.service.sealing import Opener
+from overhand.summation import GatheredSums
+from postgres import Postgres
+from relay import Relay
+from reported import CLIENT, FORWARDED, Reports
+
+LOWEST, DEGREE, HORIZON = 4, 3, 48
+BATCHES = (HORIZON // LOWEST, HORIZON // (LOWEST * DEGREE))
+
+
+def small_plan(horizon: int = HORIZON) -> oh.Plan:
+    """Twelve batches of four users and four of twelve, four coins a user: private enough."""
+    tree = oh.RegularTree(horizon, (LOWEST, DEGREE))
+    mechanisms = tuple(
+        (oh.CoinSum(tree.sizes(level)[0], 4, HALF, opposed=True),) for level in (1, 2)
+    )
+    return oh.Plan(tree, mechanisms, oh.Privacy(4.0, 1e-4), 2)
+
+
+@dataclass
+class Deployment:
+    """Both services in a folder of their own, and a relay between them that keeps all releases."""
+
+    folder: Path
+    files: Path
+    store: str = "shuffler.db"
+    book: str = "server.db"
+    services: list[Service] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        shutil.copytree(self.files, self.folder, dirs_exist_ok=True)
+        self.document = Document.from_json((self.folder / "document.json").read_text())
+        self.server_port, self.shuffler_port = free_port(), free_port()
+        self.relay = Relay(self.server_port, free_port())
+        self.histories: list[dict[str, list[float]]] = []
+        self.reports = Reports(self.document, [self.report() for _ in range(HORIZON)])
+
+    def __enter__(self) -> Deployment:
+        self.relay.__enter__()
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        for service in self.services:
+            if service.process.is_alive():
+                service.tell(signal.SIGKILL)
+            service.process.join(SECONDS)
+        self.relay.__exit__()
+
+    def report(self) -> bytes:
+        return encode_report(self.document, 1, oh.secure_random())
+
+    def start(
+        self, role: str, *options: str, changes: Sequence[Change] = (), url: str = ""
+    ) -> Service:
+        """A process of this role, whether or not it will come up."""
+        log = self.folder / f"{role}-{len(self.services)}.log"
+        service = Service(fork([role, *options], self.folder, log, changes), log, url)
+        self.services.append(service)
+        return service
+
+    def command(self, *words: str, changes: Sequence[Change] = ()) -> tuple[int, str]:
+        """What a command that ends by itself says."""
+        log = self.folder / f"{words[0]}-{time.monotonic_ns()}.out"
+        service = Service(fork(words, self.folder, log, changes), log, "")
+        return service.ended(), service.said()
+
+    def shuffler(
+        self,
+        *options: str,
+        changes: Sequence[Change] = (),
+        port: int | None = None,
+        server: str | None = None,
+        is_up: bool = True,
+    ) -> Service:
+        port = port or self.shuffler_port
+        to = ["--server", server or self.relay.url, "--store", self.store, "--port", str(port)]
+        tick = [] if "--tick" in options else ["--tick", "0.05"]
+        url = f"{_scheme(options)}://127.0.0.1:{port}"
+        service = self.start("shuffler", *to, *tick, *options, changes=changes, url=url)
+        if is_up:
+            until("the shuffling service is up", service.is_up)
+        return service
+
+    def server(
+        self, *options: str, changes: Sequence[Change] = (), port: int | None = None
+    ) -> Service:
+        port = port or self.server_port
+        url = f"{_scheme(options)}://127.0.0.1:{port}"
+        at = ["--book", self.book, "--port", str(port), "--workers", "1"]
+        service = self.start("server", *at, *options, changes=changes, url=url)
+        until("the server is up", service.is_up)
+        return service
+
+    def put(self, service: Service, path: str, body: bytes, token: str) -> int:
+        headers = {"authorization": f"Bearer {token}"}
+        return WEB.put(service.url + path, content=body, headers=headers).status_code
+
+    @property
+    def releases(self) -> dict[tuple[int, int], bytes]:
+        """What was sent to the server, which is the same however often it was."""
+        found: dict[tuple[int, int], bytes] = {}
+        for passed in list(self.relay.passed):
+            if passed.method == "PUT":
+                level, number = map(int, passed.path.split("/")[-2:])
+                sent = found.setdefault((level, number), passed.body)
+                assert sent == passed.body, f"two releases of {level}/{number}"
+        return found
+
+    def sendings(self) -> Counter[str]:
+        return Counter(passed.path for passed in self.relay.passed if passed.method == "PUT")
+
+    def is_published(self, server: Service) -> bool:
+        """Whether all batches of the plan are; looks at the history on the way."""
+        try:
+            levels = server.get("/v1/status").json()["levels"]
+            self.histories.append(server.get("/v1/history").json())
+        except httpx.TransportError:
+            return False
+        return all(level["published"] == level["batches"] for level in levels)
+
+    def finish(self, server: Service, seconds: float = SECONDS) -> None:
+        """All batches are published, of all users, once each, and never revised."""
+        until("all batches are published", lambda: self.is_published(server), seconds)
+        assert len(self.reports.counted) == HORIZON
+        self.check_releases()
+        self.check_history()
+        status = server.get("/v1/status").json()
+        assert status["estimate"]["value"] == self.histories[-1]["value"][-1]
+        assert [level["received"] for level in status["levels"]] == list(BATCHES)
+        assert all(level["own"] == level["garbage"] == 0 for level in status["levels"])
+
+    def check_releases(self) -> None:
+        """Every user is in one batch a level, whole and once, and the same users at all levels."""
+        found = self.releases
+        assert set(found) == {(level, n) for level in (1, 2) for n in range(BATCHES[level - 1])}
+        batch_of: dict[int, dict[int, int]] = {1: {}, 2: {}}
+        for level, users in batch_of.items():
+            shape = self.document.formats.level(level)
+            everybody = range(len(self.reports.bodies))
+            owner = {c: user for user in everybody for c in self.reports.ciphertexts(user, level)}
+            for number in range(shape.batches):
+                released = self.document.formats.unpack_release(found[level, number])
+                assert released.own == 0
+                width = shape.ciphertext_bytes
+                sent = [
+                    released.body[at : at + width] for at in range(0, len(released.body), width)
+                ]
+                counts = Counter(owner[ciphertext] for ciphertext in set(sent))
+                assert len(set(sent)) == len(sent)
+                assert set(counts.values()) == {shape.messages}
+                assert len(counts) == shape.size
+                assert not users.keys() & counts.keys()
+                users.update(dict.fromkeys(counts, number))
+        assert batch_of[1].keys() == self.reports.counted
+        assert {user: number // DEGREE for user, number in batch_of[1].items()} == batch_of[2]
+
+    def check_history(self) -> None:
+        """What was published follows from the releases, and each look continues the last."""
+        for before, after in itertools.pairwise(self.histories):
+            for name in ("t", "value", "low", "high"):
+                assert after[name][: len(before[name])] == before[name]
+        last = self.histories[-1]
+        np.testing.assert_allclose(last["value"][-1], self.expected(), rtol=1e-12)
+        assert last["t"][-1] == HORIZON
+
+    def expected(self) -> float:
+        """The estimate by the definition, message by message, from what was sent."""
+        gathered = GatheredSums(self.document.plan)
+        opener = Opener(KeyPair.load(self.folder / "server.key"), self.document.formats.digest)
+        for (level, number), body in sorted(self.releases.items()):
+            shape = self.document.formats.level(level)
+            width, sent = shape.ciphertext_bytes, self.document.formats.unpack_release(body).body
+            opened = opener.open(
+                level, [sent[at : at + width] for at in range(0, len(sent), width)]
+            )
+            messages = [int.from_bytes(message or b"", "little") for message in opened]
+            (mechanism,) = self.document.plan.mechanisms[level - 1]
+            gathered.receive(
+                level, number, mechanism.analyze(Shuffled(np.array(messages, np.uint8)))
+            )
+        latest = gathered.latest()
+        assert latest is not None
+        return float(latest.estimate.value)
+
+    def logs(self) -> list[str]:
+        """All lines but those of the interpreter about a process that was killed."""
+        said = "".join(service.said() for service in self.services)
+        return [line for line in said.splitlines() if "resource_tracker" not in line]
+
+    def check_logs(self) -> None:
+        """Every line is JSON, and none tells of a user, a secret or a time."""
+        secret = (self.folder / "token").read_text().strip()
+        ids = [
+            p.hex()
+            for parts in self.reports.parts
+            for p in self.document.formats.part_digests(parts)
+        ]
+        some = [self.reports.ciphertexts(user, 1)[0] for user in range(HORIZON)]
+        words = [FORWARDED, CLIENT, secret, *ids, *(c.hex()[:24] for c in some)]
+        words += [repr(c[:8])[2:-1] for c in some]
+        for line in self.logs():
+            assert line.startswith("{"), line
+            entry = json.loads(line)
+            assert not [word for word in words if word in line], line
+            assert not re.search(r"\d{4}-\d\d-\d\d|\d\d:\d\d|\b\d{10}\b", line), line
+            assert not {"time", "timestamp", "asctime", "created"} & entry.keys(), line
+
+
+def _scheme(options: Sequence[str]) -> str:
+    return "https" if "--certificate" in options else "http"
+
+
+def postgres_address(server: Postgres) -> str:
+    """The address of a schema of its own."""
+    name = server.new_schema().rpartition("search_path=")[2].strip("'")
+    return f"{server.dsn}&options={quote(f'-csearch_path={name}')}"
+
+
+def remnants(deployment: Deployment, address: str) -> int:
+    """How many users' ciphertexts are left in the tables or files of a database."""
+    if address.startswith("postgresql"):
+        kept = _tables(address)
+    else:
+        kept = b"".join(p.read_bytes() for p in deployment.folder.glob(f"{address}*"))
+    reports = deployment.reports
+    return sum(
+        any(reports.ciphertexts(user, level)[0] in kept for level in (1, 2))
+        for user in range(HORIZON)
+    )
+
+
+def _tables(address: str) -> bytes:
+    with psycopg.connect(address) as connection:
+        found = connection.execute(
+            "SELECT table_name, column_name FROM information_schema.columns "
+            "WHERE table_schema = current_schema AND data_type = 'bytea'"
+        ).fetchall()
+        values = [
+            connection.execute(f'SELECT "{column}" FROM "{table}"'.encode()).fetchall()
+            for table, column in found
+        ]
+    return b"".join(value or b"" for rows in values for (value,) in rows)
+
+
+def lock_file(path: Path) -> sqlite3.Connection:
+    """What another process does that holds a SQLite file for itself, until it is closed."""
+    connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    connection.execute("BEGIN IMMEDIATE")
+    return connection
+
+
+def prepared(folder: Path) -> Path:
+    """What `overhand prepare` makes of the small plan."""
+    small_plan().save(folder / "plan.json")
+    made = folder / "made"
+    process = fork(
+        ["prepare", "--plan", "plan.json", "--directory", "made"], folder, folder / "log", []
+    )
+    process.join(SECONDS)
+    assert process.exitcode == 0, (folder / "log").read_text()
+    return made

@@ -1,0 +1,249 @@
+"""Services as processes that are killed at every step: nothing is lost, nothing counted twice."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections import deque
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from deployed import BATCHES, HORIZON, LOWEST, Deployment, postgres_address, remnants
+from forked import WITHOUT_WORKERS, Kill, Pause, free_port, runs, until
+from overhand.service.client import AsyncClient
+from postgres import Postgres
+from relay import Loss, Relay
+
+pytest_plugins = ("deploying",)
+
+STORE = "overhand.service.stores.transactional:TransactionalStore"
+LEDGER = "overhand.service.stores.ledger:Ledger"
+BOOK = "overhand.service.server.book:Book"
+DROP = "overhand.service.stores.transactional:_drop_acknowledged"
+SWEEP = "overhand.service.databases.{}:{}Database.sweep"
+OPENING = "overhand.service.server.publisher:open_release"
+
+SHUFFLER_STEPS = {
+    "before a report is stored": Kill(f"{STORE}.admit", "before", 4),
+    "before a commit": Kill(f"{LEDGER}.advance", "after", 4),
+    "after a commit, before its answer": Kill(f"{STORE}.admit", "after", 4),
+    "when a batch is full": Kill(f"{STORE}.freeze_all", "before", 2),
+    "while a batch is frozen": Kill(f"{LEDGER}.freeze", "after", 2),
+    "when a batch is frozen": Kill(f"{STORE}.freeze_all", "after", 2),
+    "when a batch is sent": Kill(f"{STORE}.acknowledge_all", "before", 2),
+    "when a batch is acknowledged": Kill(f"{STORE}.scrub", since=f"{STORE}.acknowledge_all"),
+    "while a batch is scrubbed": Kill(DROP, "after", since=f"{STORE}.acknowledge_all"),
+    "when messages are dropped": Kill(SWEEP, since=f"{STORE}.acknowledge_all"),
+    "when a batch is swept": Kill(SWEEP, "after", since=f"{STORE}.acknowledge_all"),
+}
+SERVER_STEPS = {
+    "before a release is stored": Kill(f"{BOOK}.receive", "before", 3),
+    "after a release is stored": Kill(f"{BOOK}.receive", "after", 3),
+    "while a release is opened": Kill(OPENING, "after", 3),
+    "before it is published": Kill(f"{BOOK}.publish", "before", 3),
+    "after it is published": Kill(f"{BOOK}.publish", "after", 3),
+}
+
+
+@pytest.mark.parametrize("step", SHUFFLER_STEPS)
+def test_a_shuffling_service_that_is_killed_loses_nothing_and_counts_nothing_twice(
+    deployed: Deployment, database: str, step: str
+) -> None:
+    deployed.store = database
+    server = deployed.server(changes=[WITHOUT_WORKERS])
+    kind = "postgres" if database.startswith("postgres") else "sqlite"
+    kill = SHUFFLER_STEPS[step]
+    kill = replace(kill, at=kill.at.format(kind, kind.capitalize()))
+    killed = deployed.shuffler(changes=[kill])
+    deployed.reports.send(killed.url)
+    assert killed.was_killed()
+    shuffler = deployed.shuffler()
+    known = sorted(deployed.reports.counted)[:3]
+    deployed.reports.send(shuffler.url, known)  # they are told the same again
+    deployed.reports.send_until_counted(shuffler.url)
+    deployed.finish(server)
+    assert deployed.reports.answers.keys() <= {200, None}
+    until("nothing is left in the store", lambda: not remnants(deployed, database))
+
+
+def test_what_was_sent_before_a_crash_is_sent_again_byte_for_byte(
+    deployed: Deployment, database: str
+) -> None:
+    deployed.store = database
+    server = deployed.server(changes=[WITHOUT_WORKERS])
+    shuffler = deployed.shuffler("--tick", "60")
+    deployed.reports.send_until_counted(shuffler.url)
+    shuffler.tell(signal.SIGKILL)
+    shuffler.ended()
+    for _ in range(2):
+        assert deployed.shuffler(
+            changes=[Kill(f"{STORE}.acknowledge_all", "before")], is_up=False
+        ).was_killed()
+    deployed.shuffler()
+    deployed.finish(server)  # looks at every byte that was sent
+    assert set(deployed.sendings().values()) == {3}
+
+
+def test_what_was_acknowledged_before_a_crash_is_scrubbed_after_it(
+    deployed: Deployment, database: str
+) -> None:
+    deployed.store = database
+    check_scrubbed_after(Kill(f"{STORE}.scrub", since=f"{STORE}.acknowledge_all"), deployed)
+
+
+def test_what_was_dropped_before_a_crash_is_swept_after_it(deployed: Deployment) -> None:
+    sweep = SWEEP.format("sqlite", "Sqlite")
+    check_scrubbed_after(Kill(sweep, since=f"{STORE}.acknowledge_all"), deployed)
+
+
+def check_scrubbed_after(kill: Kill, deployed: Deployment) -> None:
+    """Killed when all is sent and nothing of it is gone, a service has only this left to do."""
+    deployed.server(changes=[WITHOUT_WORKERS])
+    shuffler = deployed.shuffler("--tick", "60")
+    deployed.reports.send_until_counted(shuffler.url)
+    shuffler.tell(signal.SIGKILL)
+    shuffler.ended()
+    assert deployed.shuffler(changes=[kill], is_up=False).was_killed()
+    assert len(deployed.relay.statuses) == sum(BATCHES)
+    assert remnants(deployed, deployed.store)
+    deployed.shuffler()
+    until("nothing is left in the store", lambda: not remnants(deployed, deployed.store), 5.0)
+
+
+@pytest.mark.parametrize("step", SERVER_STEPS)
+def test_a_server_that_is_killed_publishes_all_and_revises_nothing(
+    deployed: Deployment, database: str, step: str
+) -> None:
+    deployed.book = database
+    killed = deployed.server(changes=[SERVER_STEPS[step]])
+    shuffler = deployed.shuffler()
+    deployed.reports.send_until_counted(shuffler.url)
+    until("it is killed", lambda: deployed.is_published(killed) or not killed.process.is_alive())
+    assert killed.was_killed()
+    server = deployed.server()
+    deployed.finish(server)
+
+
+def test_workers_of_a_killed_server_end_with_it(deployed: Deployment, tmp_path: Path) -> None:
+    pause = Pause(f"{BOOK}.publish", file=tmp_path / "pause")
+    server = deployed.server(changes=[pause])
+    deployed.reports.send_until_counted(deployed.shuffler().url)
+    until("a release is opened", pause.is_reached)
+    children = server.children()
+    assert children
+    server.tell(signal.SIGKILL)
+    until("its workers are gone", lambda: not any(map(runs, children)))
+
+
+# Two in a row: aiohttp sends a PUT that was cut off once more by itself.
+LOSSES: dict[str, list[Loss | None]] = {
+    "requests": ["request", "request", None] * 4,
+    "answers": ["answer", "answer", None] * 4,
+    "both": ["request", "answer", "answer", "request", None] * 2,
+}
+
+
+@pytest.mark.parametrize("losses", LOSSES)
+def test_what_is_lost_on_the_way_is_counted_once(deployed: Deployment, losses: str) -> None:
+    deployed.relay.losses = deque(LOSSES[losses])
+    server, shuffler = deployed.server(changes=[WITHOUT_WORKERS]), deployed.shuffler()
+    with Relay(deployed.shuffler_port, free_port(), losses=deque(LOSSES[losses])) as relay:
+        asyncio.run(_send_as_clients_do(deployed, relay.url))
+    deployed.reports.counted = set(range(HORIZON))
+    deployed.finish(server)
+    assert len(relay.passed) > HORIZON
+    assert "sending failed" in shuffler.said()
+    assert shuffler.stopped() == 0
+
+
+async def _send_as_clients_do(deployed: Deployment, url: str) -> None:
+    async with AsyncClient(url) as client:
+        await asyncio.gather(*(client.send(body) for body in deployed.reports.bodies))
+
+
+def test_three_copies_at_once_are_counted_once(deployed: Deployment, database: str) -> None:
+    deployed.store = database
+    server, shuffler = deployed.server(changes=[WITHOUT_WORKERS]), deployed.shuffler()
+    copies = [shuffler.url] * 2
+    deployed.reports.send(shuffler.url, at_once=30, copies=copies)
+    assert deployed.reports.answers == {200: 3 * HORIZON}
+    deployed.finish(server)
+
+
+def test_two_shuffling_services_on_one_store_fill_batches_exactly(
+    deployed: Deployment, postgres: Postgres
+) -> None:
+    deployed.store = postgres_address(postgres)
+    server = deployed.server(changes=[WITHOUT_WORKERS])
+    pair = [deployed.shuffler(), deployed.shuffler(port=free_port())]
+    reports, late = deployed.reports, 3 * LOWEST
+    reports.bodies += [deployed.report() for _ in range(late)]
+    reports.send(pair[0].url, at_once=40, copies=[pair[1].url, pair[0].url])
+    assert reports.answers == {200: 3 * HORIZON, 410: 3 * late}
+    deployed.finish(server)
+    until("nothing is left in the store", lambda: not remnants(deployed, deployed.store))
+    assert [shuffler.stopped() for shuffler in pair] == [0, 0]
+
+
+@pytest.mark.parametrize("step", ["freeze_all", "acknowledge_all"])
+def test_a_shuffling_service_that_was_overtaken_by_another_goes_on(
+    deployed: Deployment, postgres: Postgres, tmp_path: Path, step: str
+) -> None:
+    deployed.store = postgres_address(postgres)
+    server = deployed.server(changes=[WITHOUT_WORKERS])
+    pause = Pause(f"{STORE}.{step}", file=tmp_path / "pause")
+    slow = deployed.shuffler(changes=[pause])
+    deployed.reports.send(slow.url, range(HORIZON // 2))
+    until("it sends a batch", pause.is_reached)
+    fast = deployed.shuffler(port=free_port())
+    until("another has sent and scrubbed it", lambda: not remnants(deployed, deployed.store))
+    assert fast.stopped() == 0
+    pause.go_on()
+    deployed.reports.send_until_counted(slow.url)
+    deployed.finish(server)
+    assert slow.stopped() == 0
+
+
+def test_a_second_server_on_the_same_book_goes_on_when_the_first_is_killed(
+    deployed: Deployment, postgres: Postgres, tmp_path: Path
+) -> None:
+    deployed.book = postgres_address(postgres)
+    pause = Pause(OPENING, "before", 3, file=tmp_path / "pause")
+    first = deployed.server(changes=[pause])
+    deployed.reports.send_until_counted(deployed.shuffler().url)
+    until("a release is being opened", pause.is_reached)
+    until("all is sent", lambda: len(deployed.relay.statuses) >= sum(BATCHES))
+    deployed.is_published(first)
+    second = deployed.server(port=free_port())
+    first.tell(signal.SIGKILL)
+    deployed.finish(second)
+    again = deployed.server()
+    assert again.get("/v1/history").json() == second.get("/v1/history").json()
+
+
+def test_two_servers_on_one_book_publish_one_history(
+    deployed: Deployment, postgres: Postgres
+) -> None:
+    deployed.book = postgres_address(postgres)
+    pair = [deployed.server(), deployed.server(port=free_port())]
+    deployed.reports.send_until_counted(deployed.shuffler().url)
+    deployed.finish(pair[0])
+    deployed.finish(pair[1])  # whose history continues what the other said
+    assert [server.stopped() for server in pair] == [0, 0]
+
+
+def test_a_batch_of_which_the_server_has_another_release_holds_up_no_other(
+    deployed: Deployment,
+) -> None:
+    server = deployed.server()
+    formats, token = deployed.document.formats, (deployed.folder / "token").read_text().strip()
+    other = formats.pack_release(1, 0, 0, bytes(formats.level(1).batch_bytes))
+    assert deployed.put(server, "/v1/releases/1/0", other, token) == 200
+    shuffler = deployed.shuffler()
+    deployed.reports.send_until_counted(shuffler.url)
+    until("all batches are there", lambda: deployed.is_published(server))
+    assert server.get("/v1/status").json()["alarms"]
+    assert '"error"' in shuffler.said()
+    assert shuffler.stopped() == 0
