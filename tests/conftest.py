@@ -9,6 +9,8 @@ import os
 
 from hypothesis import settings
 
+pytest_plugins = ("deploying",)
+
 settings.register_profile("ci", derandomize=True, deadline=None)
 settings.register_profile("nightly", max_examples=1000, deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))

@@ -16,7 +16,6 @@ from overhand.service.client import AsyncClient
 from postgres import Postgres
 from relay import Loss, Relay
 
-pytest_plugins = ("deploying",)
 
 STORE = "overhand.service.stores.transactional:TransactionalStore"
 LEDGER = "overhand.service.stores.ledger:Ledger"
@@ -82,6 +81,7 @@ def test_what_was_sent_before_a_crash_is_sent_again_byte_for_byte(
             changes=[Kill(f"{STORE}.acknowledge_all", "before")], is_up=False
         ).was_killed()
     deployed.shuffler()
+    until("nothing is left in the store", lambda: not remnants(deployed, database))
     deployed.finish(server)  # looks at every byte that was sent
     assert set(deployed.sendings().values()) == {3}
 
