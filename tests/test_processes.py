@@ -117,12 +117,13 @@ def test_a_server_that_is_killed_publishes_all_and_revises_nothing(
     deployed: Deployment, database: str, step: str
 ) -> None:
     deployed.book = database
-    killed = deployed.server(changes=[SERVER_STEPS[step]])
+    workers = [] if step == "while a release is opened" else [WITHOUT_WORKERS]
+    killed = deployed.server(changes=[SERVER_STEPS[step], *workers])
     shuffler = deployed.shuffler()
     deployed.reports.send_until_counted(shuffler.url)
     until("it is killed", lambda: deployed.is_published(killed) or not killed.process.is_alive())
     assert killed.was_killed()
-    server = deployed.server()
+    server = deployed.server(changes=[WITHOUT_WORKERS])
     deployed.finish(server)
 
 

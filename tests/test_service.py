@@ -40,7 +40,9 @@ TOKEN = new_token()
 
 
 def plan_for(values: oh.Values | None = None, horizon: int = 60) -> Plan:
-    return Plan.best(horizon, 2, PRIVACY, values=values or oh.Bits(), tree="regular")
+    return Plan.best(
+        horizon, 2, PRIVACY, values=values or oh.Bits(), tree="regular", max_messages=80
+    )
 
 
 @dataclass
