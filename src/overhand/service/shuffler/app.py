@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from http import HTTPStatus
@@ -21,6 +22,7 @@ from overhand.service.http import (
     header,
 )
 from overhand.service.keys import hashed
+from overhand.service.logs import log
 from overhand.service.shuffler.admission import Admission, Overloaded
 from overhand.service.shuffler.metrics import ShufflerMetrics
 from overhand.service.stores import Arrival, Outcome
@@ -94,7 +96,7 @@ class ShufflerApp:
         arrival = self._arrival(body, authorization)
         try:
             return self._settled(await self.admission.admit(arrival))
-        except (Overloaded, StoreUnavailable) as error:
+        except Exception as error:
             return self._settled(error)
 
     def take(
@@ -140,8 +142,10 @@ class ShufflerApp:
                 return self._refusal(busy)
             case StoreUnavailable():
                 return self._refusal(_no_store())
-            case _:
-                raise result
+            case _:  # a fault of ours: it is in the log, and the report may be sent again
+                log("a report failed", level=logging.ERROR, error=type(result).__name__)
+                fault = Refused(HTTPStatus.INTERNAL_SERVER_ERROR, "a fault", retry=True)
+                return self._refusal(fault)
 
     def _refusal(self, refusal: Refused) -> Reply:
         self.metrics.refused.labels(refusal.status).inc()
