@@ -68,6 +68,8 @@ class Contents:
     """Make the tables, in a database that has none."""
     check: Callable[[Transaction], None]
     """Raise `InvalidValue` if the database was made for something else."""
+    cache: int = 1 << 13
+    """KiB of a SQLite file that are kept in memory."""
 
 
 class Database(ABC):

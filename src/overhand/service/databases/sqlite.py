@@ -24,7 +24,6 @@ _SETTINGS = (
     "PRAGMA synchronous = FULL",  # durable when a transaction ends, also if the power fails
     "PRAGMA secure_delete = ON",  # what is deleted is overwritten
     "PRAGMA wal_autocheckpoint = 16384",  # pages: random marks touch many, write each one seldom
-    "PRAGMA cache_size = -131072",
 )
 
 
@@ -61,7 +60,7 @@ class SqliteDatabase(Database):
             self._connection.execute(_PAGE)
             if self._value("PRAGMA journal_mode") != "wal":
                 self._value("PRAGMA journal_mode = WAL")
-            for setting in _SETTINGS:
+            for setting in (*_SETTINGS, f"PRAGMA cache_size = -{contents.cache}"):
                 self._connection.execute(setting)
             with self._transaction("BEGIN IMMEDIATE") as transaction:
                 if not self._tables():

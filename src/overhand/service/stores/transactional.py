@@ -23,6 +23,7 @@ T = TypeVar("T")
 
 
 _APPLICATION = 0x4F564853  # "OVHS"
+_CACHE = 1 << 17  # KiB: marks are looked up all over the table
 
 
 class TransactionalStore(Store):
@@ -41,7 +42,7 @@ class TransactionalStore(Store):
         self._plan = batching.described(lanes, horizon)
         self._lanes = tuple(lanes)
         self._horizon = horizon
-        contents = Contents("store", _APPLICATION, "progress", self._create, self._check)
+        contents = Contents("store", _APPLICATION, "progress", self._create, self._check, _CACHE)
         self._database = opening(contents)
 
     def _create(self, transaction: Transaction, dialect: Dialect) -> None:
