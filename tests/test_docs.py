@@ -39,6 +39,14 @@ def test_the_readme_starts_with_the_two_commands() -> None:
     assert re.findall(r"^    (make \w+)", README, re.MULTILINE) == ["make demo", "make test"]
 
 
+def test_every_test_that_the_pages_name_exists() -> None:
+    pages = (ROOT / "docs").glob("*.md")
+    named = {name for page in pages for name in re.findall(r"`(test_\w+)`", page.read_text())}
+    tests = "".join(path.read_text() for path in (ROOT / "tests").glob("test_*.py"))
+    assert len(named) > 40
+    assert not {name for name in named if f"def {name}(" not in tests}
+
+
 def test_the_readmes_session_runs() -> None:
     results = doctest.testfile(str(ROOT / "README.md"), module_relative=False)
     assert results.attempted >= 8

@@ -103,7 +103,7 @@ class Bare(NamedTuple):
 def bare_store(
     document: Document, place: str, group: float, reports: int, database: int | None = None
 ) -> Bare:
-    """Groups of reports into a new store, without a service around it."""
+    """Groups of reports into a store, without a service around it."""
     formats = document.formats
     arrivals = []
     for body in random_reports(formats, reports):
@@ -128,16 +128,24 @@ def _used_by(database: int | None) -> float:
 
 
 def sqlite(home: Home, reports: int, rounds: int) -> Iterator[Row]:
-    with shuffling(home, "shuffler.db") as shuffler:
+    """With batches sent meanwhile, and, beside the bare store, admission alone."""
+    with (
+        shuffling(home, "shuffler.db") as shuffler,
+        shuffling(home, "admitting.db", "--tick", "3600") as admitting,
+    ):
         bench = Bench([shuffler], home.document, None)
-        services, bares = [], []
-        for number in range(rounds):
+        alone = Bench([admitting], home.document, None)
+        services, admissions, bares = [], [], []
+        place = str(home.folder / "bare.db")  # the same in all rounds: as full as the service's
+        for _ in range(rounds):
             services.append(bench.round(reports))
-            place = str(home.folder / f"bare-{number}.db")
-            bares.append(bare_store(home.document, place, services[-1].group, reports))
+            admissions.append(alone.round(reports))
+            bares.append(bare_store(home.document, place, admissions[-1].group, reports))
         resident = processor.stat(shuffler.process).resident
     yield from _service_rows("SQLite", services, least=3_000)
-    yield from _bare_rows("SQLite", services, bares, most=2.5)
+    cost = median(one.admission for one in admissions)
+    yield Row("SQLite, shuffler, nothing sent", cost, "µs of processor per report")
+    yield from _bare_rows("SQLite, nothing sent", admissions, bares, most=2.5)
     yield Row("SQLite, shuffler's memory at the end", resident / 2**20, "MiB resident")
 
 
@@ -157,11 +165,11 @@ def postgres(home: Home, reports: int, rounds: int) -> Iterator[Row]:
         database = int((server.folder / "postmaster.pid").read_text().split()[0])
         one, two = bench(1, new_store()), bench(2, new_store())
         ones, twos, bares = [], [], []
+        place = new_store()  # the same in all rounds: as full as the services'
         for _ in range(rounds):
             ones.append(one.round(reports))
             twos.append(two.round(reports))
-            group = ones[-1].group
-            bares.append(bare_store(home.document, new_store(), group, reports, database))
+            bares.append(bare_store(home.document, place, ones[-1].group, reports, database))
     yield from _service_rows("PostgreSQL, one shuffler", ones)
     yield from _bare_rows("PostgreSQL, one shuffler", ones, bares)
     yield from _service_rows("PostgreSQL, two shufflers", twos)

@@ -82,14 +82,17 @@ def _sink() -> Iterator[str]:
 
 
 @contextmanager
-def shuffling(home: Home, store: str) -> Iterator[Shuffler]:
+def shuffling(home: Home, store: str, *options: str) -> Iterator[Shuffler]:
     """A shuffling service on a store, from its first answer to its orderly end."""
     port, metrics_port = _free_ports(2)
     numbers = ["--port", str(port), "--metrics-port", str(metrics_port)]
     command = [sys.executable, "-m", "overhand", "shuffler", "--server", home.sink]
     with (home.folder / f"shuffler-{port}.log").open("w+") as log:
         process = subprocess.Popen(
-            [*command, "--store", store, *numbers], cwd=home.folder, stdout=log, stderr=log
+            [*command, "--store", store, *numbers, *options],
+            cwd=home.folder,
+            stdout=log,
+            stderr=log,
         )
         try:
             if not _answers(port, process):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from threading import Lock
 from typing import Any, TypeVar
@@ -155,13 +156,17 @@ class SqliteTransaction(Transaction):
         self._connection.executemany(statement, values)
 
     def insert_new(self, table: str, column: str, keys: Collection[bytes]) -> set[bytes]:
-        ordered = sorted(keys)
-        known = set[bytes]()
-        for start in range(0, len(ordered), _AT_ONCE):
-            some = ordered[start : start + _AT_ONCE]
-            places = ", ".join("?" * len(some))
-            found = self.rows(f"SELECT {column} FROM {table} WHERE {column} IN ({places})", *some)
-            known.update(key for (key,) in found)
-        fresh = [key for key in ordered if key not in known]
-        self.change_many(f"INSERT INTO {table} ({column}) VALUES (?)", [(key,) for key in fresh])
-        return set(fresh)
+        """In statements of a few sizes: they stay prepared, and threads change places seldom."""
+        ordered, fresh, start = sorted(keys), set[bytes](), 0
+        while (left := len(ordered) - start) > 0:
+            size = min(_AT_ONCE, 1 << (left.bit_length() - 1))
+            some = ordered[start : start + size]
+            fresh.update(key for (key,) in self.rows(_insertion(table, column, size), *some))
+            start += size
+        return fresh
+
+
+@cache
+def _insertion(table: str, column: str, size: int) -> str:
+    places = ", ".join(["(?)"] * size)
+    return f"INSERT OR IGNORE INTO {table} ({column}) VALUES {places} RETURNING {column}"
