@@ -16,7 +16,6 @@ from overhand.service.client import AsyncClient
 from postgres import Postgres
 from relay import Loss, Relay
 
-
 STORE = "overhand.service.stores.transactional:TransactionalStore"
 LEDGER = "overhand.service.stores.ledger:Ledger"
 BOOK = "overhand.service.server.book:Book"

@@ -28,7 +28,6 @@ from forked import WITHOUT_WORKERS, Setting, free_port, until
 from overhand.service.keys import KeyPair, create_token
 from postgres import Postgres
 
-
 ONE_TRY = Setting("overhand.service.client.client:_ATTEMPTS", 1)
 
 

@@ -18,7 +18,6 @@ from deployed import HORIZON, LOWEST, Deployment, lock_file, postgres_address
 from forked import WITHOUT_WORKERS, Pause, Service, Setting, fill_disk, more_disk, runs, until
 from postgres import Postgres
 
-
 STORE = "overhand.service.stores.transactional:TransactionalStore"
 OPENING = "overhand.service.server.publisher:open_release"
 PATIENCE = Setting("overhand.service.http:PATIENCE", 1.0)
