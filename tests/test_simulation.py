@@ -85,7 +85,7 @@ def test_measured_errors_are_as_predicted(kind: TreeKind, shufflers: int, horizo
     plan = oh.Plan.best(horizon, shufflers, PRIVACY, tree=kind)
     squares = np.array(
         [simulate(plan, form, seed=s).rms_error ** 2 for form in ("ones", "zeros")
-         for s in range(2000)]
+         for s in range(1400)]
     )  # fmt: skip
     measured = float(squares.mean())
     assert 6 * squares.std() / math.sqrt(len(squares)) < 0.1 * measured
