@@ -71,12 +71,12 @@ def check_figure_path(path: Path) -> None:
         raise InvalidValue(f"figure {path} must end in one of {', '.join(SUFFIXES)}")
     if not path.parent.is_dir():
         raise InvalidValue(f"figure {path}: there is no directory {path.parent}")
-    _new_figure(1, 1)
+    new_figure(1, 1)
 
 
 def error_over_time(lines: Sequence[Line], path: Path, *, title: str) -> None:
     """Error against users so far, one line a model."""
-    figure = _new_figure(8.0, 4.8)
+    figure = new_figure(8.0, 4.8)
     _draw_over_time(figure.subplots(), lines, title)
     figure.savefig(path)
 
@@ -93,7 +93,7 @@ def comparison(
 
     `levels` are errors that do not depend on the number of shufflers, drawn as dotted lines.
     """
-    figure = _new_figure(13.0, 5.2)
+    figure = new_figure(13.0, 5.2)
     left, right = figure.subplots(1, 2)
     _draw_over_time(left, over_time, title)
     for index, line in enumerate(by_shufflers):
@@ -134,7 +134,7 @@ def comparison(
 
 def frontier_figure(lines: Sequence[Line], path: Path, *, title: str) -> None:
     """Error against messages, a point for every number of shufflers, which grow along a line."""
-    figure = _new_figure(8.0, 4.8)
+    figure = new_figure(8.0, 4.8)
     axes = figure.subplots()
     for index, line in enumerate(lines):
         colour = _COLOURS[(3 * (index // 2)) % len(_COLOURS)]
@@ -154,7 +154,7 @@ def frontier_figure(lines: Sequence[Line], path: Path, *, title: str) -> None:
 
 def regret_figure(bands: Sequence[Band], path: Path, *, title: str) -> None:
     """Regret against users, with a band each: those that learn on the left, all on the right."""
-    figure = _new_figure(13.0, 5.2)
+    figure = new_figure(13.0, 5.2)
     left, right = figure.subplots(1, 2)
     last = sorted(float(band.middle[-1]) for band in bands)
     most = 2.5 * last[len(last) // 2]
@@ -216,7 +216,7 @@ def _unlabelled(value: float, _: float) -> str:
     return ""
 
 
-def _new_figure(width: float, height: float) -> Figure:
+def new_figure(width: float, height: float) -> Figure:
     try:
         from matplotlib.figure import Figure
     except ModuleNotFoundError:

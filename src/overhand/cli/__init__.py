@@ -9,11 +9,13 @@ import typer
 from rich.markup import escape
 
 from overhand import __version__
+from overhand.cli.audit import audit
 from overhand.cli.bandit import bandit
 from overhand.cli.compare import compare
 from overhand.cli.demo import demo
 from overhand.cli.output import messages
 from overhand.cli.plan import plan
+from overhand.cli.reproduce import reproduce
 from overhand.cli.services import client, prepare, server, shuffler, tokens
 from overhand.cli.simulate import simulate
 from overhand.errors import OverhandError
@@ -29,6 +31,8 @@ app.command()(plan)
 app.command()(simulate)
 app.command()(compare)
 app.command()(bandit)
+app.command()(audit)
+app.command()(reproduce)
 app.command()(demo)
 app.command()(prepare)
 app.command()(tokens)

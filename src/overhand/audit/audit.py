@@ -1,0 +1,181 @@
+"""The distinguishing game: runs on two neighbouring inputs, an event, and what it shows."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from overhand import errors
+from overhand.audit.attacks import Attacker, Floats
+from overhand.audit.bounds import largest_epsilon, least_epsilon
+from overhand.audit.deployment import LEAST_RUNS, Deployment, neighbours
+from overhand.audit.faults import KNOWN_SEED
+from overhand.audit.power import LossLaw
+from overhand.model import Privacy
+from overhand.randomness import Random
+
+FAILURE_RATE = 1e-3
+"""How likely any bound of a report may be too large."""
+
+_CHOOSING = 4  # one run in so many is for the choice of the event
+_MESSAGES_AT_ONCE = 1 << 21
+_MOST_THRESHOLDS = 1000
+
+Progress = Callable[[int], None]
+
+
+@dataclass(frozen=True)
+class Event:
+    """A statistic is at least (or at most) a threshold: likelier if the victim holds 1 (or 0)."""
+
+    statistic: str
+    at_least: bool
+    threshold: float
+
+    def times(self, values: Floats) -> int:
+        met = values >= self.threshold if self.at_least else values <= self.threshold
+        return int(np.count_nonzero(met))
+
+    def __str__(self) -> str:
+        return f"{self.statistic} {'>=' if self.at_least else '<='} {self.threshold:.4g}"
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What one event showed: so often likely, so often not, and the epsilon that follows."""
+
+    event: str
+    likely: int
+    rare: int
+    epsilon: float
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What the audit of one deployment came to.
+
+    `largest` is what so many runs can show at most, and `expected` what they show, about, by the
+    exact law of the noise: a fault that is not in the noise shows more.
+    """
+
+    name: str
+    levels: int
+    claimed: Privacy
+    runs: int
+    shown: tuple[Shown, ...]
+    largest: float
+    expected: float
+    seconds: float
+
+    @property
+    def best(self) -> Shown:
+        return max(self.shown, key=lambda shown: shown.epsilon)
+
+    @property
+    def epsilon(self) -> float:
+        """The certified lower bound."""
+        return self.best.epsilon
+
+    @property
+    def exceeds(self) -> bool:
+        """Whether the claim is refuted."""
+        return self.epsilon > self.claimed.epsilon
+
+    def summary(self) -> dict[str, Any]:
+        """Ready for JSON."""
+        return {**asdict(self), "epsilon": self.epsilon, "exceeds": self.exceeds}
+
+
+def audited(
+    name: str,
+    deployment: Deployment,
+    claimed: Privacy,
+    *,
+    runs: int,
+    random: Random,
+    rate: float = FAILURE_RATE,
+    progress: Progress = lambda runs: None,
+) -> Finding:
+    """A lower bound on the epsilon of a deployment, too large with probability `rate` at most.
+
+    A quarter of the runs chooses one event a statistic; the others, which nothing was chosen
+    from, bound its probabilities. The rate is shared by the statistics, and by the two sides.
+
+    (The seed that an attacker tries differs from run to run, and so may an event's probability:
+    alike on both inputs, and counts of trials that are not all alike are closer to their mean
+    than those of trials that are, Hoeffding 1956.)
+    """
+    errors.whole("runs", runs, least=LEAST_RUNS)
+    start = time.perf_counter()
+    attacker = Attacker(deployment)
+    share = rate / len(attacker.names)
+    for_bound = bounding(runs)
+    first, second = (
+        _played(deployment, attacker, count, random, progress)
+        for count in (runs - for_bound, for_bound)
+    )
+    shown = []
+    for index, statistic in enumerate(attacker.names):
+        event = _best_event(statistic, first[:, index], delta=claimed.delta, rate=share)
+        shown.append(_shown(event, second[:, index], delta=claimed.delta, rate=share))
+    return Finding(
+        name,
+        len(deployment.mechanisms),
+        claimed,
+        runs,
+        tuple(shown),
+        largest_epsilon(for_bound, delta=claimed.delta, rate=share),
+        LossLaw.of(deployment.mechanisms).shown(for_bound, delta=claimed.delta, rate=share),
+        time.perf_counter() - start,
+    )
+
+
+def bounding(runs: int) -> int:
+    """How many of the runs bound: those that do not choose."""
+    return runs - runs // _CHOOSING
+
+
+def _shown(event: Event, values: Floats, *, delta: float, rate: float) -> Shown:
+    """What the event shows in runs on inputs 0 and 1 that it was not chosen from."""
+    zero, one = (event.times(of_input) for of_input in values)
+    likely, rare = (one, zero) if event.at_least else (zero, one)
+    bound = least_epsilon(likely, rare, values.shape[1], delta=delta, rate=rate)
+    return Shown(str(event), likely, rare, float(bound))
+
+
+def _played(
+    deployment: Deployment, attacker: Attacker, runs: int, random: Random, progress: Progress
+) -> Floats:
+    """An array of (inputs, statistics, runs)."""
+    at_once = max(1, _MESSAGES_AT_ONCE // deployment.messages)
+    parts: tuple[list[Floats], list[Floats]] = ([], [])
+    for attempt, start in enumerate(range(0, runs, at_once)):
+        count = min(at_once, runs - start)
+        for victim in (0, 1):
+            rows = neighbours(deployment.mechanisms[-1], victim, count)
+            transcript = deployment.transcript(rows, random, attempt)
+            parts[victim].append(attacker.statistics(transcript, KNOWN_SEED + attempt))
+            progress(count)
+    return np.stack([np.concatenate(of_input, axis=1) for of_input in parts])
+
+
+def _best_event(statistic: str, values: Floats, *, delta: float, rate: float) -> Event:
+    """The event that shows most in the runs on inputs 0 and 1 that are there to choose from."""
+    zero, one = (np.sort(of_input) for of_input in values)
+    thresholds = np.unique(values)
+    if len(thresholds) > _MOST_THRESHOLDS:
+        thresholds = thresholds[:: len(thresholds) // _MOST_THRESHOLDS + 1]
+    trials = len(zero)
+    above = [trials - np.searchsorted(v, thresholds, side="left") for v in (one, zero)]
+    below = [np.searchsorted(v, thresholds, side="right") for v in (zero, one)]
+    up, down = (
+        least_epsilon(likely, rare, trials, delta=delta, rate=rate)
+        for likely, rare in (above, below)
+    )
+    at_least = bool(up.max() >= down.max())
+    threshold = thresholds[int(np.argmax(up if at_least else down))]
+    return Event(statistic, at_least, float(threshold))

@@ -1,0 +1,104 @@
+"""What an audit can see, from the exact law of the noise: no sampling here."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.fft import irfft, next_fast_len, rfft
+
+from overhand.accounting.divergence import Floats, shifted_pair
+from overhand.audit.bounds import least_epsilon
+from overhand.audit.deployment import moves
+from overhand.audit.faults import thinned
+from overhand.model import Privacy
+from overhand.plan.levels import AnyMechanism
+
+_MOST_LOSS = 12.0
+_STEPS = 3000
+_HALVINGS = 10
+_MOST_THRESHOLDS = 300
+
+
+@dataclass(frozen=True)
+class LossLaw:
+    """The log-likelihood ratio of all levels together, on a grid: its law on both inputs."""
+
+    losses: Floats
+    one: Floats
+    zero: Floats
+
+    @classmethod
+    def of(cls, mechanisms: Sequence[AnyMechanism]) -> LossLaw:
+        one, zero = np.ones(1), np.ones(1)
+        parts = 0
+        for mechanism in mechanisms:
+            for steps in moves(mechanism).values():
+                pair = _on_grid(mechanism, steps)
+                one, zero = _convolved(one, pair[0]), _convolved(zero, pair[1])
+                parts += 1
+        losses = np.linspace(-parts * _MOST_LOSS, parts * _MOST_LOSS, len(one))
+        return cls(losses, np.maximum(one, 0.0), np.maximum(zero, 0.0))
+
+    def epsilon(self, delta: float) -> float:
+        """The epsilon that the levels truly have at this delta, to about the grid's step."""
+        low, high = 0.0, float(self.losses[-1])
+        for _ in range(40):
+            middle = (low + high) / 2
+            low, high = (middle, high) if self._delta(middle) > delta else (low, middle)
+        return high
+
+    def _delta(self, epsilon: float) -> float:
+        scale = math.exp(epsilon)
+        up = np.maximum(self.one - scale * self.zero, 0.0).sum()
+        down = np.maximum(self.zero - scale * self.one, 0.0).sum()
+        return float(max(up, down))
+
+    def shown(self, runs: int, *, delta: float, rate: float) -> float:
+        """The bound that so many runs come to, about, by the best event there is."""
+        up = [np.cumsum(law[::-1])[::-1] for law in (self.one, self.zero)]
+        down = [np.cumsum(law) for law in (self.zero, self.one)]
+        bounds = []
+        for likely, rare in (up, down):
+            worth = np.flatnonzero((likely > delta) & (likely < 1))
+            at = worth[:: 1 + len(worth) // _MOST_THRESHOLDS]
+            often, seldom = np.floor(runs * likely[at]), np.ceil(runs * rare[at])
+            bound = least_epsilon(often, np.minimum(seldom, runs), runs, delta=delta, rate=rate)
+            bounds.append(float(np.max(bound, initial=0.0)))
+        return max(bounds)
+
+
+def noticed_part(
+    mechanisms: Sequence[AnyMechanism], claimed: Privacy, *, runs: int, rate: float
+) -> float:
+    """The part of its variance down to which noise may be reduced without being noticed, about."""
+    low, high = 0.0, 1.0
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        law = LossLaw.of([thinned(m, middle) for m in mechanisms])
+        seen = law.shown(runs, delta=claimed.delta, rate=rate) > claimed.epsilon
+        low, high = (middle, high) if seen else (low, middle)
+    return low
+
+
+def _convolved(law: Floats, other: Floats) -> Floats:
+    length = len(law) + len(other) - 1
+    size = next_fast_len(length, real=True)
+    return np.asarray(irfft(rfft(law, size) * rfft(other, size), size)[:length], np.float64)
+
+
+def _on_grid(mechanism: AnyMechanism, steps: int) -> tuple[Floats, Floats]:
+    """One count's likelihood ratio, with the victim's 1 and without."""
+    moved, still = shifted_pair(mechanism.noise(), abs(steps))
+    if steps < 0:
+        moved, still = still, moved
+    with np.errstate(divide="ignore", invalid="ignore"):
+        losses = np.nan_to_num(np.log(moved) - np.log(still), nan=0.0)
+    at = np.rint(np.clip(losses, -_MOST_LOSS, _MOST_LOSS) / _MOST_LOSS * _STEPS).astype(int)
+    one, zero = (
+        np.asarray(np.bincount(at + _STEPS, weights=law, minlength=2 * _STEPS + 1), np.float64)
+        for law in (moved, still)
+    )
+    return one, zero

@@ -1,0 +1,84 @@
+"""What a measurement found: numbers to look at, and numbers that a claim is judged by."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Check:
+    """A number that must lie between two others."""
+
+    what: str
+    value: float
+    least: float
+    most: float
+
+    @property
+    def is_met(self) -> bool:
+        return self.least <= self.value <= self.most
+
+
+@dataclass(frozen=True)
+class Series:
+    """One labelled curve of a figure."""
+
+    label: str
+    x: tuple[float, ...]
+    y: tuple[float, ...]
+    style: str = "o-"
+
+
+@dataclass(frozen=True)
+class Figure:
+    """Curves, and what their axes say."""
+
+    x: str
+    y: str
+    series: tuple[Series, ...]
+    scale: str = "loglog"
+    """As Matplotlib calls it: loglog, semilogx, semilogy or plot."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One claim: who made it, how it was measured, what came out."""
+
+    key: str
+    title: str
+    claim: str
+    method: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[Any, ...], ...]
+    figures: tuple[Figure, ...] = ()
+    checks: tuple[Check, ...] = ()
+
+    @property
+    def is_met(self) -> bool:
+        return all(check.is_met for check in self.checks)
+
+    def to_json(self) -> dict[str, Any]:
+        checks = [{**asdict(check), "is_met": check.is_met} for check in self.checks]
+        return {**asdict(self), "checks": checks, "is_met": self.is_met}
+
+
+@dataclass(frozen=True)
+class Task:
+    """A measurement that needs nothing of any other, so that any machine may make it."""
+
+    name: str
+    work: Callable[..., Any]
+    arguments: tuple[Any, ...] = ()
+
+    def run(self) -> Any:
+        return self.work(*self.arguments)
+
+
+@dataclass(frozen=True)
+class Section:
+    """The tasks of a claim, and what is made of their results."""
+
+    tasks: tuple[Task, ...]
+    conclude: Callable[[list[Any]], Finding] = field(repr=False)

@@ -1,0 +1,327 @@
+"""The audit never accuses what is shipped, and catches every planted fault.
+
+An audit of a right deployment is wrong with probability 1e-3 at most (1e-9 here, as everywhere in
+these tests). That a fault is caught is checked twice: by the law of its noise, without chance, and
+by a run with a fixed seed.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from overhand import audit, errors
+from overhand.accounting import leaked_delta, quick_delta
+from overhand.audit import FAULTS, KINDS, VALUES, Case, Deployment, Fault, Finding, Kind, Scope
+from overhand.audit.attacks import STATISTICS, Attacker, statistics_of
+from overhand.audit.deployment import OneByOne, base, counts, moves, neighbours
+from overhand.mechanisms import CoinSum, SharesSum
+from overhand.model import Privacy
+from overhand.plan.levels import levels_of
+from overhand.plan.terms import Terms
+from overhand.randomness import secure_random, seeded_random
+from overhand.values import BITS, Reals, values_of
+from test_cli import as_json, overhand
+
+CLAIM = Privacy(1.0, 0.01)
+RATE = 1e-9
+LEVELS = 2
+
+
+def case_of(kind: Kind, spec: str = "bit", levels: int = LEVELS) -> Case:
+    return Case(kind, values_of(spec), levels, 8, CLAIM)
+
+
+def found(deployment: Deployment, *, runs: int, seed: int) -> Finding:
+    return audit.audited(
+        "tested", deployment, CLAIM, runs=runs, random=seeded_random(seed), rate=RATE
+    )
+
+
+@pytest.mark.parametrize("trials", [1, 2, 17, 150])
+@pytest.mark.parametrize("rate", [0.2, 1e-3])
+def test_probabilities_are_outside_their_bounds_no_more_often_than_promised(
+    trials: int, rate: float
+) -> None:
+    """All outcomes, at many probabilities: the coverage is exact, not sampled."""
+    outcomes = np.arange(trials + 1)
+    least = audit.least_probability(outcomes, trials, rate)
+    most = audit.most_probability(outcomes, trials, rate)
+    tight = 0.0
+    small = np.geomspace(1e-5, 0.5, 200)
+    for p in np.concatenate([small, 1 - small]):
+        masses = stats.binom.pmf(outcomes, trials, p)
+        misses = [masses[least > p].sum(), masses[most < p].sum()]
+        assert max(misses) <= rate * (1 + 1e-9)
+        tight = max(tight, *misses)
+    assert tight > rate / 3  # no wider than need be
+
+
+@pytest.mark.parametrize("delta", [0.0, 0.05])
+@pytest.mark.parametrize(("p", "q"), [(0.9, 0.3), (0.6, 0.02), (0.3, 0.3), (0.06, 0.5), (1, 0.4)])
+def test_epsilon_is_overstated_no_more_often_than_promised(
+    p: float, q: float, delta: float
+) -> None:
+    trials, rate = 60, 1e-3
+    outcomes = np.arange(trials + 1)
+    bounds = audit.least_epsilon(
+        outcomes[:, np.newaxis], outcomes[np.newaxis], trials, delta=delta, rate=rate
+    )
+    masses = np.outer(stats.binom.pmf(outcomes, trials, p), stats.binom.pmf(outcomes, trials, q))
+    true = max(0.0, math.log((p - delta) / q))
+    assert masses[bounds > true + 1e-12].sum() <= rate
+
+
+def test_the_halves_of_the_rate_are_not_both_spent_on_one_side() -> None:
+    """The mutant that spends it twice is seen by the exact coverage."""
+    trials, rate = 150, 1e-3
+    outcomes = np.arange(trials + 1)
+    least = audit.least_probability(outcomes, trials, 4 * rate)
+    misses = [stats.binom.pmf(outcomes, trials, p)[least > p].sum() for p in np.arange(1, 99) / 99]
+    assert max(misses) > rate
+
+
+def test_no_event_shows_more_than_the_largest_epsilon() -> None:
+    outcomes = np.arange(201)
+    bounds = audit.least_epsilon(outcomes[:, None], outcomes[None], 200, delta=0.01, rate=1e-3)
+    assert bounds.max() == audit.largest_epsilon(200, delta=0.01, rate=1e-3) > 2
+
+
+@pytest.mark.parametrize("spec", VALUES)
+@pytest.mark.parametrize("kind", ["coins", "shares"])
+def test_the_attacker_reads_the_sums_that_the_server_reads(kind: Kind, spec: str) -> None:
+    mechanism = case_of(kind, spec, 1).deployment().mechanisms[0]
+    rows = neighbours(mechanism, 1, 5)
+    messages = mechanism.encode_rows(rows, seeded_random(3)).reshape(5, -1)
+    analyzed = mechanism.analyze_many(messages).reshape(5, -1)
+    mean = mechanism.noise().mean if isinstance(mechanism, CoinSum) else 0.0
+    for coordinate in moves(mechanism):
+        steps = counts(mechanism, messages, coordinate) - mean
+        low = mechanism.values.lows[coordinate]
+        assert steps * mechanism.unit + 8 * low == pytest.approx(analyzed[:, coordinate])
+
+
+def test_neighbours_differ_in_one_user_by_all_that_is_possible() -> None:
+    for spec, moved in (("bit", {0: 1}), ("histogram:3", {0: -1, 1: 1})):
+        mechanism = case_of("coins", spec, 1).deployment().mechanisms[0]
+        assert moves(mechanism) == moved
+        zero, one = (neighbours(mechanism, victim, 2).reshape(2, 8) for victim in (0, 1))
+        assert (zero != one).sum(axis=1).tolist() == [1, 1]
+    for spec in ("real:10:50", "vector:2"):
+        mechanism = case_of("shares", spec, 1).deployment().mechanisms[0]
+        assert moves(mechanism) == {0: mechanism.steps}
+        assert base(mechanism, 0) == 0
+
+
+@pytest.mark.parametrize(
+    "case",
+    list(audit.cases(KINDS, VALUES, levels=LEVELS, size=8, privacy=CLAIM)),
+    ids=lambda case: case.name,
+)
+def test_what_is_shipped_keeps_its_claim(case: Case) -> None:
+    deployment = case.deployment()
+    finding = found(deployment, runs=audit.affordable(8_000, deployment), seed=20230)
+    assert not finding.exceeds
+    assert finding.epsilon <= CLAIM.epsilon < finding.largest
+    # And what the law of the noise lets expect is what is seen: the audit is not blind.
+    assert finding.epsilon == pytest.approx(finding.expected, abs=0.2)
+    assert [shown.event.split(" ")[0] for shown in finding.shown][:3] == [*STATISTICS][:3]
+
+
+def test_a_full_audit_has_every_mechanism_and_value_alone_and_with_all_levels() -> None:
+    jobs = list(Scope(runs=2000).shipped())
+    shipped = {type(m) for job in jobs for m in job.deployment.mechanisms}
+    assert shipped == {CoinSum, SharesSum}
+    assert {m.opposed for j in jobs for m in j.deployment.mechanisms if isinstance(m, CoinSum)} == {
+        True,
+        False,
+    }
+    assert {len(job.deployment.mechanisms) for job in jobs} == {1, 3}
+    assert {m.values for job in jobs for m in job.deployment.mechanisms} == {
+        values_of(spec) for spec in VALUES
+    }
+    assert len({job.name for job in jobs}) == len(jobs) == 20
+
+
+@pytest.mark.parametrize("kind", ["coins", "shares"])
+def test_the_law_of_the_loss_is_the_accountants(kind: Kind) -> None:
+    case = case_of(kind)
+    law = audit.LossLaw.of(case.deployment().mechanisms)
+    levels = levels_of(case.plan().mechanisms, Terms(CLAIM))
+    for delta in (1e-3, 0.01, 0.03):
+        epsilon = law.epsilon(delta)
+        by_noise = quick_delta(levels, Privacy(epsilon, delta)) - leaked_delta(levels, epsilon)
+        assert by_noise == pytest.approx(delta, rel=0.02)
+
+
+def test_less_noise_than_the_noticed_part_is_noticed_and_more_is_not() -> None:
+    mechanisms = case_of("coins").deployment().mechanisms
+    part = audit.noticed_part(mechanisms, CLAIM, runs=50_000, rate=1e-3)
+    assert 0.5 < part < 0.95
+    below, above = (
+        audit.LossLaw.of([audit.thinned(m, p) for m in mechanisms]).shown(
+            50_000, delta=CLAIM.delta, rate=1e-3
+        )
+        for p in (part - 0.02, part + 0.02)
+    )
+    assert below > CLAIM.epsilon > above
+
+
+RUNS = {"half the noise": 100_000, "budget not split": 20_000}
+LEVELS_OF = {("coins", "budget not split"): 3, ("shares", "half the noise"): 1}
+MUTANTS = [
+    pytest.param(kind, fault, id=f"{kind}: {fault.name}")
+    for kind in ("coins", "shares")
+    for fault in FAULTS
+]
+SEEN_BY = {
+    "half the noise": "likelihood",
+    "budget not split": "likelihood",
+    "no permutation": "position",
+    "seeded generator": "seed",
+    "shared noise": "levels added",
+}
+
+
+def test_there_is_a_mutant_for_every_fault_that_is_asked_for() -> None:
+    assert [fault.name for fault in FAULTS] == [
+        *("half the noise", "no permutation", "seeded generator"),
+        *("budget not split", "shared noise"),
+    ]
+    assert set(SEEN_BY) == {fault.name for fault in FAULTS}
+    assert set(SEEN_BY.values()) < set(STATISTICS)
+
+
+@pytest.mark.parametrize(("kind", "fault"), MUTANTS)
+def test_every_mutant_is_caught(kind: Kind, fault: Fault) -> None:
+    case = case_of(kind, levels=LEVELS_OF.get((kind, fault.name), LEVELS))
+    planted = fault.planted(case.deployment(), case.unsplit())
+    finding = found(planted, runs=RUNS.get(fault.name, 4000), seed=7)
+    assert finding.exceeds
+    assert finding.best.event.startswith(SEEN_BY[fault.name])
+    if not fault.plain:
+        # The law says that it is caught, and by how much: the seed had no part in it.
+        assert finding.expected > CLAIM.epsilon + 0.1
+        assert audit.LossLaw.of(planted.mechanisms).epsilon(CLAIM.delta) > finding.epsilon
+
+
+@pytest.mark.parametrize("kind", ["coins", "shares"])
+def test_without_the_statistic_for_it_a_mutant_would_pass(kind: Kind) -> None:
+    """Noisy sums alone show nothing of a missing permutation, a seed or shared noise."""
+    right = case_of(kind).deployment()
+    for fault in FAULTS:
+        if fault.plain:
+            finding = found(fault.planted(right, right), runs=2000, seed=8)
+            assert finding.shown[0].event.startswith("likelihood")
+            assert finding.shown[0].epsilon <= CLAIM.epsilon
+
+
+@pytest.mark.parametrize("kind", ["coins", "shares"])
+def test_the_shuffler_of_a_service_is_audited_as_it_is(kind: Kind) -> None:
+    deployment = OneByOne(case_of(kind, levels=1).deployment().mechanisms)
+    finding = found(deployment, runs=2000, seed=5)
+    assert not finding.exceeds
+    position = next(shown for shown in finding.shown if shown.event.startswith("position"))
+    assert position.epsilon < 0.3
+
+
+def test_noise_from_the_system_is_audited_by_default_and_shares_their_tables() -> None:
+    deployment = case_of("shares", levels=1).deployment()
+    finding = audit.audited(
+        "secure", deployment, CLAIM, runs=8000, random=secure_random(), rate=RATE
+    )
+    assert not finding.exceeds
+    assert finding.epsilon > 0.5
+
+
+def test_statistics_are_larger_if_the_victim_holds_one() -> None:
+    deployment = case_of("coins").deployment()
+    attacker = Attacker(deployment)
+    assert attacker.names == statistics_of(2) == list(STATISTICS)
+    zero, one = (
+        attacker.statistics(
+            deployment.transcript(neighbours(deployment.mechanisms[-1], v, 4000), random, 0), 1
+        ).mean(axis=1)
+        for v, random in ((0, seeded_random(4)), (1, seeded_random(5)))
+    )
+    assert (one[[0, 3]] > zero[[0, 3]] + 0.1).all()
+
+
+def test_shared_noise_is_planted_for_bits_only() -> None:
+    shared = next(fault for fault in FAULTS if fault.name == "shared noise")
+    reals = Case("coins", Reals(), 2, 8, CLAIM).deployment()
+    with pytest.raises(errors.InvalidValue, match="planted for bits"):
+        shared.planted(reals, reals)
+
+
+def test_what_has_no_certificate_is_not_audited() -> None:
+    """The published constants are proved for epsilons up to 1, and not for any."""
+    with pytest.raises(errors.Infeasible, match="no certificate"):
+        Case("published", BITS, 1, 2, Privacy(40.0, 0.01)).deployment()
+
+
+def test_the_command_prints_what_was_run_and_what_it_can_detect() -> None:
+    shown = overhand("audit", "--values", "bit", "--mechanism", "coins", "--runs", "20000",
+                     "--seed", "3", "--shufflers", "2")  # fmt: skip
+    assert shown.returncode == 0, shown.stderr
+    words = " ".join(shown.stdout.split())
+    assert "claimed: epsilon=1, delta=0.01; batches of 8, 16 users" in words
+    assert words.count("holds") == 3
+    assert "with probability 0.999" in words
+
+
+def test_the_command_catches_mutants() -> None:
+    printed = as_json("audit", "--values", "bit", "--mechanism", "coins", "--runs", "40000",
+                      "--seed", "3", "--mutants", "--shufflers", "2")  # fmt: skip
+    assert printed["ok"]
+    assert [f["verdict"] for f in printed["findings"]] == ["holds"] * 3 + ["caught"] * 5
+    assert printed["confidence"] == 0.999
+
+
+def test_the_same_seed_gives_the_same_report() -> None:
+    arguments = ("audit", "--values", "real", "--mechanism", "shares", "--runs", "2000",
+                 "--seed", "3", "--shufflers", "2")  # fmt: skip
+    first, second = (as_json(*arguments)["findings"] for _ in range(2))
+    assert [{**f, "seconds": 0} for f in first] == [{**f, "seconds": 0} for f in second]
+
+
+def test_a_mutant_that_is_missed_is_exit_code_1() -> None:
+    """A thousand runs cannot see half the noise, and the command says so."""
+    shown = overhand("audit", "--values", "bit", "--mechanism", "coins", "--runs", "1000",
+                     "--seed", "3", "--mutants", "--shufflers", "1")  # fmt: skip
+    assert shown.returncode == 1
+    assert "MISSED" in shown.stdout
+
+
+def test_a_claim_that_is_exceeded_is_exit_code_1(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = Case.deployment
+    monkeypatch.setattr(
+        Case,
+        "deployment",
+        lambda case: Deployment(tuple(audit.thinned(m, 0.1) for m in right(case).mechanisms)),
+    )
+    shown = overhand("audit", "--values", "bit", "--mechanism", "shares", "--runs", "20000",
+                     "--seed", "3", "--shufflers", "1")  # fmt: skip
+    assert shown.returncode == 1
+    assert "EXCEEDED" in shown.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--runs", "999"), "runs=999"),
+        (("--size", "1"), "size=1"),
+        (("--shufflers", "7"), "shufflers=7"),
+        (("--mechanism", "published", "--values", "vector:2"), "nothing to audit"),
+        (("--values", "strange"), "strange"),
+        (("--epsilon", "0"), "epsilon=0"),
+    ],
+    ids=["runs", "size", "shufflers", "published", "values", "epsilon"],
+)
+def test_what_cannot_be_audited_is_one_line(arguments: tuple[str, ...], message: str) -> None:
+    refused = overhand("audit", *arguments)
+    assert refused.returncode == 2
+    assert message in refused.stderr
