@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import cast
 
-from overhand.evidence.findings import Check, Figure, Finding, Section, Series, Task
+from overhand.evidence.findings import Check, Figure, Finding, Section, Series, Task, in_turn
 from overhand.evidence.scale import Scale
 from overhand.plan import Composition, Plan
 
@@ -21,8 +21,8 @@ def section(scale: Scale) -> Section:
     return Section(tasks, lambda results: _finding(scale, results))
 
 
-def _measured(scale: Scale, way: str, shufflers: int) -> tuple[float, float]:
-    """The largest variance of a batch, and the error."""
+def _measured(scale: Scale, way: str, shufflers: int) -> float:
+    """The largest variance of a batch."""
     if way == "published":
         plan = Plan.published(scale.users, shufflers, scale.privacy)
     else:
@@ -33,16 +33,13 @@ def _measured(scale: Scale, way: str, shufflers: int) -> tuple[float, float]:
             tree="paper",
             composition=cast(Composition, way),
         )
-    return max(plan.level_variances), plan.rms_error
+    return max(plan.level_variances)
 
 
-def _finding(scale: Scale, results: list[Any]) -> Finding:
-    width = len(_COUNTS)
-    by_way = {way: results[i * width : (i + 1) * width] for i, way in enumerate(_WAYS)}
-    gain = [
-        published[0] / exact[0]
-        for published, exact in zip(by_way["published"], by_way["exact"], strict=True)
-    ]
+def _finding(scale: Scale, results: list[float]) -> Finding:
+    by_way = in_turn(_WAYS, results)
+    pairs = zip(by_way["published"], by_way["exact"], strict=True)
+    gain = [published / exact for published, exact in pairs]
     x = tuple(float(k) for k in _COUNTS)
     return Finding(
         key="composition",
@@ -55,14 +52,14 @@ def _finding(scale: Scale, results: list[Any]) -> Finding:
         "composition of the levels.",
         columns=("variance", *(f"k = {k}" for k in _COUNTS)),
         rows=(
-            *((way, *(round(variance, 1) for variance, _ in by_way[way])) for way in _WAYS),
+            *((way, *(round(variance, 1) for variance in by_way[way])) for way in _WAYS),
             ("published / exact", *(round(ratio, 1) for ratio in gain)),
         ),
         figures=(
             Figure(
                 "shufflers k",
                 "largest variance of a batch",
-                tuple(Series(way, x, tuple(v for v, _ in by_way[way])) for way in _WAYS),
+                tuple(Series(way, x, tuple(by_way[way])) for way in _WAYS),
                 "semilogy",
             ),
         ),

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -74,6 +76,16 @@ class Task:
 
     def run(self) -> Any:
         return self.work(*self.arguments)
+
+
+def in_turn(names: Collection[str], results: Sequence[T]) -> dict[str, Sequence[T]]:
+    """Results by name, if the tasks were listed name by name, as many for each.
+
+    >>> in_turn(("a", "b"), [1, 2, 3, 4])
+    {'a': [1, 2], 'b': [3, 4]}
+    """
+    each = len(results) // len(names)
+    return {name: results[i * each : (i + 1) * each] for i, name in enumerate(names)}
 
 
 @dataclass(frozen=True)

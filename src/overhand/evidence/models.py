@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from overhand.baselines import SquareRoot, local_counter, trusted_tree
-from overhand.evidence.findings import Check, Figure, Finding, Section, Series, Task
+from overhand.evidence.findings import Check, Figure, Finding, Section, Series, Task, in_turn
 from overhand.evidence.scale import Scale
 from overhand.model import Privacy
 from overhand.plan import Plan
@@ -56,11 +55,8 @@ def _measured(scale: Scale, name: str, epsilon: float) -> float:
     return simulate(counter, "ones", runs=scale.runs, seed=scale.seed).rms_error
 
 
-def _finding(scale: Scale, results: list[Any]) -> Finding:
-    width = len(_EPSILONS)
-    curves = {
-        name: results[place * width : (place + 1) * width] for place, name in enumerate(_MODELS)
-    }
+def _finding(scale: Scale, results: list[float]) -> Finding:
+    curves = in_turn(_MODELS, results)
     ours = curves[f"{_SHUFFLERS} shufflers"]
     checks = [
         Check(

@@ -53,6 +53,10 @@ def bearer(authorization: bytes | None) -> str | None:
     return token.decode("latin-1").strip() if kind.lower() == b"bearer" and token else None
 
 
+def too_slow() -> Refused:
+    return Refused(408, f"the body did not come within {PATIENCE:g} seconds")
+
+
 async def body_of(scope: Scope, receive: Receive, most: int) -> bytes:
     """The body of a request, of which never more than `most` bytes are kept."""
     if header(scope, b"content-encoding") not in (None, b"identity"):
@@ -75,7 +79,7 @@ async def body_of(scope: Scope, receive: Receive, most: int) -> bytes:
                 if not event.get("more_body", False):
                     return b"".join(chunks)
     except TimeoutError:
-        raise Refused(408, f"the body did not come within {PATIENCE:g} seconds") from None
+        raise too_slow() from None
 
 
 @dataclass(frozen=True)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from overhand.service.http import PATIENCE, Refused, Reply
+from overhand.service.http import Reply, too_slow
 from overhand.service.processes import Impatient
 from overhand.service.shuffler.app import ShufflerApp
 
 _PATH = b"/v1/reports"
-_TOO_SLOW = Reply.to(Refused(408, f"the body did not come within {PATIENCE:g} seconds"))
 
 
 class _Pipelined(Exception):
@@ -90,7 +89,7 @@ class Uploads(Impatient):
 
     def _give_up(self) -> None:
         if self._body is not None:
-            self.transport.write(_TOO_SLOW.raw)
+            self.transport.write(Reply.to(too_slow()).raw)
             self.transport.close()
         else:
             super()._give_up()
