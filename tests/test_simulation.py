@@ -75,7 +75,7 @@ KINDS: list[tuple[TreeKind, int, int]] = [
     ("path", 2, 1999),
     ("paper", 2, 3011),
     ("binary", 20, 1021),
-    ("best", 5, 7001),
+    ("best", 5, 4001),
 ]
 
 
@@ -85,7 +85,7 @@ def test_measured_errors_are_as_predicted(kind: TreeKind, shufflers: int, horizo
     plan = oh.Plan.best(horizon, shufflers, PRIVACY, tree=kind)
     squares = np.array(
         [simulate(plan, form, seed=s).rms_error ** 2 for form in ("ones", "zeros")
-         for s in range(1400)]
+         for s in range(1800)]
     )  # fmt: skip
     measured = float(squares.mean())
     assert 6 * squares.std() / math.sqrt(len(squares)) < 0.1 * measured
