@@ -26,8 +26,7 @@ import psycopg
 from rich.table import Table
 
 from benchmarks.tables import console
-from overhand.service.stores import Arrival, Lane, SqliteStore
-from overhand.service.stores.postgres import PostgresStore
+from overhand.service.stores import Arrival, Lane, open_store
 
 MESSAGES = (24, 12, 12, 12, 12)
 SIZES = (50, 500, 5_000, 20_000, 100_000)
@@ -58,7 +57,7 @@ def report() -> Arrival:
 
 @contextmanager
 def sqlite_ours(place: str) -> Iterator[Insert]:
-    with closing(SqliteStore(place, LANES, HORIZON)) as store:
+    with closing(open_store(place, LANES, HORIZON)) as store:
         yield store.admit
 
 
@@ -78,7 +77,7 @@ def sqlite_bare(place: str) -> Iterator[Insert]:
 
 @contextmanager
 def postgres_ours(place: str) -> Iterator[Insert]:
-    with closing(PostgresStore(place, LANES, HORIZON)) as store:
+    with closing(open_store(place, LANES, HORIZON)) as store:
         yield store.admit
 
 
@@ -133,7 +132,7 @@ def timed(
 
 def know(place: str, reports: int) -> None:
     """A store that has seen so many reports already: their marks fill the lookup table."""
-    with closing(SqliteStore(place, LANES, HORIZON)):
+    with closing(open_store(place, LANES, HORIZON)):
         pass
     with closing(sqlite3.connect(place)) as connection:
         marks = sorted(b"i" + os.urandom(16) for _ in range(len(LANES) * reports))

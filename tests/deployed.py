@@ -13,7 +13,6 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from urllib.parse import quote
 
 import httpx
 import numpy as np
@@ -28,7 +27,6 @@ from overhand.service.keys import KeyPair
 from overhand.service.reports import encode_report
 from overhand.service.sealing import Opener
 from overhand.summation import GatheredSums
-from postgres import Postgres
 from relay import Relay
 from reported import CLIENT, FORWARDED, Reports
 
@@ -236,12 +234,6 @@ class Deployment:
 
 def _scheme(options: Sequence[str]) -> str:
     return "https" if "--certificate" in options else "http"
-
-
-def postgres_address(server: Postgres) -> str:
-    """The address of a schema of its own."""
-    name = server.new_schema().rpartition("search_path=")[2].strip("'")
-    return f"{server.dsn}&options={quote(f'-csearch_path={name}')}"
 
 
 def remnants(deployment: Deployment, address: str) -> int:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from deployed import Deployment, postgres_address, prepared
+from deployed import Deployment, prepared
 from postgres import Postgres, running_postgres
 
 
@@ -27,7 +27,7 @@ def database(request: pytest.FixtureRequest) -> str:
     """The address of a new database of either kind."""
     if request.param == "sqlite":
         return "some.db"
-    return postgres_address(request.getfixturevalue("postgres"))
+    return str(request.getfixturevalue("postgres").new_schema())
 
 
 @pytest.fixture

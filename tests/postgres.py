@@ -16,7 +16,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import psycopg
-from psycopg.conninfo import make_conninfo
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # it warns wherever XDG_RUNTIME_DIR is not set
@@ -32,18 +31,10 @@ class Postgres:
         self.dsn = self._server.get_uri()
 
     def new_schema(self) -> str:
-        """A data source name whose tables nobody else sees."""
-        return make_conninfo(self.dsn, options=f"-csearch_path={self._schema()}")
-
-    def new_address(self) -> str:
-        """The same, as an address that begins with `postgresql://`."""
-        ending = f"options=-csearch_path%3D{self._schema()}"
-        return f"{self.dsn}{'&' if '?' in self.dsn else '?'}{ending}"
-
-    def _schema(self) -> str:
+        """An address whose tables nobody else sees."""
         name = f"schema_{secrets.token_hex(8)}"
         self.run(f"CREATE SCHEMA {name}")
-        return name
+        return f"{self.dsn}{'&' if '?' in self.dsn else '?'}options=-csearch_path%3D{name}"
 
     def run(self, statement: str) -> None:
         with psycopg.connect(self.dsn, autocommit=True) as connection:

@@ -14,8 +14,15 @@ from typing import Any, NamedTuple
 from overhand.errors import ProtocolViolation
 from overhand.service.databases import Database, SqliteDatabase
 from overhand.service.databases.postgres import PostgresDatabase, PostgresTransaction
-from overhand.service.stores import Arrival, BatchName, Lane, Outcome, SqliteStore, Store
-from overhand.service.stores.postgres import PostgresStore
+from overhand.service.stores import (
+    Arrival,
+    BatchName,
+    Lane,
+    Outcome,
+    Store,
+    TransactionalStore,
+    open_store,
+)
 
 LANES = (Lane(1, 2, 2, 16), Lane(2, 6, 1, 20))
 HORIZON = 16
@@ -27,11 +34,8 @@ class Where(NamedTuple):
     kind: str
     place: str
 
-    def open(
-        self, lanes: Sequence[Lane] = LANES, horizon: int = HORIZON
-    ) -> SqliteStore | PostgresStore:
-        kind = SqliteStore if self.kind == "sqlite" else PostgresStore
-        return kind(self.place, lanes, horizon)
+    def open(self, lanes: Sequence[Lane] = LANES, horizon: int = HORIZON) -> TransactionalStore:
+        return open_store(self.place, lanes, horizon)
 
 
 def message(user: int, lane: Lane, place: int) -> bytes:

@@ -22,6 +22,7 @@ import psycopg
 import pytest
 
 import overhand as oh
+from books import raise_alarm, waiting
 from overhand.errors import InvalidValue, ProtocolViolation, StoreUnavailable
 from overhand.service.databases import Database
 from overhand.service.document import Document
@@ -118,7 +119,7 @@ Place = Callable[[], str]
 def new_place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Place:
     if request.param == "postgres":
         running: Postgres = request.getfixturevalue("server")
-        return running.new_address
+        return running.new_schema
     folder, numbers = tmp_path_factory.mktemp("books"), itertools.count()
     return lambda: str(folder / f"book{next(numbers)}.db")
 
@@ -150,7 +151,7 @@ def check(book: Book, names: Sequence[Name] = NAMES) -> None:
     sums = book.sums(0, 10**6)
     assert sorted((one.level, one.number) for one in sums) == sorted(names)
     assert book.published() == replayed(book)
-    assert book.next_unopened() is None
+    assert waiting(book) is None
     assert book.news().sums == len(names)
 
 
@@ -174,12 +175,12 @@ def test_a_release_is_kept_once_however_often_it_comes(book: Book) -> None:
     body = body_of((1, 0))
     assert book.receive(1, 0, OWN, body)
     assert not book.receive(1, 0, OWN, body)
-    waiting = book.next_unopened()
-    assert waiting is not None
-    assert (waiting.level, waiting.number, waiting.own, waiting.body) == (1, 0, OWN, body)
+    found = waiting(book)
+    assert found is not None
+    assert (found.level, found.number, found.own, found.body) == (1, 0, OWN, body)
     drain(Publisher(DOCUMENT, book, ReadsThem()))
     assert not book.receive(1, 0, OWN, body)
-    assert book.next_unopened() is None
+    assert waiting(book) is None
     assert book.news().levels[1].received == 1
 
 
@@ -191,11 +192,11 @@ def test_other_bytes_are_refused_change_nothing_and_leave_an_alarm(
     book.receive(1, 0, OWN, body)
     if is_opened:
         drain(Publisher(DOCUMENT, book, ReadsThem()))
-    before = (book.news(), book.next_unopened(), book.published())
+    before = (book.news(), waiting(book), book.published())
     for other, own in ((body[:-1] + b"\1", OWN), (body, OWN + 1), (body[:-1] + b"\1", OWN)):
         with pytest.raises(ProtocolViolation, match="another release of batch 0 of level 1"):
             book.receive(1, 0, own, other)
-    assert (book.news(), book.next_unopened(), book.published()) == before
+    assert (book.news(), waiting(book), book.published()) == before
     with closing(Book(place, DOCUMENT.digest)) as again:
         assert again.alarms() == ["another release of batch 0 of level 1"]
 
@@ -203,9 +204,9 @@ def test_other_bytes_are_refused_change_nothing_and_leave_an_alarm(
 def test_alarms_stay_once_each_in_their_order(place: str, book: Book) -> None:
     assert book.alarms() == []
     for words in ("zebra", "ant", "zebra", "bee"):
-        book.alarm(words)
+        raise_alarm(book, words)
     with closing(Book(place, DOCUMENT.digest)) as again:
-        again.alarm("ant")
+        raise_alarm(again, "ant")
         assert again.alarms() == ["zebra", "ant", "bee"]
 
 
@@ -225,7 +226,7 @@ def test_a_book_of_another_document_is_refused(place: str, book: Book) -> None:
     receive(book, [(1, 0)])
     with pytest.raises(InvalidValue, match=f"{DOCUMENT.digest[:12]}.*bbbbbbbbbbbb"):
         Book(place, "b" * 64)
-    assert book.next_unopened() is not None
+    assert waiting(book) is not None
 
 
 def test_a_store_is_no_book_and_a_book_no_store(place: str, new_place: Place, book: Book) -> None:
@@ -392,7 +393,7 @@ def publish_all(place: str, most: int) -> tuple[int, list[dict[str, Any]]]:
     opener = ReadsThem(pause=0.02)
     with closing(Book(place, DOCUMENT.digest)) as book:
         publisher = Publisher(DOCUMENT, book, opener)
-        book.alarm(f"ready {os.getpid()}")
+        raise_alarm(book, f"ready {os.getpid()}")
         end = time.monotonic() + 60
         while book.news().sums < most and time.monotonic() < end:
             if not publisher.step():
@@ -405,7 +406,7 @@ def publish_all(place: str, most: int) -> tuple[int, list[dict[str, Any]]]:
 def test_processes_open_every_release_once_and_agree(
     server: Postgres, pool: ProcessPoolExecutor, straight: tuple[list[Published], list[Summed]]
 ) -> None:
-    place = server.new_address()
+    place = server.new_schema()
     with closing(Book(place, DOCUMENT.digest)) as book:
         running = [pool.submit(publish_all, place, len(NAMES)) for _ in range(3)]
         while len(book.alarms()) < 3 and not any(one.done() for one in running):
@@ -493,11 +494,11 @@ def test_a_follower_shows_what_another_published(place: str, book: Book) -> None
 
 
 def test_a_release_in_hand_is_left_to_who_has_it(server: Postgres) -> None:
-    place = server.new_address()
+    place = server.new_schema()
     with (
         closing(Book(place, DOCUMENT.digest)) as book,
         closing(Book(place, DOCUMENT.digest)) as other,
-        closing(Book(server.new_address(), DOCUMENT.digest)) as elsewhere,
+        closing(Book(server.new_schema(), DOCUMENT.digest)) as elsewhere,
     ):
         for one in (book, elsewhere):
             receive(one, NAMES[:2])
@@ -525,7 +526,7 @@ def ends_of_child(place: str) -> int:
 
 
 def test_a_process_that_dies_holds_no_release(server: Postgres, pool: ProcessPoolExecutor) -> None:
-    place = server.new_address()
+    place = server.new_schema()
     with closing(Book(place, DOCUMENT.digest)) as book:
         receive(book, NAMES[:1])
         assert pool.submit(ends_of_child, place).result() == -signal.SIGKILL
@@ -537,7 +538,7 @@ def test_a_process_that_dies_holds_no_release(server: Postgres, pool: ProcessPoo
 
 
 def test_lost_connections_cost_nothing(server: Postgres) -> None:
-    with closing(Book(server.new_address(), DOCUMENT.digest)) as book:
+    with closing(Book(server.new_schema(), DOCUMENT.digest)) as book:
         receive(book, NAMES)
         publisher = Publisher(DOCUMENT, book, ReadsThem())
         for step in range(len(NAMES)):
@@ -557,7 +558,7 @@ def end_connections(server: Postgres) -> None:
 
 
 def test_a_book_says_so_when_its_server_is_down_and_recovers(server: Postgres) -> None:
-    place = server.new_address()
+    place = server.new_schema()
     with closing(Book(place, DOCUMENT.digest)) as book:
         receive(book, NAMES)
         publisher = Publisher(DOCUMENT, book, ReadsThem())
@@ -834,7 +835,7 @@ def test_counts_are_those_of_the_sums(book: Book) -> None:
 
 
 def test_claims_are_dropped_with_the_book(server: Postgres) -> None:
-    place = server.new_address()
+    place = server.new_schema()
     with closing(Book(place, DOCUMENT.digest)) as book:
         receive(book, NAMES[:1])
         other = Book(place, DOCUMENT.digest)
@@ -853,7 +854,7 @@ def test_a_postgres_address_needs_its_extra(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_database_of_something_else_is_no_book(server: Postgres) -> None:
-    place = server.new_address()
+    place = server.new_schema()
     with psycopg.connect(place) as connection:
         connection.execute(b"CREATE TABLE book (other TEXT)")
     with pytest.raises(InvalidValue, match="not a book"):

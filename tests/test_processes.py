@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from deployed import BATCHES, HORIZON, LOWEST, Deployment, postgres_address, remnants
+from deployed import BATCHES, HORIZON, LOWEST, Deployment, remnants
 from forked import WITHOUT_WORKERS, Kill, Pause, free_port, runs, until
 from overhand.service.client import AsyncClient
 from postgres import Postgres
@@ -175,7 +175,7 @@ def test_three_copies_at_once_are_counted_once(deployed: Deployment, database: s
 def test_two_shuffling_services_on_one_store_fill_batches_exactly(
     deployed: Deployment, postgres: Postgres
 ) -> None:
-    deployed.store = postgres_address(postgres)
+    deployed.store = postgres.new_schema()
     server = deployed.server(changes=[WITHOUT_WORKERS])
     pair = [deployed.shuffler(), deployed.shuffler(port=free_port())]
     reports, late = deployed.reports, 3 * LOWEST
@@ -191,7 +191,7 @@ def test_two_shuffling_services_on_one_store_fill_batches_exactly(
 def test_a_shuffling_service_that_was_overtaken_by_another_goes_on(
     deployed: Deployment, postgres: Postgres, tmp_path: Path, step: str
 ) -> None:
-    deployed.store = postgres_address(postgres)
+    deployed.store = postgres.new_schema()
     server = deployed.server(changes=[WITHOUT_WORKERS])
     pause = Pause(f"{STORE}.{step}", file=tmp_path / "pause")
     slow = deployed.shuffler(changes=[pause])
@@ -209,7 +209,7 @@ def test_a_shuffling_service_that_was_overtaken_by_another_goes_on(
 def test_a_second_server_on_the_same_book_goes_on_when_the_first_is_killed(
     deployed: Deployment, postgres: Postgres, tmp_path: Path
 ) -> None:
-    deployed.book = postgres_address(postgres)
+    deployed.book = postgres.new_schema()
     pause = Pause(OPENING, "before", 3, file=tmp_path / "pause")
     first = deployed.server(changes=[pause])
     deployed.reports.send_until_counted(deployed.shuffler().url)
@@ -226,7 +226,7 @@ def test_a_second_server_on_the_same_book_goes_on_when_the_first_is_killed(
 def test_two_servers_on_one_book_publish_one_history(
     deployed: Deployment, postgres: Postgres
 ) -> None:
-    deployed.book = postgres_address(postgres)
+    deployed.book = postgres.new_schema()
     pair = [deployed.server(), deployed.server(port=free_port())]
     deployed.reports.send_until_counted(deployed.shuffler().url)
     deployed.finish(pair[0])

@@ -23,7 +23,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import NameOID
 
-from deployed import HORIZON, LOWEST, Deployment, postgres_address, small_plan
+from deployed import HORIZON, LOWEST, Deployment, small_plan
 from forked import WITHOUT_WORKERS, Setting, free_port, until
 from overhand.service.keys import KeyPair, create_token
 from postgres import Postgres
@@ -112,7 +112,7 @@ def _open_to_others(name: str) -> Callable[[Deployment], None]:
 
 def _other_key(deployed: Deployment) -> None:
     (deployed.folder / "server.key").unlink()
-    KeyPair.create(deployed.folder / "server.key")
+    KeyPair.generate().save(deployed.folder / "server.key")
 
 
 def _store_of_another_plan(deployed: Deployment) -> None:
@@ -297,7 +297,7 @@ def test_numbers_about_users_are_on_the_private_port_alone(deployed: Deployment)
 def test_a_shuffling_service_says_nothing_about_its_database(
     deployed: Deployment, postgres: Postgres
 ) -> None:
-    deployed.store = postgres_address(postgres)
+    deployed.store = postgres.new_schema()
     shuffler = deployed.shuffler()
     deployed.reports.send(shuffler.url, range(3))
     postgres.stop()

@@ -14,8 +14,18 @@ from pathlib import Path
 import httpx
 import pytest
 
-from deployed import HORIZON, LOWEST, Deployment, lock_file, postgres_address
-from forked import WITHOUT_WORKERS, Pause, Service, Setting, fill_disk, more_disk, runs, until
+from deployed import HORIZON, LOWEST, Deployment, lock_file
+from forked import (
+    WITHOUT_WORKERS,
+    Pause,
+    Service,
+    Setting,
+    fill_disk,
+    free_port,
+    more_disk,
+    runs,
+    until,
+)
 from postgres import Postgres
 
 STORE = "overhand.service.stores.transactional:TransactionalStore"
@@ -101,11 +111,16 @@ def test_a_server_that_never_answers_does_not_keep_a_shuffling_service_from_stop
 def test_a_database_that_was_away_is_used_again_when_it_is_back(
     deployed: Deployment, postgres: Postgres
 ) -> None:
-    deployed.store, deployed.book = postgres_address(postgres), postgres_address(postgres)
-    server, shuffler, reports = deployed.server(), deployed.shuffler(), deployed.reports
+    deployed.store, deployed.book = postgres.new_schema(), postgres.new_schema()
+    private = free_port()
+    numbers = f"http://127.0.0.1:{private}/metrics"
+    server = deployed.server("--metrics-port", str(private))
+    shuffler, reports = deployed.shuffler(), deployed.reports
     reports.send(shuffler.url, range(0, 18))
+    assert "overhand_book_is_up 1.0" in httpx.get(numbers).text.splitlines()
     postgres.stop()
     try:
+        assert "overhand_book_is_up 0.0" in httpx.get(numbers).text.splitlines()
         reports.send(shuffler.url, range(18, HORIZON))
         assert reports.answers == {200: 18, 503: HORIZON - 18}
         assert shuffler.get("/healthz").status_code == 503
@@ -119,7 +134,7 @@ def test_a_database_that_was_away_is_used_again_when_it_is_back(
 def test_connections_that_the_database_ends_are_made_anew(
     deployed: Deployment, postgres: Postgres
 ) -> None:
-    deployed.store, deployed.book = postgres_address(postgres), postgres_address(postgres)
+    deployed.store, deployed.book = postgres.new_schema(), postgres.new_schema()
     server, shuffler, reports = (
         deployed.server(changes=[WITHOUT_WORKERS]),
         deployed.shuffler(),
@@ -140,7 +155,7 @@ def test_connections_that_the_database_ends_are_made_anew(
 def test_a_late_batch_is_filled_although_the_database_was_away(
     deployed: Deployment, postgres: Postgres
 ) -> None:
-    deployed.store = postgres_address(postgres)
+    deployed.store = postgres.new_schema()
     deployed.server(changes=[WITHOUT_WORKERS])
     shuffler = deployed.shuffler("--deadline", "1")
     deployed.reports.send(shuffler.url, [0, 1])

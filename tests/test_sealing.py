@@ -82,8 +82,14 @@ def rows_of(plan: oh.Plan) -> Any:
     return plan.values.uniform(seeded_random(5), plan.horizon)
 
 
+def new_key(path: Path) -> KeyPair:
+    pair = KeyPair.generate()
+    pair.save(path)
+    return pair
+
+
 def test_a_key_pair_comes_back_from_its_file(tmp_path: Path) -> None:
-    made = KeyPair.create(tmp_path / "key")
+    made = new_key(tmp_path / "key")
     loaded = KeyPair.load(tmp_path / "key")
     assert (loaded.raw, loaded.public_key) == (made.raw, made.public_key)
     assert len(made.public_key) == 32
@@ -92,7 +98,7 @@ def test_a_key_pair_comes_back_from_its_file(tmp_path: Path) -> None:
     assert made.key_id.hex() in repr(made)
 
 
-@pytest.mark.parametrize("create", [KeyPair.create, keys.create_token], ids=["key", "token"])
+@pytest.mark.parametrize("create", [new_key, keys.create_token], ids=["key", "token"])
 def test_secrets_are_for_their_owner_whatever_the_umask(
     create: Callable[[Path], object], tmp_path: Path
 ) -> None:
@@ -107,7 +113,7 @@ def test_secrets_are_for_their_owner_whatever_the_umask(
 
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o620, 0o601, 0o644])
 def test_a_secret_that_others_may_read_is_refused(mode: int, tmp_path: Path) -> None:
-    KeyPair.create(tmp_path / "key")
+    new_key(tmp_path / "key")
     keys.create_token(tmp_path / "token")
     (tmp_path / "key").chmod(mode)
     (tmp_path / "token").chmod(mode)
@@ -119,9 +125,9 @@ def test_a_secret_that_others_may_read_is_refused(mode: int, tmp_path: Path) -> 
 
 def test_a_secret_is_never_overwritten(tmp_path: Path) -> None:
     path = tmp_path / "key"
-    first = KeyPair.create(path)
+    first = new_key(path)
     with pytest.raises(UnsafeSecret, match="never overwritten"):
-        KeyPair.create(path)
+        new_key(path)
     dangling = tmp_path / "link"
     dangling.symlink_to(tmp_path / "nowhere")
     with pytest.raises(UnsafeSecret, match="never overwritten"):
@@ -155,7 +161,7 @@ def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UnsafeSecret, match="cannot read"):
         KeyPair.load(tmp_path / "missing")
     with pytest.raises(UnsafeSecret, match="cannot write"):
-        KeyPair.create(tmp_path / "missing" / "key")
+        new_key(tmp_path / "missing" / "key")
 
 
 def test_tokens_match_themselves_alone(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ import pytest
 
 import overhand as oh
 from asgi import AsgiTransport
+from books import waiting
 from overhand.errors import InvalidValue, StoreUnavailable
 from overhand.plan import Plan
 from overhand.service import http
@@ -56,7 +57,9 @@ class System:
 
     def __post_init__(self) -> None:
         path = self.home / "server.key"
-        self.key = KeyPair.load(path) if path.exists() else KeyPair.create(path)
+        if not path.exists():
+            KeyPair.generate().save(path)
+        self.key = KeyPair.load(path)
         self.document = Document(self.plan, self.key.public_key)
         self.store: Store = open_store(str(self.home / "shuffler.db"), self.document)
         self.metrics = ShufflerMetrics()
@@ -361,7 +364,7 @@ def test_only_the_shuffling_service_may_release(tmp_path: Path) -> None:
                 ("/v1/releases/1/0", b""),
             ):
                 assert (await web.put(path, content=content)).status_code == 400
-        assert system.book.next_unopened() is None
+        assert waiting(system.book) is None
 
     run(tmp_path, test)
 
@@ -375,7 +378,7 @@ def test_the_server_goes_on_after_a_crash_at_any_step(tmp_path: Path) -> None:
             Book(tmp_path / "other.db", system.plan.digest),
             Opener(system.key, system.document.formats.digest),
         )
-        while (received := system.book.next_unopened()) is not None:
+        while (received := waiting(system.book)) is not None:
             straight._book.receive(received.level, received.number, received.own, received.body)
             assert straight.step()
             again = Publisher(system.document, system.book, straight._opener)  # a new process

@@ -23,8 +23,7 @@ from faults import Fault
 from overhand.service.client import client as client_module
 from overhand.service.shuffler.metrics import ShufflerMetrics
 from overhand.service.shuffler.sending import Sender
-from overhand.service.stores import BatchName, Lane, SqliteStore, batching
-from overhand.service.stores.postgres import PostgresStore
+from overhand.service.stores import BatchName, Lane, batching, open_store
 from overhand.service.stores.transactional import TransactionalStore
 from postgres import Postgres, running_postgres
 from sampled import assert_uniform_over
@@ -69,17 +68,17 @@ def server() -> Iterator[Postgres]:
 
 
 def in_sqlite(kind: str, home: Path) -> TransactionalStore:
-    return SqliteStore(home / "store.db", crowd(kind).lanes, HORIZON)
+    return open_store(home / "store.db", crowd(kind).lanes, HORIZON)
 
 
 def soak(
     kind: str,
     steps: Sequence[Step],
-    open_store: Callable[[str, Path], TransactionalStore] = in_sqlite,
+    opened: Callable[[str, Path], TransactionalStore] = in_sqlite,
 ) -> None:
     with tempfile.TemporaryDirectory() as name:
         home = Path(name)
-        asyncio.run(Soak(kind, home, partial(open_store, kind, home)).run(steps))
+        asyncio.run(Soak(kind, home, partial(opened, kind, home)).run(steps))
 
 
 LIFE = (
@@ -113,7 +112,7 @@ def test_a_life_with_every_fault(kind: str, store: str, request: pytest.FixtureR
         soak(kind, LIFE)
         return
     dsn = request.getfixturevalue("server").new_schema()
-    soak(kind, LIFE, lambda kind, home: PostgresStore(dsn, crowd(kind).lanes, HORIZON))
+    soak(kind, LIFE, lambda kind, home: open_store(dsn, crowd(kind).lanes, HORIZON))
 
 
 @pytest.mark.parametrize("kind", ["coins", "shares"])
@@ -129,7 +128,7 @@ def test_whatever_fails_the_published_sums_are_those_of_the_accepted(
 @given(steps=steps_drawn)
 def test_whatever_fails_with_postgresql(server: Postgres, steps: list[Step]) -> None:
     dsn = server.new_schema()
-    soak("coins", steps, lambda kind, home: PostgresStore(dsn, crowd(kind).lanes, HORIZON))
+    soak("coins", steps, lambda kind, home: open_store(dsn, crowd(kind).lanes, HORIZON))
 
 
 # --- two senders, and one that is contradicted ----------------------------------------------------

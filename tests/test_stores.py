@@ -31,9 +31,9 @@ from overhand.service.stores import (
     Lane,
     Outcome,
     Release,
-    SqliteStore,
     Store,
     batching,
+    open_store,
 )
 from overhand.service.stores.batching import Piece
 from overhand.service.stores.ledger import Ledger
@@ -619,7 +619,7 @@ def test_a_release_does_not_tell_who_came_first(where: Where) -> None:
 
 
 def test_the_tables_of_sqlite_do_not_tell_who_came_first(tmp_path: Path) -> None:
-    with closing(SqliteStore(tmp_path / "store.db", ONE, MANY)) as store:
+    with closing(open_store(tmp_path / "store.db", ONE, MANY)) as store:
         alone = [Piece(BatchName(1, 0), 0, message(user, ONE[0], 0)) for user in range(MANY)]
         store._write(lambda ledger: ledger.add(alone))
         rows = store._database.read(lambda reading: reading.rows("SELECT body FROM messages_1"))
@@ -674,7 +674,7 @@ def test_messages_in_sqlite_never_move(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, padding: str
 ) -> None:
     monkeypatch.setattr(sqlite, "_PADDING", padding)
-    with closing(SqliteStore(tmp_path / "store.db", TRACED, 10**6)) as store:
+    with closing(open_store(tmp_path / "store.db", TRACED, 10**6)) as store:
         for users in (range(FIRST, FIRST + 1), range(FIRST + 1, FIRST + 50)):
             store.admit([report(user, lanes=TRACED) for user in users])
         store.scrub()
@@ -704,7 +704,7 @@ def connection_of(store: TransactionalStore) -> sqlite3.Connection:
 
 
 def test_a_full_database_takes_nothing_and_recovers(tmp_path: Path) -> None:
-    with closing(SqliteStore(tmp_path / "store.db", TRACED, 10**6)) as store:
+    with closing(open_store(tmp_path / "store.db", TRACED, 10**6)) as store:
         store.admit([report(1, lanes=TRACED)])
         connection = connection_of(store)
         (pages,) = connection.execute("PRAGMA page_count").fetchone()
@@ -718,7 +718,7 @@ def test_a_full_database_takes_nothing_and_recovers(tmp_path: Path) -> None:
 
 
 def test_a_read_only_file_takes_nothing_and_recovers(tmp_path: Path) -> None:
-    with closing(SqliteStore(tmp_path / "store.db", LANES, HORIZON)) as store:
+    with closing(open_store(tmp_path / "store.db", LANES, HORIZON)) as store:
         connection_of(store).execute("PRAGMA query_only = ON")
         with pytest.raises(StoreUnavailable, match="readonly"):
             admit(store, [1])
@@ -733,7 +733,7 @@ def test_a_locked_file_takes_nothing_and_recovers(
     monkeypatch.setattr(sqlite, "_WAIT", 0.05)
     path = tmp_path / "store.db"
     with (
-        closing(SqliteStore(path, LANES, HORIZON)) as store,
+        closing(open_store(path, LANES, HORIZON)) as store,
         closing(sqlite3.connect(path, isolation_level=None)) as other,
     ):
         other.execute("BEGIN IMMEDIATE")
@@ -754,28 +754,28 @@ def test_files_that_are_no_stores_give_one_clear_error(tmp_path: Path) -> None:
     (garbage := tmp_path / "garbage").write_bytes(bytes(range(256)) * 64)
     with closing(sqlite3.connect(tmp_path / "foreign")) as foreign:
         foreign.execute("CREATE TABLE progress (other TEXT)")
-    with closing(SqliteStore(damaged := tmp_path / "damaged", LANES, HORIZON)):
+    with closing(open_store(damaged := tmp_path / "damaged", LANES, HORIZON)):
         pass
     damaged.write_bytes(damaged.read_bytes()[:5000] + b"x" * 4000)
     before = (tmp_path / "foreign").read_bytes()
     for path in (garbage, tmp_path / "foreign", damaged):
         with pytest.raises(InvalidValue, match="store"):
-            SqliteStore(path, LANES, HORIZON)
+            open_store(path, LANES, HORIZON)
     assert (tmp_path / "foreign").read_bytes() == before
     with pytest.raises(StoreUnavailable, match="No such file"):
-        SqliteStore(tmp_path / "nowhere" / "store.db", LANES, HORIZON)
+        open_store(tmp_path / "nowhere" / "store.db", LANES, HORIZON)
     with pytest.raises(StoreUnavailable, match="unable to open"):
-        SqliteStore(tmp_path, LANES, HORIZON)
+        open_store(tmp_path, LANES, HORIZON)
 
 
 def test_only_the_owner_may_read_the_file(tmp_path: Path) -> None:
-    with closing(SqliteStore(tmp_path / "store.db", LANES, HORIZON)) as store:
+    with closing(open_store(tmp_path / "store.db", LANES, HORIZON)) as store:
         admit(store, [1])
         assert {path.stat().st_mode & 0o777 for path in tmp_path.iterdir()} == {0o600}
 
 
 def test_a_closed_store_says_so(tmp_path: Path) -> None:
-    store = SqliteStore(tmp_path / "store.db", LANES, HORIZON)
+    store = open_store(tmp_path / "store.db", LANES, HORIZON)
     store.close()
     with pytest.raises(StoreUnavailable, match="closed"):
         admit(store, [1])

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from statistics import median
 from typing import NamedTuple
-from urllib.parse import quote
 
 from benchmarks.measure import ROOT
 from benchmarks.services import processor
@@ -155,17 +154,14 @@ def postgres(home: Home, reports: int, rounds: int) -> Iterator[Row]:
 
     with running_postgres() as server, ExitStack() as stack:
 
-        def new_store() -> str:
-            return _address(server.dsn, server.new_schema())
-
         def bench(processes: int, place: str) -> Bench:
             services = [stack.enter_context(shuffling(home, place)) for _ in range(processes)]
             return Bench(services, home.document, database)
 
         database = int((server.folder / "postmaster.pid").read_text().split()[0])
-        one, two = bench(1, new_store()), bench(2, new_store())
+        one, two = bench(1, server.new_schema()), bench(2, server.new_schema())
         ones, twos, bares = [], [], []
-        place = new_store()  # the same in all rounds: as full as the services'
+        place = server.new_schema()  # the same in all rounds: as full as the services'
         for _ in range(rounds):
             ones.append(one.round(reports))
             twos.append(two.round(reports))
@@ -175,12 +171,6 @@ def postgres(home: Home, reports: int, rounds: int) -> Iterator[Row]:
     yield from _service_rows("PostgreSQL, two shufflers", twos)
     yield _ratio("PostgreSQL, two shufflers : one, reports/s", twos, ones, _rate, least=1.5)
     yield _ratio("PostgreSQL, two shufflers : one, processor time", twos, ones, _cost)
-
-
-def _address(dsn: str, conninfo: str) -> str:
-    """The address of a schema as the command line takes it."""
-    options = conninfo.partition("options=")[2].strip("'")
-    return f"{dsn}{'&' if '?' in dsn else '?'}options={quote(options)}"
 
 
 def _rate(found: Round) -> float:

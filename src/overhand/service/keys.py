@@ -46,13 +46,6 @@ class KeyPair:
     def generate(cls) -> KeyPair:
         return cls(X25519PrivateKey.generate())
 
-    @classmethod
-    def create(cls, path: str | Path) -> KeyPair:
-        """A new key pair, in a new file."""
-        pair = cls.generate()
-        pair.save(path)
-        return pair
-
     def save(self, path: str | Path) -> None:
         """Write it to a new file for its owner alone."""
         pem = self.private_key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())

@@ -92,22 +92,9 @@ class Book:
             raise ProtocolViolation(words)
         return is_new
 
-    def alarm(self, words: str) -> None:
-        """Keep an alarm for good: once, however often it is raised."""
-        self._write(lambda pages: pages.alarm(words))
-
     def alarms(self) -> list[str]:
         """All alarms, in the order in which they were first raised."""
         return self._read(lambda pages: pages.alarms())
-
-    def next_unopened(self) -> Received | None:
-        """The release that has waited longest, whoever has it in hand."""
-
-        def work(pages: Pages) -> Received | None:
-            place = pages.unopened_after(0)
-            return None if place is None else pages.unopened(place)
-
-        return self._read(work)
 
     @contextmanager
     def claimed(self) -> Iterator[Received | None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from overhand.errors import StoreUnavailable
 from overhand.service.metrics import Metrics
 from overhand.service.server.app import ServerApp
 
@@ -24,14 +25,22 @@ class ServerMetrics(Metrics):
         self._levels = {name: self.gauge(name, help, "level") for name, help in _PER_LEVEL.items()}
         self._users = self.gauge("users_published", "Users that the published sum covers")
         self._alarms = self.gauge("alarms", "Alarms since the plan began")
+        self._book_is_up = self.gauge("book_is_up", "Whether the book answers")
         self.failures = self.counter("publishing_failures", "Attempts to publish that failed")
 
     def current(self) -> bytes:
-        """All of them, as the book has them now."""
+        """All of them, as the book has them now, or had them when it last answered."""
+        try:
+            self._ask()
+            self._book_is_up.set(1)
+        except StoreUnavailable:
+            self._book_is_up.set(0)
+        return self.text()
+
+    def _ask(self) -> None:
         status = self._app.status()
         for level in status["levels"]:
             for name, gauge in self._levels.items():
                 gauge.labels(level["level"]).set(level[name])
         self._users.set(status["estimate"]["t"] if status["estimate"] else 0)
         self._alarms.set(len(status["alarms"]))
-        return self.text()

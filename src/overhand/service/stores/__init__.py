@@ -1,7 +1,4 @@
-"""Where the shuffling service keeps reports until their batch is acknowledged.
-
-`PostgresStore` needs the extra `postgres`, so it is imported from its own module.
-"""
+"""Where the shuffling service keeps reports until their batch is acknowledged."""
 
 from __future__ import annotations
 
@@ -10,7 +7,6 @@ from functools import partial
 from pathlib import Path
 
 from overhand.service.databases import open_database
-from overhand.service.stores.sqlite import SqliteStore
 from overhand.service.stores.store import (
     Arrival,
     BatchName,
@@ -29,12 +25,12 @@ __all__ = [
     "Outcome",
     "Release",
     "Scrubbed",
-    "SqliteStore",
     "Store",
+    "TransactionalStore",
     "open_store",
 ]
 
 
-def open_store(address: str | Path, lanes: Sequence[Lane], horizon: int) -> Store:
+def open_store(address: str | Path, lanes: Sequence[Lane], horizon: int) -> TransactionalStore:
     """The store at an address of PostgreSQL, or in a SQLite file at this path."""
     return TransactionalStore(partial(open_database, address), lanes, horizon)

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from overhand.errors import InvalidValue, ProtocolViolation, whole
 from overhand.randomness import Random, secure_random
 from overhand.service.stores.store import Arrival, BatchName, Lane, Outcome, Release
+from overhand.service.wire import ID_BYTES
 
-ID_BYTES = 16
 _MOST_BYTES = 900_000_000  # of a release: both databases keep values of up to 1 GB
 _LEAST_LENGTH = 16  # bytes of a message that random ones never meet by chance
 _HEAD_BYTES = 8
