@@ -6,18 +6,18 @@ plan is waited for only once. As in `measure`, no array library is imported here
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import groupby
-from typing import Any
+from typing import Self
 
 from rich.table import Table
 
 from benchmarks.contestants import Contestant
-from benchmarks.measure import INSTALL, Failed, ask
+from benchmarks.measure import INSTALL, Failed, Measured, ask, ratio
 from benchmarks.tables import empty_table
+from benchmarks.task import Asked
 
 ONE_THREAD = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
 
@@ -56,7 +56,7 @@ CAPTION = (
 
 
 @dataclass(frozen=True)
-class BanditTask:
+class BanditTask(Asked):
     """Recommend to users with fresh arms each, prepared beforehand and the same for everybody."""
 
     users: int = 20_000
@@ -71,37 +71,18 @@ class BanditTask:
     delta: float = 1e-6
     seed: int = 1
 
-    def to_json(self) -> str:
-        return json.dumps(asdict(self))
-
-    @classmethod
-    def from_json(cls, text: str) -> BanditTask:
-        fields: dict[str, Any] = json.loads(text)
-        return cls(**fields)
-
 
 @dataclass(frozen=True)
-class BanditRow:
-    """What was measured of one contestant, or why nothing was."""
+class BanditRow(Measured):
+    """Rounds of one recommender."""
 
-    name: str
-    version: str = ""
-    missing: str = ""
     rounds: int = 0
     missed: float = 0.0
     rounds_per_second: float = 0.0
     rounds_per_cpu_second: float = 0.0
 
-    def ratio(self, ours: BanditRow) -> float | None:
-        if self.missing or ours.missing:
-            return None
-        return ours.rounds_per_cpu_second / self.rounds_per_cpu_second
-
-    def summary(self, ours: BanditRow) -> dict[str, Any]:
-        """The row with its ratio against ours, for scripts."""
-        if self.missing:
-            return {"name": self.name, "missing": self.missing}
-        return {**asdict(self), "seconds_ratio": self.ratio(ours)}
+    def ratios(self, ours: Self) -> dict[str, float | None]:
+        return {"seconds_ratio": ratio(ours.rounds_per_cpu_second, self.rounds_per_cpu_second)}
 
 
 def bandit_contest(task: BanditTask) -> list[BanditRow]:
@@ -149,7 +130,7 @@ def bandits_table(rows: Sequence[BanditRow], task: BanditTask) -> Table:
 def _cells(row: BanditRow, ours: BanditRow) -> list[str]:
     if row.missing:
         return [row.name, row.missing.partition(":")[0]]
-    ratio = row.ratio(ours)
+    (slower,) = row.ratios(ours).values()
     return [
         row.name,
         _three_digits(row.rounds_per_second / 1e3),
@@ -157,7 +138,7 @@ def _cells(row: BanditRow, ours: BanditRow) -> list[str]:
         _three_digits(1e6 / row.rounds_per_cpu_second),
         f"{row.rounds:,}",
         f"{row.missed:.3f}",
-        "-" if ratio is None else _three_digits(ratio),
+        "-" if slower is None else _three_digits(slower),
     ]
 
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from abc import ABC, abstractmethod
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from benchmarks.contestants import Contestant
 from benchmarks.task import Task
@@ -26,12 +27,32 @@ class Failed(Exception):
 
 
 @dataclass(frozen=True)
-class Row:
+class Measured(ABC):
     """What was measured of one contestant, or why nothing was."""
 
     name: str
     version: str = ""
     missing: str = ""
+
+    @abstractmethod
+    def ratios(self, ours: Self) -> dict[str, float | None]:
+        """Against ours, by name."""
+
+    def summary(self, ours: Self) -> dict[str, Any]:
+        """The row with its ratios against ours, for scripts."""
+        if self.missing:
+            return {"name": self.name, "missing": self.missing}
+        return {**asdict(self), **self.ratios(ours)}
+
+
+def ratio(value: float, to: float) -> float | None:
+    return value / to if to else None
+
+
+@dataclass(frozen=True)
+class Row(Measured):
+    """Running sums of one contestant."""
+
     users_per_second: float = 0.0
     seconds: float = 0.0
     runs: int = 0
@@ -46,20 +67,12 @@ class Row:
         """The expectation if it is known: what one run measures may be a third off."""
         return self.rms_error if self.expected_rms is None else self.expected_rms
 
-    def summary(self, ours: Row) -> dict[str, Any]:
-        """The row with its ratios against ours, for scripts."""
-        if self.missing:
-            return {"name": self.name, "missing": self.missing}
+    def ratios(self, ours: Self) -> dict[str, float | None]:
         return {
-            **asdict(self),
-            "seconds_ratio": _ratio(self.seconds, ours.seconds),
-            "memory_ratio": _ratio(self.added_mebibytes, ours.added_mebibytes),
-            "error_ratio": _ratio(self.typical_error, ours.typical_error),
+            "seconds_ratio": ratio(self.seconds, ours.seconds),
+            "memory_ratio": ratio(self.added_mebibytes, ours.added_mebibytes),
+            "error_ratio": ratio(self.typical_error, ours.typical_error),
         }
-
-
-def _ratio(value: float, ours: float) -> float | None:
-    return value / ours if ours else None
 
 
 def ask(module: str, *arguments: str) -> dict[str, Any]:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.measure import Row
+from benchmarks.measure import Measured, Row
 from benchmarks.task import Task
 
 PLAIN_WIDTH = 132  # of output that goes to a file
@@ -39,15 +38,6 @@ def console() -> Console:
     return found if found.is_terminal else Console(width=PLAIN_WIDTH)
 
 
-class Contestants(Protocol):
-    """A row of any contest: of whom, and why there is nothing else to say."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def missing(self) -> str: ...
-
-
 def empty_table(title: str, headings: Sequence[str], caption: str) -> Table:
     """A table whose first column is names and whose others are numbers."""
     table = Table(
@@ -74,7 +64,6 @@ def contest_table(rows: Sequence[Row], ours: Row, task: Task) -> Table:
 def _cells(row: Row, ours: Row) -> list[str]:
     if row.missing:
         return [row.name, row.missing.partition(":")[0]]
-    ratios = row.summary(ours)
     return [
         row.name,
         f"{row.users_per_second / 1e6:.3g}",
@@ -84,7 +73,7 @@ def _cells(row: Row, ours: Row) -> list[str]:
         f"{row.import_mebibytes:,.0f}",
         f"{row.rms_error:.1f}",
         "-" if row.expected_rms is None else f"{row.expected_rms:.1f}",
-        *(_times(ratios[key]) for key in ("seconds_ratio", "memory_ratio", "error_ratio")),
+        *map(_times, row.ratios(ours).values()),
     ]
 
 
@@ -92,7 +81,7 @@ def _times(ratio: float | None) -> str:
     return "-" if ratio is None else f"{ratio:,.0f}" if ratio >= 100 else f"{ratio:.2f}"
 
 
-def missing_lines(rows: Sequence[Contestants]) -> list[str]:
+def missing_lines(rows: Sequence[Measured]) -> list[str]:
     return [f"{row.name}: {row.missing}" for row in rows if row.missing]
 
 

@@ -5,14 +5,27 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 if TYPE_CHECKING:  # the process that starts the others stays small: see `measure`
     from benchmarks.arrays import Bits, Floats
 
 
 @dataclass(frozen=True)
-class Task:
+class Asked:
+    """What one process asks of another, as text."""
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        fields: dict[str, Any] = json.loads(text)
+        return cls(**fields)
+
+
+@dataclass(frozen=True)
+class Task(Asked):
     """Release all prefix sums of one stream of bits under one guarantee."""
 
     horizon: int
@@ -24,14 +37,6 @@ class Task:
     seed: int = 1
     unit_sigma: float = 0.0
     """The Gaussian noise that hides a shift of 1, by the analytic Gaussian mechanism."""
-
-    def to_json(self) -> str:
-        return json.dumps(asdict(self))
-
-    @classmethod
-    def from_json(cls, text: str) -> Task:
-        fields: dict[str, Any] = json.loads(text)
-        return cls(**fields)
 
 
 @dataclass(frozen=True)
