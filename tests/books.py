@@ -1,9 +1,100 @@
-"""Books for tests: what waits in one, and alarms."""
+"""Books for tests: releases that need no keys, what a book must say of them, and alarms."""
 
 from __future__ import annotations
 
+import hashlib
+import time
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+import overhand as oh
+from overhand.service.document import Document
+from overhand.service.keys import KeyPair
+from overhand.service.sealing import Opened
 from overhand.service.server.book import Book
-from overhand.service.server.pages import Received
+from overhand.service.server.pages import Published, Received
+from overhand.service.server.publisher import Publisher, _latest, _Taken
+from overhand.summation import GatheredSums
+from plans import coin_plan
+
+KEY = KeyPair.of_raw(bytes(range(32)))
+DOCUMENT = Document(coin_plan(oh.RegularTree(26, (2, 2, 3)), combine=True), KEY.public_key)
+Name = tuple[int, int]
+OWN = 1
+GARBAGE = 255
+
+
+class ReadsThem:
+    """Opens what is not sealed: the plaintext begins a ciphertext; some cannot be opened."""
+
+    def __init__(self, document: Document = DOCUMENT, pause: float = 0.0) -> None:
+        self.lengths = {level.level: level.plaintext_bytes for level in document.formats.levels}
+        self.opened: list[int] = []
+        self.pause = pause
+
+    def open(self, level: int, ciphertexts: Iterable[bytes]) -> list[Opened]:
+        self.opened.append(level)
+        time.sleep(self.pause)
+        length = self.lengths[level]
+        return [None if one[-1] == GARBAGE else one[:length] for one in ciphertexts]
+
+
+def body_of(name: Name, document: Document = DOCUMENT, *, garbage: int = 0) -> bytes:
+    """A release: messages drawn for this batch, each with bytes that make it the only one."""
+    level = document.formats.level(name[0])
+    count = level.size * level.messages
+    random = np.random.default_rng([*name])
+    dimension = document.plan.values.dimension
+    plaintexts = level.messages_to_bytes(random.integers(0, 2 * dimension, count))
+    padding = [hashlib.sha512(repr((name, i)).encode()).digest() for i in range(count)]
+    length = level.ciphertext_bytes - level.plaintext_bytes - 1
+    ends = [bytes([GARBAGE if place < garbage else 0]) for place in range(count)]
+    return b"".join(
+        plaintext + some[:length] + end
+        for plaintext, some, end in zip(plaintexts, padding, ends, strict=True)
+    )
+
+
+def names_of(document: Document = DOCUMENT) -> list[Name]:
+    """All batches, in the order in which they become full."""
+    levels = document.formats.levels
+    names = [(level.level, number) for level in levels for number in range(level.batches)]
+    sizes = {level.level: level.size for level in levels}
+    return sorted(names, key=lambda name: ((name[1] + 1) * sizes[name[0]], name))
+
+
+NAMES = names_of()
+
+
+def receive(book: Book, names: Iterable[Name], document: Document = DOCUMENT) -> None:
+    for name in names:
+        book.receive(*name, OWN, body_of(name, document))
+
+
+def drain(publisher: Publisher) -> None:
+    while publisher.step():
+        pass
+
+
+def replayed(book: Book, document: Document = DOCUMENT) -> list[Published]:
+    """What the sums of a book say should have been published."""
+    taken, history = _Taken(GatheredSums(document.plan)), list[Published]()
+    for summed in book.sums(0, 10**6):
+        taken = taken.with_sums([summed])
+        latest = _latest(taken.gathered)
+        if latest is not None and [latest] != history[-1:]:
+            history.append(latest)
+    return history
+
+
+def check(book: Book, names: Sequence[Name] = NAMES) -> None:
+    """Every batch has one sum, the history follows from them, nothing waits."""
+    sums = book.sums(0, 10**6)
+    assert sorted((one.level, one.number) for one in sums) == sorted(names)
+    assert book.published() == replayed(book)
+    assert waiting(book) is None
+    assert book.news().sums == len(names)
 
 
 def waiting(book: Book) -> Received | None:

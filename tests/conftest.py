@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import os
 
+import pytest
 from hypothesis import settings
 
-pytest_plugins = ("deploying",)
+# What these assert for tests is told as fully as what a test asserts.
+pytest.register_assert_rewrite("bandits", "books", "coins", "races", "stores")
+pytest_plugins = ("deploying", "storing")
 
 settings.register_profile("ci", derandomize=True, deadline=None)
 settings.register_profile("nightly", max_examples=1000, deadline=None)

@@ -8,18 +8,11 @@ from pathlib import Path
 import pytest
 
 from deployed import Deployment, prepared
-from postgres import Postgres, running_postgres
 
 
 @pytest.fixture(scope="session")
 def prepared_files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return prepared(tmp_path_factory.mktemp("deployment"))
-
-
-@pytest.fixture(scope="session")
-def postgres() -> Iterator[Postgres]:
-    with running_postgres() as running:
-        yield running
 
 
 @pytest.fixture(params=["sqlite", "postgres"])

@@ -11,6 +11,8 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from overhand.errors import ProtocolViolation
 from overhand.service.databases import Database, SqliteDatabase
 from overhand.service.databases.postgres import PostgresDatabase, PostgresTransaction
@@ -26,6 +28,8 @@ from overhand.service.stores import (
 
 LANES = (Lane(1, 2, 2, 16), Lane(2, 6, 1, 20))
 HORIZON = 16
+TRACED = (Lane(1, 30, 40, 49), Lane(2, 300, 5, 49))
+ADMITTED, REPEATED = Outcome.ADMITTED, Outcome.REPEATED
 
 
 class Where(NamedTuple):
@@ -59,6 +63,19 @@ def arrival(parts: Iterable[bytes], token: bytes | None = None, *, is_own: bool 
     parts = tuple(parts)
     ids = tuple(hashlib.sha256(part).digest()[:16] for part in parts)
     return Arrival(ids, parts, token, is_own)
+
+
+def admit(store: Store, users: Sequence[int]) -> list[Outcome]:
+    return store.admit([report(user) for user in users])
+
+
+def uneven_groups(users: Sequence[int], seed: int) -> list[list[int]]:
+    """All users in a random order, in groups that straddle batches."""
+    random = np.random.default_rng(seed)
+    order = random.permutation(users).tolist()
+    cuts = np.cumsum(random.integers(1, 23, len(order)))
+    groups = np.split(np.array(order), cuts[cuts < len(order)])
+    return [group.tolist() for group in groups]
 
 
 def messages_in(body: bytes, lane: Lane) -> list[bytes]:
@@ -98,8 +115,8 @@ def admit_groups(where: Where, groups: Sequence[Sequence[int]], lanes: Sequence[
             for group in groups
             for outcome in store.admit([report(user, lanes=lanes) for user in group])
         ]
-    assert set(outcomes) <= {Outcome.ADMITTED, Outcome.REPEATED}
-    return outcomes.count(Outcome.ADMITTED)
+    assert set(outcomes) <= {ADMITTED, REPEATED}
+    return outcomes.count(ADMITTED)
 
 
 def freeze_all(where: Where, names: Sequence[BatchName], lanes: Sequence[Lane]) -> list[bytes]:

@@ -23,7 +23,6 @@ from overhand.accounting import (
     Level,
     advanced_share,
     certified_delta,
-    check_delta,
     delta,
     gaussian_delta,
     gaussian_mu,
@@ -31,10 +30,9 @@ from overhand.accounting import (
     hockey_stick,
     least_scale,
     satisfies,
-    search_delta,
-    simple_share,
 )
 from overhand.accounting import composition as composition_module
+from overhand.accounting.composition import check_delta, search_delta
 from overhand.accounting.divergence import NoiseLaw, profile, shifted_pair
 from overhand.errors import Infeasible, InvalidValue
 from overhand.mechanisms import CoinNoise, CoinSum
@@ -760,7 +758,7 @@ def composed_worst(share: Privacy, levels: int, epsilon: float) -> float:
 
 
 SHARES: dict[str, Callable[[Privacy, int], Privacy]] = {
-    "simple": simple_share,
+    "simple": Privacy.share,
     "advanced": advanced_share,
 }
 
@@ -796,10 +794,6 @@ def test_coins_that_meet_their_share_meet_the_whole(kind: str, levels: int) -> N
     assert certified_delta(one_law(*[fair(coins)] * levels), privacy.epsilon) <= privacy.delta
 
 
-def test_the_simple_share_is_an_equal_part() -> None:
-    assert simple_share(Privacy(1.0, 1e-6), 4) == Privacy(0.25, 2.5e-7)
-
-
 def test_the_advanced_share_solves_the_bound_of_its_theorem() -> None:
     privacy, levels = Privacy(1.0, 1e-6), 200
     share = advanced_share(privacy, levels)
@@ -808,14 +802,12 @@ def test_the_advanced_share_solves_the_bound_of_its_theorem() -> None:
     e = share.epsilon
     total = math.sqrt(2 * levels * math.log(1 / slack)) * e + levels * e * (math.exp(e) - 1)
     assert math.isclose(total, privacy.epsilon, rel_tol=1e-9)
-    assert e > 2 * simple_share(privacy, levels).epsilon
+    assert e > 2 * privacy.share(levels).epsilon
 
 
 def test_for_few_levels_the_advanced_share_is_the_simple_one() -> None:
     for levels in (1, 2, 5):
-        assert advanced_share(Privacy(1.0, 1e-6), levels) == simple_share(
-            Privacy(1.0, 1e-6), levels
-        )
+        assert advanced_share(Privacy(1.0, 1e-6), levels) == Privacy(1.0, 1e-6).share(levels)
 
 
 # --- calibration ----------------------------------------------------------------------------------

@@ -14,10 +14,13 @@ import pytest
 from scipy import stats
 
 from overhand import audit, errors
-from overhand.accounting import leaked_delta, quick_delta
+from overhand.accounting.guarantee import leaked_delta, quick_delta
 from overhand.audit import FAULTS, KINDS, VALUES, Case, Deployment, Fault, Finding, Kind, Scope
 from overhand.audit.attacks import STATISTICS, Attacker, statistics_of
+from overhand.audit.cases import affordable, cases
 from overhand.audit.deployment import OneByOne, base, counts, moves, neighbours
+from overhand.audit.local import Answers
+from overhand.baselines import CapResponse, LocalResponse, SubsetResponse, WindowResponse
 from overhand.mechanisms import CoinSum, SharesSum
 from overhand.model import Privacy
 from overhand.plan.levels import levels_of
@@ -37,7 +40,7 @@ def case_of(kind: Kind, spec: str = "bit", levels: int = LEVELS) -> Case:
 
 def found(deployment: Deployment, *, runs: int, seed: int) -> Finding:
     return audit.audited(
-        "tested", deployment, CLAIM, runs=runs, random=seeded_random(seed), rate=RATE
+        "tested", Attacker(deployment), CLAIM, runs=runs, random=seeded_random(seed), rate=RATE
     )
 
 
@@ -118,12 +121,12 @@ def test_neighbours_differ_in_one_user_by_all_that_is_possible() -> None:
 
 @pytest.mark.parametrize(
     "case",
-    list(audit.cases(KINDS, VALUES, levels=LEVELS, size=8, privacy=CLAIM)),
+    list(cases(KINDS, VALUES, levels=LEVELS, size=8, privacy=CLAIM)),
     ids=lambda case: case.name,
 )
 def test_what_is_shipped_keeps_its_claim(case: Case) -> None:
     deployment = case.deployment()
-    finding = found(deployment, runs=audit.affordable(8_000, deployment), seed=20230)
+    finding = found(deployment, runs=affordable(8_000, deployment.messages), seed=20230)
     assert not finding.exceeds
     assert finding.epsilon <= CLAIM.epsilon < finding.largest
     # And what the law of the noise lets expect is what is seen: the audit is not blind.
@@ -133,17 +136,29 @@ def test_what_is_shipped_keeps_its_claim(case: Case) -> None:
 
 def test_a_full_audit_has_every_mechanism_and_value_alone_and_with_all_levels() -> None:
     jobs = list(Scope(runs=2000).shipped())
-    shipped = {type(m) for job in jobs for m in job.deployment.mechanisms}
-    assert shipped == {CoinSum, SharesSum}
-    assert {m.opposed for j in jobs for m in j.deployment.mechanisms if isinstance(m, CoinSum)} == {
-        True,
-        False,
-    }
-    assert {len(job.deployment.mechanisms) for job in jobs} == {1, 3}
-    assert {m.values for job in jobs for m in job.deployment.mechanisms} == {
-        values_of(spec) for spec in VALUES
-    }
-    assert len({job.name for job in jobs}) == len(jobs) == 20
+    mechanisms = [m for job in jobs for m in job.game.mechanisms]
+    assert {type(m) for m in mechanisms} == {CoinSum, SharesSum}
+    assert {m.opposed for m in mechanisms if isinstance(m, CoinSum)} == {True, False}
+    assert {job.game.levels for job in jobs} == {1, 3}
+    assert {m.values for m in mechanisms} == {values_of(spec) for spec in VALUES}
+    local = [job.game.counter for job in jobs if isinstance(job.game, Answers)]
+    assert [type(counter) for counter in local] == [
+        LocalResponse,
+        WindowResponse,
+        SubsetResponse,
+        CapResponse,
+    ]
+    assert len({job.name for job in jobs}) == len(jobs) == 26
+
+
+@pytest.mark.parametrize("spec", VALUES)
+def test_local_mechanisms_keep_their_claim_and_no_smaller_one(spec: str) -> None:
+    """A claim of two thirds of what is spent, the mutant, is refuted: the audit is not blind."""
+    game = Answers.best(values_of(spec), CLAIM)
+    for claim, is_kept in ((CLAIM, True), (Privacy(2 / 3, CLAIM.delta), False)):
+        finding = audit.audited(spec, game, claim, runs=60_000, random=seeded_random(12), rate=RATE)
+        assert finding.exceeds != is_kept
+        assert finding.expected is None
 
 
 @pytest.mark.parametrize("kind", ["coins", "shares"])
@@ -204,6 +219,7 @@ def test_every_mutant_is_caught(kind: Kind, fault: Fault) -> None:
     assert finding.best.event.startswith(SEEN_BY[fault.name])
     if not fault.plain:
         # The law says that it is caught, and by how much: the seed had no part in it.
+        assert finding.expected is not None
         assert finding.expected > CLAIM.epsilon + 0.1
         assert audit.LossLaw.of(planted.mechanisms).epsilon(CLAIM.delta) > finding.epsilon
 
@@ -231,16 +247,21 @@ def test_the_shuffler_of_a_service_is_audited_as_it_is(kind: Kind) -> None:
 def test_noise_from_the_system_is_audited_by_default_and_shares_their_tables() -> None:
     deployment = case_of("shares", levels=1).deployment()
     finding = audit.audited(
-        "secure", deployment, CLAIM, runs=8000, random=secure_random(), rate=RATE
+        "secure", Attacker(deployment), CLAIM, runs=8000, random=secure_random(), rate=RATE
     )
     assert not finding.exceeds
     assert finding.epsilon > 0.5
 
 
+def test_local_answers_are_audited_with_any_randomness() -> None:
+    game = Answers.best(values_of("vector:2"), CLAIM)
+    assert game.play(1, 10, secure_random(), 0).shape == (1, 10)
+
+
 def test_statistics_are_larger_if_the_victim_holds_one() -> None:
     deployment = case_of("coins").deployment()
     attacker = Attacker(deployment)
-    assert attacker.names == statistics_of(2) == list(STATISTICS)
+    assert attacker.names == statistics_of(2) == list(STATISTICS)[:5]
     zero, one = (
         attacker.statistics(
             deployment.transcript(neighbours(deployment.mechanisms[-1], v, 4000), random, 0), 1
@@ -265,7 +286,7 @@ def test_what_has_no_certificate_is_not_audited() -> None:
 
 def test_the_command_prints_what_was_run_and_what_it_can_detect() -> None:
     shown = overhand("audit", "--values", "bit", "--mechanism", "coins", "--runs", "20000",
-                     "--seed", "3", "--shufflers", "2")  # fmt: skip
+                     "--seed", "3", "--jobs", "1", "--shufflers", "2")  # fmt: skip
     assert shown.returncode == 0, shown.stderr
     words = " ".join(shown.stdout.split())
     assert "claimed: epsilon=1, delta=0.01; batches of 8, 16 users" in words
@@ -275,7 +296,7 @@ def test_the_command_prints_what_was_run_and_what_it_can_detect() -> None:
 
 def test_the_command_catches_mutants() -> None:
     printed = as_json("audit", "--values", "bit", "--mechanism", "coins", "--runs", "40000",
-                      "--seed", "3", "--mutants", "--shufflers", "2")  # fmt: skip
+                      "--seed", "3", "--jobs", "1", "--mutants", "--shufflers", "2")  # fmt: skip
     assert printed["ok"]
     assert [f["verdict"] for f in printed["findings"]] == ["holds"] * 3 + ["caught"] * 5
     assert printed["confidence"] == 0.999
@@ -283,15 +304,15 @@ def test_the_command_catches_mutants() -> None:
 
 def test_the_same_seed_gives_the_same_report() -> None:
     arguments = ("audit", "--values", "real", "--mechanism", "shares", "--runs", "2000",
-                 "--seed", "3", "--shufflers", "2")  # fmt: skip
+                 "--seed", "3", "--jobs", "1", "--shufflers", "2")  # fmt: skip
     first, second = (as_json(*arguments)["findings"] for _ in range(2))
-    assert [{**f, "seconds": 0} for f in first] == [{**f, "seconds": 0} for f in second]
+    assert first == second
 
 
 def test_a_mutant_that_is_missed_is_exit_code_1() -> None:
     """A thousand runs cannot see half the noise, and the command says so."""
     shown = overhand("audit", "--values", "bit", "--mechanism", "coins", "--runs", "1000",
-                     "--seed", "3", "--mutants", "--shufflers", "1")  # fmt: skip
+                     "--seed", "3", "--jobs", "1", "--mutants", "--shufflers", "1")  # fmt: skip
     assert shown.returncode == 1
     assert "MISSED" in shown.stdout
 
@@ -304,7 +325,7 @@ def test_a_claim_that_is_exceeded_is_exit_code_1(monkeypatch: pytest.MonkeyPatch
         lambda case: Deployment(tuple(audit.thinned(m, 0.1) for m in right(case).mechanisms)),
     )
     shown = overhand("audit", "--values", "bit", "--mechanism", "shares", "--runs", "20000",
-                     "--seed", "3", "--shufflers", "1")  # fmt: skip
+                     "--seed", "3", "--jobs", "1", "--shufflers", "1")  # fmt: skip
     assert shown.returncode == 1
     assert "EXCEEDED" in shown.stdout
 
@@ -318,8 +339,9 @@ def test_a_claim_that_is_exceeded_is_exit_code_1(monkeypatch: pytest.MonkeyPatch
         (("--mechanism", "published", "--values", "vector:2"), "nothing to audit"),
         (("--values", "strange"), "strange"),
         (("--epsilon", "0"), "epsilon=0"),
+        (("--jobs", "0"), "jobs=0"),
     ],
-    ids=["runs", "size", "shufflers", "published", "values", "epsilon"],
+    ids=["runs", "size", "shufflers", "published", "values", "epsilon", "jobs"],
 )
 def test_what_cannot_be_audited_is_one_line(arguments: tuple[str, ...], message: str) -> None:
     refused = overhand("audit", *arguments)

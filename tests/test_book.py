@@ -1,19 +1,15 @@
-"""The server's book and its publishers: one suite, over a SQLite file and a real PostgreSQL."""
+"""The server's book: releases, estimates and history, over a SQLite file and a real PostgreSQL."""
 
 from __future__ import annotations
 
-import hashlib
-import itertools
-import multiprocessing
 import os
 import signal
 import sqlite3
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
-from contextlib import ExitStack, closing
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -22,150 +18,36 @@ import psycopg
 import pytest
 
 import overhand as oh
-from books import raise_alarm, waiting
+from books import (
+    DOCUMENT,
+    GARBAGE,
+    KEY,
+    NAMES,
+    OWN,
+    ReadsThem,
+    body_of,
+    check,
+    drain,
+    names_of,
+    raise_alarm,
+    receive,
+    waiting,
+)
 from overhand.errors import InvalidValue, ProtocolViolation, StoreUnavailable
-from overhand.service.databases import Database
 from overhand.service.document import Document
-from overhand.service.keys import KeyPair
-from overhand.service.sealing import Opened, WorkersLost
 from overhand.service.server.book import Book
 from overhand.service.server.pages import Counts, Pages, Published, Summed
-from overhand.service.server.publisher import Publisher, _latest, _Taken
+from overhand.service.server.publisher import Publisher
 from overhand.service.stores import open_store
-from overhand.summation import GatheredSums
 from plans import PRIVACY, coin_plan
-from postgres import Postgres, running_postgres
+from postgres import Postgres
 from stores import HORIZON, LANES, Steps, count_statements, end_of_child
+from storing import Places
 
-KEY = KeyPair.of_raw(bytes(range(32)))
-DOCUMENT = Document(coin_plan(oh.RegularTree(26, (2, 2, 3)), combine=True), KEY.public_key)
 SHARES = Document(oh.Plan.best(24, 2, PRIVACY, mechanism="shares", tree="regular"), KEY.public_key)
 VECTORS = Document(
     oh.Plan.best(24, 2, PRIVACY, values=oh.Vectors(3), tree="regular"), KEY.public_key
 )
-Name = tuple[int, int]
-OWN = 1
-GARBAGE = 255
-
-
-class ReadsThem:
-    """Opens what is not sealed: the plaintext begins a ciphertext; some cannot be opened."""
-
-    def __init__(self, document: Document = DOCUMENT, pause: float = 0.0) -> None:
-        self.lengths = {level.level: level.plaintext_bytes for level in document.formats.levels}
-        self.opened: list[int] = []
-        self.pause = pause
-
-    def open(self, level: int, ciphertexts: Iterable[bytes]) -> list[Opened]:
-        self.opened.append(level)
-        time.sleep(self.pause)
-        length = self.lengths[level]
-        return [None if one[-1] == GARBAGE else one[:length] for one in ciphertexts]
-
-
-def body_of(name: Name, document: Document = DOCUMENT, *, garbage: int = 0) -> bytes:
-    """A release: messages drawn for this batch, each with bytes that make it the only one."""
-    level = document.formats.level(name[0])
-    count = level.size * level.messages
-    random = np.random.default_rng([*name])
-    dimension = document.plan.values.dimension
-    plaintexts = level.messages_to_bytes(random.integers(0, 2 * dimension, count))
-    padding = [hashlib.sha512(repr((name, i)).encode()).digest() for i in range(count)]
-    length = level.ciphertext_bytes - level.plaintext_bytes - 1
-    ends = [bytes([GARBAGE if place < garbage else 0]) for place in range(count)]
-    return b"".join(
-        plaintext + some[:length] + end
-        for plaintext, some, end in zip(plaintexts, padding, ends, strict=True)
-    )
-
-
-def names_of(document: Document = DOCUMENT) -> list[Name]:
-    """All batches, in the order in which they become full."""
-    levels = document.formats.levels
-    names = [(level.level, number) for level in levels for number in range(level.batches)]
-    sizes = {level.level: level.size for level in levels}
-    return sorted(names, key=lambda name: ((name[1] + 1) * sizes[name[0]], name))
-
-
-NAMES = names_of()
-
-
-def receive(book: Book, names: Iterable[Name], document: Document = DOCUMENT) -> None:
-    for name in names:
-        book.receive(*name, OWN, body_of(name, document))
-
-
-def drain(publisher: Publisher) -> None:
-    while publisher.step():
-        pass
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Postgres]:
-    with running_postgres() as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def pool() -> Iterator[ProcessPoolExecutor]:
-    with ProcessPoolExecutor(3, mp_context=multiprocessing.get_context("spawn")) as workers:
-        yield workers
-
-
-Place = Callable[[], str]
-
-
-@pytest.fixture(scope="module", params=["sqlite", "postgres"])
-def new_place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Place:
-    if request.param == "postgres":
-        running: Postgres = request.getfixturevalue("server")
-        return running.new_schema
-    folder, numbers = tmp_path_factory.mktemp("books"), itertools.count()
-    return lambda: str(folder / f"book{next(numbers)}.db")
-
-
-@pytest.fixture
-def place(new_place: Place) -> str:
-    return new_place()
-
-
-@pytest.fixture
-def book(place: str) -> Iterator[Book]:
-    with closing(Book(place, DOCUMENT.digest)) as opened:
-        yield opened
-
-
-def replayed(book: Book, document: Document = DOCUMENT) -> list[Published]:
-    """What the sums of a book say should have been published."""
-    taken, history = _Taken(GatheredSums(document.plan)), list[Published]()
-    for summed in book.sums(0, 10**6):
-        taken = taken.with_sums([summed])
-        latest = _latest(taken.gathered)
-        if latest is not None and [latest] != history[-1:]:
-            history.append(latest)
-    return history
-
-
-def check(book: Book, names: Sequence[Name] = NAMES) -> None:
-    """Every batch has one sum, the history follows from them, nothing waits."""
-    sums = book.sums(0, 10**6)
-    assert sorted((one.level, one.number) for one in sums) == sorted(names)
-    assert book.published() == replayed(book)
-    assert waiting(book) is None
-    assert book.news().sums == len(names)
-
-
-@pytest.fixture(scope="module")
-def straight(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Published], list[Summed]]:
-    """What one publisher makes of all batches in their order, one at a time."""
-    path = tmp_path_factory.mktemp("straight") / "book.db"
-    with closing(Book(path, DOCUMENT.digest)) as book:
-        publisher = Publisher(DOCUMENT, book, ReadsThem())
-        for name in NAMES:
-            receive(book, [name])
-            assert publisher.step()
-        check(book)
-        return book.published(), book.sums(0, 10**6)
 
 
 # --- releases -------------------------------------------------------------------------------------
@@ -229,10 +111,10 @@ def test_a_book_of_another_document_is_refused(place: str, book: Book) -> None:
     assert waiting(book) is not None
 
 
-def test_a_store_is_no_book_and_a_book_no_store(place: str, new_place: Place, book: Book) -> None:
+def test_a_store_is_no_book_and_a_book_no_store(place: str, places: Places, book: Book) -> None:
     with pytest.raises(InvalidValue, match="not a store"):
         open_store(place, LANES, HORIZON)
-    other = new_place()
+    other = places.new().place
     with (
         closing(open_store(other, LANES, HORIZON)),
         pytest.raises(InvalidValue, match="not a book"),
@@ -249,6 +131,20 @@ def test_files_that_are_no_books_give_one_clear_error(tmp_path: Path) -> None:
             Book(tmp_path / name, DOCUMENT.digest)
     with pytest.raises(StoreUnavailable, match="No such file"):
         Book(tmp_path / "nowhere" / "book.db", DOCUMENT.digest)
+
+
+def test_a_database_of_something_else_is_no_book(postgres: Postgres) -> None:
+    place = postgres.new_schema()
+    with psycopg.connect(place) as connection:
+        connection.execute(b"CREATE TABLE book (other TEXT)")
+    with pytest.raises(InvalidValue, match="not a book"):
+        Book(place, DOCUMENT.digest)
+
+
+def test_a_postgres_address_needs_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "overhand.service.databases.postgres", None)
+    with pytest.raises(InvalidValue, match="extra `postgres`"):
+        Book("postgres://nowhere", DOCUMENT.digest)
 
 
 def test_only_the_owner_may_read_a_book(tmp_path: Path) -> None:
@@ -361,15 +257,15 @@ def die_at_each_step(cases: Sequence[tuple[str, str, int]]) -> list[int]:
 
 
 def test_a_kill_before_any_statement_changes_nothing_of_the_history(
-    new_place: Place, pool: ProcessPoolExecutor, tmp_path: Path
+    places: Places, pool: ProcessPoolExecutor, tmp_path: Path
 ) -> None:
-    whole = new_place()
+    whole = places.new().place
     steps = pool.submit(live_and_die, whole, str(tmp_path / "whole"), None).result()
     assert steps > 40
     with closing(Book(whole, DOCUMENT.digest)) as book:
         check(book, FEW)
         expected = book.published()
-    cases = [(new_place(), str(tmp_path / f"notes{last}"), last) for last in range(steps)]
+    cases = [(places.new().place, str(tmp_path / f"notes{last}"), last) for last in range(steps)]
     assert pool.submit(die_at_each_step, cases).result() == [-signal.SIGKILL] * steps
     for place, notes, _ in cases:
         said = Path(notes).read_text() if Path(notes).exists() else ""
@@ -383,320 +279,6 @@ def test_a_kill_before_any_statement_changes_nothing_of_the_history(
             drain(publisher)
             check(book, FEW)
             assert book.published() == expected
-
-
-# --- several publishers ---------------------------------------------------------------------------
-
-
-def publish_all(place: str, most: int) -> tuple[int, list[dict[str, Any]]]:
-    """Open releases beside others until all are opened; how many, and the history at the end."""
-    opener = ReadsThem(pause=0.02)
-    with closing(Book(place, DOCUMENT.digest)) as book:
-        publisher = Publisher(DOCUMENT, book, opener)
-        raise_alarm(book, f"ready {os.getpid()}")
-        end = time.monotonic() + 60
-        while book.news().sums < most and time.monotonic() < end:
-            if not publisher.step():
-                time.sleep(0.01)
-        publisher.follow()
-        assert publisher.history[-1] == publisher.estimate
-        return len(opener.opened), publisher.history
-
-
-def test_processes_open_every_release_once_and_agree(
-    server: Postgres, pool: ProcessPoolExecutor, straight: tuple[list[Published], list[Summed]]
-) -> None:
-    place = server.new_schema()
-    with closing(Book(place, DOCUMENT.digest)) as book:
-        running = [pool.submit(publish_all, place, len(NAMES)) for _ in range(3)]
-        while len(book.alarms()) < 3 and not any(one.done() for one in running):
-            time.sleep(0.01)
-        receive(book, NAMES)
-        counts, histories = zip(*(one.result() for one in running), strict=True)
-        assert sum(counts) == len(NAMES)
-        assert min(counts) > 0
-        check(book)
-        assert histories[0] == histories[1] == histories[2]
-        assert sorted(book.sums(0, 100), key=repr) == sorted(straight[1], key=repr)
-        assert book.published()[-1] == straight[0][-1]
-
-
-def test_those_who_open_the_same_release_publish_it_once(
-    place: str, monkeypatch: pytest.MonkeyPatch, straight: tuple[list[Published], list[Summed]]
-) -> None:
-    """Nothing rests on claims: here everybody gets all of them."""
-    monkeypatch.setattr(Database, "claim", lambda self, table, key: True)
-    monkeypatch.setattr(Database, "unclaim", lambda self, table, key: None)
-    barrier = threading.Barrier(3)
-
-    def publish(book: Book) -> int:
-        opener = ReadsThem()
-        publisher = Publisher(DOCUMENT, book, opener)
-        for _ in NAMES:
-            barrier.wait(60)
-            with book.claimed() as received:
-                assert received is not None
-                summed = publisher._summed(received)
-            barrier.wait(60)
-            publisher._publish(summed)
-        return len(opener.opened)
-
-    books = [Book(place, DOCUMENT.digest) for _ in range(3)]
-    receive(books[0], NAMES)
-    with ThreadPoolExecutor(3) as threads:
-        assert list(threads.map(publish, books)) == [len(NAMES)] * 3
-    check(books[0])
-    assert books[0].published() == straight[0]
-    assert books[0].sums(0, 100) == straight[1]
-    for book in books:
-        book.close()
-
-
-def test_those_who_publish_different_releases_at_once_see_each_others(place: str) -> None:
-    books = [Book(place, DOCUMENT.digest) for _ in range(4)]
-    receive(books[0], NAMES)
-    publishers = [Publisher(DOCUMENT, book, ReadsThem()) for book in books]
-    with ExitStack() as held:
-        taken = [held.enter_context(books[0].claimed()) for _ in NAMES]
-        waiting = [publishers[0]._summed(received) for received in taken if received is not None]
-    barrier = threading.Barrier(4)
-
-    def publish(mine: int) -> None:
-        for start in range(0, len(waiting) - 3, 4):
-            barrier.wait(60)
-            publishers[mine]._publish(waiting[start + mine])
-
-    with ThreadPoolExecutor(4) as threads:
-        list(threads.map(publish, range(4)))
-    done = len(waiting) // 4 * 4
-    for summed in waiting[done:]:
-        publishers[0]._publish(summed)
-    check(books[0])
-    for publisher in publishers:
-        publisher.follow()
-        assert publisher.history[-1] == publisher.estimate
-        assert publisher._taken.count == len(NAMES)
-    for book in books:
-        book.close()
-
-
-def test_a_follower_shows_what_another_published(place: str, book: Book) -> None:
-    receive(book, NAMES)
-    with closing(Book(place, DOCUMENT.digest)) as other:
-        follower = Publisher(DOCUMENT, other, ReadsThem())
-        publisher = Publisher(DOCUMENT, book, ReadsThem())
-        drain(publisher)
-        assert follower.estimate is None
-        assert follower.follow()
-        assert not follower.follow()
-        assert (follower.estimate, follower.levels()) == (publisher.estimate, publisher.levels())
-        assert not follower.step()
-
-
-def test_a_release_in_hand_is_left_to_who_has_it(server: Postgres) -> None:
-    place = server.new_schema()
-    with (
-        closing(Book(place, DOCUMENT.digest)) as book,
-        closing(Book(place, DOCUMENT.digest)) as other,
-        closing(Book(server.new_schema(), DOCUMENT.digest)) as elsewhere,
-    ):
-        for one in (book, elsewhere):
-            receive(one, NAMES[:2])
-        with book.claimed() as first, other.claimed() as second, book.claimed() as third:
-            assert first is not None
-            assert second is not None
-            assert (first.place, second.place, third) == (1, 2, None)
-            with elsewhere.claimed() as unrelated:
-                assert unrelated is not None
-                assert unrelated.place == 1
-        with other.claimed() as again:
-            assert again == first
-
-
-def hold_and_die(place: str) -> None:
-    book = Book(place, DOCUMENT.digest)
-    with book.claimed() as received, Book(place, DOCUMENT.digest).claimed() as second:
-        assert received is not None
-        assert second is None
-        os.kill(os.getpid(), signal.SIGKILL)
-
-
-def ends_of_child(place: str) -> int:
-    return end_of_child(hold_and_die, place)
-
-
-def test_a_process_that_dies_holds_no_release(server: Postgres, pool: ProcessPoolExecutor) -> None:
-    place = server.new_schema()
-    with closing(Book(place, DOCUMENT.digest)) as book:
-        receive(book, NAMES[:1])
-        assert pool.submit(ends_of_child, place).result() == -signal.SIGKILL
-        end, found = time.monotonic() + 10, None
-        while found is None and time.monotonic() < end:  # the server notices in a moment
-            with book.claimed() as found:
-                time.sleep(0.01)
-        assert found is not None
-
-
-def test_lost_connections_cost_nothing(server: Postgres) -> None:
-    with closing(Book(server.new_schema(), DOCUMENT.digest)) as book:
-        receive(book, NAMES)
-        publisher = Publisher(DOCUMENT, book, ReadsThem())
-        for step in range(len(NAMES)):
-            with book.claimed():
-                if step % 2:
-                    end_connections(server)
-            end_connections(server)
-            assert publisher.step()
-        check(book)
-
-
-def end_connections(server: Postgres) -> None:
-    server.run(
-        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
-        "WHERE pid <> pg_backend_pid() AND backend_type = 'client backend'"
-    )
-
-
-def test_a_book_says_so_when_its_server_is_down_and_recovers(server: Postgres) -> None:
-    place = server.new_schema()
-    with closing(Book(place, DOCUMENT.digest)) as book:
-        receive(book, NAMES)
-        publisher = Publisher(DOCUMENT, book, ReadsThem())
-        assert publisher.step()
-        shown = (publisher.estimate, publisher.levels())
-        server.stop()
-        try:
-            for act in (publisher.step, publisher.follow, publisher.missing, book.alarms):
-                with pytest.raises(StoreUnavailable, match="PostgreSQL"):
-                    act()
-            assert (publisher.estimate, publisher.levels()) == shown
-        finally:
-            server.start()
-        drain(publisher)
-        check(book)
-
-
-# --- failures -------------------------------------------------------------------------------------
-
-STATEMENTS = (
-    "lock", "forget", "sums", "add_sum", "count", "estimate", "add_estimate", "advance", "length",
-    "counts", "unopened", "unopened_after",
-)  # fmt: skip
-
-
-def memory_of(publisher: Publisher) -> tuple[int, Any]:
-    taken = publisher._taken
-    return taken.count, _latest(taken.gathered)
-
-
-def check_memory(publisher: Publisher, book: Book) -> None:
-    """Memory has what the first sums of the book say, and is not ahead of it."""
-    count = publisher._taken.count
-    sums = book.sums(0, 10**6)
-    assert count <= len(sums)
-    fresh = _Taken(GatheredSums(DOCUMENT.plan)).with_sums(sums[:count])
-    assert memory_of(publisher) == (count, _latest(fresh.gathered))
-    assert publisher._news.estimate in [None, *book.published()]
-
-
-@pytest.mark.parametrize("statement", STATEMENTS)
-def test_a_publish_that_fails_anywhere_leaves_memory_as_the_book_is(
-    book: Book,
-    monkeypatch: pytest.MonkeyPatch,
-    straight: tuple[list[Published], list[Summed]],
-    statement: str,
-) -> None:
-    receive(book, NAMES)
-    publisher = Publisher(DOCUMENT, book, ReadsThem())
-    truth, calls = getattr(Pages, statement), itertools.count()
-
-    def fails(pages: Pages, *arguments: Any) -> Any:
-        if next(calls) % 5 < 3:
-            raise StoreUnavailable("injected")
-        return truth(pages, *arguments)
-
-    failures = 0
-    for _ in range(60 * len(NAMES)):
-        with monkeypatch.context() as patched:
-            patched.setattr(Pages, statement, fails)
-            try:
-                if not publisher.step():
-                    break
-            except StoreUnavailable:
-                failures += 1
-        check_memory(publisher, book)
-    assert failures > 0
-    publisher.follow()
-    check(book)
-    assert book.published() == straight[0]
-
-
-def test_a_commit_whose_end_was_not_seen_counts_once(
-    book: Book, monkeypatch: pytest.MonkeyPatch, straight: tuple[list[Published], list[Summed]]
-) -> None:
-    receive(book, NAMES)
-    publisher = Publisher(DOCUMENT, book, ReadsThem())
-    write = book._database.write
-
-    def cut_off(work: Any) -> Any:
-        write(work)
-        raise StoreUnavailable("cut off")
-
-    for _ in NAMES:
-        with monkeypatch.context() as patched:
-            patched.setattr(book._database, "write", cut_off)
-            with pytest.raises(StoreUnavailable, match="cut off"):
-                publisher.step()
-        check_memory(publisher, book)
-    assert not publisher.step()
-    publisher.follow()
-    assert publisher.history[-1] == publisher.estimate
-    check(book)
-    assert book.published() == straight[0]
-
-
-def test_work_that_the_database_runs_twice_counts_once(
-    book: Book, monkeypatch: pytest.MonkeyPatch, straight: tuple[list[Published], list[Summed]]
-) -> None:
-    write = book._database.write
-
-    def twice(work: Any) -> Any:
-        """The first time is undone, as after a conflict."""
-
-        def undone(transaction: Any) -> Any:
-            work(transaction)
-            raise ZeroDivisionError
-
-        with pytest.raises(ZeroDivisionError):
-            write(undone)
-        return write(work)
-
-    monkeypatch.setattr(book._database, "write", twice)
-    receive(book, NAMES)
-    publisher = Publisher(DOCUMENT, book, ReadsThem())
-    drain(publisher)
-    check_memory(publisher, book)
-    check(book)
-    assert book.published() == straight[0]
-
-
-def test_a_release_whose_workers_die_is_opened_the_next_time(place: str, book: Book) -> None:
-    class Dies(ReadsThem):
-        def open(self, level: int, ciphertexts: Iterable[bytes]) -> list[Opened]:
-            raise WorkersLost("again and again")
-
-    receive(book, NAMES)
-    publisher = Publisher(DOCUMENT, book, Dies())
-    for _ in range(3):
-        with pytest.raises(WorkersLost):
-            publisher.step()
-        check_memory(publisher, book)
-    with closing(Book(place, DOCUMENT.digest)) as other, other.claimed() as received:
-        assert received is not None
-        assert received.place == 1
-    publisher._opener = ReadsThem()
-    drain(publisher)
-    check(book)
 
 
 # --- what should be here --------------------------------------------------------------------------
@@ -832,30 +414,3 @@ def test_counts_are_those_of_the_sums(book: Book) -> None:
     for level, counts in book.news().levels.items():
         sums = [one for one in book.sums(0, 100) if one.level == level]
         assert counts == Counts(len(sums), len(sums), 0, OWN * len(sums), 0)
-
-
-def test_claims_are_dropped_with_the_book(server: Postgres) -> None:
-    place = server.new_schema()
-    with closing(Book(place, DOCUMENT.digest)) as book:
-        receive(book, NAMES[:1])
-        other = Book(place, DOCUMENT.digest)
-        assert other._database.claim("unopened", 1)
-        with book.claimed() as received:
-            assert received is None
-        other.close()
-        with book.claimed() as received:
-            assert received is not None
-
-
-def test_a_postgres_address_needs_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "overhand.service.databases.postgres", None)
-    with pytest.raises(InvalidValue, match="extra `postgres`"):
-        Book("postgres://nowhere", DOCUMENT.digest)
-
-
-def test_a_database_of_something_else_is_no_book(server: Postgres) -> None:
-    place = server.new_schema()
-    with psycopg.connect(place) as connection:
-        connection.execute(b"CREATE TABLE book (other TEXT)")
-    with pytest.raises(InvalidValue, match="not a book"):
-        Book(place, DOCUMENT.digest)

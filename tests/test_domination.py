@@ -23,13 +23,13 @@ from overhand.accounting import (
     gaussian_variance,
     hockey_stick,
     least_scale,
-    quick_delta,
-    search_delta,
-    slope,
     spent_delta,
 )
 from overhand.accounting import domination as domination_module
+from overhand.accounting.composition import search_delta
 from overhand.accounting.divergence import profile
+from overhand.accounting.domination import slope
+from overhand.accounting.guarantee import quick_delta
 from overhand.errors import InvalidValue
 from overhand.mechanisms import CoinNoise, CoinSum, Mechanism
 from overhand.model import Change, Privacy

@@ -209,7 +209,8 @@ class ForgetsNothing:
         if total is None:
             return None
         kurtosis = max(0.0, total.fourth_cumulant / total.variance**2)
-        estimate = oh.Estimate(place, total.value, math.sqrt(total.variance), 0.0, 0, kurtosis)
+        std, unit = math.sqrt(total.variance), self.plan.unit
+        estimate = oh.Estimate(place, total.value, std, 0.0, 0, kurtosis, unit)
         return Gathered(estimate, cover != list(self.plan.tree.cover(place)))
 
 

@@ -14,7 +14,7 @@ from scipy.special import ndtr
 
 from overhand.errors import InvalidValue
 from overhand.model import Estimate, Node, Privacy
-from overhand.values import as_bits
+from overhand.values.scalars import as_bits
 
 
 def coverage(estimate: Estimate, confidence: float, bias: float) -> float:

@@ -25,7 +25,7 @@ from overhand.service.shuffler.metrics import ShufflerMetrics
 from overhand.service.shuffler.sending import Sender
 from overhand.service.stores import BatchName, Lane, batching, open_store
 from overhand.service.stores.transactional import TransactionalStore
-from postgres import Postgres, running_postgres
+from postgres import Postgres
 from sampled import assert_uniform_over
 from soak import HORIZON, Soak, Step, crowd
 from stores import messages_in, user_of
@@ -59,12 +59,6 @@ def impatient() -> Iterator[None]:
         patch.setattr(client_module, "_FIRST_WAIT", 0.0)
         patch.setattr(client_module, "_LONGEST_WAIT", 0.0)
         yield
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Postgres]:
-    with running_postgres() as running:
-        yield running
 
 
 def in_sqlite(kind: str, home: Path) -> TransactionalStore:
@@ -111,7 +105,7 @@ def test_a_life_with_every_fault(kind: str, store: str, request: pytest.FixtureR
     if store == "sqlite":
         soak(kind, LIFE)
         return
-    dsn = request.getfixturevalue("server").new_schema()
+    dsn = request.getfixturevalue("postgres").new_schema()
     soak(kind, LIFE, lambda kind, home: open_store(dsn, crowd(kind).lanes, HORIZON))
 
 
@@ -126,8 +120,8 @@ def test_whatever_fails_the_published_sums_are_those_of_the_accepted(
 
 @settings(max_examples=6)
 @given(steps=steps_drawn)
-def test_whatever_fails_with_postgresql(server: Postgres, steps: list[Step]) -> None:
-    dsn = server.new_schema()
+def test_whatever_fails_with_postgresql(postgres: Postgres, steps: list[Step]) -> None:
+    dsn = postgres.new_schema()
     soak("coins", steps, lambda kind, home: open_store(dsn, crowd(kind).lanes, HORIZON))
 
 

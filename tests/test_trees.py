@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from overhand.errors import InvalidValue
 from overhand.model import Node
 from overhand.trees import (
-    Closing,
     PathTree,
     RegularTree,
     Tree,
@@ -24,6 +23,7 @@ from overhand.trees import (
     published_degrees,
     terms_for,
 )
+from overhand.trees.tree import Closing
 
 # --- the slow truth -------------------------------------------------------------------------------
 

@@ -15,23 +15,62 @@ from numbers import Integral, Real
 
 
 class OverhandError(Exception):
-    """Everything this package raises on purpose."""
+    """Everything this package raises on purpose.
+
+    >>> from overhand.model import Privacy
+    >>> try:
+    ...     Privacy(epsilon=1.0, delta=2.0)
+    ... except OverhandError as error:
+    ...     print(error)
+    delta=2 must be between 0 and 1
+    """
 
 
 class InvalidValue(OverhandError, ValueError):
-    """A value or argument that cannot be used."""
+    """A value or argument that cannot be used.
+
+    >>> from overhand.values import Bits
+    >>> Bits().rows([0, 1, 2])
+    Traceback (most recent call last):
+    overhand.errors.InvalidValue: value 2 of user 3 is not a bit (0 or 1)
+    """
 
 
 class ProtocolViolation(OverhandError):
-    """A step that Algorithm 1 does not allow."""
+    """A step that Algorithm 1 does not allow.
+
+    >>> from overhand.mechanisms import CoinSum
+    >>> from overhand.randomness import HALF, seeded_random
+    >>> from overhand.shufflers import Shuffler
+    >>> shuffler = Shuffler()
+    >>> shuffler.activate(CoinSum(size=2, noise_bits=2, noise_probability=HALF))
+    >>> shuffler.release(seeded_random(1))
+    Traceback (most recent call last):
+    overhand.errors.ProtocolViolation: release at 0 of 2 users
+    """
 
 
 class Infeasible(OverhandError):
-    """A guarantee or an error that cannot be reached, or that cannot be proved."""
+    """A guarantee or an error that cannot be reached, or that cannot be proved.
+
+    >>> from overhand.model import Privacy
+    >>> from overhand.plan import Plan
+    >>> Plan.best(horizon=1000, shufflers=2, privacy=Privacy(1.0, delta=1e-13))
+    Traceback (most recent call last):
+    overhand.errors.Infeasible: delta=1e-13 is below 1e-12, where composed privacy losses ...
+    """
 
 
 class DamagedPlan(OverhandError):
-    """A plan that is not the one that was saved."""
+    """A plan that is not the one that was saved.
+
+    >>> from overhand.model import Privacy
+    >>> from overhand.plan import Plan
+    >>> saved = Plan.published(horizon=1000, shufflers=2, privacy=Privacy(1.0, 1e-6)).to_json()
+    >>> Plan.from_json(saved.replace('"epsilon": 1.0', '"epsilon": 0.1'))
+    Traceback (most recent call last):
+    overhand.errors.DamagedPlan: the plan was edited: its digest is ...
+    """
 
 
 class StoreUnavailable(OverhandError):

@@ -19,12 +19,27 @@ from numpy.typing import NDArray
 from overhand import errors
 from overhand.randomness import HALF, Random
 
+__all__ = [
+    "LEAST_VARIANCE",
+    "HardInput",
+    "big_batch",
+    "bit_variance_root",
+    "is_proved",
+    "largest_delta",
+    "least_horizon",
+    "repeats",
+]
+
 LEAST_VARIANCE = 200.0**2
 """What the anti-concentration lemma asks of the variance of the single bits (Lemma B.4)."""
 
 
 def bit_variance_root(epsilon: float) -> float:
-    """c_epsilon: a bit seen through an epsilon-private transcript has at least its square."""
+    """c_epsilon: a bit seen through an epsilon-private transcript has at least its square.
+
+    >>> [round(bit_variance_root(epsilon), 3) for epsilon in (0.1, 1.0, 4.0)]
+    [0.498, 0.324, 0.018]
+    """
     epsilon = errors.number("epsilon", epsilon, above=0)
     return 1 / (math.exp(epsilon) + math.exp(-epsilon))
 
@@ -41,20 +56,34 @@ def repeats(horizon: int, shufflers: int, epsilon: float) -> float:
 
 
 def big_batch(horizon: int, shufflers: int, epsilon: float) -> float:
-    """Big_{n,k}: batches above it leave the error of k - 1 shufflers inside them."""
+    """Big_{n,k}: batches above it leave the error of k - 1 shufflers inside them.
+
+    >>> [round(big_batch(10**6, shufflers, epsilon=1.0)) for shufflers in (1, 2, 3)]
+    [47, 2536, 13992]
+    """
     power = 1 / (2 * shufflers + 1)
     root = bit_variance_root(epsilon)
     return math.pow(horizon, (2 * shufflers - 1) * power) * math.pow(root, 2 * power)
 
 
 def is_proved(horizon: int, shufflers: int, epsilon: float, delta: float) -> bool:
-    """Whether the theorem's conditions hold: enough single bits, and a small enough delta."""
+    """Whether the theorem's conditions hold: enough single bits, and a small enough delta.
+
+    The theorem asks for many users; below, the bound is a guide and not a proof:
+
+    >>> [is_proved(horizon, 1, epsilon=1.0, delta=1e-12) for horizon in (10**6, 10**8)]
+    [False, True]
+    """
     spread = horizon * bit_variance_root(epsilon) ** 2 / big_batch(horizon, shufflers, epsilon)
     return spread > LEAST_VARIANCE and delta < largest_delta(horizon, shufflers, epsilon)
 
 
 def largest_delta(horizon: int, shufflers: int, epsilon: float) -> float:
-    """The delta from which on the theorem says nothing."""
+    """The delta from which on the theorem says nothing.
+
+    >>> largest_delta(10**6, shufflers=4, epsilon=1.0)
+    5e-09
+    """
     return min(epsilon, 1.0) / (40 * horizon * (shufflers + 1))
 
 

@@ -50,7 +50,16 @@ class Privacy:
 
 
 class Node(NamedTuple):
-    """A batch's place in the tree: users `start` (inclusive) to `stop` (exclusive), from 0."""
+    """A batch's place in the tree: users `start` (inclusive) to `stop` (exclusive), from 0.
+
+    The batches of the tree of Figure 2 that the sixth user is in:
+
+    >>> from overhand.trees import RegularTree
+    >>> for node in RegularTree(horizon=8, degrees=(2, 2)).joins(6):
+    ...     print(node, node.size)
+    Node(level=1, start=4, stop=6) 2
+    Node(level=2, start=4, stop=8) 4
+    """
 
     level: int
     start: int
@@ -77,6 +86,7 @@ class Estimate:
     `value` is a number, or an array with an entry for every coordinate. `std` is the standard
     deviation of a coordinate's noise (and, for values that are rounded, a bound on it: rounding
     counts with the most it can do), and `kurtosis` how much heavier than Gaussian its tails are.
+    Noise comes in whole steps of `unit` (0 if there are none): a batch of bits is off by 3 or by 4.
     `slack` is how far the users that no finished batch holds can move the sum from `value`: it is
     bounded, not random.
 
@@ -84,7 +94,7 @@ class Estimate:
     >>> round(low, 1), round(high, 1)
     (30.2, 49.8)
     >>> Estimate(t=100, value=40.0, std=5.0).mean()
-    Estimate(t=100, value=0.4, std=0.05, slack=0.0, start=0, kurtosis=0.0)
+    Estimate(t=100, value=0.4, std=0.05, slack=0.0, start=0, kurtosis=0.0, unit=0.0)
     """
 
     t: int
@@ -93,6 +103,7 @@ class Estimate:
     slack: Any = 0.0
     start: int = 0
     kurtosis: float = 0.0
+    unit: float = 0.0
 
     @property
     def users(self) -> int:
@@ -108,6 +119,7 @@ class Estimate:
             value=self.value / self.users,
             std=self.std / self.users,
             slack=self.slack / self.users,
+            unit=self.unit / self.users,
         )
 
     def top(self, count: int = 10, confidence: float = 0.95) -> list[Bar]:
@@ -131,7 +143,14 @@ class Estimate:
 
         Whatever the pending users hold: the bias is anywhere in [-slack, slack], and the
         half-width w solves F((w - slack) / std) - F((-w - slack) / std) = confidence, F being the
-        noise's law (`standard_cdf`).
+        noise's law (`standard_tail`). Noise in steps can fall just short of a step that F has half
+        within: so w is half a `unit` more, which is the least that will do for noise of one size
+        of step, and a little too much where batches were combined.
+
+        >>> Estimate(t=11, value=11.0, std=0.44).interval()[1]  # continuous noise
+        11.862...
+        >>> Estimate(t=11, value=11.0, std=0.44, unit=1.0).interval()[1]  # it may well be 12
+        12.362...
         """
         confidence = errors.number("confidence", confidence, above=0, below=1)
         if np.ndim(self.slack) == 0:
@@ -155,7 +174,8 @@ class Estimate:
         most = 1.0
         while excess(most) > 0:
             most *= 2
-        return slack + self.std * float(brentq(excess, -min(bias, _ONE_SIDED), most))
+        beyond = float(brentq(excess, -min(bias, _ONE_SIDED), most))
+        return slack + self.std * beyond + self.unit / 2
 
     @property
     def rms(self) -> Any:
@@ -169,9 +189,9 @@ class Estimate:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Estimate):
             return NotImplemented
-        mine = (self.t, self.start, self.std, self.kurtosis)
+        mine = (self.t, self.start, self.std, self.kurtosis, self.unit)
         return (
-            mine == (other.t, other.start, other.std, other.kurtosis)
+            mine == (other.t, other.start, other.std, other.kurtosis, other.unit)
             and np.array_equal(self.value, other.value)
             and np.array_equal(self.slack, other.slack)
         )

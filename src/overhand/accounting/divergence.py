@@ -23,7 +23,16 @@ class NoiseWindow(Protocol):
 
 
 class NoiseLaw(Protocol):
-    """Log-concave integer noise: what the accountant has to know of a mechanism."""
+    """Log-concave integer noise: what the accountant has to know of a mechanism.
+
+    Coins are one, and so is discrete Laplace noise, which hides a step without any delta:
+
+    >>> from fractions import Fraction
+    >>> from overhand.mechanisms import LaplaceNoise
+    >>> law: NoiseLaw = LaplaceNoise(Fraction(1), ratio=math.exp(-1))
+    >>> delta(law, epsilon=1.0) < 1e-15 < delta(law, epsilon=0.9)
+    True
+    """
 
     @property
     def variance(self) -> float: ...
@@ -52,14 +61,28 @@ def shifted_pair(law: NoiseLaw, shift: int) -> tuple[Floats, Floats]:
 
 
 def delta(law: NoiseLaw, epsilon: float, *, shift: int = 1) -> float:
-    """The least delta for which adding this noise hides a change by `shift`, both directions."""
+    """The least delta for which adding this noise hides a change by `shift`, both directions.
+
+    >>> from overhand.mechanisms import CoinSum
+    >>> law = CoinSum.with_variance(size=1000, variance=20.0).noise()
+    >>> [f"{delta(law, epsilon=1.0, shift=shift):.1e}" for shift in (1, 2)]
+    ['2.1e-08', '2.6e-03']
+    """
     moved, still = shifted_pair(law, shift)
     worst = max(hockey_stick(moved, still, epsilon), hockey_stick(still, moved, epsilon))
     return worst + law.window.missing
 
 
 def satisfies(law: NoiseLaw, privacy: Privacy, *, shift: int = 1) -> bool:
-    """Whether this noise alone gives the guarantee."""
+    """Whether this noise alone gives the guarantee.
+
+    Coins need a little less variance than Gaussian noise, whose least is 17.8:
+
+    >>> from overhand.mechanisms import CoinSum
+    >>> laws = [CoinSum.with_variance(size=1000, variance=v).noise() for v in (14.0, 15.0)]
+    >>> [satisfies(law, Privacy(1.0, 1e-6)) for law in laws]
+    [False, True]
+    """
     return delta(law, privacy.epsilon, shift=shift) <= privacy.delta
 
 

@@ -29,7 +29,15 @@ _QUICK_VARIANCE = 1e4  # up to here all of a law is looked at: a part would save
 
 
 def dominated_delta(levels: Sequence[Level], privacy: Privacy) -> float:
-    """What all levels of a user cost at this epsilon; `privacy.delta` sets the precision."""
+    """What all levels of a user cost at this epsilon; `privacy.delta` sets the precision.
+
+    >>> from overhand.mechanisms import CoinSum
+    >>> from overhand.values import Vectors
+    >>> coins = CoinSum.with_variance(size=1000, variance=4000.0, values=Vectors(20), steps=10)
+    >>> level = Level((coins.noise(),), change=coins.change)
+    >>> dominated_delta([level], Privacy(1.0, 1e-6)) <= 1e-6
+    True
+    """
     if not levels:
         raise errors.InvalidValue("a guarantee needs at least one level")
     runs = sum(level.change.coordinates * level.reports for level in levels)

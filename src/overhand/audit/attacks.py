@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from overhand.audit.deployment import (
+    KNOWN_SEED,
     Counts,
     Deployment,
     Rows,
@@ -20,7 +21,7 @@ from overhand.audit.deployment import (
 )
 from overhand.mechanisms import SharesSum
 from overhand.plan.levels import AnyMechanism
-from overhand.randomness import seeded_random
+from overhand.randomness import Random, seeded_random
 
 Floats = NDArray[np.float64]
 
@@ -33,8 +34,9 @@ STATISTICS = {
     "seed": "the sums less the noise of a generator with a known seed",
     "levels added": "the sums of the two lowest levels, added up",
     "levels subtracted": "the difference of the sums of the two lowest levels",
+    "answer": "a local answer, along the line from the one value to the other",
 }
-"""All larger if the victim holds 1. The last two need two levels."""
+"""All larger if the victim holds 1. Two need two levels; the last is that of local mechanisms."""
 
 
 def statistics_of(levels: int) -> list[str]:
@@ -69,7 +71,17 @@ class _Moved:
 
 
 class Attacker:
-    """Knows the mechanisms, all other users' values, where the victim is, and one seed."""
+    """Knows the mechanisms, all other users' values, where the victim is, and one seed.
+
+    >>> from overhand.audit import Case
+    >>> from overhand.model import Privacy
+    >>> from overhand.values import BITS
+    >>> case = Case("coins", BITS, levels=1, size=8, privacy=Privacy(1.0, 0.01))
+    >>> attacker = Attacker(case.deployment())
+    >>> zero, one = (attacker.play(victim, 1000, seeded_random(1), attempt=0) for victim in (0, 1))
+    >>> bool((one.mean(axis=1) > zero.mean(axis=1)).all())  # every statistic tells something
+    True
+    """
 
     def __init__(self, deployment: Deployment) -> None:
         self._deployment = deployment
@@ -80,7 +92,25 @@ class Attacker:
 
     @property
     def names(self) -> list[str]:
-        return statistics_of(len(self._levels))
+        return statistics_of(self.levels)
+
+    @property
+    def mechanisms(self) -> tuple[AnyMechanism, ...]:
+        return self._deployment.mechanisms
+
+    @property
+    def levels(self) -> int:
+        return len(self._levels)
+
+    @property
+    def messages(self) -> int:
+        return self._deployment.messages
+
+    def play(self, victim: int, runs: int, random: Random, attempt: int) -> Floats:
+        """The statistics of so many runs in which the victim holds 0 or 1."""
+        rows = neighbours(self.mechanisms[-1], victim, runs)
+        transcript = self._deployment.transcript(rows, random, attempt)
+        return self.statistics(transcript, KNOWN_SEED + attempt)
 
     def statistics(self, transcript: Sequence[Rows], seed: int) -> Floats:
         """A row for every statistic, a column for every run."""

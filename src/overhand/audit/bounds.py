@@ -23,7 +23,13 @@ def least_probability(successes: ArrayLike, trials: int, rate: float) -> Floats:
 
 
 def most_probability(successes: ArrayLike, trials: int, rate: float) -> Floats:
-    """The other side: below the true probability at most this often."""
+    """The other side: below the true probability at most this often.
+
+    What never happened in 1,000 runs may still happen in 3 of 1,000:
+
+    >>> float(most_probability(0, 1000, rate=0.05).round(4))
+    0.003
+    """
     x = np.asarray(successes, np.float64)
     bound = betainccinv(x + 1, np.maximum(trials - x, 1e-300), rate)
     return np.where(x >= trials, 1.0, bound)
@@ -46,5 +52,9 @@ def least_epsilon(
 
 
 def largest_epsilon(trials: int, *, delta: float, rate: float) -> float:
-    """What so many runs can show at most: an event that always happens, or never."""
+    """What so many runs can show at most: an event that always happens, or never.
+
+    >>> [round(largest_epsilon(trials, delta=0.01, rate=1e-3), 1) for trials in (1000, 60_000)]
+    [4.9, 9.0]
+    """
     return float(least_epsilon(trials, 0, trials, delta=delta, rate=rate))

@@ -15,10 +15,12 @@ from overhand.plan.levels import Mechanisms, calibrated, with_best_shape
 from overhand.plan.recipe import UNARY, Recipe
 from overhand.plan.terms import Terms
 from overhand.trees import RegularTree
-from overhand.values import BITS, Values, values_of
+from overhand.values import Values, values_of
 
 Kind = Literal["coins", "shares", "published"]
+"""How values are sent: by ours, or with the constants of the papers."""
 KINDS: tuple[Kind, ...] = ("coins", "shares", "published")
+"""All of them."""
 
 VALUES = ("bit", "real", "histogram:3", "vector:2")
 """The kinds of values that a full audit goes through."""
@@ -27,11 +29,19 @@ _DEGREE = 2
 _COARSE = 64.0
 """Vectors sent by coins are rounded as plans with few messages round them: in few steps."""
 _DEAR_MESSAGES = 1000  # from so many messages a run on, fewer runs are affordable
+_MOST_MESSAGES = 50_000  # of a run
 
 
 @dataclass(frozen=True)
 class Case:
-    """A plan for a guarantee: batches of `size` users on the lowest of so many levels."""
+    """A plan for a guarantee: batches of `size` users on the lowest of so many levels.
+
+    >>> from overhand.values import BITS
+    >>> case = Case("shares", BITS, levels=2, size=8, privacy=Privacy(1.0, 0.01))
+    >>> plan = case.plan()
+    >>> case.name, plan.horizon, plan.delta_spent <= 0.01
+    ('shares, bit, 2 levels', 16, True)
+    """
 
     kind: Kind
     values: Values
@@ -49,6 +59,13 @@ class Case:
         """Calibrated and certified as every plan is; every level has the same noise."""
         tree = RegularTree(self._users, (self.size, *[_DEGREE] * (self.levels - 1)))
         return Plan(tree, self._mechanisms(tree), self.privacy, self.levels)
+
+    @property
+    def is_affordable(self) -> bool:
+        """Whether the published constants leave a number of messages that can be sent at all."""
+        share = self.privacy.share(self.levels)
+        mechanism = published(self.values, self.size, share)
+        return mechanism.messages_per_user * self._users <= _MOST_MESSAGES
 
     @property
     def _users(self) -> int:
@@ -93,13 +110,13 @@ def cases(
     for kind in kinds:
         for spec in specs:
             values = values_of(spec)
-            if kind == "published" and values != BITS:
-                continue  # whose constants ask for thousands of messages a user
             for count in sorted({1, levels}):
-                yield Case(kind, values, count, size, privacy)
+                case = Case(kind, values, count, size, privacy)
+                if kind != "published" or case.is_affordable:
+                    yield case
 
 
-def affordable(runs: int, deployment: Deployment) -> int:
+def affordable(runs: int, messages: int) -> int:
     """Fewer runs where each has very many messages."""
-    most = runs * _DEAR_MESSAGES // deployment.messages
+    most = runs * _DEAR_MESSAGES // messages
     return max(min(runs, LEAST_RUNS), min(runs, most))

@@ -20,12 +20,22 @@ Counts = NDArray[np.int64]
 LEAST_RUNS = 1000
 """Fewer show nothing."""
 
+KNOWN_SEED = 20230
+"""A seed that an attacker tries: a fault has it, nothing that is shipped has any."""
+
 
 @dataclass(frozen=True)
 class Deployment:
     """One mechanism a level, lowest level first, and the steps between a value and the server.
 
     A planted fault is a subclass that gets one of these steps wrong.
+
+    >>> from overhand.randomness import HALF
+    >>> coins = [CoinSum(size, noise_bits=4, noise_probability=HALF) for size in (2, 4)]
+    >>> deployment = Deployment(tuple(coins))
+    >>> rows = neighbours(coins[-1], victim=1, runs=3)
+    >>> [level.shape for level in deployment.transcript(rows, seeded_random(1), attempt=0)]
+    [(3, 2, 10), (3, 1, 20)]
     """
 
     mechanisms: tuple[AnyMechanism, ...]

@@ -12,17 +12,20 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from overhand import errors
-from overhand.audit.deployment import Deployment, Rows, value_slots
+from overhand.audit.deployment import KNOWN_SEED, Deployment, Rows, value_slots
 from overhand.mechanisms import Coins, CoinSum, Polya, SharesSum, UserNoise
 from overhand.plan.levels import AnyMechanism
 from overhand.randomness import Random, restored_random, seeded_random
 
-KNOWN_SEED = 20230
-"""A seed that an attacker tries: a fault has it, nothing that is shipped has any."""
-
 
 def thinned(mechanism: AnyMechanism, part: float) -> AnyMechanism:
-    """The mechanism with this part of its noise's variance."""
+    """The mechanism with this part of its noise's variance.
+
+    >>> from overhand.randomness import HALF
+    >>> mechanism = CoinSum(8, noise_bits=4, noise_probability=HALF)
+    >>> mechanism.variance, round(thinned(mechanism, 0.25).variance, 2)
+    (8.0, 2.0)
+    """
     noise, size = mechanism.user_noise, mechanism.size
     variance = part * mechanism.noise().variance
     if isinstance(noise, Coins) and not noise.opposed:
@@ -88,6 +91,12 @@ class Fault:
     """A fault by its name, how it is planted, and how many levels it needs.
 
     `plain` faults show the value almost without noise: a tenth of the runs is enough.
+
+    >>> from overhand.randomness import HALF
+    >>> right = Deployment((CoinSum(8, noise_bits=4, noise_probability=HALF),))
+    >>> half = FAULTS[0].planted(right, right)
+    >>> FAULTS[0].name, right.mechanisms[0].variance, half.mechanisms[0].variance
+    ('half the noise', 8.0, 4.0)
     """
 
     name: str

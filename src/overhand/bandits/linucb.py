@@ -12,7 +12,9 @@ from numpy.typing import ArrayLike
 from overhand import errors
 from overhand.bandits.constants import Constants
 from overhand.bandits.policy import Features, Floats, Policy
-from overhand.values import TOLERANCE, Moments, bounded, finite_array
+from overhand.values import Moments
+from overhand.values.kind import finite_array
+from overhand.values.vectors import TOLERANCE, bounded
 
 _FLOOR = 0.25
 ALIKE = 1e-6
@@ -29,6 +31,14 @@ class LinUCB:
     the eigenvalues that are too small (a *projection*) does as well (`docs/bandits.md`), but it
     decides anew at every release which directions are noise. It is the safety net here: an
     eigenvalue that comes out below a quarter of the shift is set to that.
+
+    >>> from overhand.bandits import Practical
+    >>> learner = LinUCB(Practical(dimension=2))
+    >>> users = np.array([[0.6, 0.8]] * 500 + [[0.6, -0.8]] * 500)
+    >>> rows = learner.rows(users, rewards=[1.0] * 500 + [0.0] * 500)
+    >>> rule = learner.policy(t=1000, total=rows.sum(axis=0), std=20.0)
+    >>> rule.theta.round(2), int(rule.choose(np.array([[0.6, -0.8], [0.6, 0.8]])))
+    (array([0.68, 0.55]), 1)
     """
 
     constants: Constants

@@ -83,7 +83,23 @@ class BanditUser:
 
 
 class BanditServer:
-    """The server: shuffled batches in, action rules out."""
+    """The server: shuffled batches in, action rules out.
+
+    >>> import overhand as oh
+    >>> from overhand.bandits import Practical, plan_for_regret
+    >>> plan = plan_for_regret(1000, 1, oh.Privacy(1.0, 1e-6), dimension=2)
+    >>> random, learner = oh.seeded_random(1), LinUCB(Practical(2))
+    >>> user, server = BanditUser(plan, learner, random), BanditServer(plan, learner)
+    >>> batch = []
+    >>> for t in range(1, plan.tree.lowest + 1):
+    ...     arm = user.choose(server.policy, [[0.7, 0.7], [0.7, -0.7]])
+    ...     ((node, messages),) = user.report(t, reward=float(arm == 0))
+    ...     batch.append(messages)
+    >>> server.policy  # before the first batch there is no rule
+    >>> server.receive(node, Shuffled(random.permute(np.concatenate(batch).reshape(-1))))
+    >>> server.policy.t == plan.tree.lowest
+    True
+    """
 
     def __init__(self, plan: Plan, learner: LinUCB) -> None:
         self._learner = learner_for(plan, learner)

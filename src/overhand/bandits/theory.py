@@ -100,7 +100,13 @@ def published_entry_error(
 def published_regret(
     horizon: float, shufflers: int | None, privacy: Privacy, dimension: int
 ) -> float:
-    """The bound of Theorem 5.1 with that sigma'; without `shufflers`, for log n of them."""
+    """The bound of Theorem 5.1 with that sigma'; without `shufflers`, for log n of them.
+
+    For a million users it is above what there is to miss, one for each of them:
+
+    >>> [f"{published_regret(10**6, k, Privacy(1.0, 1e-6), dimension=5):.1e}" for k in (1, 3, None)]
+    ['5.0e+06', '3.9e+06', '5.5e+06']
+    """
     k = math.log2(horizon) if shufflers is None else errors.whole("shufflers", shufflers, least=1)
     shift = 2 * dimension * published_entry_error(horizon, k, privacy, dimension)
     return _regret(horizon, dimension, shift, REWARD_STD)

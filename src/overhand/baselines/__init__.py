@@ -1,6 +1,6 @@
 """What the algorithm is compared with: same interface, same accounting, each at its best."""
 
-from overhand.baselines.gaussian_tree import GaussianTree, GaussianTreeNoise
+from overhand.baselines.gaussian_tree import GaussianTree
 from overhand.baselines.growing import GrowingBatches
 from overhand.baselines.local import (
     CapResponse,
@@ -17,7 +17,6 @@ __all__ = [
     "CapResponse",
     "GaussianResponse",
     "GaussianTree",
-    "GaussianTreeNoise",
     "GrowingBatches",
     "LocalResponse",
     "LocalSum",

@@ -24,6 +24,11 @@ class GaussianTree:
 
     A user is in one node a level, so s = sensitivity sqrt(levels) / mu for the guarantee, exactly.
     The sum at t has as many nodes as t has binary ones.
+
+    >>> from overhand.values import BITS
+    >>> tree = GaussianTree(horizon=1000, privacy=Privacy(1.0, 1e-6), values=BITS)
+    >>> tree.levels, [round(tree.std(t), 1) for t in (511, 512)], f"{tree.delta_spent:.1e}"
+    (10, [40.1, 13.4], '1.0e-06')
     """
 
     horizon: int

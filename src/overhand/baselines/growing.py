@@ -23,6 +23,12 @@ class GrowingBatches:
     A user is in one batch, so no budget is split, and only about log(horizon) batches are ever
     added up: hard to beat as long as users are all alike. Who comes with something new waits for
     a batch that lasts a good part of the whole stream.
+
+    >>> from overhand.plan.recipe import UNARY
+    >>> from overhand.values import BITS
+    >>> batches = GrowingBatches.best(10_000, Privacy(1.0, 1e-6), BITS, recipe=UNARY)
+    >>> batches.sizes, batches.delta_spent <= 1e-6
+    ((100, 150, 225, 338, 506, 759, 1139, 1709, 2563), True)
     """
 
     horizon: int

@@ -32,6 +32,12 @@ def trusted_tree(horizon: int, privacy: Privacy, *, combine: bool, values: Value
     It is a plan like any other, whose lowest batches are single users: there is nobody to wait
     for. With `combine`, nodes are combined with their children (Honaker's estimate) and the
     budget is split for that. Its coins cost nobody anything, so values are rounded finely.
+
+    >>> for combine in (False, True):
+    ...     plan = trusted_tree(10_000, Privacy(1.0, 1e-6), combine=combine)
+    ...     print(round(plan.rms_error, 1), plan.delta_spent <= 1e-6)
+    40.2 True
+    28.8 True
     """
     horizon = errors.whole("horizon", horizon, least=2)
     levels = max(1, (horizon - 1).bit_length())
@@ -51,6 +57,12 @@ class SquareRoot:
     c_j = C(2j, j) / 4^j; the noise of the sums is L z with z normal. With
     A_t = c_0^2 + ... + c_{t-1}^2, a user moves L x by at most sqrt(A_n), and the noise at t has
     variance A_n A_t / mu^2. It is the best trusted server known, and needs all users' values.
+
+    The combined binary tree of `trusted_tree` has 28.8:
+
+    >>> best = SquareRoot(horizon=10_000, privacy=Privacy(1.0, 1e-6))
+    >>> round(best.rms_error, 1), f"{best.delta_spent:.1e}"
+    (16.2, '1.0e-06')
     """
 
     horizon: int
@@ -99,6 +111,9 @@ class SquareRoot:
 
     def error_bound(self, failure_probability: float = DEFAULT_FAILURE_PROBABILITY) -> float:
         """Normal tails and a union bound."""
+        failure_probability = errors.number(
+            "failure_probability", failure_probability, above=0, below=1
+        )
         estimates = self.horizon * self.values.dimension
         return self.worst_std * math.sqrt(2 * math.log(2 * estimates / failure_probability))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Annotated, Literal
 
 import typer
@@ -12,20 +13,21 @@ from overhand.audit import (
     KINDS,
     STATISTICS,
     VALUES,
+    Kind,
     Scope,
     Verdict,
     verdict_on,
 )
 from overhand.cli import options
 from overhand.cli.output import console, new_table, number, print_json, progress_bar, working
-from overhand.errors import InvalidValue
+from overhand.errors import InvalidValue, whole
 from overhand.model import Privacy
-from overhand.randomness import Random, secure_random, seeded_random
+from overhand.randomness import seeded_random
 
 DEFAULT_DELTA = 0.01
 
 MechanismChoice = Annotated[
-    Literal["coins", "shares", "published", "all"],
+    Literal["coins", "shares", "published", "local", "all"],
     typer.Option(help="Whose encoders are audited."),
 ]
 ValuesChoice = Annotated[
@@ -49,6 +51,7 @@ def audit(
     mutants: Annotated[
         bool, typer.Option("--mutants", help="Also plant faults, which must all be caught.")
     ] = False,
+    jobs: options.Jobs = None,
     as_json: options.Json = False,
 ) -> None:
     """Bound epsilon from below by what encoders and shufflers really do; 1 if a claim is broken."""
@@ -56,31 +59,51 @@ def audit(
         Privacy(epsilon, delta),
         size,
         shufflers,
-        KINDS if mechanism == "all" else (mechanism,),
+        _kinds(mechanism),
         VALUES if values == "all" else (values,),
         runs,
+        local=mechanism in ("local", "all"),
     )
-    random = secure_random() if seed is None else seeded_random(seed).spawn(1)[0]
-    verdicts = _verdicts(scope, random, mutants=mutants)
+    start = time.perf_counter()
+    verdicts = _verdicts(scope, seed, mutants=mutants, processes=jobs)
+    seconds = time.perf_counter() - start
     if as_json:
-        print_json(_summary(scope, seed, verdicts))
+        print_json({**_summary(scope, seed, verdicts), "seconds": seconds})
     else:
-        _show(scope, seed, verdicts)
+        _show(scope, seed, verdicts, seconds)
     if not all(verdict.is_right for verdict in verdicts):
         raise typer.Exit(1)
 
 
-def _verdicts(scope: Scope, random: Random, *, mutants: bool) -> list[Verdict]:
+def _kinds(mechanism: str) -> tuple[Kind, ...]:
+    return tuple(kind for kind in KINDS if mechanism in (kind, "all"))
+
+
+def _verdicts(
+    scope: Scope, seed: int | None, *, mutants: bool, processes: int | None
+) -> list[Verdict]:
+    """Job by job, side by side; with a seed each job has a generator of its own."""
+    from joblib import Parallel, delayed
+
+    if processes is not None:
+        whole("jobs", processes, least=1)
     with working("making plans"):
         jobs = [*scope.shipped(), *(scope.mutants() if mutants else ())]
     if not jobs:
-        raise InvalidValue("nothing to audit: published mechanisms are audited for bits only")
+        raise InvalidValue(
+            "nothing to audit: the published constants ask for millions of messages here"
+        )
+    count = len(jobs)
+    randoms = [None] * count if seed is None else seeded_random(seed).spawn(count)
+    parallel = Parallel(n_jobs=-1 if processes is None else processes, return_as="generator")
     verdicts = []
-    with progress_bar("auditing", 2 * sum(job.runs for job in jobs)) as advance:
-        for job in jobs:
-            verdicts.append(
-                verdict_on(job, scope.privacy, of=len(jobs), random=random, progress=advance)
-            )
+    with progress_bar("auditing", count) as advance:
+        for verdict in parallel(
+            delayed(verdict_on)(job, scope.privacy, of=count, random=random)
+            for job, random in zip(jobs, randoms, strict=True)
+        ):
+            verdicts.append(verdict)
+            advance(1)
     return verdicts
 
 
@@ -89,7 +112,7 @@ def _summary(scope: Scope, seed: int | None, verdicts: list[Verdict]) -> dict[st
         "epsilon": scope.privacy.epsilon,
         "delta": scope.privacy.delta,
         "size": scope.size,
-        "shufflers": scope.levels,
+        "shufflers": scope.shufflers,
         "runs": scope.runs,
         "seed": seed,
         "confidence": 1 - FAILURE_RATE,
@@ -107,10 +130,9 @@ def _summary(scope: Scope, seed: int | None, verdicts: list[Verdict]) -> dict[st
     }
 
 
-def _show(scope: Scope, seed: int | None, verdicts: list[Verdict]) -> None:
-    sizes = ", ".join(str(scope.size * 2**level) for level in range(scope.levels))
+def _show(scope: Scope, seed: int | None, verdicts: list[Verdict], seconds: float) -> None:
+    sizes = ", ".join(str(scope.size * 2**level) for level in range(scope.shufflers))
     chance = "the system's randomness" if seed is None else f"seed {seed}, a simulation"
-    seconds = sum(v.finding.seconds for v in verdicts)
     console.print(
         f"claimed: [bold]{scope.privacy}[/]; batches of {sizes} users; one user's value is "
         f"changed; up to {scope.runs:,} runs on either input; {chance}; {seconds:.0f} s"

@@ -77,9 +77,7 @@ def bandit(
     ] = ",".join(USUAL),
     runs: options.Runs = 20,
     seed: options.Seed = 0,
-    jobs: Annotated[
-        int | None, typer.Option(help="Processes; as many as cores if not given.")
-    ] = None,
+    jobs: options.Jobs = None,
     plot: options.Figure = None,
     as_json: options.Json = False,
 ) -> None:

@@ -78,6 +78,10 @@ EngineOption = Annotated[
     Literal["counts", "messages"],
     typer.Option(help="counts: a batch's noise is drawn once; messages: every message is made."),
 ]
+Jobs = Annotated[
+    int | None,
+    typer.Option(help="Processes; as many as cores if not given.", show_default=False),
+]
 Figure = Annotated[Path | None, typer.Option("--plot", help="Write a figure (.png, .svg or .pdf).")]
 Input = Annotated[
     str,

@@ -6,12 +6,11 @@ A mechanism takes its noise as a parameter and never knows an accountant; the ca
 
 from overhand.mechanisms.coins import CoinSum
 from overhand.mechanisms.laplace import LaplaceNoise
-from overhand.mechanisms.mechanism import Mechanism, change_of
-from overhand.mechanisms.noise import CoinNoise, Window
+from overhand.mechanisms.mechanism import Mechanism
+from overhand.mechanisms.noise import CoinNoise
 from overhand.mechanisms.published import published
 from overhand.mechanisms.shares import SharesSum
-from overhand.mechanisms.splitting import fewest_shares
-from overhand.mechanisms.user_noise import Coins, Noise, Polya, UserNoise, fewest_coins, noise_of
+from overhand.mechanisms.user_noise import Coins, Noise, Polya, UserNoise
 
 __all__ = [
     "CoinNoise",
@@ -23,10 +22,5 @@ __all__ = [
     "Polya",
     "SharesSum",
     "UserNoise",
-    "Window",
-    "change_of",
-    "fewest_coins",
-    "fewest_shares",
-    "noise_of",
     "published",
 ]

@@ -11,12 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from overhand import errors
-from overhand.mechanisms.noise import Window, reach
+from overhand.mechanisms.noise import LOG_TAIL, Window, reach
 
 Floats = NDArray[np.float64]
-
-_LOG_TAIL = 46.0
-"""Outcomes of probability below about e^-46 are left out of a window, and counted as missing."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +97,7 @@ class LaplaceNoise:
         """
         if not self.is_tabulated:
             raise errors.Infeasible(f"the law of shape {self.shape} is not tabulated")
-        missing = 2 * math.exp(-_LOG_TAIL)
+        missing = 2 * math.exp(-LOG_TAIL)
         half = self.reach(missing)
         weights = np.zeros(2 * half + 1)
         weights[half] = 1.0

@@ -28,6 +28,16 @@ class Mechanism(ABC):
     Coordinate j of a value v becomes (v_j - low_j) / unit, rounded to a whole number of steps at
     random and without bias; the widest coordinate has `steps` of them. Every run rounds afresh.
     The batch shows the sum of its users' steps plus noise, coordinate by coordinate, and no more.
+
+    >>> from overhand.mechanisms import CoinSum
+    >>> from overhand.randomness import seeded_random
+    >>> from overhand.values import Reals
+    >>> random, prices = seeded_random(1), Reals(0.0, 10.0)
+    >>> mechanism = CoinSum.with_variance(size=100, variance=90.0, values=prices, steps=20)
+    >>> messages = mechanism.encode_many(np.full(100, 2.5), random)
+    >>> total = mechanism.analyze(Shuffled(random.permute(messages.reshape(-1))))
+    >>> abs(total - 250) < 4 * math.sqrt(mechanism.variance)
+    True
     """
 
     size: int

@@ -16,7 +16,7 @@ from overhand.randomness import BinaryFraction
 
 _LARGE_VARIANCE = 4000.0  # from here on a recurrence is quicker than a convolution
 _RUN_UP = 64
-_LOG_TAIL = 46.0
+LOG_TAIL = 46.0
 """Outcomes of probability below about e^-46 are left out of a window, and counted as missing."""
 
 
@@ -142,7 +142,7 @@ def _opposed_window(trials: int, p: float, q: float) -> Window:
     """
     a, b = p * q, p * p + q * q
     variance = 2 * trials * a
-    half = min(trials, math.ceil(math.sqrt(2 * variance * _LOG_TAIL) + _LOG_TAIL) + 1)
+    half = min(trials, math.ceil(math.sqrt(2 * variance * LOG_TAIL) + LOG_TAIL) + 1)
     first = max(0, trials - half - _RUN_UP)
     # At the start, the ratio that would reproduce itself; exact where c_{-1} = 0.
     linear, last = b * (trials - first), a * (2 * trials - first + 1) * (first > 0)
@@ -154,7 +154,7 @@ def _opposed_window(trials: int, p: float, q: float) -> Window:
         ratios.append(ratio)
     falls = np.cumsum(np.log(ratios[::-1]))[:half]
     weights = np.exp(-np.concatenate([falls[::-1], [0.0], falls]))
-    missing = 0.0 if half == trials else 2 * math.exp(-_LOG_TAIL)
+    missing = 0.0 if half == trials else 2 * math.exp(-LOG_TAIL)
     return Window(trials - half, weights / weights.sum(), missing)
 
 
@@ -166,7 +166,7 @@ def _binomial_window(trials: int, probability: float, complement: float) -> Wind
     """
     variance = trials * probability * complement
     mode = min(trials, math.floor((trials + 1) * probability))
-    half = math.ceil(math.sqrt(2 * variance * _LOG_TAIL) + _LOG_TAIL) + 1
+    half = math.ceil(math.sqrt(2 * variance * LOG_TAIL) + LOG_TAIL) + 1
     first, last = max(0, mode - half), min(trials, mode + half)
     odds = math.log(probability) - math.log(complement)
     up = np.arange(mode, last, dtype=np.float64)
@@ -175,5 +175,5 @@ def _binomial_window(trials: int, probability: float, complement: float) -> Wind
     below = np.cumsum(np.log(down / (trials - down + 1)) - odds)
     weights = np.exp(np.concatenate([below[::-1], [0.0], above]))
     whole = first == 0 and last == trials
-    missing = 0.0 if whole else 2 * math.exp(-_LOG_TAIL)
+    missing = 0.0 if whole else 2 * math.exp(-LOG_TAIL)
     return Window(first, weights / weights.sum(), missing)

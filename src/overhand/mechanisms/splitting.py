@@ -84,17 +84,6 @@ def fewest_shares(users: int, modulus_bits: int, distance: float) -> int:
     return high
 
 
-def published_shares(users: int, modulus_bits: int, distance: float) -> int:
-    """The number of Balle, Bell, Gascon and Nissim (2020), for at least 19 users.
-
-    >>> published_shares(users=10_000, modulus_bits=32, distance=2.0**-40)
-    12
-    """
-    errors.whole("users", users, least=19)
-    security = -math.log2(distance)
-    return math.ceil(2 + (2 * security + modulus_bits) / math.log2(users / math.e))
-
-
 def _excess(users: int, edges: int, modulus_bits: int) -> float:
     """A bound on E - 1."""
     table = _table(edges, modulus_bits)

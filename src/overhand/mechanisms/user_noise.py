@@ -25,7 +25,14 @@ _MANY_COINS_TOGETHER = 1 << 16
 
 @dataclass(frozen=True)
 class Coins:
-    """`bits` coins: if `opposed`, half show 1 with `probability` and half with its complement."""
+    """`bits` coins: if `opposed`, half show 1 with `probability` and half with its complement.
+
+    A thousand users who toss two coins each have a variance of 90 together:
+
+    >>> coins = Coins.with_variance(users=1000, variance=90.0)
+    >>> coins.bits, round(float(coins.probability), 3), round(coins.law(1000).variance, 1)
+    (2, 0.047, 90.0)
+    """
 
     bits: int
     probability: BinaryFraction
@@ -153,7 +160,9 @@ class Polya:
 
 
 UserNoise = Coins | Polya
+"""What one user adds to its value."""
 Noise = CoinNoise | LaplaceNoise
+"""The law of what all users of a batch add."""
 
 
 def _difference(shape: Fraction, ratio: float, random: Random, count: int) -> Counts:

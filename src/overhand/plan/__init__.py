@@ -3,13 +3,12 @@
 from overhand.plan.estimator import DEFAULT_FAILURE_PROBABILITY
 from overhand.plan.objective import Delay, Objective
 from overhand.plan.plan import Plan
-from overhand.plan.recipe import MECHANISM_KINDS, MechanismKind
+from overhand.plan.recipe import MechanismKind
 from overhand.plan.search import TREE_KINDS, TreeKind
 from overhand.plan.terms import Composition
 
 __all__ = [
     "DEFAULT_FAILURE_PROBABILITY",
-    "MECHANISM_KINDS",
     "TREE_KINDS",
     "Composition",
     "Delay",

@@ -13,6 +13,7 @@ from scipy.optimize import minimize_scalar
 from overhand.trees import Tree, Weights
 
 DEFAULT_FAILURE_PROBABILITY = 0.05
+"""How often a bound on all errors at once may fail, unless it is asked for with another."""
 
 
 class NodeEstimate(NamedTuple):

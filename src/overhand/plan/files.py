@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from overhand import errors
-from overhand.mechanisms import Coins, CoinSum, SharesSum, noise_of
+from overhand.mechanisms import Coins, CoinSum, SharesSum
+from overhand.mechanisms.user_noise import noise_of
 from overhand.model import Privacy
 from overhand.plan.estimator import DEFAULT_FAILURE_PROBABILITY
 from overhand.plan.levels import AnyMechanism

@@ -16,19 +16,13 @@ from overhand.accounting import (
     NoiseLaw,
     advanced_share,
     least_scale,
-    simple_share,
     spent_delta,
 )
-from overhand.mechanisms import (
-    Coins,
-    CoinSum,
-    Polya,
-    SharesSum,
-    UserNoise,
-    change_of,
-    fewest_coins,
-    fewest_shares,
-)
+from overhand.mechanisms import Coins, CoinSum, Polya, SharesSum, UserNoise
+from overhand.mechanisms.mechanism import change_of
+from overhand.mechanisms.splitting import fewest_shares
+from overhand.mechanisms.user_noise import fewest_coins
+from overhand.model import Privacy
 from overhand.plan.recipe import SHAPES
 from overhand.plan.terms import Terms
 from overhand.trees import Tree
@@ -79,10 +73,8 @@ def calibrated_sizes(sizes: Sizes, shape: Sequence[float], terms: Terms) -> Mech
     """The same for the batch sizes of every level: a user is in one batch of each."""
     if terms.composition == "exact":
         return _Calibration.of(sizes, shape, terms).certified()
-    share = (simple_share if terms.composition == "simple" else advanced_share)(
-        terms.privacy, len(sizes)
-    )
-    alone = replace(terms, privacy=share, composition="exact")
+    share = Privacy.share if terms.composition == "simple" else advanced_share
+    alone = replace(terms, privacy=share(terms.privacy, len(sizes)), composition="exact")
     return tuple(_Calibration.of([of_level], [1.0], alone).certified()[0] for of_level in sizes)
 
 

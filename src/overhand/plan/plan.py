@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from overhand import errors
-from overhand.accounting import Level, leaked_delta, spent_delta
+from overhand.accounting import Level, spent_delta
+from overhand.accounting.guarantee import leaked_delta
 from overhand.mechanisms import published
 from overhand.model import Node, Privacy
 from overhand.plan import files
@@ -207,6 +208,11 @@ class Plan:
     def level_variances(self) -> tuple[float, ...]:
         """The largest variance of a batch sum, lowest level first."""
         return tuple(max(of_level) for of_level in self._variances)
+
+    @cached_property
+    def unit(self) -> float:
+        """The largest step that the noise of a batch sum comes in."""
+        return max(m.unit for of_level in self.mechanisms for m in of_level)
 
     @cached_property
     def combination(self) -> Combination:

@@ -9,6 +9,7 @@ from overhand import errors
 from overhand.values import Values
 
 MechanismKind = Literal["coins", "shares", "best"]
+"""How values are sent: "best" is the one of least error."""
 MECHANISM_KINDS: tuple[MechanismKind, ...] = ("coins", "shares", "best")
 
 SHAPES = (1, 2, 3, 5, 8)

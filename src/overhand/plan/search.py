@@ -32,7 +32,9 @@ from overhand.trees import (
 )
 
 TreeKind = Literal["paper", "binary", "regular", "path", "best"]
+"""The family of trees that a plan is looked for in: "paper" has the degrees of Section 3.2."""
 TREE_KINDS: tuple[TreeKind, ...] = ("paper", "binary", "regular", "path", "best")
+"""All of them."""
 
 _SHORTLIST = 12
 _CLOSE = 1.05

@@ -10,13 +10,15 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from overhand import errors
-from overhand.accounting import MOST_REPORTS, check_delta, gaussian_variance
+from overhand.accounting import gaussian_variance
+from overhand.accounting.composition import MOST_REPORTS, check_delta
 from overhand.model import Privacy
 from overhand.plan.objective import SQUARED_ERROR, Objective
 from overhand.plan.recipe import UNARY, Recipe
 from overhand.values import BITS, Values
 
 Composition = Literal["exact", "advanced", "simple"]
+"""How the costs of a user's levels are added up: "simple" is the paper's, "exact" spends least."""
 
 _LEAK_SHARE = 0.01  # of delta is what all shares may leak
 

@@ -13,7 +13,25 @@ from overhand.shufflers.shuffler import Shuffler
 
 
 class Server(Protocol):
-    """What the server of Algorithm 1 decides: from shuffled batches alone, never from values."""
+    """What the server of Algorithm 1 decides: from shuffled batches alone, never from values.
+
+    A server that lets the one shuffler there is collect four users at a time:
+
+    >>> from overhand.mechanisms import CoinSum
+    >>> from overhand.randomness import HALF, seeded_random
+    >>> coins = CoinSum(size=4, noise_bits=2, noise_probability=HALF)
+    >>> class FourByFour:
+    ...     def activate(self, t, idle):
+    ...         return {shuffler: coins for shuffler in idle}
+    ...
+    ...     def receive(self, t, shuffler, shuffled):
+    ...         print(f"at {t}: {len(shuffled)} messages, about {coins.analyze(shuffled)} ones")
+    >>> model = ConcurrentShufflers(1, FourByFour(), seeded_random(3))
+    >>> for value in [1, 1, 0, 1, 0, 0, 1, 0]:
+    ...     model.update(value)
+    at 4: 12 messages, about 3.0 ones
+    at 8: 12 messages, about 2.0 ones
+    """
 
     def activate(self, t: int, idle: frozenset[int]) -> Mapping[int, ShuffleMechanism]:
         """Mechanisms for some of the idle shufflers, before user `t` arrives (step 1)."""
@@ -27,6 +45,16 @@ class ConcurrentShufflers:
 
     The server may choose every mechanism and size from what earlier batches showed it. At most
     `shufflers` batches hold any one user, whatever the server chooses.
+
+    >>> import overhand as oh
+    >>> plan = oh.Plan.best(300, shufflers=2, privacy=oh.Privacy(1.0, 1e-6), tree="paper")
+    >>> server = oh.TreeServer(plan)
+    >>> model = ConcurrentShufflers(2, server, oh.seeded_random(1))
+    >>> for _ in range(300):
+    ...     model.update(1)
+    >>> estimate = server.estimate(300)
+    >>> abs(estimate.value - 300) < 4 * estimate.rms
+    True
     """
 
     def __init__(self, shufflers: int, server: Server, random: Random) -> None:

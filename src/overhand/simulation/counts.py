@@ -14,7 +14,7 @@ from overhand.plan import Plan
 from overhand.randomness import Random, generator_of
 from overhand.simulation.alias import AliasTable
 from overhand.simulation.rounding import RoundingErrors
-from overhand.trees import Closing, Walk
+from overhand.trees.tree import Closing, Walk
 
 Floats = NDArray[np.float64]
 Counts = NDArray[np.int64]
@@ -29,6 +29,13 @@ class CountsRun:
     An estimate is the true sum of the completed blocks, plus the noise of the cover (and what
     rounding adds to its nodes), plus the middle of what the pending users may hold. Only the
     noise needs the tree, and only once a block.
+
+    >>> import overhand as oh
+    >>> plan = oh.Plan.best(300, shufflers=2, privacy=oh.Privacy(1.0, 1e-6), tree="paper")
+    >>> run = CountsRun(plan, oh.seeded_random(1))
+    >>> estimates = run.estimates(np.ones(300, np.uint8))
+    >>> bool(abs(estimates - np.arange(1, 301)).max() < plan.error_bound(1e-3))
+    True
     """
 
     def __init__(self, plan: Plan, random: Random) -> None:

@@ -24,6 +24,15 @@ class MessagesRun:
 
     The server is the one that is deployed. Batches of one size are permuted side by side; an
     upper batch keeps its users' messages until it is full, as its shuffler would.
+
+    >>> import overhand as oh
+    >>> plan = oh.Plan.best(300, shufflers=2, privacy=oh.Privacy(1.0, 1e-6), tree="paper")
+    >>> run = MessagesRun(plan, oh.seeded_random(1))
+    >>> estimates = run.estimates(np.ones(300, np.uint8))
+    >>> bool(abs(estimates - np.arange(1, 301)).max() < plan.error_bound(1e-3))
+    True
+    >>> run.messages, 300 * plan.messages_per_user  # the last three users are in one batch only
+    (16779, 16800)
     """
 
     def __init__(self, plan: Plan, random: Random) -> None:

@@ -24,7 +24,14 @@ FORMS = "zeros, ones, bernoulli:P, uniform, hard or a .csv file"
 
 @dataclass(frozen=True)
 class Stream:
-    """The users' values: so many of them, drawn a part at a time."""
+    """The users' values: so many of them, drawn a part at a time.
+
+    >>> from overhand.randomness import seeded_random
+    >>> ones = Stream(users=5, parts=lambda random: lambda start, stop: np.ones(stop - start))
+    >>> part = ones.parts(seeded_random(1))
+    >>> part(0, 3), part(3, 5)
+    (array([1., 1., 1.]), array([1., 1.]))
+    """
 
     users: int
     parts: Callable[[Random], Callable[[int, int], Rows]]
@@ -66,7 +73,14 @@ def values_stream(rows: Rows) -> Stream:
 
 
 def plan_stream(form: str, plan: Plan) -> Stream:
-    """The stream of that name for a plan: a hard input is one against its shufflers and epsilon."""
+    """The stream of that name for a plan: a hard input is one against its shufflers and epsilon.
+
+    >>> import overhand as oh
+    >>> votes = oh.Plan.published(1000, 2, oh.Privacy(1.0, 1e-6), values=oh.Histogram(3))
+    >>> stream = plan_stream("ones", votes)
+    >>> stream.users, stream.parts(oh.seeded_random(1))(0, 4)
+    (1000, array([1, 1, 1, 1]))
+    """
     return stream_for(
         form,
         plan.horizon,

@@ -20,6 +20,14 @@ def read_rows(path: Path, values: Values) -> NDArray[Any]:
     """One user a line: a number (or a column named `value` or `bit`), or the numbers of a vector.
 
     A first line of names, none of them a number, is a header.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> from overhand.values import Reals
+    >>> with TemporaryDirectory() as folder:
+    ...     table = Path(folder, "baskets.csv")
+    ...     _ = table.write_text("shop,value\\n1,12.50\\n2,7\\n")
+    ...     read_rows(table, Reals(0.0, 50.0))
+    array([12.5,  7. ])
     """
     try:
         text = path.read_bytes()

@@ -109,8 +109,9 @@ class EndlessSum:
         total._growth, total._next_horizon = state["growth"], state["next_horizon"]
         t, value, std, kurtosis = state["settled"]
         value = np.array(value) if isinstance(value, list) else value
-        total._settled = Estimate(t, value, std, kurtosis=kurtosis)
         total.plans = [Plan.from_json(text) for text in state["plans"]]
+        unit = max((plan.unit for plan in total.plans[:-1]), default=0.0)
+        total._settled = Estimate(t, value, std, kurtosis=kurtosis, unit=unit)
         total._current = ContinualSum.restored(total.plans[-1], state["current"])
         return total
 
@@ -141,7 +142,8 @@ def _added(settled: Estimate, now: Estimate) -> Estimate:
     fourth = settled.kurtosis * settled.std**4 + now.kurtosis * now.std**4
     kurtosis = fourth / std**4 if std > 0 else 0.0
     value = settled.value + now.value
-    return Estimate(settled.t + now.t, value, std, now.slack, kurtosis=kurtosis)
+    unit = max(settled.unit, now.unit)
+    return Estimate(settled.t + now.t, value, std, now.slack, kurtosis=kurtosis, unit=unit)
 
 
 def _without_rest(plan: Plan) -> Plan:

@@ -45,7 +45,21 @@ class NodeSum:
 
 @dataclass(frozen=True)
 class Gathered:
-    """An estimate from the batches so far, and whether it had to do without one of the cover."""
+    """An estimate from the batches so far, and whether it had to do without one of the cover.
+
+    The four batches of two users are there, and the one of all eight is not yet:
+
+    >>> import overhand as oh
+    >>> plan = oh.Plan.best(54, shufflers=2, privacy=oh.Privacy(1.0, 1e-6), tree="paper")
+    >>> sums = GatheredSums(plan)
+    >>> for number in range(4):
+    ...     sums.receive(level=1, number=number, value=1.0)
+    >>> first = sums.latest()
+    >>> sums.receive(level=2, number=0, value=4.0)
+    >>> second = sums.latest()
+    >>> first.is_fallback, second.is_fallback, second.estimate.std < first.estimate.std
+    (True, False, True)
+    """
 
     estimate: Estimate
     is_fallback: bool
@@ -71,6 +85,18 @@ class GatheredSums:
     What no later estimate can need is forgotten: batches below one that is settled, and settled
     ones that every estimate begins with. So memory grows with batches that are missing, not with
     those that came.
+
+    The second batch is late, and what came after it waits:
+
+    >>> import overhand as oh
+    >>> plan = oh.Plan.best(54, shufflers=2, privacy=oh.Privacy(1.0, 1e-6), tree="paper")
+    >>> sums = GatheredSums(plan)
+    >>> for number in (0, 2, 1):
+    ...     sums.receive(level=1, number=number, value=1.0)
+    ...     print(sums.latest().estimate.t, list(sums.missing(level=1, below=3)))
+    2 [1, 2]
+    2 [1]
+    6 []
     """
 
     def __init__(self, plan: Plan) -> None:
@@ -238,7 +264,7 @@ class GatheredSums:
             return None
         kurtosis = max(0.0, total.fourth_cumulant / total.variance**2) if total.variance else 0.0
         std = math.sqrt(total.variance)
-        estimate = Estimate(place, total.value, std, total.slack, 0, kurtosis)
+        estimate = Estimate(place, total.value, std, total.slack, 0, kurtosis, self.plan.unit)
         return Gathered(estimate, place >= self._lost_stop or cover != self._cover(place))
 
     def _next(self, place: int) -> tuple[Node, NodeSum] | None:

@@ -23,6 +23,19 @@ class SumServer:
     It keeps one sum and one variance a level: those of the cover. (Siblings whose parent is full
     are replaced by it, Section 3.1.) With `archive`, it also keeps every node's estimate, which
     is what the sum of a range needs.
+
+    Full batches in, as their shufflers release them; estimates out:
+
+    >>> import overhand as oh
+    >>> plan = oh.Plan.best(300, shufflers=2, privacy=oh.Privacy(1.0, 1e-6), tree="paper")
+    >>> server, random = SumServer(plan), oh.seeded_random(1)
+    >>> for t in range(1, 301):
+    ...     for node in plan.tree.closes(t):
+    ...         messages = plan.mechanism(node).encode_many([1] * node.size, random)
+    ...         server.receive(node, Shuffled(random.permute(messages.reshape(-1))))
+    >>> estimate = server.estimate(300)
+    >>> abs(estimate.value - 300) < 4 * estimate.rms
+    True
     """
 
     def __init__(self, plan: Plan, *, archive: bool = False) -> None:
@@ -217,4 +230,4 @@ def _imputed(
     kurtosis = max(0.0, fourth / variance**2) if variance > 0 else 0.0
     value = value + plan.imputed * pending
     slack = plan.pending_slack * pending
-    return Estimate(t, value, math.sqrt(variance), slack, start, kurtosis)
+    return Estimate(t, value, math.sqrt(variance), slack, start, kurtosis, plan.unit)

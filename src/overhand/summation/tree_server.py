@@ -10,7 +10,16 @@ from overhand.summation.server import SumServer
 
 
 class TreeServer:
-    """Algorithms 2 and 3 for `ConcurrentShufflers`: one shuffler to a level of the tree."""
+    """Algorithms 2 and 3 for `ConcurrentShufflers`: one shuffler to a level of the tree.
+
+    The first user opens a batch at every level:
+
+    >>> import overhand as oh
+    >>> plan = oh.Plan.best(300, shufflers=2, privacy=oh.Privacy(1.0, 1e-6), tree="paper")
+    >>> batches = TreeServer(plan).activate(t=1, idle=frozenset({0, 1}))
+    >>> {shuffler: mechanism.size for shuffler, mechanism in batches.items()}
+    {0: 3, 1: 27}
+    """
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan

@@ -2,14 +2,12 @@
 
 from overhand.trees.path import PathTree, terms_for
 from overhand.trees.regular import RegularTree, binary_degrees, published_degrees
-from overhand.trees.tree import Closing, Tree, Walk, Weights
+from overhand.trees.tree import Tree, Weights
 
 __all__ = [
-    "Closing",
     "PathTree",
     "RegularTree",
     "Tree",
-    "Walk",
     "Weights",
     "binary_degrees",
     "published_degrees",

@@ -1,15 +1,13 @@
 """What users hold: bits, reals, vectors, matrices, one of many buckets; and how it is checked."""
 
 from overhand.values.buckets import Histogram
-from overhand.values.kind import Values, finite_array
-from overhand.values.scalars import BITS, Bits, Reals, as_bits
+from overhand.values.kind import Values
+from overhand.values.scalars import BITS, Bits, Reals
 from overhand.values.spec import FORMS, values_of
 from overhand.values.vectors import (
-    TOLERANCE,
     Moments,
     SymmetricMatrices,
     Vectors,
-    bounded,
     packed,
     unpacked,
 )
@@ -17,7 +15,6 @@ from overhand.values.vectors import (
 __all__ = [
     "BITS",
     "FORMS",
-    "TOLERANCE",
     "Bits",
     "Histogram",
     "Moments",
@@ -25,9 +22,6 @@ __all__ = [
     "SymmetricMatrices",
     "Values",
     "Vectors",
-    "as_bits",
-    "bounded",
-    "finite_array",
     "packed",
     "unpacked",
     "values_of",

@@ -25,6 +25,14 @@ class Values(ABC):
     Coordinate j of one user's value lies in [lows[j], highs[j]]. What a change of one value can
     do to a sum is said in one of two ways: it moves at most `moves` coordinates, each by at most
     its whole width; or, if `moves` is None, any of them, by `sensitivity` in l2.
+
+    >>> from overhand.values import Bits, Histogram, Moments, Vectors
+    >>> for values in (Bits(), Histogram(200), Vectors(20), Moments(5)):
+    ...     print(values, values.dimension, values.moves, round(values.sensitivity, 3))
+    bit 1 1 1.0
+    histogram:200 200 2 1.414
+    vector:20 20 None 2.0
+    moments:5 20 None 2.121
     """
 
     is_scalar: ClassVar[bool] = False

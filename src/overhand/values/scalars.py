@@ -62,6 +62,7 @@ class Bits(Values):
 
 
 BITS = Bits()
+"""What users hold unless it is said otherwise."""
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ FORMS = (
     "bit, real, real:LOW:HIGH, vector:D, vector:D:NORM, histogram:B, "
     "matrix:D, matrix:D:NORM or moments:D"
 )
+"""The words that `values_of` knows, as its errors list them."""
 
 
 def values_of(spec: str, *, clip: bool = False) -> Values:

@@ -25,6 +25,15 @@ class LocalSum(ABC):
     """Every user sends one private answer whose mean is its value; the answers are added up.
 
     Answers are independent, so the error at t has t times the variance of one answer.
+
+    >>> from overhand.baselines import local_counter
+    >>> from overhand.model import Privacy
+    >>> from overhand.randomness import seeded_random
+    >>> from overhand.values import Histogram
+    >>> local = local_counter(1000, Privacy(1.0, 1e-6), Histogram(4))
+    >>> sums = local.start(seeded_random(1)).estimates(np.full(1000, 2))
+    >>> bool(np.abs(sums[-1] - [0, 0, 1000, 0]).max() < 4 * local.worst_std)
+    True
     """
 
     horizon: int

@@ -106,6 +106,11 @@ class CapResponse(LocalSum):
     Otherwise it is, with probability 1 - |v|, a uniform direction: its answer is as long as any,
     so the variance is largest in the middle, R^2 / (d m^2). This is less in few dimensions, at
     small epsilon.
+
+    >>> from overhand.values import Vectors
+    >>> local = CapResponse.best(1000, Privacy(1.0, 1e-6), Vectors(20))
+    >>> round(local.user_variance, 2), local.epsilon_spent <= 1.0
+    (6.16, True)
     """
 
     cap: Cap

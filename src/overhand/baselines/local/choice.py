@@ -13,7 +13,7 @@ from overhand.model import Privacy
 from overhand.values import Bits, Histogram, Moments, Reals, SymmetricMatrices, Values, Vectors
 
 
-def local_counter(horizon: int, privacy: Privacy, values: Values) -> LocalResponse | LocalSum:
+def local_counter(horizon: int, privacy: Privacy, values: Values) -> LocalSum:
     """The best known local mechanism for this kind of value.
 
     >>> from overhand.values import values_of

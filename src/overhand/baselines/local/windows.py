@@ -33,6 +33,11 @@ class WindowResponse(LocalSum):
     the limit of many places at equal distances; and their hybrid is a mixture of both. See
     `best_worths` for ours: at epsilon 1 the variance is 6 % below the hybrid's, at 4 it is 41 %,
     and up to epsilon 16 it is never above.
+
+    >>> from overhand.values import Reals
+    >>> local = WindowResponse.best(1000, Privacy(1.0, 1e-6), Reals(0.0, 1.0))
+    >>> round(local.user_variance, 2), local.epsilon_spent <= 1.0
+    (1.0, True)
     """
 
     window: int

@@ -36,6 +36,17 @@ class NotCounted(OverhandError):
     `reports` are their bytes: to try once more, `send` those again, as often as you like. To
     report the value again instead would cost privacy again, and might count twice. `counted`
     others were counted, and of what came after nothing was encoded.
+
+    >>> from overhand.service.transport import Answer
+    >>> class Closed:
+    ...     async def request(self, method, path, body=None):
+    ...         return Answer(410, b'{"error": "all places are taken"}')
+    >>> client = AsyncClient("https://shuffle.example", transport=Closed())
+    >>> try:
+    ...     asyncio.run(client.send(b"an encoded report"))
+    ... except NotCounted as error:
+    ...     print(error, error.reports)
+    POST /v1/reports failed: 410: all places are taken (b'an encoded report',)
     """
 
     def __init__(self, words: str, reports: Collection[bytes] = (), counted: int = 0) -> None:
@@ -45,7 +56,17 @@ class NotCounted(OverhandError):
 
 
 class Outdated(NotCounted):
-    """The service runs another plan or key now, and certainly did not count this report."""
+    """The service runs another plan or key now, and certainly did not count this report.
+
+    >>> from overhand.service.transport import Answer
+    >>> class Renewed:
+    ...     async def request(self, method, path, body=None):
+    ...         return Answer(409, b'{"error": "the document is another"}')
+    >>> client = AsyncClient("https://shuffle.example", transport=Renewed())
+    >>> asyncio.run(client.send(b"a report for the old key"))
+    Traceback (most recent call last):
+    overhand.service.client.client.Outdated: POST /v1/reports failed: 409: the document is another
+    """
 
 
 class AsyncClient:
@@ -56,6 +77,23 @@ class AsyncClient:
     other plan or key is accepted. A report is encoded once and resent byte for byte, so retries
     cost no privacy and count once. `authorities` is a file of certificates to trust instead of
     the system's.
+
+    >>> import overhand as oh
+    >>> from overhand.service.keys import KeyPair
+    >>> plan = oh.Plan.best(300, 2, oh.Privacy(1.0, 1e-6), tree="paper")
+    >>> public = Document(plan, KeyPair.generate().public_key)
+    >>> class Service:
+    ...     received = []
+    ...
+    ...     async def request(self, method, path, body=None):
+    ...         if method == "POST":
+    ...             self.received.append(body)
+    ...         return Answer(200, public.to_json().encode())
+    >>> client = AsyncClient("https://shuffle.example", digest=public.digest, transport=Service())
+    >>> asyncio.run(client.report_many([1, 0, 1]))
+    3
+    >>> len({len(report) for report in Service.received})  # a 0 is as long as a 1
+    1
     """
 
     def __init__(
@@ -217,6 +255,19 @@ class Client:
     """The same for programs that are not asynchronous: `Client(url).report(value)`.
 
     It takes the arguments of `AsyncClient`.
+
+    >>> import overhand as oh
+    >>> from overhand.service.keys import KeyPair
+    >>> plan = oh.Plan.best(300, 2, oh.Privacy(1.0, 1e-6), tree="paper")
+    >>> public = Document(plan, KeyPair.generate().public_key).to_json().encode()
+    >>> class Service:
+    ...     async def request(self, method, path, body=None):
+    ...         return Answer(200, public)
+    ...     async def close(self):
+    ...         pass
+    >>> with Client("https://shuffle.example", transport=Service()) as client:
+    ...     client.report_many([1, 0, 1])
+    3
     """
 
     def __init__(
@@ -227,10 +278,16 @@ class Client:
         digest: str | None = None,
         authorities: Path | None = None,
         random: Random | None = None,
+        transport: Transport | None = None,
     ) -> None:
         self._runner = asyncio.Runner()
         self._client = AsyncClient(
-            url, token=token, digest=digest, authorities=authorities, random=random
+            url,
+            token=token,
+            digest=digest,
+            authorities=authorities,
+            random=random,
+            transport=transport,
         )
 
     def document(self) -> Document:

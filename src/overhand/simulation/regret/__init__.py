@@ -10,11 +10,10 @@ from overhand.simulation.regret.environments import (
 )
 from overhand.simulation.regret.experiment import Outcome, measure
 from overhand.simulation.regret.films import Films, FilmsByCohort
-from overhand.simulation.regret.race import Regret, race
-from overhand.simulation.regret.rivals import BATCH_POWERS, RIVALS, USUAL, Field, Rival, rival
+from overhand.simulation.regret.race import race
+from overhand.simulation.regret.rivals import RIVALS, USUAL, Field, Rival, rival
 
 __all__ = [
-    "BATCH_POWERS",
     "RIVALS",
     "USUAL",
     "Crowd",
@@ -26,7 +25,6 @@ __all__ = [
     "Fixed",
     "Offers",
     "Outcome",
-    "Regret",
     "Rival",
     "Segments",
     "measure",

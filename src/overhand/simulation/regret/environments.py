@@ -25,6 +25,10 @@ class Offers:
 
     The axes of `features` are runs, users, arms and features; the users' axis has length 1 if all
     are offered the same. The reward of an arm is 1 if the user's uniform is below the arm's mean.
+
+    >>> offers = Diverse(dimension=3, arms=4).crowd(10, [np.random.default_rng(1)]).offers(10)
+    >>> offers.features.shape, offers.means.shape, offers.uniforms.shape
+    ((1, 10, 4, 3), (1, 10, 4), (1, 10))
     """
 
     features: Singles
@@ -33,7 +37,13 @@ class Offers:
 
 
 class Crowd(ABC):
-    """The users of some runs, in the order of their arrival."""
+    """The users of some runs, in the order of their arrival.
+
+    >>> crowd = Diverse(dimension=3, arms=4).crowd(10, [np.random.default_rng(1)])
+    >>> first, second = crowd.offers(5), crowd.offers(5)
+    >>> bool((first.uniforms == second.uniforms).any())  # the next users are others
+    False
+    """
 
     @abstractmethod
     def offers(self, users: int) -> Offers:
@@ -45,6 +55,17 @@ class Environment(ABC):
     """A family of linear bandits: |x| <= 1, |theta| <= 1, expected rewards <theta, x> in [0, 1].
 
     Every x has a constant feature, its first, so that rewards may be centred.
+
+    What a user misses, on average, who takes any of ten arms:
+
+    >>> randoms = [np.random.default_rng([1, run]) for run in range(20)]
+    >>> for environment in (Diverse(5, 10), Fixed(5, 10), Segments(5, 10)):
+    ...     means = environment.crowd(1000, randoms).offers(1000).means
+    ...     missed = means.max(axis=-1) - means.mean(axis=-1)
+    ...     print(environment.name, round(float(missed.mean()), 2))
+    diverse 0.36
+    fixed 0.35
+    segments 0.25
     """
 
     name: ClassVar[str]
@@ -65,7 +86,12 @@ class Environment(ABC):
 
 @dataclass(frozen=True)
 class Diverse(Environment):
-    """Fresh arms for every user, evenly spread: any consistent estimate soon does well."""
+    """Fresh arms for every user, evenly spread: any consistent estimate soon does well.
+
+    >>> offers = Diverse(dimension=3, arms=4).crowd(10, [np.random.default_rng(1)]).offers(10)
+    >>> len(np.unique(offers.features[0, :, :, 1]))  # the arms of ten users, all different
+    40
+    """
 
     name: ClassVar[str] = "diverse"
 
@@ -94,6 +120,10 @@ class Fixed(Environment):
 
     Rows (u, 1) / sqrt(2) with u even on the sphere, the first of them the basis and the origin;
     what was tried early is never seen to be better than thought unless it is tried again.
+
+    >>> offers = Fixed(dimension=3, arms=4).crowd(10, [np.random.default_rng(1)]).offers(10)
+    >>> offers.features.shape, offers.uniforms.shape  # one set of arms for all ten users
+    ((1, 1, 4, 3), (1, 10))
     """
 
     name: ClassVar[str] = "fixed"
@@ -123,6 +153,13 @@ class Segments(Environment):
 
     The paper allows contexts to be chosen by an adversary; this one holds each part of theta back
     until its quarter. What was learnt of others is of no use.
+
+    >>> offers = Segments(dimension=9, arms=4).crowd(8, [np.random.default_rng(1)]).offers(8)
+    >>> for user in (0, 2, 7):  # which features vary
+    ...     print(np.flatnonzero(offers.features[0, user, 0, 1:]))
+    [0 1]
+    [2 3]
+    [6 7]
     """
 
     name: ClassVar[str] = "segments"
@@ -147,7 +184,7 @@ class _SegmentsCrowd(Crowd):
         self._environment = environment
         self._randoms = randoms
         self._width = (environment.dimension - 1) // environment.audiences
-        self._ends = [horizon * q // environment.audiences for q in range(1, 5)]
+        self._ends = [horizon * q // environment.audiences for q in range(1, environment.audiences)]
         self._t = 0
         # Every audience has the same share of theta, in a direction of its own.
         shape = (environment.audiences, self._width)
@@ -160,8 +197,10 @@ class _SegmentsCrowd(Crowd):
         features[..., 0] = _HALF_ROOT
         done = 0
         while done < users:
-            audience = sum(self._t >= end for end in self._ends[:-1])
-            until = users if audience == 3 else min(users, done + self._ends[audience] - self._t)
+            audience = sum(self._t >= end for end in self._ends)
+            until = users
+            if audience < len(self._ends):
+                until = min(users, done + self._ends[audience] - self._t)
             first = 1 + audience * self._width
             for of_run, random in zip(features, self._randoms, strict=True):
                 drawn = _on_sphere(random, (until - done, arms, self._width))

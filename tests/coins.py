@@ -1,0 +1,51 @@
+"""Coins for tests: how likely they are, and outcomes that a test chooses."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from overhand.randomness import BinaryFraction, Random
+
+EIGHTH, QUARTER = BinaryFraction(1, 3), BinaryFraction(1, 2)
+
+
+class Chosen(Random):
+    """Shows chosen coins, and keeps how likely each of them was."""
+
+    def __init__(self, shown: Sequence[int]) -> None:
+        self._left = list(shown)
+        self.chance = Fraction(1)
+
+    def coins(self, count: int, probability: BinaryFraction) -> NDArray[np.uint8]:
+        shown, self._left = self._left[:count], self._left[count:]
+        assert len(shown) == count
+        for coin in shown:
+            one = Fraction(probability.numerator, 2**probability.bits)
+            self.chance *= one if coin else 1 - one
+        return np.array(shown, np.uint8)
+
+    def words(self, count: int, dtype: type[np.unsignedinteger[Any]]) -> NDArray[Any]:
+        raise NotImplementedError
+
+    def spawn(self, count: int) -> list[Random]:
+        raise NotImplementedError
+
+    @property
+    def state(self) -> dict[str, Any]:
+        raise NotImplementedError
+
+
+class Given(Chosen):
+    """Rounds by chosen uniforms, too."""
+
+    def __init__(self, uniforms: ArrayLike, shown: Sequence[int] = ()) -> None:
+        super().__init__(shown)
+        self._uniforms = np.asarray(uniforms, np.float64)
+
+    def uniforms(self, count: int) -> NDArray[np.float64]:
+        return np.broadcast_to(self._uniforms.reshape(-1), count).copy()

@@ -1,0 +1,96 @@
+"""Fixtures of the tests of databases: a PostgreSQL server, and stores and books of either kind."""
+
+from __future__ import annotations
+
+import itertools
+import multiprocessing
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from books import DOCUMENT, NAMES, ReadsThem, check, receive
+from overhand.service.server.book import Book
+from overhand.service.server.pages import Published, Summed
+from overhand.service.server.publisher import Publisher
+from overhand.service.stores import TransactionalStore
+from postgres import Postgres, running_postgres
+from stores import Where
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Postgres]:
+    """The one server of a whole run: a test that stops it starts it again, whatever happens."""
+    with running_postgres() as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def pool() -> Iterator[ProcessPoolExecutor]:
+    """Processes that know nothing of this one."""
+    with ProcessPoolExecutor(3, mp_context=multiprocessing.get_context("spawn")) as workers:
+        yield workers
+
+
+class Places:
+    """New databases of one kind."""
+
+    def __init__(self, kind: str, folder: Path, server: Postgres | None) -> None:
+        self.kind, self.folder, self._server = kind, folder, server
+        self._numbers = itertools.count()
+
+    def new(self) -> Where:
+        if self._server is not None:
+            return Where(self.kind, self._server.new_schema())
+        return Where(self.kind, str(self.folder / f"{next(self._numbers)}.db"))
+
+    def files(self) -> list[Path]:
+        """Where the database keeps what it was given, its log of changes aside in PostgreSQL."""
+        if self._server is None:
+            return list(self.folder.iterdir())
+        self._server.run("CHECKPOINT")
+        return [path for path in (self._server.folder / "base").rglob("*") if path.is_file()]
+
+
+@pytest.fixture(scope="module", params=["sqlite", "postgres"])
+def places(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Places:
+    server = request.getfixturevalue("postgres") if request.param == "postgres" else None
+    return Places(request.param, tmp_path_factory.mktemp("places"), server)
+
+
+@pytest.fixture
+def where(places: Places) -> Where:
+    return places.new()
+
+
+@pytest.fixture
+def store(where: Where) -> Iterator[TransactionalStore]:
+    with closing(where.open()) as opened:
+        yield opened
+
+
+@pytest.fixture
+def place(where: Where) -> str:
+    """The address of a new database."""
+    return where.place
+
+
+@pytest.fixture
+def book(place: str) -> Iterator[Book]:
+    with closing(Book(place, DOCUMENT.digest)) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="session")
+def straight(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Published], list[Summed]]:
+    """What one publisher makes of all batches in their order, one at a time."""
+    path = tmp_path_factory.mktemp("straight") / "book.db"
+    with closing(Book(path, DOCUMENT.digest)) as book:
+        publisher = Publisher(DOCUMENT, book, ReadsThem())
+        for name in NAMES:
+            receive(book, [name])
+            assert publisher.step()
+        check(book)
+        return book.published(), book.sums(0, 10**6)

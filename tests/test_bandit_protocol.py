@@ -1,0 +1,260 @@
+"""Both sides of Algorithm 4: users who choose and report, a server that makes rules of batches."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+
+import overhand as oh
+from bandits import GOOD, ROUNDS, Floats, assert_same_rule, learner, small_plan, user
+from overhand.bandits import BanditServer, BanditUser, LinUCB, Policy, Practical, Theory
+from overhand.errors import ProtocolViolation
+from overhand.mechanisms import SharesSum
+from overhand.model import Node, Shuffled
+from overhand.shufflers import Shuffler
+from overhand.summation import SumServer
+from sampled import assert_uniform_over
+
+
+@dataclass
+class Night:
+    """What happened over a whole plan."""
+
+    rules: list[Policy | None]
+    sums: dict[Node, Floats]
+    totals: list[Floats]
+    sent: list[tuple[Node, Any]]
+    before: list[Policy | None]
+
+
+def arms_of(t: int) -> Floats:
+    rng = np.random.default_rng([16, t])
+    return np.column_stack([np.full(3, 0.9), rng.uniform(-0.4, 0.4, 3)])
+
+
+@cache
+def played(seed: int, secure: bool = False, constants: Theory | Practical | None = None) -> Night:
+    """Algorithm 4 with shufflers that shuffle, one to a level."""
+    plan = small_plan()
+    of = LinUCB(constants or Practical(2))
+    chance = oh.secure_random() if secure else oh.seeded_random(seed)
+    rewards = np.random.default_rng([17, seed])
+    server = BanditServer(plan, of)
+    shufflers = [Shuffler() for _ in range(plan.tree.levels)]
+    night = Night([], {}, [], [], [])
+    total = np.zeros(plan.values.dimension)
+    for t in range(1, plan.horizon + 1):
+        arms, rule = arms_of(t), server.policy
+        night.before.append(rule)
+        device = BanditUser(plan, of, chance)
+        arm = device.choose(rule, arms)
+        reward = float(rewards.random() < 0.5 + arms[arm, 1])
+        total = total + of.rows(arms[arm][np.newaxis], [reward])[0]
+        for node, messages in device.report(t, reward):
+            shuffler = shufflers[node.level - 1]
+            if node.start == t - 1:
+                shuffler.activate(plan.mechanism(node))
+            shuffler.send(t, messages)
+            night.sent.append((node, messages))
+        for node in plan.tree.closes(t):
+            shuffled = shufflers[node.level - 1].release(chance)
+            night.sums[node] = np.asarray(plan.mechanism(node).analyze(shuffled))
+            server.receive(node, shuffled)
+        night.rules.append(server.policy)
+        night.totals.append(total)
+    return night
+
+
+def node_estimate(plan: oh.Plan, sums: dict[Node, Floats], node: Node) -> tuple[Floats, float]:
+    """A batch's own sum and its children's, by the inverse of their variances."""
+    own = plan.mechanism(node).variance
+    if node.level == 1:
+        return sums[node], own
+    inside = [n for n in sums if n.level == node.level - 1 and node.start <= n.start < node.stop]
+    assert sum(n.size for n in inside) == node.size
+    parts = [node_estimate(plan, sums, child) for child in inside]
+    below = sum(variance for _, variance in parts)
+    weight = below / (own + below)
+    value = weight * sums[node] + (1 - weight) * sum(value for value, _ in parts)
+    return value, weight**2 * own + (1 - weight) ** 2 * below
+
+
+def released(plan: oh.Plan, sums: dict[Node, Floats], t: int) -> tuple[Floats, float]:
+    """The sum of the first t users by Definition 3.1, and its standard deviation."""
+    parts = [node_estimate(plan, sums, node) for node in plan.tree.cover(t)]
+    assert sum(node.size for node in plan.tree.cover(t)) == t
+    return np.sum([value for value, _ in parts], axis=0), math.sqrt(sum(v for _, v in parts))
+
+
+THEORY = Theory(dimension=2, horizon=60, entry_error=4.0)
+
+
+@pytest.mark.parametrize(
+    "constants",
+    [None, Practical(2, 0.9), THEORY],
+    ids=["practical", "practical, constant", "theory"],
+)
+@pytest.mark.parametrize("secure", [False, True], ids=["seeded", "secure"])
+def test_after_every_batch_the_rule_is_that_of_the_analyzed_sums(
+    secure: bool, constants: Theory | Practical | None
+) -> None:
+    plan, night = small_plan(), played(1, secure, constants)
+    of, lowest = LinUCB(constants or Practical(2)), plan.tree.lowest
+    assert night.rules[: lowest - 1] == [None] * (lowest - 1)
+    for t in range(lowest, plan.horizon + 1):
+        covered = t - t % lowest
+        total, std = released(plan, night.sums, covered)
+        assert_same_rule(night.rules[t - 1], of.policy(covered, total, std))
+        if t % lowest:
+            assert night.rules[t - 1] is night.rules[t - 2]
+
+
+@pytest.mark.parametrize("constants", [THEORY, Practical(2, 0.9)], ids=["theory", "constant"])
+def test_the_rules_of_other_constants_differ(constants: Theory | Practical) -> None:
+    one, other = played(1).rules[-1], played(1, False, constants).rules[-1]
+    assert one is not None
+    assert other is not None
+    with pytest.raises(AssertionError):
+        assert_same_rule(one, other)
+
+
+def errors_in_stds(night: Night, forgotten: int = 0) -> Floats:
+    """At every release, how far the sums are from the truth; the first `forgotten` users' lost."""
+    plan, found = small_plan(), []
+    for t in range(plan.tree.lowest, plan.horizon + 1, plan.tree.lowest):
+        total, std = released(plan, night.sums, t)
+        lost = night.totals[forgotten - 1] if forgotten else 0.0
+        found.append((total - (night.totals[t - 1] - lost)) / std)
+    return np.array(found)
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_the_sums_are_within_six_standard_deviations_of_the_truth(seed: int) -> None:
+    """Of 30 numbers; sub-Gaussian noise is beyond with a probability of at most 1e-6."""
+    errors = errors_in_stds(played(seed))
+    assert errors.shape == (6, 5)
+    assert np.abs(errors).max() < 6
+    assert np.abs(errors).max() > 0.5  # there is noise
+    lost = errors_in_stds(played(seed), forgotten=small_plan().tree.lowest)
+    assert np.abs(lost).max() > 6  # a batch that is not counted is seen
+
+
+def test_messages_are_whole_numbers_of_the_shape_that_the_mechanism_says() -> None:
+    plan, night = small_plan(), played(1)
+    senders: dict[Node, int] = {}
+    for node, messages in night.sent:
+        mechanism = plan.mechanism(node)
+        assert isinstance(mechanism, SharesSum)
+        assert messages.shape == (1, mechanism.messages_per_user)
+        assert messages.dtype.kind == "u"
+        assert int(messages.max()) < 1 << mechanism.message_bits
+        senders[node] = senders.get(node, 0) + 1
+    lowest, upper = plan.tree.lowest, plan.tree.sizes(2)[0]
+    expected = {Node(1, s, s + lowest): lowest for s in range(0, 54, lowest)}
+    expected |= {Node(2, s, s + upper): upper for s in range(0, 60 - upper + 1, upper)}
+    assert senders == expected
+    seen = np.concatenate([messages.ravel() for _, messages in night.sent])
+    assert len(np.unique(seen)) > 1000  # shares, and not values
+
+
+def test_a_user_sends_other_messages_each_time() -> None:
+    sent = []
+    for seed in (1, 2):
+        at = user(seed)
+        at.choose(None, [GOOD])
+        sent.append(at.report(1, 1.0))
+    for (node, one), (same, other) in zip(*sent, strict=True):
+        assert node == same
+        assert not np.array_equal(one, other)
+
+
+def test_a_server_is_given_shuffled_batches_and_nothing_else() -> None:
+    """A batch of zeros for shares is as good as any: no value is ever asked for."""
+    plan, of = small_plan(), learner()
+    node = Node(1, 0, plan.tree.lowest)
+    mechanism = plan.mechanism(node)
+    assert isinstance(mechanism, SharesSum)
+    labels = np.repeat(np.arange(5, dtype=np.uint64), mechanism.size * mechanism.shares)
+    zeros = Shuffled(labels << np.uint64(mechanism.modulus_bits))
+    server = BanditServer(plan, of)
+    assert server.policy is None
+    server.receive(node, zeros)
+    sums = SumServer(plan)
+    sums.receive(node, zeros)
+    estimate = sums.estimate(node.stop)
+    assert_same_rule(server.policy, of.policy(node.stop, estimate.value, estimate.std))
+
+
+def test_batches_come_in_order_and_all_that_close_together_before_a_rule() -> None:
+    plan, night = small_plan(), played(1)
+    server = BanditServer(plan, learner())
+    batches = {node: shuffled_anew(plan, night, node) for node in night.sums}
+    first, second, above = sorted(n for n in batches if n.stop <= 18)
+    with pytest.raises(ProtocolViolation, match="due"):
+        server.receive(second, batches[second])
+    server.receive(first, batches[first])
+    rule = server.policy
+    assert rule is not None
+    with pytest.raises(ProtocolViolation, match="due"):
+        server.receive(first, batches[first])
+    server.receive(second, batches[second])
+    with pytest.raises(ProtocolViolation, match="due"):
+        _ = server.policy  # the batch above is full, too
+    server.receive(above, batches[above])
+    assert server.policy is not None
+    assert server.policy.t == 18
+
+
+def shuffled_anew(plan: oh.Plan, night: Night, node: Node) -> Shuffled:
+    messages = np.concatenate([m.ravel() for n, m in night.sent if n == node])
+    assert len(messages) == node.size * plan.mechanism(node).messages_per_user
+    return Shuffled(oh.seeded_random(5).permute(messages))
+
+
+def test_a_user_chooses_before_it_reports_and_reports_once() -> None:
+    at = user()
+    with pytest.raises(ProtocolViolation, match="chooses before it reports"):
+        at.report(1, 1.0)
+    at.choose(None, [GOOD])
+    assert len(at.report(1, 1.0)) == 2
+    with pytest.raises(ProtocolViolation, match="reports once"):
+        at.report(1, 1.0)
+    with pytest.raises(ProtocolViolation, match="reports once"):
+        at.report(2, 1.0)
+
+
+def test_a_user_takes_the_arm_of_the_rule_and_any_arm_without_one() -> None:
+    rule = Policy(9, np.array([0.0, 1.0]), 0.01 * np.eye(2))
+    arms = np.array([[0.9, -0.3], [0.9, 0.4], [0.9, 0.0]])
+    assert {user(seed).choose(rule, arms) for seed in range(20)} == {1}
+    at = user()
+    drawn = [at.choose(None, arms) for _ in range(ROUNDS)]
+    assert_uniform_over(drawn, range(3), discrepancy=0.08)
+    with pytest.raises(AssertionError):
+        assert_uniform_over([at.choose(rule, arms) for _ in range(ROUNDS)], range(3),
+                            discrepancy=0.08)  # fmt: skip
+
+
+def test_users_report_the_arm_that_they_took() -> None:
+    """With next to no noise on the far side: a batch of one arm adds up to that arm's moments."""
+    plan, of = small_plan(), learner()
+    arms = np.array([[0.9, -0.4], [0.9, 0.4]])
+    for arm in (0, 1):
+        rule = Policy(1, arms[arm] - arms[1 - arm], np.zeros((2, 2)))
+        node, chance = Node(2, 0, 18), oh.seeded_random(6)
+        sent = []
+        for t in range(1, 19):
+            device = BanditUser(plan, of, chance)
+            assert device.choose(rule, arms) == arm
+            sent += [m for n, m in device.report(t, 1.0) if n == node]
+        mechanism = plan.mechanism(node)
+        total = mechanism.analyze(Shuffled(np.concatenate([m.ravel() for m in sent])))
+        off = np.abs(total - 18 * of.rows(arms[[arm]], [1.0])[0]) / math.sqrt(mechanism.variance)
+        assert off.max() < 6
+        other = np.abs(total - 18 * of.rows(arms[[1 - arm]], [1.0])[0])
+        assert other.max() / math.sqrt(mechanism.variance) > 6

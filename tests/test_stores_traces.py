@@ -1,0 +1,160 @@
+"""What a store gives away: releases in no order of arrival, and no trace of what was scrubbed."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from overhand.randomness import secure_random
+from overhand.service.databases import sqlite
+from overhand.service.stores import BatchName, Lane, Outcome, Release, Store, batching, open_store
+from overhand.service.stores.batching import Piece
+from sampled import assert_uniform_over
+from stores import REPEATED, TRACED, Where, message, messages_in, report, uneven_groups, user_of
+from storing import Places
+
+# --- the order of a release -----------------------------------------------------------------------
+
+
+def orders(count: int) -> list[tuple[int, ...]]:
+    messages = np.arange(4 * 16, dtype=np.uint8).reshape(4, 16)
+    random = secure_random()
+    return [tuple((batching.permuted(messages, random)[:, 0] // 16).tolist()) for _ in range(count)]
+
+
+EVERY_ORDER = list(itertools.permutations(range(4)))
+
+
+def test_every_order_is_as_likely_as_any_other() -> None:
+    assert_uniform_over(orders(8000), EVERY_ORDER, discrepancy=1 / 24)
+
+
+def as_it_came(messages: Any, random: object) -> Any:
+    return messages
+
+
+def turned(messages: Any, random: Any) -> Any:
+    """A random start, but the same neighbours: 4 orders of 24."""
+    return np.roll(messages, int(random.words(1, np.uint64)[0] % np.uint64(4)), axis=0)
+
+
+@pytest.mark.parametrize("mutant", [as_it_came, turned])
+def test_the_order_test_sees(mutant: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batching, "permuted", mutant)
+    with pytest.raises(AssertionError, match="if uniform"):
+        assert_uniform_over(orders(8000), EVERY_ORDER, discrepancy=1 / 24)
+
+
+PAIRS = (Lane(1, 2, 1, 16),)
+
+
+def pair_orders(where: Where) -> list[bool]:
+    """Whether the first of two users is first in the release of their batch."""
+    with closing(where.open(PAIRS, 10**6)) as store:
+        store.admit([report(user, lanes=PAIRS) for user in range(300)])
+        bodies = [messages_in(store.freeze(name).body, PAIRS[0]) for name in store.full()]
+    return [user_of(first) < user_of(second) for first, second in bodies]
+
+
+def test_releases_come_in_any_order(where: Where) -> None:
+    assert_uniform_over(pair_orders(where), [True, False], discrepancy=0.5)
+
+
+def test_the_release_test_sees_the_order_of_arrival(
+    where: Where, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batching, "permuted", as_it_came)
+    with pytest.raises(AssertionError, match="if uniform"):
+        assert_uniform_over(pair_orders(where), [True, False], discrepancy=0.5)
+
+
+MANY = 15_000  # so many ranks are off by 0.05 with probability 1e-9
+ONE = (Lane(1, MANY, 1, 16),)
+
+
+def rank_correlation(bodies: Sequence[bytes]) -> float:
+    return float(stats.spearmanr(range(len(bodies)), [user_of(one) for one in bodies])[0])
+
+
+def test_a_release_does_not_tell_who_came_first(where: Where) -> None:
+    with closing(where.open(ONE, MANY)) as store:
+        for start in range(0, MANY, 500):
+            store.admit([report(user, lanes=ONE) for user in range(start, start + 500)])
+        body = store.freeze(BatchName(1, 0)).body
+    assert abs(rank_correlation(messages_in(body, ONE[0]))) < 0.05
+
+
+def test_the_tables_of_sqlite_do_not_tell_who_came_first(tmp_path: Path) -> None:
+    with closing(open_store(tmp_path / "store.db", ONE, MANY)) as store:
+        alone = [Piece(BatchName(1, 0), 0, message(user, ONE[0], 0)) for user in range(MANY)]
+        store._write(lambda ledger: ledger.add(alone))
+        rows = store._database.read(lambda reading: reading.rows("SELECT body FROM messages_1"))
+    assert abs(rank_correlation([body for (body,) in rows])) < 0.05
+
+
+# --- what is left ---------------------------------------------------------------------------------
+
+FIRST = 700_000  # users that no other test has
+NAME = re.compile(rb"7\d{5}\.\d\.\d{3}")
+
+
+def found_in(files: Sequence[Path]) -> set[bytes]:
+    """The names of messages of these users, wherever they are in the files.
+
+    A database cuts what is long into pages, here and there through a name: not all are found.
+    """
+    return {found for path in files for found in NAME.findall(path.read_bytes())}
+
+
+def names_in(release: Release) -> set[bytes]:
+    return {one[:12] for one in messages_in(release.body, TRACED[release.name.level - 1])}
+
+
+def test_nothing_of_a_scrubbed_batch_is_left_in_the_files(places: Places) -> None:
+    with closing(places.new().open(TRACED, 10**6)) as store:
+        for group in uneven_groups(range(FIRST, FIRST + 910), seed=3):
+            store.admit([report(user, lanes=TRACED) for user in group])
+        gone = set[bytes]()
+        for name in store.full()[:-1]:
+            release = store.freeze(name)
+            store.acknowledge(name, release.digest)
+            gone |= names_in(release)
+        assert len(found_in(places.files()) & gone) > 0.9 * len(gone)
+        assert store.scrub() == 32
+        kept, left = names_in(store.freeze(BatchName(2, 2))), found_in(places.files())
+        assert len(left & kept) > 0.9 * len(kept)
+        assert not left & gone
+        assert admit_again(store) == {REPEATED}
+
+
+def names_that_move(path: Path) -> set[bytes]:
+    """The names of messages in pages of SQLite that hold many rows, and copies of moved ones."""
+    held = path.read_bytes()
+    pages = [held[start : start + 4096] for start in range(0, len(held), 4096)]
+    return set[bytes]().union(*(NAME.findall(page) for page in pages if page[0] in (2, 5, 10, 13)))
+
+
+@pytest.mark.parametrize("padding", [sqlite._PADDING, ""], ids=["padded", "mutant"])
+def test_messages_in_sqlite_never_move(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, padding: str
+) -> None:
+    monkeypatch.setattr(sqlite, "_PADDING", padding)
+    with closing(open_store(tmp_path / "store.db", TRACED, 10**6)) as store:
+        for users in (range(FIRST, FIRST + 1), range(FIRST + 1, FIRST + 50)):
+            store.admit([report(user, lanes=TRACED) for user in users])
+        store.scrub()
+    assert found_in([tmp_path / "store.db"])
+    assert bool(names_that_move(tmp_path / "store.db")) == (not padding)
+
+
+def admit_again(store: Store) -> set[Outcome]:
+    users = range(FIRST, FIRST + 910)
+    return set(store.admit([report(user, lanes=TRACED) for user in users]))
