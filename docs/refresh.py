@@ -13,10 +13,24 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-PAGES = (ROOT / "README.md", ROOT / "docs" / "values.md", ROOT / "docs" / "shares.md")
+PAGES = (
+    ROOT / "README.md",
+    ROOT / "docs" / "choosing.md",
+    ROOT / "docs" / "values.md",
+    ROOT / "docs" / "shares.md",
+    ROOT / "docs" / "streams.md",
+)
 SLOW_PAGES = (ROOT / "docs" / "bandits.md",)
-DRAWN = ("basket_values", "emoji_votes", "sensor_vectors", "regression")
-"""The examples that draw a figure, which docs/values.md shows."""
+DRAWN = {
+    "basket_values": "values.md",
+    "emoji_votes": "values.md",
+    "sensor_vectors": "values.md",
+    "regression": "values.md",
+    "covid_positives": "streams.md",
+    "police_stops": "streams.md",
+    "late_flights": "streams.md",
+}
+"""The examples that draw a figure, and the page that shows it."""
 
 BLOCK = re.compile(r"```console\n\$ (?P<command>[^\n]+)\n(?P<output>.*?)```", re.DOTALL)
 
@@ -55,6 +69,7 @@ def main() -> None:
     for name in DRAWN:
         output_of(f"python examples/{name}.py docs/{name}.png")
     output_of("python docs/picture.py docs/shares.png")
+    output_of("python docs/choosing.py docs/choosing.png")
     output_of("overhand plan --horizon 1000000 --frontier --plot docs/frontier.png")
     output_of(
         "overhand compare --horizon 1000000 --shufflers 4 --mechanism best --runs 40 "

@@ -23,6 +23,7 @@ ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 sys.path.insert(0, str(ROOT / "docs"))
 
+import choosing  # noqa: E402
 from refresh import BLOCK, DRAWN, PAGES, SLOW_PAGES, output_of  # noqa: E402
 
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
@@ -80,6 +81,16 @@ def assert_same_words(printed: list[str], shown: list[str]) -> None:
 
 def as_number(text: str) -> float:
     return float(text.strip("(),;%").replace(",", ""))
+
+
+@pytest.mark.parametrize("table", choosing.TABLES)
+def test_a_table_of_choosing_has_the_rows_that_plans_have(table: str) -> None:
+    """The heading and the first row; the others differ by a number that is handed in."""
+    shown = SHOWN[f"python docs/choosing.py {table}"].splitlines()
+    _, _, cases = choosing.TABLES[table]
+    assert len(shown) == 1 + len(cases)
+    for line, row in zip(shown[:2], choosing.rows_of(table), strict=False):
+        assert_same_words(" ".join(row).split(), line.split())
 
 
 def test_pages_have_plans_to_check() -> None:
@@ -184,7 +195,8 @@ def test_examples_run(
     assert figure.exists() == (example.stem in DRAWN)
     if example.stem in DRAWN:
         assert_same_words(printed.split(), SHOWN[f"python examples/{example.name}"].split())
-        assert f"]({example.stem}.png)" in VALUES
+        page = ROOT / "docs" / DRAWN[example.stem]
+        assert f"]({example.stem}.png)" in page.read_text(encoding="utf-8")
 
 
 def test_there_are_examples() -> None:

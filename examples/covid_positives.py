@@ -1,0 +1,80 @@
+"""Positive COVID-19 tests so far, day by day, when no test result may be seen by anybody.
+
+15,524 real tests at a children's hospital, 865 of them positive. Needs the extra `data`.
+
+python examples/covid_positives.py [figure.png]
+"""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+from numpy.typing import NDArray
+
+import overhand as oh
+from overhand.baselines import local_counter
+from overhand.simulation import PlanCounter, Simulation, simulate
+from overhand.simulation.recorded import Recorded, beside, covid_positives
+
+PRIVACY, SHUFFLERS, RUNS = oh.Privacy(epsilon=1.0, delta=1e-6), 4, 100
+COLOURS = ("#7d8a97", "#d98c1f", "#12507b", "#1e8449")
+
+
+def main() -> None:
+    tests = covid_positives()
+    plan, twice = (
+        oh.Plan.best(len(tests), SHUFFLERS, PRIVACY, mechanism="shares", reports=reports)
+        for reports in (1, 2)
+    )
+    print(f"{len(tests):,} tests, {tests.rows.sum()} positive; {PRIVACY}")
+    print(f"protected is {tests.unit}")
+    sides = {**beside(plan), "any 2 tests protected": PlanCounter(twice)}
+    results = {name: simulate(side, tests.rows, runs=RUNS) for name, side in sides.items()}
+    print(f"{'positives so far':<22}  rms error  largest error  messages a test")
+    for name, result in results.items():
+        errors = f"{result.rms_error:>9.1f}  {result.mean_max_error:>13.1f}"
+        print(f"{name:<22}  {errors}  {sides[name].messages_per_user:>15}")
+    if len(sys.argv) > 1:
+        draw(sys.argv[1], tests, plan, results)
+
+
+def by_day(tests: Recorded, plan: oh.Plan) -> tuple[NDArray[np.int64], list[oh.Estimate]]:
+    """How many tests there had been at the end of every day, and the estimates then."""
+    ends = np.flatnonzero(np.diff(tests.times, append=np.inf)) + 1
+    # Seeded because this is a simulation that must draw the same again: deploy secure_random().
+    total = oh.ContinualSum(plan, random=oh.seeded_random(2))
+    estimates = []
+    for start, stop in zip([0, *ends], ends, strict=False):
+        total.update_many(tests.rows[start:stop])
+        estimates.append(total.estimate)
+    return ends, estimates
+
+
+def draw(path: str, tests: Recorded, plan: oh.Plan, results: dict[str, Simulation]) -> None:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(11, 4.4), dpi=140, layout="constrained")
+    left, right = figure.subplots(1, 2, width_ratios=(1.35, 1))
+    ends, ours = by_day(tests, plan)
+    days, truth = tests.times[ends - 1], np.cumsum(tests.rows, dtype=int)[ends - 1]
+    far = 1.96 * np.sqrt(local_counter(len(tests), PRIVACY, plan.values).user_variance * ends)
+    left.fill_between(days, truth - far, truth + far, color="#e6e8ea", label="local, 95 %")
+    label, band = f"{plan.tree.levels} shufflers", [estimate.interval(0.95) for estimate in ours]
+    left.fill_between(days, *np.transpose(band), color="#8fbbdb", label=f"{label}, 95 %")
+    left.plot(days, [estimate.value for estimate in ours], color=COLOURS[2], label=label)
+    left.plot(days, truth, "--", color="#b03a2e", label="truth")
+    left.set(title="Positive tests so far", xlabel="day of the pandemic", ylim=(-50, None))
+    left.legend(frameon=False, loc="upper left")
+    for name, colour in zip(results, COLOURS, strict=False):
+        curve, style = results[name].curve, "--" if name == "trusted server" else "-"
+        right.plot(curve.t / 1000, curve.rms, style, color=colour, label=name)
+    right.set(title="rms error of the count", xlabel="thousand tests so far", ylim=(0, None))
+    right.legend(frameon=False, loc="upper left")
+    for axes in (left, right):
+        axes.spines[["top", "right"]].set_visible(False)
+    figure.savefig(path)
+
+
+if __name__ == "__main__":
+    main()
