@@ -25,6 +25,7 @@ from overhand.simulation.regret import (
     FilmsByCohort,
     Fixed,
     Outcome,
+    Rival,
     Segments,
     measure,
     rival,
@@ -93,16 +94,8 @@ def bandit(
         usual_dimension if dimension is None else dimension, usual_arms if arms is None else arms
     )
     field = Field(horizon, shufflers, Privacy(epsilon, delta), place.dimension, constants)
-    names = [name.strip() for name in rivals.split(",") if name.strip()]
-    if not names or set(names) - set(RIVALS):
-        raise InvalidValue(f"--rivals {rivals!r} must be some of {', '.join(RIVALS)}")
-    taking_part = []
-    with steps_bar("planning", len(names)) as (begin, done):
-        for name in names:
-            begin(name)
-            taking_part.append(rival(name, field))
-            done()
-    rounds = runs * horizon * len(names)
+    taking_part = _taking_part(rivals, field)
+    rounds = runs * horizon * len(taking_part)
     with progress_bar(f"{runs} runs of {horizon:,} users", rounds) as advance:
         outcomes = measure(
             place,
@@ -121,6 +114,19 @@ def bandit(
     _show(environment, place, field, outcomes)
     if plot is not None:
         console.print(f"wrote {plot}")
+
+
+def _taking_part(rivals: str, field: Field) -> list[Rival]:
+    names = [name.strip() for name in rivals.split(",") if name.strip()]
+    if not names or set(names) - set(RIVALS):
+        raise InvalidValue(f"--rivals {rivals!r} must be some of {', '.join(RIVALS)}")
+    planned = []
+    with steps_bar("planning", len(names)) as (begin, done):
+        for name in names:
+            begin(name)
+            planned.append(rival(name, field))
+            done()
+    return planned
 
 
 def _as_json(

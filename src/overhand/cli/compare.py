@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -28,6 +29,8 @@ from overhand.plan import Plan, TreeKind
 from overhand.plots import Line, check_figure_path, comparison
 from overhand.simulation import Counter, PlanCounter, Simulation, stream_for
 from overhand.simulation import simulate as run_simulation
+
+_SERVER = "the server"
 
 
 @dataclass(frozen=True)
@@ -110,51 +113,46 @@ def compare(
 
 def _models(asked: PlanOptions) -> list[Model]:
     """Every side, calibrated; each is a step that takes a moment."""
-    users, privacy, k, values = asked.users, asked.privacy, asked.most_shufflers, asked.values
-    made: list[Model] = []
-    with steps_bar("planning", 7) as (begin, done):
-
-        def add(name: str, label: str, trusted: str, counter: Counter, messages: int) -> None:
+    made = []
+    sides = _sides(asked)
+    with steps_bar("planning", len(sides)) as (begin, done):
+        for name, label, trusted, calibrate in sides:
+            begin(label)
+            counter = calibrate()
+            messages = 1 if trusted == _SERVER else counter.messages_per_user
             made.append(Model(name, label, trusted, counter, messages))
             done()
+    return made
 
-        def add_plan(name: str, label: str, trusted: str, plan: Plan) -> None:
-            add(name, label, trusted, PlanCounter(plan), plan.messages_per_user)
 
-        begin("local")
-        local = local_counter(users, privacy, values)
-        add("local", "local", "nobody", local, local.messages_per_user)
-        begin("published")
-        add_plan(
-            "published",
-            f"{k} shufflers, published",
-            f"{k} shufflers",
-            Plan.published(users, k, privacy, values=values),
-        )
-        begin("one shuffler")
-        add_plan(
-            "one-shuffler",
-            "one shuffler",
-            "one shuffler",
-            Plan.best(users, 1, privacy, tree="regular", values=values, mechanism=asked.mechanism),
-        )
-        begin(f"{k} shufflers")
-        add_plan("concurrent", f"{k} shufflers, ours", f"{k} shufflers", asked.plan())
-        begin("trusted server")
-        for name, label, combine in (
-            ("trusted-tree", "trusted: binary tree", False),
-            ("trusted-tree-combined", "trusted: tree, combined", True),
-        ):
-            plan = trusted_tree(users, privacy, combine=combine, values=values)
-            add(name, label, "the server", PlanCounter(plan), 1)
-        add(
+def _sides(asked: PlanOptions) -> list[tuple[str, str, str, Callable[[], Counter]]]:
+    """Name, label, who is trusted, and how to calibrate it."""
+    users, privacy, values = asked.users, asked.privacy, asked.values
+    one, several = "one shuffler", f"{asked.most_shufflers} shufflers"
+
+    def published() -> Plan:
+        return Plan.published(users, asked.most_shufflers, privacy, values=values)
+
+    def alone() -> Plan:
+        return replace(asked, shufflers=1, tree="regular").plan()
+
+    def tree(combine: bool) -> Counter:
+        return PlanCounter(trusted_tree(users, privacy, combine=combine, values=values))
+
+    return [
+        ("local", "local", "nobody", lambda: local_counter(users, privacy, values)),
+        ("published", f"{several}, published", several, lambda: PlanCounter(published())),
+        ("one-shuffler", one, one, lambda: PlanCounter(alone())),
+        ("concurrent", f"{several}, ours", several, lambda: PlanCounter(asked.plan())),
+        ("trusted-tree", "trusted: binary tree", _SERVER, lambda: tree(False)),
+        ("trusted-tree-combined", "trusted: tree, combined", _SERVER, lambda: tree(True)),
+        (
             "trusted-square-root",
             "trusted: best known",
-            "the server",
-            SquareRoot(users, privacy, values),
-            1,
-        )
-    return made
+            _SERVER,
+            lambda: SquareRoot(users, privacy, values),
+        ),
+    ]
 
 
 def _row(model: Model, result: Simulation) -> dict[str, Any]:

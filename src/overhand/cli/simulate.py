@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -17,7 +18,6 @@ from overhand.plan import Plan
 from overhand.plots import Line, check_figure_path, error_over_time
 from overhand.simulation import Simulation, plan_stream, read_rows
 from overhand.simulation import simulate as run_simulation
-from overhand.values import values_of
 
 
 def simulate(
@@ -46,29 +46,20 @@ def simulate(
     """Run a plan on a stream of users and measure the error of every estimate."""
     if plot is not None:
         check_figure_path(plot)
-    if plan_file is not None:
-        others = (horizon, shufflers, epsilon) != (None, None, None)
-        if others or (values, clip, mechanism, tree) != ("bit", False, "coins", "best"):
-            raise InvalidValue("give --plan or the options of a plan, not both")
-        plan = Plan.load(plan_file)
-    else:
-        if horizon is None and input_form.endswith(".csv"):
-            horizon = len(read_rows(Path(input_form), values_of(values, clip=clip)))
-        asked = PlanOptions(
-            horizon,
-            shufflers,
-            epsilon,
-            delta,
-            tree,
-            honest,
-            reports,
-            composition,
-            spec=values,
-            clip=clip,
-            mechanism=mechanism,
-        )
-        with working("searching for the best plan"):
-            plan = asked.plan()
+    asked = PlanOptions(
+        horizon,
+        shufflers,
+        epsilon,
+        delta,
+        tree,
+        honest,
+        reports,
+        composition,
+        spec=values,
+        clip=clip,
+        mechanism=mechanism,
+    )
+    plan = _best(asked, input_form) if plan_file is None else _loaded(plan_file, asked)
     stream = plan_stream(input_form, plan)
     with progress_bar(f"{runs} runs of {stream.users:,} users", runs * stream.users) as advance:
         result = run_simulation(plan, stream, runs=runs, seed=seed, engine=engine, progress=advance)
@@ -89,6 +80,20 @@ def simulate(
         )
     else:
         _show(plan, result, input_form)
+
+
+def _loaded(path: Path, asked: PlanOptions) -> Plan:
+    if asked != PlanOptions(None, None, None, DEFAULT_DELTA):
+        raise InvalidValue("give --plan or the options of a plan, not both")
+    return Plan.load(path)
+
+
+def _best(asked: PlanOptions, input_form: str) -> Plan:
+    """For as many users as a file has, if that is the input and nothing else is said."""
+    if asked.horizon is None and input_form.endswith(".csv"):
+        asked = replace(asked, horizon=len(read_rows(Path(input_form), asked.values)))
+    with working("searching for the best plan"):
+        return asked.plan()
 
 
 def _show(plan: Plan, result: Simulation, form: str) -> None:
