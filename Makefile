@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test browser check bench clean
+.PHONY: demo test browser check docs bench clean
 
 # Reinstalled whenever the project's metadata changes.
 $(VENV)/installed-%: pyproject.toml
@@ -27,6 +27,10 @@ check: $(VENV)/installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+# A site of all pages, examples and docstrings, in build/site. Any warning is an error.
+docs: $(VENV)/installed-docs
+	$(BIN)/python docs/website/build.py build/site
 
 bench: $(VENV)/installed-bench
 	$(BIN)/python -m benchmarks

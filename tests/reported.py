@@ -15,7 +15,8 @@ from forked import SECONDS, until
 from overhand.service.document import Document
 
 FORWARDED, CLIENT = "203.0.113.7", "127.0.0.2"
-_LIMITS = httpx.Limits(max_connections=64)
+# An idle connection is given up before a service closes it, which it does after 5 seconds.
+_LIMITS = httpx.Limits(max_connections=64, keepalive_expiry=1.0)
 
 
 @dataclass

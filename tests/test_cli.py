@@ -1,49 +1,17 @@
+"""What the commands print and write, and how they refuse what cannot be done."""
+
 from __future__ import annotations
 
-import io
 import json
 import subprocess
 import sys
-from contextlib import redirect_stderr, redirect_stdout
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-from unittest import mock
 
 import pytest
 
 import overhand as oh
-from overhand.cli import run
+from commands import as_json, overhand
 from overhand.simulation import Simulation
-
-
-@dataclass(frozen=True)
-class Result:
-    returncode: int
-    stdout: str
-    stderr: str
-
-
-def overhand(*arguments: str) -> Result:
-    """Run the command in this process: starting Python for each would take most of the time."""
-    out, err = io.StringIO(), io.StringIO()
-    with (
-        mock.patch.object(sys, "argv", ["overhand", *arguments]),
-        redirect_stdout(out),
-        redirect_stderr(err),
-    ):
-        try:
-            run()
-        except SystemExit as leave:
-            return Result(int(leave.code or 0), out.getvalue(), err.getvalue())
-    return Result(0, out.getvalue(), err.getvalue())
-
-
-def as_json(*arguments: str) -> Any:
-    result = overhand(*arguments, "--json")
-    assert result.returncode == 0, result.stderr
-    return json.loads(result.stdout)
-
 
 PLAN_KEYS = {
     *("horizon", "shufflers", "epsilon", "delta", "tree", "levels", "messages_per_user"),
@@ -174,6 +142,7 @@ BAD = [
     ("simulate --horizon 100 --plot figure.txt", "figure.txt"),
     ("simulate --plan nowhere.json", "nowhere.json"),
     ("simulate --plan nowhere.json --horizon 5", "not both"),
+    ("simulate --plan nowhere.json --honest 0.5", "not both"),
     ("compare --horizon 100 --save table.doc", "table.doc"),
     ("compare", "horizon"),
 ]

@@ -48,6 +48,16 @@ def test_every_test_that_the_pages_name_exists() -> None:
     assert not {name for name in named if f"def {name}(" not in tests}
 
 
+def test_every_test_that_is_named_with_its_file_is_in_it() -> None:
+    pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
+    named = {
+        pair for page in pages for pair in re.findall(r"`(tests/\w+\.py)::(\w+)`", page.read_text())
+    }
+    assert len(named) > 10
+    for file, test in named:
+        assert f"def {test}(" in (ROOT / file).read_text(), f"{file}::{test}"
+
+
 def test_the_readmes_session_runs() -> None:
     results = doctest.testfile(str(ROOT / "README.md"), module_relative=False)
     assert results.attempted >= 8

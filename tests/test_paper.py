@@ -1,4 +1,4 @@
-"""One test for every numbered statement of Sections 2 to 4 that code can show."""
+"""One test for every numbered statement that code can show, and for every erratum."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from collections import Counter
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
+from scipy.stats import binom
 
 import overhand as oh
-from overhand.accounting import delta
+from overhand.accounting import delta, hockey_stick
 from overhand.lower_bound import HardInput, big_batch, bit_variance_root, repeats
 from overhand.plan import Plan
 from overhand.shufflers import ConcurrentShufflers
@@ -103,6 +105,17 @@ def test_theorem_3_2_odd_times_repeat_the_estimate_before() -> None:
         last = total.estimate.value
 
 
+def test_footnote_2_advanced_composition_has_a_factor_epsilon_that_is_not_printed() -> None:
+    """Exactly, for k randomised answers: with the factor it holds, without it it says nothing."""
+    k, epsilon, slack = 100, 0.01, 1e-6
+    root = 2 * math.sqrt(k * math.log(1 / slack))
+    truth = 1 / (1 + math.exp(-epsilon))
+    told, lied = (binom.pmf(np.arange(k + 1), k, p) for p in (truth, 1 - truth))
+    assert hockey_stick(told, lied, k * epsilon**2 + root * epsilon) <= slack
+    assert hockey_stick(told, lied, (k * epsilon**2 + root * epsilon) / 2) > slack
+    assert k * epsilon**2 + root > 70 * k * epsilon  # simple composition gives k epsilon
+
+
 def test_corollary_3_3_error_is_polylogarithmic() -> None:
     """From 2^10 to 2^20 users the error of log n shufflers grows by less than (20/10)^2."""
     errors = [Plan.best(2**log, log, PRIVACY, tree="binary").rms_error for log in (10, 20)]
@@ -125,6 +138,31 @@ def test_section_3_2_at_most_d_minus_1_nodes_a_level_but_d_at_the_end() -> None:
         counts = Counter(node.level for node in tree.cover(t))
         assert max(counts.values(), default=0) <= 15
     assert Counter(node.level for node in tree.cover(tree.horizon)) == {2: 16}
+
+
+def test_theorem_3_4_the_cover_has_up_to_k_times_d_minus_1_nodes() -> None:
+    """The proof's bound on the noise is for 1 + (k - 1) (d - 1) of them, which is too few."""
+    lowest, degree = 4, 16
+    for shufflers in (2, 3):
+        degrees = (lowest, *[degree] * (shufflers - 1))
+        tree = RegularTree(lowest * degree**shufflers, degrees)
+        sizes = [len(list(tree.cover(t))) for t in range(0, tree.horizon, lowest)]
+        most = max(sizes)
+        assert most == sizes[-1] == shufflers * (degree - 1)
+        assert most > 1 + (shufflers - 1) * (degree - 1)
+
+
+def test_section_3_2_the_lowest_levels_alone_and_the_highest_alone() -> None:
+    """Too many sums, or too long a wait. The k highest sizes end at n / 2: n itself is the root."""
+    log, shufflers = 12, 3
+    low = RegularTree(2**log, (2,) * shufflers)
+    assert [low.sizes(level) for level in (1, 2, 3)] == [(2,), (4,), (8,)]
+    assert len(list(low.cover(2**log))) == 2**log / 2**shufflers
+
+    high = RegularTree(2**log, (2 ** (log - shufflers), *[2] * (shufflers - 1)))
+    sizes = [high.sizes(level)[0] for level in range(1, high.levels + 1)]
+    assert sizes == [2**i for i in range(log - shufflers, log)]
+    assert not list(high.cover(2 ** (log - shufflers) - 1))
 
 
 def test_section_3_2_intra_batch_error_is_less_than_the_lowest_batch() -> None:
@@ -165,12 +203,62 @@ def test_section_4_rep_and_big() -> None:
         )
 
 
+@pytest.mark.parametrize("shufflers", [1, 2, 3, 8])
+def test_theorem_4_1_inside_a_big_batch_the_problem_is_the_same(shufflers: int) -> None:
+    """rep_{n,k} = rep_{Big_{n,k}, k-1}, on which the induction rests."""
+    horizon = 10**15
+    inside = round(big_batch(horizon, shufflers, 0.5))
+    assert repeats(inside, shufflers - 1, 0.5) == pytest.approx(
+        repeats(horizon, shufflers, 0.5), rel=1e-3
+    )
+
+
 def test_theorem_4_1_no_plan_beats_rep_on_its_hard_inputs() -> None:
     for shufflers in (1, 2, 3):
         plan = Plan.best(10**6, shufflers, PRIVACY)
         hard = HardInput.against(10**6, shufflers, 1.0).draw(oh.seeded_random(shufflers))
         worst = simulate(plan, hard, seed=1).max_error
         assert worst > repeats(10**6, shufflers, 1.0)
+
+
+def unlikely(one: NDArray[np.float64], other: NDArray[np.float64], epsilon: float) -> float:
+    """How likely an outcome is that tells the two apart by more than a factor e^(2 epsilon)."""
+    is_bad = np.maximum(one, other) > math.exp(2 * epsilon) * np.minimum(one, other)
+    return float(max(one[is_bad].sum(), other[is_bad].sum()))
+
+
+@pytest.mark.parametrize("epsilon", [0.2, 0.5, 1.0, 3.0])
+def test_lemma_b_3_few_outcomes_tell_more_than_twice_epsilon(epsilon: float) -> None:
+    law = oh.CoinSum.with_variance(10, 20.0).noise()
+    one, other = (np.pad(law.window.probabilities, pad) for pad in ((1, 0), (0, 1)))
+    allowed = 2 * delta(law, epsilon) / min(epsilon, 1)
+    assert 0 < unlikely(one, other, epsilon) <= allowed
+
+
+def test_lemma_b_2_is_for_an_epsilon_of_at_most_one() -> None:
+    """It says O(delta / epsilon); one who tells all with probability delta is worse than that."""
+    one, other = np.array([0.99, 0.01, 0.0]), np.array([0.99, 0.0, 0.01])
+    for epsilon in (0.5, 1.0, 10.0, 100.0):
+        spent = hockey_stick(one, other, epsilon)
+        assert spent == unlikely(one, other, epsilon) == 0.01
+        assert spent <= 2 * spent / min(epsilon, 1)  # as Lemma B.3 has it
+        assert (spent <= 2 * spent / epsilon) == (epsilon <= 2)
+
+
+def test_corollary_5_2_a_quarter_of_log_n_shufflers_is_enough() -> None:
+    """The footnote: with k = log n / 4 - 1/2 the regret is twice the square root of n."""
+    for log in (10, 20, 40):
+        k = log / 4 - 1 / 2
+        assert (k + 1) / (2 * k + 1) * log == pytest.approx(log / 2 + 1)
+
+
+@pytest.mark.parametrize("dimension", [1, 5, 1000])
+def test_theorem_c_3_the_union_bound_needs_half_of_the_probability(dimension: int) -> None:
+    """1 / (n^2 (d^2 + d)) for every entry and time adds up to more than the alpha / 2 wanted."""
+    horizon = 1000
+    entries = oh.Moments(dimension).dimension  # d of the vector, d (d + 1) / 2 of the matrix
+    failure = horizon * entries / (horizon**2 * (dimension**2 + dimension))
+    assert 1 / (2 * horizon) < failure <= 1 / horizon
 
 
 def test_lemma_b_5_output_may_include_bits_of_others() -> None:

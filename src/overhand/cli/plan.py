@@ -138,7 +138,8 @@ def show(plan: Plan, beside: dict[str, Plan]) -> None:
     )
     facts.add_row("delta spent, certified", f"{plan.delta_spent:.4g} of {plan.privacy.delta:g}")
     if plan.honest < 1 or plan.reports > 1:
-        facts.add_row("counted on", f"{plan.honest:.0%} honest users, {plan.reports} reports each")
+        reports = "1 report" if plan.reports == 1 else f"up to {plan.reports} reports"
+        facts.add_row("counted on", f"{plan.honest:.0%} honest users, {reports} each")
     labels = {"published": "as published", "unlimited": "without the limit"}
     for name, other in beside.items():
         facts.add_row(labels[name], _against(other, plan))

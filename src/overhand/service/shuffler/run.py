@@ -45,13 +45,16 @@ class ShufflerSettings:
 
 
 def open_store(address: str, document: Document) -> Store:
-    """The store at a path or an address, for the plan of a document."""
-    formats, horizon = document.formats, document.plan.horizon
+    """The store at a path or an address, for the plan of a document.
+
+    It closes after the last whole batch: what came later could never be released.
+    """
     lanes = [
         Lane(level.level, level.size, level.messages, level.ciphertext_bytes)
-        for level in formats.levels
+        for level in document.formats.levels
     ]
-    return stores.open_store(address, lanes, horizon)
+    horizon, lowest = document.plan.horizon, document.plan.tree.lowest
+    return stores.open_store(address, lanes, horizon - horizon % lowest)
 
 
 async def run_shuffler(settings: ShufflerSettings) -> None:
