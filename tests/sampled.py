@@ -3,7 +3,7 @@
 Correct code fails with probability at most `FALSE_FAIL`, and code that is off by at least the
 stated discrepancy passes with probability at most `FALSE_PASS`. The bounds hold at every sample
 size: Dvoretzky-Kiefer-Wolfowitz with Massart's constant, and exact binomial tails
-(Clopper-Pearson). No normal approximation is used.
+(Clopper-Pearson). No normal approximation is used; `assert_normal` is for samples that are normal.
 """
 
 from __future__ import annotations
@@ -24,6 +24,9 @@ Floats = NDArray[np.float64]
 
 FALSE_FAIL = 1e-9
 FALSE_PASS = 1e-9
+
+SAMPLES = 40_000
+"""Enough for `assert_normal` at its own factor and offset."""
 
 
 class TooFewSamples(Exception):
@@ -98,6 +101,31 @@ def assert_uniform_over(
         assert fewest <= seen[outcome] <= most, (
             f"{outcome!r} shows {seen[outcome]} times of {trials}: {fewest} to {most} if uniform"
         )
+
+
+def assert_normal(
+    samples: Floats, variance: float, *, factor: float = 1.15, offset: float = 0.1, tests: int = 1
+) -> None:
+    """Independent normal samples have mean 0 and this variance: exact normal and chi-square tails.
+
+    Other normal laws, of a variance `factor` times more or less, or with a mean that is `offset`
+    standard deviations off, are told from it, or the sample is refused. So many `tests` share the
+    rate at which the truth fails.
+    """
+    number, rate = samples.size, FALSE_FAIL / (4 * tests)
+    squares, standard = stats.chi2(number), stats.norm()
+    low, high = squares.ppf(rate), squares.isf(rate)
+    radius = standard.isf(rate) / math.sqrt(number)
+    unseen = max(squares.cdf(high / factor), squares.sf(low * factor))
+    if unseen > FALSE_PASS or radius + standard.isf(FALSE_PASS) / math.sqrt(number) > offset:
+        raise TooFewSamples(f"{number} samples")
+    mean = float(samples.mean()) / math.sqrt(variance)
+    assert abs(mean) <= radius, f"mean {mean:.4f} standard deviations > {radius:.4f}"
+    ratio, (least, most) = (
+        float(np.square(samples).mean()) / variance,
+        (low / number, high / number),
+    )
+    assert least <= ratio <= most, f"variance ratio {ratio:.4f} outside [{least:.4f}, {most:.4f}]"
 
 
 def _radius(samples: int, rate: float) -> float:

@@ -24,7 +24,7 @@ from overhand.mechanisms import CoinSum, SharesSum
 from overhand.trees import PathTree, RegularTree
 from overhand.values import Moments
 from plans import PRIVACY
-from test_shares import leaked
+from shares import leaked
 
 # --- plans ----------------------------------------------------------------------------------------
 

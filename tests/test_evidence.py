@@ -3,30 +3,54 @@
 from __future__ import annotations
 
 import json
+import math
 import re
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
+import dask
+import joblib
+import numpy as np
 import pytest
+from distributed import Client, LocalCluster
 
 import overhand as oh
-from overhand.evidence import QUICK, Check, Finding, Reproduction, reproduce
-from overhand.evidence.report import html
-from overhand.evidence.reproduction import SECTIONS
-from test_cli import overhand
+from commands import overhand
+from overhand.evidence import (
+    FULL,
+    QUICK,
+    SECTIONS,
+    Check,
+    Finding,
+    Progress,
+    Reproduction,
+    html,
+    reproduce,
+)
+from overhand.evidence.coverage import tally
+from overhand.evidence.findings import Task
+from overhand.evidence.sampling import mean_squares, runs_for
+from overhand.evidence.slopes import slope, slope_std
+from overhand.randomness import SeededRandom
+from overhand.simulation import simulate
+from plans import PRIVACY
 
 TINY = replace(
     QUICK,
     name="tiny",
     horizons=(500, 2000),
-    steps=10**5,
-    users=2000,
+    precision=0.1,
+    users=1000,
     runs=3,
     coverage_runs=300,
-    coverage_users=200,
-    rounds=500,
+    coverage_users=150,
+    rounds=(300, 900),
     bandit_runs=2,
+    epsilons=(1.0,),
 )
+EVERYWHERE = ("exponents", "regret")
 
 
 @pytest.fixture(scope="module")
@@ -40,15 +64,127 @@ def test_every_claim_has_a_finding_with_numbers(found: Reproduction) -> None:
         assert finding.claim
         assert finding.method
         assert {len(row) for row in finding.rows} == {len(finding.columns)}
-        assert all(len(one.x) == len(one.y) for fig in finding.figures for one in fig.series)
+        assert all(len(one.x) == len(one.y) for fig in finding.figures for one in fig.lines)
 
 
-def test_the_same_seed_gives_the_same_numbers_in_any_number_of_processes() -> None:
-    sections = ("composition", "coverage")
-    one, two = (reproduce(TINY, sections, jobs=jobs) for jobs in (1, 2))
-    assert one.findings == two.findings
-    other = reproduce(replace(TINY, seed=1), ("coverage",), jobs=1)
-    assert other.findings[0].rows != one.findings[1].rows
+def test_results_are_those_of_the_seed_in_any_number_of_processes(found: Reproduction) -> None:
+    by_key = {finding.key: finding for finding in found.findings}
+    two = reproduce(TINY, EVERYWHERE, jobs=2)
+    assert two.findings == tuple(by_key[key] for key in EVERYWHERE)
+    other = reproduce(replace(TINY, seed=1), ("regret",), jobs=1)
+    assert other.findings[0].rows != by_key["regret"].rows
+
+
+@pytest.mark.parametrize(
+    ("horizon", "shufflers", "tree"),
+    [(2000, 1, "paper"), (5003, 3, "paper"), (4000, 2, "regular"), (3000, 4, "path")],
+)
+def test_errors_drawn_side_by_side_are_those_of_the_simulation(
+    horizon: int, shufflers: int, tree: oh.plan.TreeKind
+) -> None:
+    plan = oh.Plan.best(horizon, shufflers, PRIVACY, tree=tree)
+    noise = SeededRandom(np.random.default_rng([5, 0])).spawn(2)[1]  # as the simulation's
+    (squares,) = mean_squares(plan, 1, noise)
+    assert math.sqrt(squares) == pytest.approx(simulate(plan, "ones", seed=5).rms_error, rel=1e-12)
+
+
+@pytest.mark.parametrize("shufflers", [1, 3])
+def test_so_many_runs_have_the_precision_that_was_asked_for(shufflers: int) -> None:
+    plan = oh.Plan.best(20_000, shufflers, PRIVACY, tree="paper")
+    runs = runs_for(0.05, shufflers)
+    squares = mean_squares(plan, 200 * runs, oh.seeded_random(3)).reshape(200, runs)
+    errors = np.sqrt(squares.mean(axis=1))
+    assert errors.std() / errors.mean() == pytest.approx(0.05, rel=1 / 3)
+    assert errors.mean() == pytest.approx(plan.rms_error, rel=0.02)
+
+
+def test_slopes_and_their_precision() -> None:
+    horizons = (10**4, 10**5, 10**7)
+    errors = [3 * n**0.2 for n in horizons]
+    assert slope(horizons, errors) == pytest.approx(0.2)
+    random = np.random.default_rng(1)
+    stds = (0.01, 0.02, 0.03)
+    slopes = [slope(horizons, errors * np.exp(random.normal(0, stds))) for _ in range(3000)]
+    assert np.std(slopes) == pytest.approx(slope_std(horizons, stds), rel=0.1)
+
+
+def test_bands_that_are_too_narrow_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    scale = replace(TINY, coverage_runs=4000)
+    right = oh.Estimate.interval
+    assert tally(scale, "bit", 0).coverage.min() > 0.94
+    scale = replace(scale, name="narrow")  # the bands of a scale are kept
+
+    def narrow(estimate: oh.Estimate, confidence: float = 0.95) -> tuple[float, float]:
+        low, high = right(estimate, confidence)
+        return low + 0.3 * estimate.std, high - 0.3 * estimate.std
+
+    monkeypatch.setattr(oh.Estimate, "interval", narrow)
+    assert tally(scale, "bit", 0).coverage.max() < 0.95
+
+
+def test_progress_goes_from_nothing_to_all_and_names_what_was_done() -> None:
+    seen: list[Progress] = []
+    reproduce(TINY, ("composition",), jobs=1, progress=seen.append)
+    tasks = SECTIONS["composition"](TINY).tasks
+    assert [one.tasks_done for one in seen] == list(range(len(tasks) + 1))
+    assert seen[0].work_done == 0
+    assert seen[-1].work_done == pytest.approx(1)
+    assert {one.task for one in seen[1:]} == {task.name for task in tasks}
+
+
+@pytest.mark.parametrize("scale", [QUICK, FULL], ids=lambda scale: scale.name)
+def test_no_task_keeps_the_others_waiting(scale: oh.evidence.Scale) -> None:
+    tasks: list[Task] = [task for make in SECTIONS.values() for task in make(scale).tasks]
+    assert max(task.cost for task in tasks) < 0.25 * sum(task.cost for task in tasks) / 2
+
+
+class Counted:
+    """What a scheduler finished."""
+
+    def __init__(self, cluster: LocalCluster) -> None:
+        self._scheduler = cluster.scheduler
+
+    @property
+    def tasks(self) -> int:
+        return sum(finish == "memory" for _, _, finish, *_ in self._scheduler.transition_log)
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[LocalCluster]:
+    with LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster:
+        yield cluster
+
+
+def test_a_dask_cluster_finds_the_same(found: Reproduction, cluster: LocalCluster) -> None:
+    by_key = {finding.key: finding for finding in found.findings}
+    counted = Counted(cluster)
+    seen: list[Progress] = []
+    with Client(cluster), joblib.parallel_config(backend="dask"):
+        there = reproduce(TINY, EVERYWHERE, progress=seen.append)
+    assert there.findings == tuple(by_key[key] for key in EVERYWHERE)
+    tasks = sum(len(SECTIONS[key](TINY).tasks) for key in EVERYWHERE)
+    assert counted.tasks >= tasks
+    assert [one.tasks_done for one in seen] == list(range(tasks + 1))
+
+
+def test_the_command_runs_on_a_dask_cluster(
+    cluster: LocalCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("overhand.evidence.QUICK", TINY)
+    counted = Counted(cluster)
+    before = counted.tasks
+    report = tmp_path / "report.html"
+    address = cluster.scheduler_address
+    arguments = ("--sections", "composition", "--dask", address, "--output", str(report))
+    result = overhand("reproduce", *arguments)
+    assert result.returncode == 0, result.stderr
+    assert counted.tasks >= before + len(SECTIONS["composition"](TINY).tasks)
+
+
+def test_a_backend_that_gives_results_at_the_end_will_do(found: Reproduction) -> None:
+    with joblib.parallel_config(backend="multiprocessing"):  # as Ray's, which is one
+        there = reproduce(TINY, ("composition",), jobs=2)
+    assert there.findings[0] in found.findings
 
 
 def test_the_report_holds_everything_and_asks_nobody(found: Reproduction) -> None:
@@ -61,7 +197,7 @@ def test_the_report_holds_everything_and_asks_nobody(found: Reproduction) -> Non
 
 
 def test_the_numbers_are_written_for_programs(found: Reproduction) -> None:
-    saved = json.loads(found.to_json())
+    saved = json.loads(found.to_json(), parse_constant=pytest.fail)  # no Infinity, no NaN
     assert saved["scale"]["name"] == "tiny"
     assert [finding["key"] for finding in saved["findings"]] == list(SECTIONS)
 
@@ -94,3 +230,37 @@ def test_the_command_writes_both_files_and_fails_if_a_check_does(
     monkeypatch.setattr(Check, "is_met", False)
     assert overhand("reproduce", "--sections", "composition", *arguments).returncode == 1
     assert overhand("reproduce", "--output", str(tmp_path / "report.txt")).returncode == 2
+
+
+def test_a_scheduler_that_does_not_answer_is_named() -> None:
+    with dask.config.set({"distributed.comm.timeouts.connect": "1s"}):
+        result = overhand("reproduce", "--dask", "tcp://127.0.0.1:9")
+    assert result.returncode == 2
+    assert "no Dask scheduler at tcp://127.0.0.1:9" in result.stderr
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_phone_shows_the_report(
+    found: Reproduction, tmp_path: Path, scheme: Literal["light", "dark"]
+) -> None:
+    from playwright.sync_api import sync_playwright
+
+    from browsing import ARGUMENTS, CHROMIUM
+
+    report = tmp_path / "report.html"
+    report.write_text(html(found), encoding="utf-8")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
+        page = browser.new_page(viewport={"width": 390, "height": 844}, color_scheme=scheme)
+        page.goto(report.as_uri())
+        assert page.evaluate("document.documentElement.scrollWidth") <= 390
+        letters = page.evaluate(
+            """[...document.querySelectorAll("svg text")].map((text) => {
+                const shown = text.getScreenCTM();
+                return parseFloat(getComputedStyle(text).fontSize) * Math.hypot(shown.a, shown.b);
+            })"""
+        )
+        browser.close()
+    assert len(letters) > 50
+    assert min(letters) >= 9

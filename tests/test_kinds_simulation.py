@@ -1,11 +1,9 @@
-"""Simulations of every kind of value: engines, streams, files and the command line."""
+"""Simulations of every kind of value: both engines, their laws and their measured errors."""
 
 from __future__ import annotations
 
 import math
 import tracemalloc
-from functools import cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,34 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import overhand as oh
-from overhand.lower_bound import HardInput
-from overhand.randomness import SeededRandom
-from overhand.simulation import (
-    ENGINES,
-    CountsRun,
-    Engine,
-    MessagesRun,
-    PlanCounter,
-    estimate_all,
-    read_rows,
-    simulate,
-    stream_for,
-)
-from overhand.simulation.rounding import RoundingErrors
-from overhand.trees import Tree
-from overhand.values import (
-    Histogram,
-    Moments,
-    Reals,
-    SymmetricMatrices,
-    Values,
-    Vectors,
-    values_of,
-)
-from plans import PRIVACY, REGULAR, pending
-from sampled import assert_probability, assert_uniform_over, samples_for
-from test_cli import as_json, overhand
-from test_kinds_sums import (
+from kinds import (
     DISCREPANCY,
     FIGURE_2,
     KINDS,
@@ -53,18 +24,30 @@ from test_kinds_sums import (
     STEPS,
     TREES,
     Floats,
-    Steady,
-    assert_law_of_coordinates,
-    children,
     chosen,
-    estimate_law,
     expected_sum,
     kind_plan,
     many_vectors,
     points,
     shrunk,
-    steady_estimates,
 )
+from laws import Steady, assert_law_of_coordinates, estimate_law, expected_square, steady_estimates
+from overhand.randomness import SeededRandom
+from overhand.simulation import (
+    ENGINES,
+    CountsRun,
+    Engine,
+    MessagesRun,
+    PlanCounter,
+    estimate_all,
+    simulate,
+    stream_for,
+)
+from overhand.simulation.rounding import RoundingErrors
+from overhand.trees import Tree
+from overhand.values import Histogram, Moments, Reals, SymmetricMatrices, Values, Vectors
+from plans import PRIVACY, REGULAR, pending
+from sampled import samples_for
 
 
 def run_in_parts(plan: oh.Plan, engine: Engine, rows: Any, blocks: int, seed: int = 1) -> Floats:
@@ -288,27 +271,6 @@ def test_the_laws_see_lost_rounding(monkeypatch: pytest.MonkeyPatch) -> None:
 # Measured errors.
 
 
-def expected_square(plan: oh.Plan, value: Any) -> float:
-    """The mean over time and coordinates of the expected squared error if all hold this value."""
-    numbers = points(plan.values, [value])[0]
-    bias = np.atleast_1d(plan.imputed) - numbers
-
-    @cache
-    def variance(node: oh.Node) -> Floats:
-        m = plan.mechanism(node)
-        part = (numbers - plan.values.lows) / m.unit % 1
-        own = m.noise_variance + m.size * m.unit**2 * part * (1 - part)
-        weight, *_ = plan.node_estimates[node.level, node.size]
-        below = [variance(child) for child in children(plan.tree, node)] if weight < 1 else []
-        return np.asarray(weight**2 * own + (1 - weight) ** 2 * sum(below))
-
-    squares = [
-        sum(variance(node) for node in plan.tree.cover(t)) + (pending(plan, t) * bias) ** 2
-        for t in range(1, plan.horizon + 1)
-    ]
-    return float(np.mean(squares))
-
-
 def in_ball(length: int, norm: float) -> Floats:
     direction = np.random.default_rng(2).normal(size=length)
     return np.asarray(norm * direction / np.linalg.norm(direction))
@@ -412,153 +374,3 @@ def test_streams_are_of_the_plans_kind(values: Values, choices: list[Any], form:
         assert np.linalg.norm(distinct[0] - distinct[1]) == pytest.approx(farthest)
     again = stream.parts(oh.seeded_random(3))
     assert np.array_equal(np.concatenate([again(0, 100), again(100, 500)]), rows)
-
-
-def test_streams_are_spread_as_they_are_called() -> None:
-    users = 60_000
-
-    def drawn(form: str, values: Values, seed: int) -> Any:
-        return stream_for(form, users, values=values).parts(oh.seeded_random(seed))(0, users)
-
-    highs = int((drawn("bernoulli:0.3", Reals(2.0, 5.0), 1) == 5.0).sum())
-    assert_probability(highs, users, 0.3, discrepancy=0.03)
-    tenths = np.floor(drawn("uniform", Reals(2.0, 5.0), 2) * 10 / 3 - 20 / 3).astype(int)
-    assert_uniform_over(tenths.tolist(), range(10), discrepancy=0.02)
-    assert_uniform_over(drawn("uniform", Histogram(7), 3).tolist(), range(7), discrepancy=0.02)
-    for values in (Vectors(3, norm=2.0), SymmetricMatrices(2, norm=2.0)):
-        rows = drawn("uniform", values, 4)
-        ranks = np.floor(10 * (np.linalg.norm(rows, axis=1) / 2) ** 3).astype(int)
-        assert_uniform_over(ranks.tolist(), range(10), discrepancy=0.02)
-        octants = (rows > 0) @ np.array([1, 2, 4])
-        assert_uniform_over(octants.tolist(), range(8), discrepancy=0.02)
-    hard = drawn("hard", Vectors(2), 5)[:, 0]
-    bits = HardInput.against(users, 1, 1.0).draw(oh.seeded_random(5))
-    assert hard.tolist() == (2.0 * bits - 1).tolist()
-
-
-@pytest.mark.parametrize(("values", "choices"), KINDS)
-def test_a_file_is_read_as_the_values_it_holds(
-    values: Values, choices: list[Any], tmp_path: Path
-) -> None:
-    raw, file = shrunk(values, choices, 53), tmp_path / "values.csv"
-    np.savetxt(file, np.array(raw).reshape(53, -1), delimiter=",", fmt="%.17g")
-    assert np.array_equal(read_rows(file, values), values.rows(raw))
-    plan = kind_plan(REGULAR, values)
-    alike = [simulate(plan, form, seed=3).rms_error for form in (str(file), raw)]
-    assert alike[0] == alike[1]
-    with pytest.raises(oh.InvalidValue, match="53 values, the plan's horizon is 50"):
-        stream_for(str(file), 50, values=values)
-
-
-# The command line.
-
-
-@pytest.mark.parametrize(
-    ("spec", "dimension"),
-    [("real", 1), ("real:0:50", 1), ("vector:3", 3), ("histogram:7", 7), ("matrix:2", 3),
-     ("moments:2", 5)],
-)  # fmt: skip
-def test_plans_are_made_for_every_kind(spec: str, dimension: int, tmp_path: Path) -> None:
-    file = tmp_path / "plan.json"
-    options = ("--horizon", "100", "--shufflers", "2", "--tree", "regular")
-    printed = as_json("plan", *options, "--values", spec, "--save", str(file))
-    plan = oh.Plan.load(file)
-    assert values_of(printed["values"]) == plan.values == values_of(spec)
-    assert plan.values.dimension == dimension
-    assert printed["rms_error"] == plan.rms_error < printed["published"]["rms_error"]
-    assert printed["delta_spent"] <= 1e-6
-    assert {"steps", "unit", "rounding_variance"} <= set(printed["levels"][0])
-    shown = overhand("plan", *options, "--values", spec).stdout
-    assert f"100 users ({plan.values})" in shown
-    assert ("rms error of a coordinate" in shown) == (dimension > 1)
-    result = as_json("simulate", "--plan", str(file), "--input", "uniform", "--runs", "2")
-    assert result["users"] == 100
-    assert result["digest"] == plan.digest
-
-
-def test_a_limit_on_messages_is_kept_and_its_cost_is_told() -> None:
-    options = ("--horizon", "100", "--shufflers", "2", "--tree", "regular", "--values", "vector:3")
-    printed = as_json("plan", *options, "--max-messages", "4000")
-    unlimited = as_json("plan", *options)
-    assert "unlimited" not in unlimited
-    for name in ("rms_error", "messages_per_user"):
-        assert printed["unlimited"][name] == unlimited[name]
-    assert printed["messages_per_user"] <= 4000 < unlimited["messages_per_user"]
-    assert printed["rms_error"] > unlimited["rms_error"]
-    shown = overhand("plan", *options, "--max-messages", "4000").stdout
-    assert "without the limit" in shown
-    result = overhand("plan", *options, "--max-messages", "3")
-    assert (result.returncode, result.stdout) == (2, "")
-    assert "messages" in result.stderr
-
-
-FILES = [
-    ("real:0:50", "value\n" + "12.5\n0\n50\n" * 20),
-    ("vector:3", "x,y,z\n" + "0.1,-0.2,0.3\n0,0,1\n" * 20),
-    ("histogram:7", "6\n0\n3\n" * 20),
-    ("matrix:2", "0.5,0.1,0.1,-0.5\n" * 30),
-    ("moments:2", "a,b,response\n" + "0.6,0.8,-1\n0.1,0,0.5\n" * 20),
-]
-
-
-@pytest.mark.parametrize(("spec", "text"), FILES, ids=[spec for spec, _ in FILES])
-def test_simulate_takes_files_of_every_kind(spec: str, text: str, tmp_path: Path) -> None:
-    file = tmp_path / "values.csv"
-    file.write_text(text)
-    arguments = ("simulate", "--input", str(file), "--values", spec, "--shufflers", "1")
-    for engine in ENGINES if spec in ("real:0:50", "histogram:7") else ENGINES[:1]:
-        printed = as_json(*arguments, "--runs", "3", "--engine", engine)
-        assert printed["users"] == len(read_rows(file, values_of(spec)))
-        assert 0 < printed["rms_error"] < 3 * printed["predicted_rms_error"]
-        assert printed["engine"] == engine
-
-
-def test_values_out_of_range_are_refused_or_clipped(tmp_path: Path) -> None:
-    file = tmp_path / "values.csv"
-    file.write_text("10\n60\n" * 20)
-    arguments = ("simulate", "--input", str(file), "--values", "real:0:50", "--shufflers", "1")
-    refused = overhand(*arguments)
-    assert refused.returncode == 2
-    assert "value 60 of user 2 is not between 0 and 50" in refused.stderr
-    assert as_json(*arguments, "--runs", "1", "--clip")["users"] == 40
-    plan = tmp_path / "plan.json"
-    made = ("plan", "--horizon", "40", "--shufflers", "1", "--values", "real:0:50", "--clip")
-    assert overhand(*made, "--save", str(plan)).returncode == 0
-    assert oh.Plan.load(plan).values == Reals(0.0, 50.0, clip=True)
-    saved = ("simulate", "--plan", str(plan), "--input", str(file), "--runs", "1")
-    assert as_json(*saved)["users"] == 40
-
-
-@pytest.mark.parametrize(
-    "spec",
-    ["", "reals", "Real", "real:1", "real:1:0", "real:0:1:2", "real:a:b", "real:nan:1",
-     "real:0:inf", "real:", "vector", "vector:0", "vector:2.5", "vector:-1", "vector:3:0",
-     "vector:3:-1", "vector:3:nan", "vector:1e9", "histogram", "histogram:1", "histogram:x",
-     "histogram:1e400", "histogram:5:2", "matrix:0", "matrix:2:2:2", "moments", "moments:0",
-     "moments:2:1", "bit:1", "bits"],
-)  # fmt: skip
-@pytest.mark.parametrize("command", ["plan", "simulate"])
-def test_a_bad_kind_is_one_line_and_exit_code_2(command: str, spec: str) -> None:
-    result = overhand(command, "--horizon", "100", "--values", spec)
-    assert (result.returncode, result.stdout) == (2, "")
-    assert result.stderr.startswith("error: ")
-    assert result.stderr.count("\n") == 1
-
-
-@pytest.mark.parametrize(
-    ("line", "words"),
-    [
-        ("plan --horizon 100 --values bit --clip", "no range to clip"),
-        ("plan --horizon 100 --values histogram:3 --clip", "no range to clip"),
-        ("plan --horizon 100 --values real --max-messages 0", "max_messages=0"),
-        ("plan --horizon 100 --values real --max-messages 5 --published", "--max-messages"),
-        ("simulate --horizon 100 --values vector:2 --input missing.csv", "missing.csv"),
-        ("simulate --values vector:2 --input missing.csv", "missing.csv"),
-        ("simulate --values vector:2", "horizon"),
-    ],
-)
-def test_options_that_do_not_go_together_are_refused(line: str, words: str) -> None:
-    result = overhand(*line.split())
-    assert (result.returncode, result.stdout) == (2, "")
-    assert words in result.stderr
-    assert result.stderr.count("\n") == 1

@@ -1,3 +1,5 @@
+"""The lower bound of Section 4: its constants, its hard inputs, and where it says nothing."""
+
 from __future__ import annotations
 
 import math

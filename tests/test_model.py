@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.special import ndtr
+from scipy.stats import binom
 
 from overhand.errors import InvalidValue
 from overhand.model import Estimate, Node, Privacy
@@ -100,6 +101,35 @@ def test_without_slack_the_interval_is_the_normal_one(case: tuple[float, ...]) -
     low, high = Estimate(t=9, value=0.0, std=std).interval(confidence)
     assert math.isclose(low, -high, rel_tol=1e-12)
     assert math.isclose(2 * float(ndtr(high / std)) - 1, confidence, abs_tol=1e-11)
+
+
+def held(estimate: Estimate, confidence: float, coins: int) -> float:
+    """How often the interval holds a sum off by `slack` and a number of fair coins, centred."""
+    _, half_width = dataclasses.replace(estimate, value=0.0).interval(confidence)
+    law = binom(2 * coins, 0.5)
+    most, least = half_width - estimate.slack, -half_width - estimate.slack
+    return float(law.cdf(math.floor(most) + coins) - law.cdf(math.ceil(least) + coins - 1))
+
+
+@given(st.integers(1, 300), st.integers(0, 20), st.sampled_from((0.8, 0.9, 0.95, 0.99, 0.999)))
+def test_noise_in_steps_is_held_as_often_as_the_interval_says(
+    coins: int, pending: int, confidence: float
+) -> None:
+    std, slack = math.sqrt(coins / 2), pending / 2
+    estimate = Estimate(t=9, value=4.0, std=std, slack=slack, unit=1.0)
+    assert held(estimate, confidence, coins) >= confidence
+
+
+def test_without_its_unit_noise_in_steps_is_held_less_often() -> None:
+    estimate = Estimate(t=9, value=4.0, std=1.0)
+    assert held(estimate, 0.95, 2) == 7 / 8
+    assert held(dataclasses.replace(estimate, unit=1.0), 0.95, 2) == 1.0
+
+
+def test_the_steps_of_a_mean_are_as_much_smaller() -> None:
+    estimate = Estimate(t=20, value=40.0, std=2.0, slack=3.0, unit=1.0)
+    low, high = estimate.interval()
+    assert estimate.mean().interval() == pytest.approx((low / 20, high / 20))
 
 
 def test_the_interval_is_symmetric_about_the_value_and_grows_with_confidence() -> None:

@@ -1,3 +1,5 @@
+"""Plans: what they guarantee, how much they err, which is best, and what is refused."""
+
 from __future__ import annotations
 
 import json

@@ -29,8 +29,7 @@ from overhand.simulation.regret.sums import (
 from overhand.values import Moments
 from plans import PRIVACY
 from races import PLANNED, ROOT, SMALL, Floats, assert_regret, release_times, small
-from sampled import FALSE_FAIL, Outcomes, assert_follows, kolmogorov, samples_for
-from test_bandit_baselines import assert_normal
+from sampled import FALSE_FAIL, Outcomes, assert_follows, assert_normal, kolmogorov, samples_for
 
 SHARES = Recipe(shares=True)
 

@@ -12,9 +12,11 @@ from scipy import stats
 from sampled import (
     FALSE_FAIL,
     FALSE_PASS,
+    SAMPLES,
     Outcomes,
     TooFewSamples,
     assert_follows,
+    assert_normal,
     assert_probability,
     assert_uniform_over,
     kolmogorov,
@@ -166,3 +168,18 @@ def test_outcomes_have_the_cdf_of_their_probabilities() -> None:
     assert kolmogorov(table, LAW, range(-3, 20)) < 1e-15
     moved = Outcomes(5, LAW.pmf(np.arange(13)))
     assert np.allclose(moved.cdf(points), LAW.cdf(points - 5), rtol=0, atol=1e-15)
+
+
+@pytest.mark.parametrize(
+    ("scale", "mean", "words"),
+    [(1.0, 0.0, None), (1.08, 0.0, "ratio"), (0.92, 0.0, "ratio"), (1.0, 0.1, "mean")],
+)
+def test_the_assertion_on_normal_samples_sees(scale: float, mean: float, words: str | None) -> None:
+    samples = np.random.default_rng(1).normal(mean, scale, SAMPLES)
+    if words is None:
+        assert_normal(samples, 1.0)
+    else:
+        with pytest.raises(AssertionError, match=words):
+            assert_normal(samples, 1.0)
+    with pytest.raises(TooFewSamples):
+        assert_normal(samples[:1000], 1.0)

@@ -1,127 +1,23 @@
-"""Client, shuffling service and server over HTTP, in one process: what each takes and refuses."""
+"""Reports over HTTP, in one process: what the shuffling service takes, counts and refuses."""
 
 from __future__ import annotations
 
 import asyncio
-import json
-import secrets
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import httpx
 import numpy as np
 import pytest
 
 import overhand as oh
-from asgi import AsgiTransport
-from books import waiting
-from overhand.errors import InvalidValue, StoreUnavailable
-from overhand.plan import Plan
+from overhand.errors import StoreUnavailable
 from overhand.service import http
-from overhand.service.client import AsyncClient, NotCounted
-from overhand.service.document import Document
-from overhand.service.keys import KeyPair, hashed, new_token
-from overhand.service.reports import encode_report
-from overhand.service.sealing import Opener
-from overhand.service.server.app import ServerApp
-from overhand.service.server.book import Book
-from overhand.service.server.publisher import Publisher
+from overhand.service.client import NotCounted
+from overhand.service.keys import hashed, new_token
 from overhand.service.shuffler.admission import Admission
-from overhand.service.shuffler.app import ShufflerApp
-from overhand.service.shuffler.filling import Filler
-from overhand.service.shuffler.metrics import ShufflerMetrics
-from overhand.service.shuffler.run import open_store
-from overhand.service.shuffler.sending import Sender
 from overhand.service.stores import Arrival, Outcome, Store
-
-PRIVACY = oh.Privacy(4.0, 1e-4)
-TOKEN = new_token()
-
-
-def plan_for(values: oh.Values | None = None, horizon: int = 60) -> Plan:
-    return Plan.best(
-        horizon, 2, PRIVACY, values=values or oh.Bits(), tree="regular", max_messages=80
-    )
-
-
-@dataclass
-class System:
-    """Both services and a client, joined without a network."""
-
-    home: Path
-    plan: Plan = field(default_factory=plan_for)
-    tokens: frozenset[bytes] | None = None
-    most_waiting: int = 100
-
-    def __post_init__(self) -> None:
-        path = self.home / "server.key"
-        if not path.exists():
-            KeyPair.generate().save(path)
-        self.key = KeyPair.load(path)
-        self.document = Document(self.plan, self.key.public_key)
-        self.store: Store = open_store(str(self.home / "shuffler.db"), self.document)
-        self.metrics = ShufflerMetrics()
-        self.admission = Admission(self.store, most_waiting=self.most_waiting)
-        self.shuffler = ShufflerApp(self.document, self.admission, self.metrics, self.tokens)
-        self.book = Book(self.home / "server.db", self.document.digest)
-        opener = Opener(self.key, self.document.formats.digest)
-        self.publisher = Publisher(self.document, self.book, opener)
-        self.server = ServerApp(self.document, self.book, self.publisher, [hashed(TOKEN)])
-
-    def client(self, token: str | None = None, **options: Any) -> AsyncClient:
-        transport = AsgiTransport(self.shuffler, token)
-        return AsyncClient("http://shuffler", transport=transport, **options)
-
-    def at_shuffler(self) -> httpx.AsyncClient:
-        transport = httpx.ASGITransport(app=self.shuffler)
-        return httpx.AsyncClient(base_url="http://shuffler", transport=transport)
-
-    def at_server(self, token: str | None = TOKEN) -> httpx.AsyncClient:
-        transport = httpx.ASGITransport(app=self.server.starlette)
-        headers = {} if token is None else {"authorization": f"Bearer {token}"}
-        return httpx.AsyncClient(base_url="http://server", transport=transport, headers=headers)
-
-    def sender(self) -> Sender:
-        server = AsgiTransport(self.server.starlette, TOKEN)
-        return Sender(self.store, self.document, server, self.metrics)
-
-    async def publish(self) -> None:
-        """Send all full batches and open them."""
-        await self.sender().send_all()
-        while self.publisher.step():
-            pass
-
-    def report(self, value: Any = 1) -> bytes:
-        return encode_report(self.document, value, oh.secure_random())
-
-
-def run(home: Path, test: Callable[[System], Awaitable[None]], **options: Any) -> None:
-    """Run a test while reports are being committed."""
-
-    async def main() -> None:
-        system = System(home, **options)
-        committing = asyncio.create_task(system.admission.run())
-        await test(system)
-        system.admission.close()
-        await committing
-        system.store.close()
-        system.book.close()
-
-    asyncio.run(main())
-
-
-def values_for(plan: Plan, users: int) -> Any:
-    values = plan.values
-    rng = np.random.default_rng(5)
-    match values:
-        case oh.Bits():
-            return rng.integers(0, 2, users)
-        case oh.Histogram():
-            return rng.integers(0, values.buckets, users)
-        case _:
-            return values.uniform(oh.seeded_random(5), users)
+from system import System, plan_for, run, values_for
 
 
 @pytest.mark.parametrize(
@@ -250,15 +146,18 @@ def test_tokens_admit_one_report_each(tmp_path: Path) -> None:
     run(tmp_path, test, tokens=frozenset(map(hashed, tokens)))
 
 
-def test_after_the_horizon_reports_are_not_counted(tmp_path: Path) -> None:
-    plan = plan_for(horizon=20)
+@pytest.mark.parametrize("horizon", [20, 23])
+def test_after_the_last_whole_batch_reports_are_not_counted(tmp_path: Path, horizon: int) -> None:
+    plan = plan_for(horizon=horizon)
+    taken = horizon - horizon % plan.tree.lowest
+    assert (taken < horizon) == (horizon == 23)
 
     async def test(system: System) -> None:
         async with system.client() as client:
-            await client.report_many([1] * 20)
+            await client.report_many([1] * taken)
             with pytest.raises(NotCounted, match="410"):
                 await client.report(1)
-        assert system.store.arrived == 20
+        assert system.store.arrived == taken
 
     run(tmp_path, test, plan=plan)
 
@@ -316,193 +215,3 @@ def test_while_the_store_is_down_nothing_is_acknowledged(tmp_path: Path) -> None
         await committing
 
     asyncio.run(main())
-
-
-async def filled(system: System, users: int) -> None:
-    async with system.client() as client:
-        await client.report_many([1] * users)
-
-
-def release_of(system: System, level: int = 1, number: int = 0) -> bytes:
-    from overhand.service.stores import BatchName
-
-    release = system.store.freeze(BatchName(level, number))
-    return system.document.formats.pack_release(level, number, release.own, release.body)
-
-
-def test_a_release_is_kept_once_and_other_bytes_raise_an_alarm(tmp_path: Path) -> None:
-    async def test(system: System) -> None:
-        await filled(system, system.plan.tree.lowest)
-        body = release_of(system)
-        other = body[:-1] + bytes([body[-1] ^ 1])
-        async with system.at_server() as web:
-            assert (await web.put("/v1/releases/1/0", content=body)).status_code == 200
-            assert (await web.put("/v1/releases/1/0", content=body)).status_code == 200
-            assert (await web.put("/v1/releases/1/0", content=other)).status_code == 409
-            assert system.publisher.step()
-            published = list(system.publisher.history)
-            assert (await web.put("/v1/releases/1/0", content=body)).status_code == 200
-            assert not system.publisher.step()
-            status = (await web.get("/v1/status")).json()
-        assert system.publisher.history == published
-        assert (len(status["alarms"]), status["healthy"]) == (1, False)
-
-    run(tmp_path, test)
-
-
-def test_only_the_shuffling_service_may_release(tmp_path: Path) -> None:
-    async def test(system: System) -> None:
-        await filled(system, system.plan.tree.lowest)
-        body = release_of(system)
-        for token in (None, new_token(), ""):
-            async with system.at_server(token) as web:
-                assert (await web.put("/v1/releases/1/0", content=body)).status_code == 401
-        async with system.at_server() as web:
-            for path, content in (
-                ("/v1/releases/1/1", body),
-                ("/v1/releases/1/0", body[:-1]),
-                ("/v1/releases/1/0", b""),
-            ):
-                assert (await web.put(path, content=content)).status_code == 400
-        assert waiting(system.book) is None
-
-    run(tmp_path, test)
-
-
-def test_the_server_goes_on_after_a_crash_at_any_step(tmp_path: Path) -> None:
-    async def test(system: System) -> None:
-        await filled(system, 60)
-        await system.sender().send_all()  # received, and not opened
-        straight = Publisher(
-            system.document,
-            Book(tmp_path / "other.db", system.plan.digest),
-            Opener(system.key, system.document.formats.digest),
-        )
-        while (received := waiting(system.book)) is not None:
-            straight._book.receive(received.level, received.number, received.own, received.body)
-            assert straight.step()
-            again = Publisher(system.document, system.book, straight._opener)  # a new process
-            assert again.history == system.publisher.history
-            system.publisher = again
-            assert again.step()
-        assert system.publisher.history == straight.history
-        assert len(straight.history) > 3
-
-    run(tmp_path, test)
-
-
-def test_a_book_of_another_plan_is_refused(tmp_path: Path) -> None:
-    Book(tmp_path / "book.db", "a" * 64).close()
-    with pytest.raises(InvalidValue, match="aaaaaaaaaaaa.*bbbbbbbbbbbb"):
-        Book(tmp_path / "book.db", "b" * 64)
-    (tmp_path / "junk.db").write_bytes(b"junk" * 1000)
-    with pytest.raises(InvalidValue, match="junk"):
-        Book(tmp_path / "junk.db", "a" * 64)
-
-
-def test_garbage_is_counted_and_does_not_void_a_batch(tmp_path: Path) -> None:
-    async def test(system: System) -> None:
-        formats = system.document.formats
-        junk = formats.pack_report(
-            [secrets.token_bytes(level.part_bytes) for level in formats.levels]
-        )
-        async with system.client() as client:
-            await client.send(junk)
-            await client.report_many([1] * (system.plan.tree.lowest - 1))
-        await system.publish()
-        lowest, estimate = system.publisher.levels()[0], system.publisher.estimate
-        assert lowest["garbage"] == formats.levels[0].messages
-        assert lowest["lost"] == 0
-        assert estimate is not None
-        assert estimate["low"] <= system.plan.tree.lowest - 1 <= estimate["high"]
-        assert estimate["high"] - estimate["low"] > 2 * formats.levels[0].messages
-
-    run(tmp_path, test)
-
-
-@pytest.mark.parametrize("values", [oh.Bits(), oh.Histogram(3), oh.Reals(5, 9)], ids=str)
-def test_a_late_batch_is_filled_by_the_service_and_taken_out_again(
-    tmp_path: Path, values: oh.Values
-) -> None:
-    plan = plan_for(values)
-
-    async def test(system: System) -> None:
-        lowest, held = plan.tree.lowest, values_for(plan, 2)
-        async with system.client() as client:
-            await client.report_many(held)
-        filler = Filler(system.store, system.admission, system.document, deadline=0.1)
-        assert filler._missing(system.store.arrived) == 0  # its time has only begun
-        await asyncio.sleep(0.15)
-        missing = filler._missing(system.store.arrived)
-        assert missing == lowest - 2
-        await filler.fill(missing)
-        await system.publish()
-        estimate, level = system.publisher.estimate, system.publisher.levels()[0]
-        assert estimate is not None
-        assert (estimate["t"], level["own"]) == (lowest, missing)
-        truth = plan.values.total(plan.values.rows(held))
-        assert (np.abs(estimate["value"] - truth) <= 6 * estimate["std"]).all()
-
-    run(tmp_path, test, plan=plan)
-
-
-def test_a_batch_is_not_released_before_it_is_full(tmp_path: Path) -> None:
-    async def test(system: System) -> None:
-        await filled(system, system.plan.tree.lowest - 1)
-        await system.publish()
-        assert system.publisher.estimate is None
-        assert all(level["received"] == 0 for level in system.publisher.levels())
-
-    run(tmp_path, test)
-
-
-def test_a_client_takes_no_other_document(tmp_path: Path) -> None:
-    async def test(system: System) -> None:
-        async with system.client(digest="0" * 64) as client:
-            with pytest.raises(InvalidValue, match="000000000000"):
-                await client.report(1)
-        for wrong in (2, -1, 0.5, "1", None):
-            async with system.client() as client:
-                with pytest.raises(InvalidValue):
-                    await client.report(wrong)
-        assert system.store.arrived == 0
-
-    run(tmp_path, test)
-
-
-def test_the_server_shows_its_state_and_history(tmp_path: Path) -> None:
-    async def test(system: System) -> None:
-        async with system.at_server(None) as web:
-            empty = (await web.get("/v1/status")).json()
-            assert empty["estimate"] is None
-            await filled(system, 60)
-            await system.publish()
-            status = (await web.get("/v1/status")).json()
-            history = (await web.get("/v1/history")).json()
-            page, script = await web.get("/"), await web.get("/static/dashboard.js")
-            assert (await web.get("/static/../app.py")).status_code == 404
-            assert (await web.get("/v1/history?coordinate=1")).status_code == 400
-        assert status["guarantee"]["delta_spent"] <= status["guarantee"]["delta"]
-        assert status["plan"]["digest"] == system.plan.digest
-        assert history["t"] == sorted(history["t"])
-        assert history["value"][-1] == status["estimate"]["value"]
-        assert "default-src 'self'" in page.headers["content-security-policy"]
-        assert script.headers["content-type"].startswith("text/javascript")
-
-    run(tmp_path, test)
-
-
-def test_news_are_streamed(tmp_path: Path) -> None:
-    async def test(system: System) -> None:
-        stream = system.server._stream()
-        assert (await anext(stream)).startswith(":")
-        assert (await anext(stream)).startswith("event: levels\n")
-        await filled(system, system.plan.tree.lowest)
-        await system.publish()
-        system.server.announce()
-        events = [await anext(stream) for _ in range(3)]
-        kinds = [event.split("\n")[0].removeprefix("event: ") for event in events]
-        assert kinds == ["estimate", "levels", "estimate"]
-        assert json.loads(events[2].split("data: ", 1)[1]) == system.publisher.estimate
-
-    run(tmp_path, test)

@@ -1,3 +1,5 @@
+"""Simulations: both engines have the law of the cover, and errors are as predicted."""
+
 from __future__ import annotations
 
 import math

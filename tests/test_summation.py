@@ -1,3 +1,5 @@
+"""Running sums of bits: against a slow reference, interleaved, saved, restored and refused."""
+
 from __future__ import annotations
 
 import json

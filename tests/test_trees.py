@@ -5,67 +5,16 @@ from __future__ import annotations
 import itertools
 import math
 from functools import cache
-from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from overhand.errors import InvalidValue
+from built import EXAMPLES, nodes
 from overhand.model import Node
-from overhand.trees import (
-    PathTree,
-    RegularTree,
-    Tree,
-    Weights,
-    binary_degrees,
-    published_degrees,
-    terms_for,
-)
+from overhand.trees import PathTree, RegularTree, Tree, Weights
 from overhand.trees.tree import Closing
-
-# --- the slow truth -------------------------------------------------------------------------------
-
-
-def regular_nodes(tree: RegularTree) -> list[Node]:
-    """Level by level: so many users under a lowest node, so many nodes under the next."""
-    members = [(place, place + 1) for place in range(tree.horizon)]
-    nodes: list[Node] = []
-    for level, degree in enumerate(tree.degrees, start=1):
-        groups = [members[i : i + degree] for i in range(0, len(members), degree)]
-        members = [(group[0][0], group[-1][1]) for group in groups if len(group) == degree]
-        nodes += [Node(level, start, stop) for start, stop in members]
-    return nodes
-
-
-def path_nodes(tree: PathTree) -> list[Node]:
-    """T(k, m) is a block if k = 0 or m = 0, else a node over T(k - 1, m) and then T(k, m - 1)."""
-    found: set[Node] = set()
-
-    def build(over: int, terms: int, first: int) -> int:
-        """Adds the nodes of T(over, terms) from block `first` on; the block after its last."""
-        if over == 0 or terms == 0:
-            found.add(Node(1, first * tree.block, (first + 1) * tree.block))
-            return first + 1
-        last = build(over - 1, terms, first)
-        found.add(Node(over, first * tree.block, last * tree.block))
-        return build(over, terms - 1, last)
-
-    assert build(tree.levels, tree.terms, 0) == math.comb(tree.levels + tree.terms, tree.terms)
-    return [node for node in found if node.stop <= tree.horizon]
-
-
-@cache
-def nodes(tree: Tree) -> list[Node]:
-    """Every batch that becomes full within the horizon, by level and place."""
-    built = regular_nodes(tree) if isinstance(tree, RegularTree) else path_nodes(_path(tree))
-    return sorted(built)
-
-
-def _path(tree: Tree) -> PathTree:
-    assert isinstance(tree, PathTree)
-    return tree
 
 
 @cache
@@ -104,22 +53,11 @@ def path_trees(draw: st.DrawFn) -> PathTree:
 
 
 TREES: st.SearchStrategy[Tree] = st.one_of(regular_trees(), path_trees())
-EXAMPLES = [
-    RegularTree(1, (1,)),
-    RegularTree(8, (2, 2)),
-    RegularTree(29, (3, 2, 2)),
-    PathTree(1, 1, 1, 1),
-    PathTree(10, 2, 3, 1),
-    PathTree(39, 3, 3, 2),
-]
 
 
 def weights_for(tree: Tree) -> st.SearchStrategy[tuple[list[float], ...]]:
     sizes = [len(tree.sizes(level)) for level in range(1, tree.levels + 1)]
     return st.tuples(*(st.lists(st.floats(0, 100), min_size=n, max_size=n) for n in sizes))
-
-
-# --- properties -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("tree", EXAMPLES, ids=repr)
@@ -347,171 +285,3 @@ def nodes_twin(tree: Tree) -> Tree:
         return RegularTree(tree.horizon, tuple(description["degrees"]))
     assert kind == "path"
     return PathTree(tree.horizon, **description)
-
-
-# --- the paper ------------------------------------------------------------------------------------
-
-
-def shown(batches: list[Node]) -> list[tuple[int, int]]:
-    """Nodes as Figure 2 writes them: v_i^j holds the users i to j."""
-    return [(node.start + 1, node.stop) for node in batches]
-
-
-def test_figure_2() -> None:
-    tree = RegularTree(horizon=8, degrees=(2, 2))
-    assert shown([n for n in nodes(tree) if n.level == 1]) == [(1, 2), (3, 4), (5, 6), (7, 8)]
-    assert shown([n for n in nodes(tree) if n.level == 2]) == [(1, 4), (5, 8)]
-    assert shown(list(tree.cover(6))) == shown(list(tree.cover(7))) == [(1, 4), (5, 6)]
-    assert shown(list(tree.cover(8))) == [(1, 4), (5, 8)]
-    assert shown(tree.joins(7)) == [(7, 8), (5, 8)]
-    assert shown(tree.closes(8)) == [(7, 8), (5, 8)]
-    assert tree.closes(7) == []
-
-
-@pytest.mark.parametrize("shufflers", [1, 2, 3, 4])
-@pytest.mark.parametrize("lowest", [2, 3, 5, 10])
-def test_published_degrees_are_those_of_section_3_2(shufflers: int, lowest: int) -> None:
-    horizon = lowest ** (2 * shufflers + 1)
-    degrees = published_degrees(horizon, shufflers)
-    assert degrees == (lowest, *[lowest**2] * (shufflers - 1))
-    # The root, which is no batch, has d children too: d^k d_low = n.
-    assert math.prod(degrees) * lowest**2 == horizon
-
-
-@given(st.integers(1, 10**9), st.integers(1, 12))
-def test_published_degrees_fit_every_horizon(horizon: int, shufflers: int) -> None:
-    degrees = published_degrees(horizon, shufflers)
-    assert 1 <= len(degrees) <= shufflers
-    tree = RegularTree(horizon, degrees)
-    assert tree.levels == len(degrees)
-    assert set(degrees[1:]) <= {degrees[0] ** 2}
-    nearest = horizon ** (1 / (2 * shufflers + 1))
-    assert degrees[0] == min(horizon, max(2, round(nearest)))
-
-
-@pytest.mark.parametrize("levels", range(1, 12))
-def test_binary_degrees_are_log_n_less_one(levels: int) -> None:
-    assert binary_degrees(2 ** (levels + 1)) == (2,) * levels
-    assert binary_degrees(2 ** (levels + 1) + 1) == (2,) * (levels + 1)
-    assert binary_degrees(2) == (2,)
-
-
-@given(st.integers(2, 10**9))
-def test_binary_degrees_fit_every_horizon(horizon: int) -> None:
-    degrees = binary_degrees(horizon)
-    RegularTree(horizon, degrees)
-    assert math.prod(degrees) < horizon or horizon == 2
-    assert horizon <= 2 * math.prod(degrees)
-
-
-@given(st.integers(1, 3000), st.integers(1, 6))
-def test_terms_for_are_the_fewest_that_reach(blocks: int, levels: int) -> None:
-    reaching = (m for m in itertools.count(1) if math.comb(levels + m, levels) >= blocks)
-    assert terms_for(blocks, levels) == next(reaching)
-
-
-def test_a_path_tree_serves_more_blocks_than_a_regular_tree_of_its_terms() -> None:
-    assert [terms_for(blocks, 2) for blocks in (100, 1000, 10_000)] == [13, 44, 140]
-
-
-# --- large trees and bad arguments ----------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "tree",
-    [RegularTree(10**12 + 5, (10, 1000, 1000, 1000)), PathTree(10**15, 6, 700, 10)],
-    ids=repr,
-)
-def test_a_huge_tree_is_never_built(tree: Tree) -> None:
-    ones = [[1.0] * len(tree.sizes(level)) for level in range(1, tree.levels + 1)]
-    for t in (1, 10**6 + 7, tree.horizon - 1, tree.horizon):
-        cover = list(tree.cover(t))
-        assert sum(node.size for node in cover) == t // 10 * 10
-        counts = [int(c[0]) for c in tree.in_cover(np.array([t // 10]))]
-        levels = [node.level for node in cover]
-        assert counts == [levels.count(level) for level in range(1, tree.levels + 1)]
-        assert sum(counts) <= tree.heaviest_cover(ones)
-    assert tree.mean_cover().sum() <= tree.heaviest_cover(ones)
-
-
-def test_a_path_tree_beyond_64_bits_is_refused() -> None:
-    with pytest.raises(InvalidValue, match="40 levels and 40 terms serve more than 2\\^62 users"):
-        PathTree(horizon=100, levels=40, terms=40, block=1)
-
-
-@pytest.mark.parametrize(
-    ("horizon", "degrees"),
-    [
-        (0, (1,)),
-        (-8, (2,)),
-        (8.0, (2, 2)),
-        (True, (1,)),
-        (8, ()),
-        (8, (0,)),
-        (8, (2, 1)),
-        (8, (2, 2.0)),
-        (8, (2, 2, 4)),
-        (3, (4,)),
-    ],
-    ids=repr,
-)
-def test_a_bad_regular_tree_is_refused(horizon: Any, degrees: Any) -> None:
-    with pytest.raises(InvalidValue):
-        RegularTree(horizon, degrees)
-
-
-@pytest.mark.parametrize(
-    ("horizon", "levels", "terms", "block"),
-    [
-        (0, 1, 1, 1),
-        (5, 0, 1, 1),
-        (5, 2, 0, 1),
-        (5, 2, 2, 0),
-        (5, 2, 2, 6),
-        (7, 2, 2, 1),
-        (13, 2, 2, 2),
-        (5.0, 2, 2, 1),
-        (5, True, 2, 1),
-        (5, 2, "2", 1),
-        (5, 2, 2, None),
-    ],
-    ids=repr,
-)
-def test_a_bad_path_tree_is_refused(horizon: Any, levels: Any, terms: Any, block: Any) -> None:
-    with pytest.raises(InvalidValue):
-        PathTree(horizon, levels, terms, block)
-
-
-def test_a_path_tree_takes_a_horizon_up_to_its_capacity() -> None:
-    assert PathTree(6, 2, 2, 1).blocks == 6
-    assert PathTree(12, 2, 2, 2).blocks == 6
-
-
-@pytest.mark.parametrize("tree", EXAMPLES, ids=repr)
-def test_times_outside_the_horizon_are_refused(tree: Tree) -> None:
-    for t in (0, -1, tree.horizon + 1, 1.0, True, None):
-        with pytest.raises(InvalidValue):
-            tree.joins(t)  # type: ignore[arg-type]
-        with pytest.raises(InvalidValue):
-            tree.closes(t)  # type: ignore[arg-type]
-    for stop in (-1, tree.horizon + 1, 1.0, True):
-        with pytest.raises(InvalidValue):
-            list(tree.cover(stop))  # type: ignore[arg-type]
-        with pytest.raises(InvalidValue):
-            list(tree.cover(0, stop))  # type: ignore[arg-type]
-    with pytest.raises(InvalidValue):
-        list(tree.cover(1, 0))
-
-
-@pytest.mark.parametrize(
-    ("horizon", "shufflers"), [(0, 1), (10, 0), (10.0, 2), (10, 2.0), (True, 1)], ids=repr
-)
-def test_bad_arguments_of_published_degrees_are_refused(horizon: Any, shufflers: Any) -> None:
-    with pytest.raises(InvalidValue):
-        published_degrees(horizon, shufflers)
-
-
-@pytest.mark.parametrize("horizon", [1, 0, -2, 8.0, True], ids=repr)
-def test_bad_arguments_of_binary_degrees_are_refused(horizon: Any) -> None:
-    with pytest.raises(InvalidValue):
-        binary_degrees(horizon)

@@ -1,7 +1,8 @@
-"""Figures: errors against time, shufflers and messages; regret against time."""
+"""Figures: errors against time, shufflers and messages; regret; what a report shows."""
 
 from __future__ import annotations
 
+import io
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -30,6 +31,7 @@ _RIVAL_COLOURS = (
     "#0b5345",
 )
 SUFFIXES = (".png", ".svg", ".pdf")
+"""What the name of a figure's file may end in."""
 _COLOURS = (
     "#b03a2e",
     "#d98c1f",
@@ -40,15 +42,23 @@ _COLOURS = (
     "#1e8449",
     "#0b5345",
 )
+_PHONE_WIDTH, _PHONE_HEIGHT, _PHONE_FONT = 4.7, 4.2, 9.5
+"""In inches and points: shown 358 pixels wide, a point is a little more than a pixel."""
+_PHONE_COLOURS = ("#b03a2e", "#d98c1f", "#1e8449", "#2e86c1", "#6c3483", "#555555")
+_FEW = 12  # points of a curve that are marked one by one
 
 
 @dataclass(frozen=True)
 class Line:
-    """One labelled curve."""
+    """One labelled curve.
+
+    >>> Line("four shufflers", (1.0, 10.0, 100.0), (2.0, 5.0, 9.0)).style
+    '-'
+    """
 
     label: str
-    x: NDArray[Any]
-    y: NDArray[Any]
+    x: Sequence[float] | NDArray[Any]
+    y: Sequence[float] | NDArray[Any]
     style: str = "-"
 
 
@@ -145,7 +155,7 @@ def frontier_figure(lines: Sequence[Line], path: Path, *, title: str) -> None:
             )
     axes.set(xlabel="messages a user", ylabel="rms error", xscale="log", yscale="log", title=title)
     for axis in (axes.xaxis, axes.yaxis):
-        axis.set_major_locator(_round_numbers())
+        axis.set_major_locator(_round_numbers(1.0, 2.0, 3.0, 5.0, 7.0))
         axis.set_major_formatter(_plain)
         axis.set_minor_formatter(_unlabelled)
     axes.legend(frameon=False, fontsize=8)
@@ -179,6 +189,65 @@ def regret_figure(bands: Sequence[Band], path: Path, *, title: str) -> None:
     figure.savefig(path)
 
 
+def phone_svg(lines: Sequence[Line], *, x: str, y: str, scale: str) -> str:
+    """A figure as SVG whose letters a phone shows in a size that can be read.
+
+    `scale` is as Matplotlib calls it: loglog, semilogx, semilogy or plot. On a logarithmic axis of
+    x, every point of a curve has its tick.
+
+    >>> svg = phone_svg([Line("ours", (1, 2), (3, 4))], x="users", y="error", scale="plot")
+    >>> svg.startswith("<svg"), "users</text>" in svg
+    (True, True)
+    """
+    figure = new_figure(_PHONE_WIDTH, _PHONE_HEIGHT)
+    from matplotlib import rc_context
+
+    with rc_context({"font.size": _PHONE_FONT, "svg.fonttype": "none", "svg.hashsalt": "overhand"}):
+        _draw_for_phones(figure, lines, scale)
+        figure.axes[0].set(xlabel=x, ylabel=y)
+        text = io.StringIO()
+        figure.savefig(text, format="svg", transparent=True, metadata={"Date": None})
+    svg = text.getvalue()
+    return svg[svg.index("<svg") :]
+
+
+def _draw_for_phones(figure: Figure, lines: Sequence[Line], scale: str) -> None:
+    """Curves with the legend below them, where it hides nothing."""
+    axes = figure.subplots()
+    for index, line in enumerate(lines):
+        axes.plot(
+            line.x,
+            line.y,
+            line.style,
+            marker="o" if len(line.x) <= _FEW else None,
+            ms=4,
+            lw=1.4,
+            label=line.label,
+            color=_PHONE_COLOURS[index % len(_PHONE_COLOURS)],
+        )
+    if scale in ("loglog", "semilogx"):
+        axes.set_xscale("log")
+        axes.set_xticks(sorted({float(x) for line in lines for x in line.x}))
+        axes.xaxis.set_minor_formatter(_unlabelled)
+    else:
+        axes.xaxis.set_major_locator(_few_numbers())
+    if scale in ("loglog", "semilogy"):
+        axes.set_yscale("log")
+        axes.yaxis.set_major_locator(_round_numbers(1.0, 2.0, 5.0))
+        axes.yaxis.set_minor_formatter(_unlabelled)
+        axes.yaxis.set_major_formatter(_plain)
+    axes.xaxis.set_major_formatter(_short)
+    axes.grid(True, alpha=0.25)
+    figure.legend(loc="outside lower center", ncols=2, frameon=False)
+
+
+def _few_numbers() -> Any:
+    """At most six ticks, at whole numbers: more do not fit a phone's width."""
+    from matplotlib.ticker import MaxNLocator
+
+    return MaxNLocator(5, integer=True)
+
+
 def _draw_over_time(axes: Axes, lines: Sequence[Line], title: str) -> None:
     for index, line in enumerate(lines):
         axes.plot(
@@ -190,7 +259,8 @@ def _draw_over_time(axes: Axes, lines: Sequence[Line], title: str) -> None:
             color=_COLOURS[index % len(_COLOURS)],
         )
     axes.set(xlabel="users so far", ylabel="root mean square error", yscale="log", title=title)
-    lowest = min((float(np.min(line.y[line.y > 0], initial=math.inf)) for line in lines), default=1)
+    above = [np.asarray(line.y)[np.asarray(line.y) > 0] for line in lines]
+    lowest = min((float(np.min(y, initial=math.inf)) for y in above), default=1)
     axes.set_ylim(bottom=max(1.0, lowest * 0.8))
     axes.legend(frameon=False, fontsize=8, ncols=2, loc="upper left", bbox_to_anchor=(0, 1))
     axes.margins(x=0.01)
@@ -205,11 +275,22 @@ def _plain(value: float, _: float) -> str:
     return f"{value:,.0f}" if value >= 1 else f"{value:g}"
 
 
-def _round_numbers() -> Any:
-    """Ticks at 1, 2, 3, 5, 7 and 10 times a power of ten."""
+def _short(value: float, _: float) -> str:
+    """As few letters as will do.
+
+    >>> [_short(value, 0) for value in (0.25, 3, 1000, 20_000, 1_500_000)]
+    ['0.25', '3', '1000', '20k', '1.5M']
+    """
+    if value >= 1_000_000:
+        return f"{value / 1_000_000:g}M"
+    return f"{value / 1000:g}k" if value >= 10_000 else f"{value:g}"
+
+
+def _round_numbers(*times: float) -> Any:
+    """Ticks at so many times a power of ten."""
     from matplotlib.ticker import LogLocator
 
-    return LogLocator(subs=(1.0, 2.0, 3.0, 5.0, 7.0))
+    return LogLocator(subs=times)
 
 
 def _unlabelled(value: float, _: float) -> str:

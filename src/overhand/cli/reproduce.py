@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from overhand.cli import options
 from overhand.cli.output import console, messages, new_table
-from overhand.errors import InvalidValue
+from overhand.errors import InvalidValue, OverhandError
+
+if TYPE_CHECKING:
+    from overhand.evidence import Progress, Reproduction
 
 
 def reproduce(
@@ -27,43 +32,84 @@ def reproduce(
     jobs: Annotated[
         int | None, typer.Option(help="Processes; as many as cores if not given.")
     ] = None,
+    dask: Annotated[
+        str, typer.Option(help="Address of a Dask scheduler, whose cluster does the work.")
+    ] = "",
     as_json: options.Json = False,
 ) -> None:
     """Measure every quantitative claim of the paper, and write one report with all figures.
 
     Exit code 1 if a check is missed.
     """
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-
-    from overhand.evidence import FULL, QUICK
+    from overhand.evidence import FULL, QUICK, SECTIONS, html
     from overhand.evidence import reproduce as run
-    from overhand.evidence.report import html
-    from overhand.evidence.reproduction import SECTIONS
 
     if output.suffix != ".html" or not output.parent.is_dir():
         raise InvalidValue(f"--output {output} must end in .html, in a directory that is there")
     chosen = tuple(name.strip() for name in sections.split(",") if name.strip()) or tuple(SECTIONS)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    with Progress(*columns, console=messages, transient=True) as progress:
-        bar = progress.add_task("measuring", total=None)
+    with _cluster(dask), _bar() as tell:
         found = run(
             replace(FULL if full else QUICK, seed=seed),
             chosen,
             jobs=-1 if jobs is None else jobs,
-            progress=lambda name, total: progress.update(
-                bar, description=f"measuring ({name})", total=total, advance=1
-            ),
+            progress=tell,
         )
     output.write_text(html(found), encoding="utf-8")
     output.with_suffix(".json").write_text(found.to_json() + "\n", encoding="utf-8")
     if as_json:
         print(found.to_json())
     else:
-        table = new_table("claim", "checks", "met")
-        for finding in found.findings:
-            met = sum(check.is_met for check in finding.checks)
-            table.add_row(finding.title, str(len(finding.checks)), str(met))
-        console.print(table)
+        _show(found)
         console.print(f"wrote {output} and {output.with_suffix('.json')}")
     if not found.is_met:
         raise typer.Exit(1)
+
+
+def _show(found: Reproduction) -> None:
+    table = new_table("claim", "checks", "met")
+    for finding in found.findings:
+        met = sum(check.is_met for check in finding.checks)
+        table.add_row(finding.title, str(len(finding.checks)), str(met))
+    console.print(table)
+
+
+@contextmanager
+def _cluster(scheduler: str) -> Iterator[None]:
+    """Joblib's work goes to this Dask cluster, if there is one."""
+    if not scheduler:
+        yield
+        return
+    try:
+        from distributed import Client
+        from joblib import parallel_config
+    except ModuleNotFoundError:
+        raise OverhandError("--dask needs Dask: pip install 'overhand[cluster]'") from None
+    try:
+        client = Client(scheduler)
+    except (OSError, ValueError) as error:
+        raise OverhandError(f"no Dask scheduler at {scheduler}: {error}") from error
+    with client, parallel_config(backend="dask"):
+        yield
+
+
+@contextmanager
+def _bar() -> Iterator[Callable[[Progress], None]]:
+    """A bar that moves with the work done, and what was done last."""
+    from rich import progress as rich_progress
+
+    columns = (
+        rich_progress.BarColumn(bar_width=20),
+        rich_progress.TaskProgressColumn(),
+        rich_progress.TimeElapsedColumn(),
+        rich_progress.TextColumn("left:"),
+        rich_progress.TimeRemainingColumn(),
+        rich_progress.TextColumn("{task.description}"),
+    )
+    with rich_progress.Progress(*columns, console=messages, transient=True) as shown:
+        bar = shown.add_task("starting", total=1.0)
+
+        def tell(now: Progress) -> None:
+            what = f"{now.tasks_done} of {now.tasks}, last {now.task}"
+            shown.update(bar, completed=now.work_done, description=what)
+
+        yield tell

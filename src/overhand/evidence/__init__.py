@@ -1,7 +1,20 @@
 """Every quantitative claim of the paper, measured: what `overhand reproduce` reports."""
 
-from overhand.evidence.findings import Check, Finding, Series
-from overhand.evidence.reproduction import Reproduction, reproduce
+from overhand.evidence.findings import Check, Figure, Finding
+from overhand.evidence.report import html
+from overhand.evidence.reproduction import SECTIONS, Progress, Reproduction, reproduce
 from overhand.evidence.scale import FULL, QUICK, Scale
 
-__all__ = ["FULL", "QUICK", "Check", "Finding", "Reproduction", "Scale", "Series", "reproduce"]
+__all__ = [
+    "FULL",
+    "QUICK",
+    "SECTIONS",
+    "Check",
+    "Figure",
+    "Finding",
+    "Progress",
+    "Reproduction",
+    "Scale",
+    "html",
+    "reproduce",
+]

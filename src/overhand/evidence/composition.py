@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import cast
 
-from overhand.evidence.findings import Check, Figure, Finding, Section, Series, Task, in_turn
+from overhand.evidence.findings import Check, Figure, Finding, Section, Task, in_turn
 from overhand.evidence.scale import Scale
 from overhand.plan import Composition, Plan
+from overhand.plots import Line
 
 _COUNTS = (1, 2, 3, 4, 5)
 _WAYS = ("published", "simple", "advanced", "exact")
@@ -59,7 +60,7 @@ def _finding(scale: Scale, results: list[float]) -> Finding:
             Figure(
                 "shufflers k",
                 "largest variance of a batch",
-                tuple(Series(way, x, tuple(by_way[way])) for way in _WAYS),
+                tuple(Line(way, x, tuple(by_way[way])) for way in _WAYS),
                 "semilogy",
             ),
         ),

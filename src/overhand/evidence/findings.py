@@ -6,12 +6,18 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, TypeVar
 
+from overhand.plots import Line
+
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Check:
-    """A number that must lie between two others."""
+    """A number that must lie between two others.
+
+    >>> Check("exponent", value=0.32, least=0.30, most=0.36).is_met
+    True
+    """
 
     what: str
     value: float
@@ -20,33 +26,42 @@ class Check:
 
     @property
     def is_met(self) -> bool:
+        """Whether it does."""
         return self.least <= self.value <= self.most
 
 
 @dataclass(frozen=True)
-class Series:
-    """One labelled curve of a figure."""
-
-    label: str
-    x: tuple[float, ...]
-    y: tuple[float, ...]
-    style: str = "o-"
-
-
-@dataclass(frozen=True)
 class Figure:
-    """Curves, and what their axes say."""
+    """Curves, and what their axes say.
+
+    >>> Figure("users", "error", (Line("ours", (10.0, 100.0), (3.0, 5.0)),)).scale
+    'loglog'
+    """
 
     x: str
     y: str
-    series: tuple[Series, ...]
+    lines: tuple[Line, ...]
     scale: str = "loglog"
     """As Matplotlib calls it: loglog, semilogx, semilogy or plot."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One claim: who made it, how it was measured, what came out."""
+    """One claim: who made it, how it was measured, what came out.
+
+    >>> check = Check("exponent", value=0.4, least=0.30, most=0.36)
+    >>> finding = Finding(
+    ...     key="exponents",
+    ...     title="Error against the number of users",
+    ...     claim="Theorem 3.4",
+    ...     method="simulation",
+    ...     columns=("shufflers", "exponent"),
+    ...     rows=((1, 0.4),),
+    ...     checks=(check,),
+    ... )
+    >>> finding.is_met, finding.to_json()["checks"][0]["value"]
+    (False, 0.4)
+    """
 
     key: str
     title: str
@@ -59,10 +74,19 @@ class Finding:
 
     @property
     def is_met(self) -> bool:
+        """Whether all of its checks are."""
         return all(check.is_met for check in self.checks)
 
     def to_json(self) -> dict[str, Any]:
-        checks = [{**asdict(check), "is_met": check.is_met} for check in self.checks]
+        """Everything, ready for JSON; a limit that is infinite is none."""
+        checks = [
+            {
+                **asdict(check),
+                "most": None if check.most == float("inf") else check.most,
+                "is_met": check.is_met,
+            }
+            for check in self.checks
+        ]
         return {**asdict(self), "checks": checks, "is_met": self.is_met}
 
 
@@ -73,6 +97,8 @@ class Task:
     name: str
     work: Callable[..., Any]
     arguments: tuple[Any, ...] = ()
+    cost: float = 1.0
+    """About how many seconds it takes: long tasks go first, and progress is counted in it."""
 
     def run(self) -> Any:
         return self.work(*self.arguments)

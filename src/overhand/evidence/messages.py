@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from overhand.evidence.findings import Figure, Finding, Section, Series, Task
+from overhand.evidence.findings import Figure, Finding, Section, Task
 from overhand.evidence.scale import Scale
 from overhand.plan import Plan
+from overhand.plots import Line
 
 _COUNTS = (1, 2, 3, 4, 5)
 _KINDS = ("published", "coins", "shares")
@@ -40,7 +41,7 @@ def _finding(scale: Scale, results: list[Any]) -> Finding:
         for (kind, k), (messages, bits, error) in zip(asked, results, strict=True)
     )
     series = tuple(
-        Series(
+        Line(
             kind,
             tuple(float(row[1]) for row in rows if row[0] == kind),
             tuple(float(row[2]) for row in rows if row[0] == kind),

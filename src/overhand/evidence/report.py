@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import io
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from overhand.evidence.findings import Check, Figure, Finding
 from overhand.evidence.reproduction import Reproduction
-from overhand.plots import new_figure
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+from overhand.plots import phone_svg
 
 _STYLE = """
 :root { color-scheme: light dark; --line: #8886; --good: #1e8449; --bad: #b03a2e; }
@@ -21,14 +17,23 @@ blockquote { margin: 0; padding-left: .8rem; border-left: 3px solid var(--line);
 .wide { overflow-x: auto; } table { border-collapse: collapse; font-size: .9rem; margin: .8rem 0; }
 th, td { padding: .25rem .7rem; text-align: right; border-bottom: 1px solid var(--line);
   white-space: nowrap; }
-th:first-child, td:first-child { text-align: left; }
-figure { margin: 1rem 0; background: #fff; border-radius: 6px; } svg { width: 100%; height: auto; }
+th:first-child, td:first-child { text-align: left; position: sticky; left: 0; background: Canvas; }
+figure { margin: 1rem 0; } svg { width: 100%; max-width: 34rem; height: auto; }
 .met { color: var(--good); } .missed { color: var(--bad); font-weight: 600; }
+@media (prefers-color-scheme: dark) {
+  :root { --good: #58d68d; --bad: #ec7063; }
+  svg { filter: invert(.9) hue-rotate(180deg); }
+}
 """
 
 
 def html(reproduction: Reproduction) -> str:
-    """The whole report."""
+    """The whole report.
+
+    >>> from overhand.evidence import QUICK
+    >>> "Every check is met." in html(Reproduction(QUICK, findings=(), seconds=1.0))
+    True
+    """
     verdict = "Every check is met." if reproduction.is_met else "Some checks are missed."
     scale = reproduction.scale
     parts = [_section(finding) for finding in reproduction.findings]
@@ -50,12 +55,18 @@ def html(reproduction: Reproduction) -> str:
 def _section(finding: Finding) -> str:
     return (
         f'<section id="{finding.key}"><h2>{escape(finding.title)}</h2>'
-        f"<blockquote>{escape(finding.claim)}</blockquote><p>{escape(finding.method)}</p>"
-        + "".join(f"<figure>{_svg(figure)}</figure>" for figure in finding.figures)
+        f"<blockquote>{escape(finding.claim)}</blockquote>"
+        + "".join(_figure(figure) for figure in finding.figures)
         + _table(finding.columns, finding.rows)
         + "".join(_check(check) for check in finding.checks)
-        + "</section>"
+        + f"<p>{escape(finding.method)}</p></section>"
     )
+
+
+def _figure(figure: Figure) -> str:
+    svg = phone_svg(figure.lines, x=figure.x, y=figure.y, scale=figure.scale)
+    label = escape(f"{figure.y} against {figure.x}")
+    return f'<figure role="img" aria-label="{label}">{svg}</figure>'
 
 
 def _check(check: Check) -> str:
@@ -85,22 +96,3 @@ def _table(columns: tuple[str, ...], rows: tuple[tuple[Any, ...], ...]) -> str:
 
 def _cell(cell: Any) -> str:
     return f"{cell:,}" if isinstance(cell, (int, float)) else str(cell)
-
-
-def _svg(figure: Figure) -> str:
-    drawn = new_figure(7.5, 4.2)
-    axes = drawn.subplots()
-    for one in figure.series:
-        getattr(axes, figure.scale)(one.x, one.y, one.style, label=one.label, markersize=4)
-    _finish(axes, figure)
-    text = io.StringIO()
-    drawn.savefig(text, format="svg", metadata={"Date": None})
-    svg = text.getvalue()
-    return svg[svg.index("<svg") :]
-
-
-def _finish(axes: Axes, figure: Figure) -> None:
-    axes.set_xlabel(figure.x)
-    axes.set_ylabel(figure.y)
-    axes.grid(True, which="both", alpha=0.25)
-    axes.legend(fontsize=8)

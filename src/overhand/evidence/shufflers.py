@@ -4,17 +4,22 @@ from __future__ import annotations
 
 from typing import Any
 
-from overhand.evidence.findings import Check, Figure, Finding, Section, Series, Task
+from overhand.evidence.findings import Check, Figure, Finding, Section, Task
 from overhand.evidence.scale import Scale
 from overhand.lower_bound import is_proved, repeats
 from overhand.plan import Plan
+from overhand.plots import Line
 from overhand.simulation import simulate, stream_for
 
 _COUNTS = (1, 2, 3, 4, 5)
+_USERS_A_SECOND = 2e7
 
 
 def section(scale: Scale) -> Section:
-    tasks = tuple(Task(f"hard inputs for {k} shufflers", _measured, (scale, k)) for k in _COUNTS)
+    cost = 1.0 + scale.users * scale.runs / _USERS_A_SECOND
+    tasks = tuple(
+        Task(f"hard inputs for {k} shufflers", _measured, (scale, k), cost) for k in _COUNTS
+    )
     return Section(tasks, lambda results: _finding(scale, results))
 
 
@@ -47,8 +52,8 @@ def _finding(scale: Scale, results: list[Any]) -> Finding:
     names = ("as published", "ours, all ones", "ours, hard inputs", "ours, hard inputs, largest")
     curves = zip(names, (published, ones, hard, largest), strict=True)
     x = tuple(float(k) for k in _COUNTS)
-    series = [Series(name, x, tuple(y)) for name, y in curves]
-    series.append(Series("lower bound rep", x, tuple(bound), "--"))
+    series = [Line(name, x, tuple(y)) for name, y in curves]
+    series.append(Line("lower bound rep", x, tuple(bound), "--"))
     gaps = [above / below for above, below in zip(largest, bound, strict=True)]
     return Finding(
         key="shufflers",

@@ -1,0 +1,51 @@
+"""Streams of chance for tests: all kinds of them, and some that a test writes itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from overhand.randomness import Random, restored_random, seeded_random
+
+
+def keyed(key: int) -> Random:
+    """The secure stream under a literal key, so that a test repeats."""
+    return restored_random({"kind": "secure", "key": f"{key:064x}", "used": 0})
+
+
+STREAMS: dict[str, Callable[[int], Random]] = {"secure": keyed, "seeded": seeded_random}
+
+
+class Delegate(Random):
+    """A stream with the words of another: what a mutant changes, and what a script replaces."""
+
+    def __init__(self, words: Random) -> None:
+        self._words = words
+
+    def words(self, count: int, dtype: type[np.unsignedinteger[Any]]) -> NDArray[Any]:
+        return self._words.words(count, dtype)
+
+    @property
+    def state(self) -> dict[str, Any]:
+        return self._words.state
+
+    def spawn(self, count: int) -> list[Random]:
+        return self._words.spawn(count)
+
+
+class Scripted(Delegate):
+    """Hands out the given words, one list a call, and then those of a true stream."""
+
+    def __init__(self, script: Sequence[Sequence[int]], after: Random) -> None:
+        super().__init__(after)
+        self._script = list(script)
+
+    def words(self, count: int, dtype: type[np.unsignedinteger[Any]]) -> NDArray[Any]:
+        if not self._script:
+            return super().words(count, dtype)
+        words = self._script.pop(0)
+        assert len(words) == count
+        return np.array(words, dtype)

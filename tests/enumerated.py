@@ -1,0 +1,268 @@
+"""What mechanisms cost by every outcome of every coin: the slow truth of accounting."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coins import EIGHTH
+from overhand.accounting import Level, certified_delta
+from overhand.accounting.composition import search_delta
+from overhand.accounting.divergence import NoiseLaw
+from overhand.mechanisms import CoinNoise
+from overhand.model import Change
+from overhand.randomness import HALF, BinaryFraction
+
+Floats = NDArray[np.float64]
+Pair = tuple[Floats, Floats]
+
+MOST = BinaryFraction(7, 3)
+
+
+def fair(coins: int) -> CoinNoise:
+    return CoinNoise(((coins, HALF),))
+
+
+def skewed(coins: int, probability: BinaryFraction = EIGHTH) -> CoinNoise:
+    return CoinNoise(((coins, probability),))
+
+
+def opposed(coins: int) -> CoinNoise:
+    return CoinNoise(((coins, EIGHTH), (coins, MOST)))
+
+
+@cache
+def law_by_enumeration(noise: CoinNoise) -> dict[int, Fraction]:
+    """The number of ones, over every outcome of every coin."""
+    chances = [Fraction(p.numerator, 2**p.bits) for n, p in noise.terms for _ in range(n)]
+    law: dict[int, Fraction] = {}
+    for coins in itertools.product((0, 1), repeat=len(chances)):
+        chance = Fraction(1)
+        for coin, p in zip(coins, chances, strict=True):
+            chance *= p if coin else 1 - p
+        law[sum(coins)] = law.get(sum(coins), Fraction(0)) + chance
+    return law
+
+
+def delta_by_enumeration(noise: CoinNoise, epsilon: float, shift: int) -> float:
+    """The least delta of one direction: noise + shift against noise, as the definition reads."""
+    law, scale = law_by_enumeration(noise), Fraction(math.exp(epsilon))
+    moved = {outcome + shift: chance for outcome, chance in law.items()}
+    excess = (chance - scale * law.get(outcome, Fraction(0)) for outcome, chance in moved.items())
+    return float(sum((max(Fraction(0), e) for e in excess), Fraction(0)))
+
+
+def probabilities(noise: NoiseLaw) -> Floats:
+    """The same law as `law_by_enumeration`, coin after coin, for laws of more coins."""
+    assert isinstance(noise, CoinNoise)
+    law = np.ones(1)
+    for trials, p in noise.terms:
+        for _ in range(trials):
+            law = np.convolve(law, [1 - float(p), float(p)])
+    return law
+
+
+def pair(noise: NoiseLaw, shift: int) -> Pair:
+    """The laws of noise + shift and of noise; the other way round if the shift is down."""
+    law, gap = probabilities(noise), np.zeros(abs(shift))
+    moved, still = np.concatenate([gap, law]), np.concatenate([law, gap])
+    return (moved, still) if shift >= 0 else (still, moved)
+
+
+def composed(pairs: Sequence[Pair], epsilon: float) -> float:
+    """The delta of all together: over every combination of their outcomes."""
+    upper = lower = np.ones(1)
+    for moved, still in pairs:
+        upper, lower = np.outer(upper, moved).ravel(), np.outer(lower, still).ravel()
+    return float(np.maximum(upper - math.exp(epsilon) * lower, 0.0).sum())
+
+
+def partitions(items: Sequence[int]) -> Iterator[list[list[int]]]:
+    """All ways to put the items into batches."""
+    if not items:
+        yield []
+        return
+    first, rest = items[0], items[1:]
+    for groups in partitions(rest):
+        yield [[first], *groups]
+        for i, group in enumerate(groups):
+            yield [*groups[:i], [first, *group], *groups[i + 1 :]]
+
+
+def composed_by_enumeration(levels: Sequence[Level], epsilon: float) -> float:
+    """The worst case over the laws that are met, who is in which batch, and what changes how."""
+    reports = levels[0].reports
+    placements: list[list[list[tuple[list[int], NoiseLaw]]]] = [
+        [
+            list(zip(groups, laws, strict=True))
+            for groups in partitions(range(reports))
+            for laws in itertools.product(level.laws, repeat=len(groups))
+        ]
+        for level in levels
+    ]
+    worst = 0.0
+    for signs in itertools.product((1, -1), repeat=reports):
+        for chain in itertools.product(*placements):
+            pairs = [
+                pair(law, sum(signs[report] for report in group))
+                for placed in chain
+                for group, law in placed
+            ]
+            worst = max(worst, composed(pairs, epsilon))
+    return worst
+
+
+def assert_accounts_for(claimed: float, truth: float) -> None:
+    """Never below the truth, and close to it where it can be resolved."""
+    assert claimed >= truth * (1 - 1e-12), f"{claimed:g} understates {truth:g}"
+    if truth > 1e-9:
+        assert claimed <= 1.01 * truth, f"{claimed:g} overstates {truth:g}"
+
+
+@dataclass(frozen=True)
+class CutOff:
+    """Noise whose window leaves some outcomes out."""
+
+    probabilities: Floats
+    missing: float
+    variance: float = 1.0
+    is_symmetric: bool = False
+
+    @property
+    def window(self) -> CutOff:
+        return self
+
+    def at_most(self, variance: float) -> CutOff:
+        return self
+
+
+def one_law(*laws: CoinNoise, reports: int = 1) -> list[Level]:
+    return [Level((law,), reports) for law in laws]
+
+
+COMPOSED: dict[str, list[Level]] = {
+    "one level": one_law(fair(10)),
+    "two equal": one_law(fair(10), fair(10)),
+    "two of 60 coins": one_law(fair(60), fair(60)),
+    "three equal": one_law(fair(12), fair(12), fair(12)),
+    "three of 40 coins": one_law(fair(40), fair(40), fair(40)),
+    "different noise": one_law(fair(8), fair(14)),
+    "three different": one_law(fair(6), fair(9), fair(12)),
+    "two of three equal": one_law(fair(9), fair(12), fair(9)),
+    "skewed": one_law(skewed(40), skewed(40)),
+    "skewed upwards": one_law(skewed(30, MOST), skewed(30, MOST)),
+    "three skewed": one_law(skewed(20), skewed(24), skewed(28)),
+    "skewed and fair": one_law(skewed(40), fair(20)),
+    "skewed both ways": one_law(skewed(40), skewed(40, MOST)),
+    "opposed": one_law(opposed(12), opposed(12)),
+    "opposed and fair": one_law(opposed(12), fair(12), opposed(12)),
+    "several laws": [Level((fair(8), fair(14))), Level((fair(12), fair(9), fair(10)))],
+    "several skewed laws": [Level((skewed(40), skewed(50))), Level((skewed(30), skewed(60)))],
+}
+ACCOUNTANTS: dict[str, Callable[[Sequence[Level], float], float]] = {
+    "search": search_delta,
+    "certified": certified_delta,
+}
+REPORTS: dict[str, list[Level]] = {
+    "two of one level": one_law(fair(16), reports=2),
+    "three of one level": one_law(fair(20), reports=3),
+    "two of two levels": one_law(fair(12), fair(13), reports=2),
+    "two of an opposed level": one_law(opposed(14), reports=2),
+    "two of several laws": [Level((fair(14), fair(18)), reports=2)],
+    "two of laws that cross": [Level((fair(12), opposed(14)), reports=2)],
+}
+
+
+def choices(change: Change, reports: int) -> list[tuple[int, ...]]:
+    """What one report may do: go up or down, or leave a bucket for another."""
+    if change.coordinates == 1:
+        return [(1,), (-1,)]
+    return list(itertools.permutations(range(2 * reports), 2))
+
+
+def moved_by(change: Change, choice: tuple[int, ...]) -> list[dict[int, int]]:
+    """By count, the moves that a report of this choice may come to."""
+    if change.coordinates == 1:
+        return [{0: choice[0] * steps} for steps in range(1, change.largest + 1)]
+    return [{choice[0]: -1, choice[1]: 1}]
+
+
+def changes_at(level: Level, chosen: Sequence[tuple[int, ...]]) -> Iterator[list[Pair]]:
+    """One level, whoever is in which batch, whichever law it has and however values are rounded."""
+    for groups in partitions(range(level.reports)):
+        for laws in itertools.product(level.laws, repeat=len(groups)):
+            for moves in itertools.product(*(moved_by(level.change, c) for c in chosen)):
+                yield [
+                    pair(law, shift)
+                    for group, law in zip(groups, laws, strict=True)
+                    for shift in added(moves[report] for report in group)
+                ]
+
+
+def added(moves: Iterable[dict[int, int]]) -> list[int]:
+    """How far each count is moved by all of these."""
+    total: Counter[int] = Counter()
+    for move in moves:
+        total.update(move)
+    return list(total.values())
+
+
+@cache
+def changed_by_enumeration(levels: tuple[Level, ...], epsilon: float) -> float:
+    worst, reports = 0.0, levels[0].reports
+    for chosen in itertools.product(choices(levels[0].change, reports), repeat=reports):
+        if chosen[0] not in ((1,), (-1,), (0, 1)):
+            continue  # buckets have no names
+        for chain in itertools.product(*(changes_at(level, chosen) for level in levels)):
+            worst = max(worst, composed(list(itertools.chain(*chain)), epsilon))
+    return worst
+
+
+BUCKETS = Change(1, coordinates=2)
+CHANGES: dict[str, tuple[Level, ...]] = {
+    "three steps": (Level((fair(40),), change=Change(3)),),
+    "steps at two levels": (
+        Level((fair(30),), change=Change(3)),
+        Level((fair(24),), change=Change(2)),
+    ),
+    "steps of several laws": (Level((fair(30), fair(36)), change=Change(3)),) * 2,
+    "skewed steps": (Level((skewed(60),), change=Change(2)),) * 2,
+    "skewed steps, upwards": (Level((skewed(60, MOST),), change=Change(2)),) * 2,
+    "opposed steps": (Level((opposed(20),), change=Change(2)),) * 2,
+    "buckets": (Level((fair(14),), change=BUCKETS),),
+    "buckets at two levels": (
+        Level((fair(10),), change=BUCKETS),
+        Level((fair(12),), change=BUCKETS),
+    ),
+    "buckets under opposed coins": (Level((opposed(14),), change=BUCKETS),),
+    "buckets of several laws": (Level((fair(10), fair(14)), change=BUCKETS),),
+    "two reports of steps": (Level((fair(60),), 2, Change(2)),),
+    "three reports of steps": (Level((fair(24),), 3, Change(2)),),
+    "two reports of buckets": (Level((fair(12),), 2, BUCKETS),),
+}
+
+
+def level(
+    *laws: CoinNoise, largest: int, norm: float, coordinates: int = 1, reports: int = 1
+) -> Level:
+    return Level(laws, reports, Change(largest, coordinates, norm))
+
+
+def product(parts: Sequence[Floats]) -> Floats:
+    """The probabilities of all combinations of outcomes."""
+    outcomes = np.ones(1)
+    for part in parts:
+        outcomes = np.multiply.outer(outcomes, part).ravel()
+    return outcomes
+
+
+def assert_bounds(claimed: float, truth: float) -> None:
+    assert claimed >= truth * (1 - 1e-12), f"{claimed:g} understates {truth:g}"

@@ -1,0 +1,94 @@
+"""Every kind of value, and what users may hold of it."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from overhand.values import (
+    BITS,
+    Bits,
+    Histogram,
+    Moments,
+    Reals,
+    SymmetricMatrices,
+    Values,
+    Vectors,
+)
+
+Floats = NDArray[np.float64]
+Rows = NDArray[Any]
+
+KINDS: dict[str, Values] = {
+    kind.spec: kind
+    for kind in (
+        BITS,
+        Reals(),
+        Reals(-2.5, 7.5),
+        Vectors(1),
+        Vectors(3),
+        Vectors(4, norm=2.5),
+        SymmetricMatrices(1),
+        SymmetricMatrices(3, norm=0.1),
+        Moments(1),
+        Moments(2),
+        Moments(3),
+        Histogram(2),
+        Histogram(7),
+    )
+}
+CASES = st.tuples(st.sampled_from(list(KINDS.values())), st.integers(0, 2**32))
+
+
+def held(values: Values, users: int, seed: int) -> Rows:
+    """What so many users might hold, half of them at the edge of what they may."""
+    generator = np.random.default_rng(seed)
+
+    def in_ball(*shape: int) -> Floats:
+        points = generator.normal(size=(users, *shape))
+        if len(shape) == 2:
+            points += points.transpose(0, 2, 1)
+        points /= np.sqrt((points**2).sum(axis=tuple(range(1, points.ndim)), keepdims=True))
+        return np.minimum(1, generator.uniform(0, 2, (users,) + (1,) * len(shape))) * points
+
+    match values:
+        case Bits():
+            return generator.integers(0, 2, users)
+        case Reals():
+            return np.clip(generator.uniform(-0.5, 1.5, users), 0, 1) * values.width + values.low
+        case Vectors():
+            return values.norm * in_ball(values.length)
+        case SymmetricMatrices():
+            return values.norm * in_ball(values.side, values.side)
+        case Moments():
+            responses = np.clip(generator.uniform(-2, 2, (users, 1)), -1, 1)
+            return np.concatenate([in_ball(values.features), responses], axis=1)
+        case Histogram():
+            return generator.integers(0, values.buckets, users)
+        case _:
+            raise NotImplementedError(values)
+
+
+def point(values: Values, value: Any) -> list[float]:
+    """What one user adds to each coordinate, by the definition."""
+    match values:
+        case Vectors():
+            return [float(number) for number in value]
+        case SymmetricMatrices():
+            return upper_triangle([[float(number) for number in row] for row in value])
+        case Moments():
+            *x, y = (float(number) for number in value)
+            return [a * y for a in x] + upper_triangle([[a * b for a in x] for b in x])
+        case Histogram():
+            return [float(bucket == value) for bucket in range(values.buckets)]
+        case _:
+            return [float(value)]
+
+
+def upper_triangle(matrix: list[list[float]]) -> list[float]:
+    side = range(len(matrix))
+    return [matrix[i][j] * (1 if i == j else math.sqrt(2)) for i in side for j in side if j >= i]

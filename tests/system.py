@@ -1,0 +1,117 @@
+"""Client, shuffling service and server over HTTP, in one process."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+
+import overhand as oh
+from asgi import AsgiTransport
+from overhand.plan import Plan
+from overhand.service.client import AsyncClient
+from overhand.service.document import Document
+from overhand.service.keys import KeyPair, hashed, new_token
+from overhand.service.reports import encode_report
+from overhand.service.sealing import Opener
+from overhand.service.server.app import ServerApp
+from overhand.service.server.book import Book
+from overhand.service.server.publisher import Publisher
+from overhand.service.shuffler.admission import Admission
+from overhand.service.shuffler.app import ShufflerApp
+from overhand.service.shuffler.metrics import ShufflerMetrics
+from overhand.service.shuffler.run import open_store
+from overhand.service.shuffler.sending import Sender
+from overhand.service.stores import Store
+
+PRIVACY = oh.Privacy(4.0, 1e-4)
+TOKEN = new_token()
+
+
+def plan_for(values: oh.Values | None = None, horizon: int = 60) -> Plan:
+    return Plan.best(
+        horizon, 2, PRIVACY, values=values or oh.Bits(), tree="regular", max_messages=80
+    )
+
+
+@dataclass
+class System:
+    """Both services and a client, joined without a network."""
+
+    home: Path
+    plan: Plan = field(default_factory=plan_for)
+    tokens: frozenset[bytes] | None = None
+    most_waiting: int = 100
+
+    def __post_init__(self) -> None:
+        path = self.home / "server.key"
+        if not path.exists():
+            KeyPair.generate().save(path)
+        self.key = KeyPair.load(path)
+        self.document = Document(self.plan, self.key.public_key)
+        self.store: Store = open_store(str(self.home / "shuffler.db"), self.document)
+        self.metrics = ShufflerMetrics()
+        self.admission = Admission(self.store, most_waiting=self.most_waiting)
+        self.shuffler = ShufflerApp(self.document, self.admission, self.metrics, self.tokens)
+        self.book = Book(self.home / "server.db", self.document.digest)
+        opener = Opener(self.key, self.document.formats.digest)
+        self.publisher = Publisher(self.document, self.book, opener)
+        self.server = ServerApp(self.document, self.book, self.publisher, [hashed(TOKEN)])
+
+    def client(self, token: str | None = None, **options: Any) -> AsyncClient:
+        transport = AsgiTransport(self.shuffler, token)
+        return AsyncClient("http://shuffler", transport=transport, **options)
+
+    def at_shuffler(self) -> httpx.AsyncClient:
+        transport = httpx.ASGITransport(app=self.shuffler)
+        return httpx.AsyncClient(base_url="http://shuffler", transport=transport)
+
+    def at_server(self, token: str | None = TOKEN) -> httpx.AsyncClient:
+        transport = httpx.ASGITransport(app=self.server.starlette)
+        headers = {} if token is None else {"authorization": f"Bearer {token}"}
+        return httpx.AsyncClient(base_url="http://server", transport=transport, headers=headers)
+
+    def sender(self) -> Sender:
+        server = AsgiTransport(self.server.starlette, TOKEN)
+        return Sender(self.store, self.document, server, self.metrics)
+
+    async def publish(self) -> None:
+        """Send all full batches and open them."""
+        await self.sender().send_all()
+        while self.publisher.step():
+            pass
+
+    def report(self, value: Any = 1) -> bytes:
+        return encode_report(self.document, value, oh.secure_random())
+
+
+def run(home: Path, test: Callable[[System], Awaitable[None]], **options: Any) -> None:
+    """Run a test while reports are being committed."""
+
+    async def main() -> None:
+        system = System(home, **options)
+        committing = asyncio.create_task(system.admission.run())
+        await test(system)
+        system.admission.close()
+        await committing
+        system.store.close()
+        system.book.close()
+
+    asyncio.run(main())
+
+
+def values_for(plan: Plan, users: int) -> Any:
+    values = plan.values
+    rng = np.random.default_rng(5)
+    match values:
+        case oh.Bits():
+            return rng.integers(0, 2, users)
+        case oh.Histogram():
+            return rng.integers(0, values.buckets, users)
+        case _:
+            return values.uniform(oh.seeded_random(5), users)

@@ -1,0 +1,195 @@
+"""What all batches of one user cost together: against every combination of outcomes."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from enumerated import (
+    ACCOUNTANTS,
+    BUCKETS,
+    CHANGES,
+    COMPOSED,
+    MOST,
+    REPORTS,
+    assert_accounts_for,
+    changed_by_enumeration,
+    composed,
+    composed_by_enumeration,
+    fair,
+    one_law,
+    opposed,
+    pair,
+    partitions,
+    skewed,
+)
+from overhand.accounting import Level, hockey_stick
+from overhand.accounting import composition as composition_module
+from overhand.accounting.composition import search_delta
+from overhand.accounting.divergence import profile, shifted_pair
+from overhand.errors import InvalidValue
+from overhand.mechanisms import CoinNoise
+from overhand.model import Change
+from overhand.randomness import BinaryFraction
+
+# --- all batches of one user ----------------------------------------------------------------------
+
+CROSSING: dict[str, list[Level]] = {
+    "fair and skewed": [Level((fair(12), skewed(40)))] * 2,
+    "skewed both ways": [Level((skewed(40), skewed(40, MOST))), Level((fair(10),))],
+    "fair and opposed": [Level((fair(9), opposed(12))), Level((opposed(10), fair(12)))],
+}
+"""Levels with laws neither of which is the worse one at every epsilon."""
+
+
+@pytest.mark.parametrize("epsilon", [0.5, 1.0, 2.0])
+@pytest.mark.parametrize("kind", COMPOSED)
+def test_the_composed_delta_is_that_of_every_combination_of_outcomes(
+    kind: str, epsilon: float
+) -> None:
+    truth = composed_by_enumeration(COMPOSED[kind], epsilon)
+    for accountant in ACCOUNTANTS.values():
+        assert_accounts_for(accountant(COMPOSED[kind], epsilon), truth)
+
+
+@pytest.mark.parametrize("epsilon", [0.5, 1.0, 2.0])
+@pytest.mark.parametrize("kind", CROSSING)
+def test_laws_that_cross_are_bounded_from_above(kind: str, epsilon: float) -> None:
+    """The largest profile of a level is composed, and no chain of laws need have it."""
+    truth = composed_by_enumeration(CROSSING[kind], epsilon)
+    for accountant in ACCOUNTANTS.values():
+        assert truth * (1 - 1e-12) <= accountant(CROSSING[kind], epsilon) <= 1.5 * truth
+
+
+@pytest.mark.parametrize("accountant", ACCOUNTANTS)
+@pytest.mark.parametrize(
+    "levels",
+    [
+        one_law(fair(0)),
+        one_law(fair(0), fair(60), fair(0)),
+        [Level((fair(60), fair(0)))],
+        one_law(fair(1)),
+        one_law(fair(1), fair(1)),
+        one_law(skewed(1)),
+        one_law(skewed(1), skewed(1)),
+        one_law(skewed(3, BinaryFraction(1, 4)), skewed(3, BinaryFraction(1, 4))),
+        one_law(fair(1), reports=2),
+        one_law(fair(1), reports=3),
+        one_law(fair(2), fair(3), reports=2),
+        one_law(CoinNoise(((1000, BinaryFraction.near(1e-9)),))),
+    ],
+    ids=[
+        "no coin",
+        "no coin, twice of three",
+        "no coin in one of two batches",
+        "one coin",
+        "one coin, twice",
+        "one skewed coin",
+        "one skewed coin, twice",
+        "three rare coins, twice",
+        "one coin, two reports",
+        "one coin, three reports",
+        "few coins, two reports",
+        "next to no noise",
+    ],
+)
+def test_almost_no_noise_is_never_understated(accountant: str, levels: list[Level]) -> None:
+    """Most of the loss is infinite here: nobody wants such a plan, but nobody may be told one."""
+    truth = min(1.0, composed_by_enumeration(levels, 1.0))
+    claimed = ACCOUNTANTS[accountant](levels, 1.0)
+    assert truth * (1 - 1e-12) <= claimed <= max(1.0, truth) * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("epsilon", [1.0, 2.0])
+@pytest.mark.parametrize("kind", REPORTS)
+def test_several_reports_of_one_person_are_counted_where_they_hurt_most(
+    kind: str, epsilon: float
+) -> None:
+    truth = composed_by_enumeration(REPORTS[kind], epsilon)
+    for accountant in ACCOUNTANTS.values():
+        assert_accounts_for(accountant(REPORTS[kind], epsilon), truth)
+
+
+@pytest.mark.parametrize("epsilon", [0.2, 0.7, 1.5])
+def test_two_counts_that_move_opposite_ways_under_skewed_noise(epsilon: float) -> None:
+    """Two reports, or one change of a bucket: one count goes up and another down."""
+    law = skewed(40)
+    moved, still = shifted_pair(law, 1)
+    up, down = np.multiply.outer(moved, still), np.multiply.outer(still, moved)
+    exact = hockey_stick(up, down, epsilon)
+    for level in (Level((law,), reports=2), Level((law,), change=Change(1, coordinates=2))):
+        for accountant in ACCOUNTANTS.values():
+            assert accountant([level], epsilon) >= exact
+    both_up, both_still = np.multiply.outer(moved, moved), np.multiply.outer(still, still)
+    alike = hockey_stick(both_up, both_still, epsilon)
+    assert not math.isclose(alike, exact, rel_tol=1e-3)  # so one direction would not do
+
+
+# --- changes of more than one step, or in more than one count -------------------------------------
+
+
+@pytest.mark.parametrize("epsilon", [0.5, 2.0])
+@pytest.mark.parametrize("kind", CHANGES)
+def test_every_change_is_counted_by_how_far_it_moves_and_how_many(
+    kind: str, epsilon: float
+) -> None:
+    truth = changed_by_enumeration(CHANGES[kind], epsilon)
+    for accountant in ACCOUNTANTS.values():
+        assert_accounts_for(accountant(CHANGES[kind], epsilon), truth)
+
+
+@pytest.mark.parametrize("epsilon", [0.5, 2.0])
+@pytest.mark.parametrize(
+    "level",
+    [
+        Level((skewed(40),), change=BUCKETS),
+        Level((skewed(30, MOST),), change=BUCKETS),
+        Level((skewed(60),), 2, Change(2)),
+        Level((skewed(16),), 2, BUCKETS),
+    ],
+    ids=["buckets", "buckets, upwards", "reports of steps", "reports of buckets"],
+)
+def test_changes_both_ways_under_skewed_noise_are_bounded(level: Level, epsilon: float) -> None:
+    truth = changed_by_enumeration((level,), epsilon)
+    for accountant in ACCOUNTANTS.values():
+        assert truth * (1 - 1e-12) <= accountant([level], epsilon) <= max(2.2 * truth, truth + 0.3)
+
+
+def test_a_level_needs_a_law_and_a_guarantee_a_level() -> None:
+    with pytest.raises(InvalidValue, match="without a law"):
+        Level(())
+    for accountant in ACCOUNTANTS.values():
+        with pytest.raises(InvalidValue, match="at least one level"):
+            accountant([], 1.0)
+
+
+def test_reports_in_one_batch_hurt_more_than_in_different_ones() -> None:
+    noise = fair(16)
+    same = composed([pair(noise, 2)], 1.0)
+    different = composed([pair(noise, 1), pair(noise, 1)], 1.0)
+    assert same > different > composed([pair(noise, 1)], 1.0)
+    # Placed apart, the reports cost what two levels cost.
+    epsilons = np.linspace(-6.0, 6.0, 12_001)
+    of_shift = {1: profile(noise, 1, epsilons)}
+    apart, _ = composition_module._placed((1, 1), of_shift, epsilons, 1e-3)
+    assert_accounts_for(float(apart[7000]), different)
+
+
+def test_the_partitions_of_reports_are_all_of_them() -> None:
+    for reports in range(1, 7):
+        truth = {tuple(sorted(map(len, p), reverse=True)) for p in partitions(range(reports))}
+        assert set(composition_module._partitions(reports)) == truth
+
+
+@given(st.integers(1, 4), st.integers(20, 60), st.floats(0.3, 2.0))
+def test_more_levels_cost_more_and_more_noise_costs_less(
+    levels: int, coins: int, epsilon: float
+) -> None:
+    here = search_delta(one_law(*[fair(coins)] * levels), epsilon)
+    assert search_delta(one_law(*[fair(coins)] * (levels + 1)), epsilon) >= here
+    # Even and odd numbers of coins alternate about the trend, so compare like with like.
+    assert search_delta(one_law(*[fair(coins + 2)] * levels), epsilon) <= here * (1 + 1e-9)

@@ -1,0 +1,84 @@
+"""What the command line says of sums by shares."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import overhand as oh
+from commands import as_json, overhand
+from overhand.values import Vectors
+from plans import PRIVACY
+from shares import leaked
+
+SMALL_PLAN = ("plan", "--horizon", "2000", "--shufflers", "2")
+
+
+@pytest.mark.parametrize("values", ["bit", "real", "histogram:3", "vector:2"])
+def test_plan_prints_shares(values: str) -> None:
+    printed = as_json(*SMALL_PLAN, "--values", values, "--mechanism", "shares")
+    names = {"shares", "modulus_bits", "view_distance", "sampling_distance", "wrap_probability"}
+    assert all(names <= set(row) for row in printed["levels"])
+    assert printed["delta_leaked"] <= printed["delta_spent"] <= 1e-6
+    assert printed["delta_leaked"] == pytest.approx(leaked(printed), rel=1e-9)
+    assert printed["bits_per_user"] >= printed["messages_per_user"]
+    assert overhand(*SMALL_PLAN, "--values", values, "--mechanism", "shares").returncode == 0
+
+
+def test_the_best_mechanism_is_no_worse_than_any() -> None:
+    error = {
+        name: as_json(*SMALL_PLAN, "--mechanism", name)["rms_error"]
+        for name in ("coins", "shares", "best")
+    }
+    assert error["best"] <= 1.001 * min(error.values())
+
+
+def test_the_frontier_shows_every_trade(tmp_path: Path) -> None:
+    asked = ("plan", "--frontier", "--horizon", "5000", "--shufflers", "2")
+    figure = tmp_path / "frontier.svg"
+    rows = as_json(*asked, "--plot", str(figure))["frontier"]
+    assert figure.stat().st_size > 0
+    fields = {"mechanism", "tree", "shufflers", "rms_error", "messages_per_user", "bits_per_user",
+              "is_best"}  # fmt: skip
+    assert all(set(row) == fields for row in rows)
+    assert {row["mechanism"] for row in rows} == {"coins", "shares"}
+    assert {row["tree"] for row in rows} == {"regular", "path"}
+    assert {row["shufflers"] for row in rows} <= {1, 2}
+    for row in rows:
+        better = [
+            other
+            for other in rows
+            if other["rms_error"] <= row["rms_error"]
+            and other["messages_per_user"] <= row["messages_per_user"]
+            and (other["rms_error"], other["messages_per_user"])
+            != (row["rms_error"], row["messages_per_user"])
+        ]
+        assert row["is_best"] == (not better)
+    shown = overhand(*asked)
+    assert shown.returncode == 0
+    assert "no other has both" in shown.stdout
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("plan --horizon 100 --plot figure.svg", "--frontier"),
+        ("plan --horizon 100 --frontier --error 5", "--error"),
+        ("plan --horizon 100 --frontier --max-messages 5", "--max-messages"),
+        ("plan --horizon 100 --frontier --plot missing/figure.svg", "missing"),
+        ("plan --horizon 100 --mechanism oak", "oak"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(line: str, words: str) -> None:
+    result = overhand(*line.split())
+    assert (result.returncode, result.stdout) == (2, "")
+    assert words in result.stderr
+
+
+def test_shares_are_trusted_to_no_more_honest_users_than_the_plan_says() -> None:
+    plan = oh.Plan.best(400, 2, PRIVACY, values=Vectors(2), mechanism="shares", tree="regular")
+    fewer = replace(plan, honest=0.1)
+    assert fewer.delta_leaked > 100 * plan.delta_leaked
+    assert fewer.delta_spent > plan.privacy.delta

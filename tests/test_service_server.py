@@ -1,0 +1,211 @@
+"""The server over HTTP: releases, crashes, garbage, late batches and news."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import secrets
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import overhand as oh
+from books import waiting
+from overhand.errors import InvalidValue
+from overhand.service.keys import new_token
+from overhand.service.sealing import Opener
+from overhand.service.server.book import Book
+from overhand.service.server.publisher import Publisher
+from overhand.service.shuffler.filling import Filler
+from system import System, plan_for, run, values_for
+
+
+async def filled(system: System, users: int) -> None:
+    async with system.client() as client:
+        await client.report_many([1] * users)
+
+
+def release_of(system: System, level: int = 1, number: int = 0) -> bytes:
+    from overhand.service.stores import BatchName
+
+    release = system.store.freeze(BatchName(level, number))
+    return system.document.formats.pack_release(level, number, release.own, release.body)
+
+
+def test_a_release_is_kept_once_and_other_bytes_raise_an_alarm(tmp_path: Path) -> None:
+    async def test(system: System) -> None:
+        await filled(system, system.plan.tree.lowest)
+        body = release_of(system)
+        other = body[:-1] + bytes([body[-1] ^ 1])
+        async with system.at_server() as web:
+            assert (await web.put("/v1/releases/1/0", content=body)).status_code == 200
+            assert (await web.put("/v1/releases/1/0", content=body)).status_code == 200
+            assert (await web.put("/v1/releases/1/0", content=other)).status_code == 409
+            assert system.publisher.step()
+            published = list(system.publisher.history)
+            assert (await web.put("/v1/releases/1/0", content=body)).status_code == 200
+            assert not system.publisher.step()
+            status = (await web.get("/v1/status")).json()
+        assert system.publisher.history == published
+        assert (len(status["alarms"]), status["healthy"]) == (1, False)
+
+    run(tmp_path, test)
+
+
+def test_only_the_shuffling_service_may_release(tmp_path: Path) -> None:
+    async def test(system: System) -> None:
+        await filled(system, system.plan.tree.lowest)
+        body = release_of(system)
+        for token in (None, new_token(), ""):
+            async with system.at_server(token) as web:
+                assert (await web.put("/v1/releases/1/0", content=body)).status_code == 401
+        async with system.at_server() as web:
+            for path, content in (
+                ("/v1/releases/1/1", body),
+                ("/v1/releases/1/0", body[:-1]),
+                ("/v1/releases/1/0", b""),
+            ):
+                assert (await web.put(path, content=content)).status_code == 400
+        assert waiting(system.book) is None
+
+    run(tmp_path, test)
+
+
+def test_the_server_goes_on_after_a_crash_at_any_step(tmp_path: Path) -> None:
+    async def test(system: System) -> None:
+        await filled(system, 60)
+        await system.sender().send_all()  # received, and not opened
+        straight = Publisher(
+            system.document,
+            Book(tmp_path / "other.db", system.plan.digest),
+            Opener(system.key, system.document.formats.digest),
+        )
+        while (received := waiting(system.book)) is not None:
+            straight._book.receive(received.level, received.number, received.own, received.body)
+            assert straight.step()
+            again = Publisher(system.document, system.book, straight._opener)  # a new process
+            assert again.history == system.publisher.history
+            system.publisher = again
+            assert again.step()
+        assert system.publisher.history == straight.history
+        assert len(straight.history) > 3
+
+    run(tmp_path, test)
+
+
+def test_a_book_of_another_plan_is_refused(tmp_path: Path) -> None:
+    Book(tmp_path / "book.db", "a" * 64).close()
+    with pytest.raises(InvalidValue, match="aaaaaaaaaaaa.*bbbbbbbbbbbb"):
+        Book(tmp_path / "book.db", "b" * 64)
+    (tmp_path / "junk.db").write_bytes(b"junk" * 1000)
+    with pytest.raises(InvalidValue, match="junk"):
+        Book(tmp_path / "junk.db", "a" * 64)
+
+
+def test_garbage_is_counted_and_does_not_void_a_batch(tmp_path: Path) -> None:
+    async def test(system: System) -> None:
+        formats = system.document.formats
+        junk = formats.pack_report(
+            [secrets.token_bytes(level.part_bytes) for level in formats.levels]
+        )
+        async with system.client() as client:
+            await client.send(junk)
+            await client.report_many([1] * (system.plan.tree.lowest - 1))
+        await system.publish()
+        lowest, estimate = system.publisher.levels()[0], system.publisher.estimate
+        assert lowest["garbage"] == formats.levels[0].messages
+        assert lowest["lost"] == 0
+        assert estimate is not None
+        assert estimate["low"] <= system.plan.tree.lowest - 1 <= estimate["high"]
+        assert estimate["high"] - estimate["low"] > 2 * formats.levels[0].messages
+
+    run(tmp_path, test)
+
+
+@pytest.mark.parametrize("values", [oh.Bits(), oh.Histogram(3), oh.Reals(5, 9)], ids=str)
+def test_a_late_batch_is_filled_by_the_service_and_taken_out_again(
+    tmp_path: Path, values: oh.Values
+) -> None:
+    plan = plan_for(values)
+
+    async def test(system: System) -> None:
+        lowest, held = plan.tree.lowest, values_for(plan, 2)
+        async with system.client() as client:
+            await client.report_many(held)
+        filler = Filler(system.store, system.admission, system.document, deadline=0.1)
+        assert filler._missing(system.store.arrived) == 0  # its time has only begun
+        await asyncio.sleep(0.15)
+        missing = filler._missing(system.store.arrived)
+        assert missing == lowest - 2
+        await filler.fill(missing)
+        await system.publish()
+        estimate, level = system.publisher.estimate, system.publisher.levels()[0]
+        assert estimate is not None
+        assert (estimate["t"], level["own"]) == (lowest, missing)
+        truth = plan.values.total(plan.values.rows(held))
+        assert (np.abs(estimate["value"] - truth) <= 6 * estimate["std"]).all()
+
+    run(tmp_path, test, plan=plan)
+
+
+def test_a_batch_is_not_released_before_it_is_full(tmp_path: Path) -> None:
+    async def test(system: System) -> None:
+        await filled(system, system.plan.tree.lowest - 1)
+        await system.publish()
+        assert system.publisher.estimate is None
+        assert all(level["received"] == 0 for level in system.publisher.levels())
+
+    run(tmp_path, test)
+
+
+def test_a_client_takes_no_other_document(tmp_path: Path) -> None:
+    async def test(system: System) -> None:
+        async with system.client(digest="0" * 64) as client:
+            with pytest.raises(InvalidValue, match="000000000000"):
+                await client.report(1)
+        for wrong in (2, -1, 0.5, "1", None):
+            async with system.client() as client:
+                with pytest.raises(InvalidValue):
+                    await client.report(wrong)
+        assert system.store.arrived == 0
+
+    run(tmp_path, test)
+
+
+def test_the_server_shows_its_state_and_history(tmp_path: Path) -> None:
+    async def test(system: System) -> None:
+        async with system.at_server(None) as web:
+            empty = (await web.get("/v1/status")).json()
+            assert empty["estimate"] is None
+            await filled(system, 60)
+            await system.publish()
+            status = (await web.get("/v1/status")).json()
+            history = (await web.get("/v1/history")).json()
+            page, script = await web.get("/"), await web.get("/static/dashboard.js")
+            assert (await web.get("/static/../app.py")).status_code == 404
+            assert (await web.get("/v1/history?coordinate=1")).status_code == 400
+        assert status["guarantee"]["delta_spent"] <= status["guarantee"]["delta"]
+        assert status["plan"]["digest"] == system.plan.digest
+        assert history["t"] == sorted(history["t"])
+        assert history["value"][-1] == status["estimate"]["value"]
+        assert "default-src 'self'" in page.headers["content-security-policy"]
+        assert script.headers["content-type"].startswith("text/javascript")
+
+    run(tmp_path, test)
+
+
+def test_news_are_streamed(tmp_path: Path) -> None:
+    async def test(system: System) -> None:
+        stream = system.server._stream()
+        assert (await anext(stream)).startswith(":")
+        assert (await anext(stream)).startswith("event: levels\n")
+        await filled(system, system.plan.tree.lowest)
+        await system.publish()
+        system.server.announce()
+        events = [await anext(stream) for _ in range(3)]
+        kinds = [event.split("\n")[0].removeprefix("event: ") for event in events]
+        assert kinds == ["estimate", "levels", "estimate"]
+        assert json.loads(events[2].split("data: ", 1)[1]) == system.publisher.estimate
+
+    run(tmp_path, test)
