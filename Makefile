@@ -16,7 +16,7 @@ demo: $(VENV)/installed-service
 	$(BIN)/overhand demo
 
 test: $(VENV)/installed-dev
-	$(BIN)/python -m pytest --quiet --numprocesses auto
+	$(BIN)/python -m pytest --quiet --numprocesses auto --dist worksteal
 
 # Needs Debian's chromium.
 browser: $(VENV)/installed-dev

@@ -83,7 +83,7 @@ def test_results_are_shown_as_tables(tmp_path: Path) -> None:
     shown = overhand(
         "plan", "--horizon", "300", "--honest", "0.9", "--reports", "2", "--save", str(file)
     ).stdout
-    assert "90% honest users, 2 reports each" in shown
+    assert "90% honest users, up to 2 reports each" in shown
     assert file.exists()
 
 

@@ -225,6 +225,7 @@ def test_the_command_writes_both_files_and_fails_if_a_check_does(
     arguments = ("--output", str(report), "--jobs", "1")
     result = overhand("reproduce", "--sections", "composition", *arguments)
     assert result.returncode == 0, result.stderr
+    assert "100 % done, last " in result.stderr
     assert "<svg" in report.read_text()
     assert json.loads(report.with_suffix(".json").read_text())["is_met"]
     monkeypatch.setattr(Check, "is_met", False)

@@ -34,7 +34,7 @@ from plans import PATH, PRIVACY, coin_plan, error_law
 from sampled import Outcomes, assert_follows, kolmogorov, samples_for
 
 FIGURE_2 = oh.RegularTree(horizon=8, degrees=(2, 2))
-SAMPLES = samples_for(0.08)
+DISCREPANCY = 0.18
 
 
 def noise_samples(plan: oh.Plan, t: int, engine: Engine) -> np.ndarray[Any, np.dtype[np.int64]]:
@@ -43,7 +43,7 @@ def noise_samples(plan: oh.Plan, t: int, engine: Engine) -> np.ndarray[Any, np.d
     truth = sum(bits[:covered]) + (t - covered) / 2
     errors = [
         estimate_all(plan, bits, oh.seeded_random(seed), engine=engine)[t - 1] - truth
-        for seed in range(SAMPLES)
+        for seed in range(samples_for(DISCREPANCY))
     ]
     return np.array(errors).round().astype(np.int64)
 
@@ -56,18 +56,19 @@ SMALL_PATH = oh.PathTree(horizon=10, levels=2, terms=3, block=1)
 def test_both_engines_draw_from_the_law_of_the_cover(
     engine: Engine, tree: oh.PathTree | oh.RegularTree, t: int
 ) -> None:
-    plan = coin_plan(tree, noise_bits=3)
-    assert_follows(noise_samples(plan, t, engine), error_law(plan, t), discrepancy=0.08)
+    plan = coin_plan(tree, noise_bits=5)
+    samples = noise_samples(plan, t, engine)
+    assert_follows(samples, error_law(plan, t), discrepancy=DISCREPANCY)
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize("noise_bits", [0, 2], ids=["no noise", "a coin short"])
+@pytest.mark.parametrize("noise_bits", [0, 1], ids=["no noise", "a fifth of it"])
 def test_the_law_test_sees(engine: Engine, noise_bits: int) -> None:
     plan, mutant = (coin_plan(FIGURE_2, noise_bits=bits) for bits in (5, noise_bits))
     truth = error_law(plan, 7)
-    assert kolmogorov(truth, error_law(mutant, 7), range(-40, 40)) > 0.08
+    assert kolmogorov(truth, error_law(mutant, 7), range(-40, 40)) > DISCREPANCY
     with pytest.raises(AssertionError, match="Kolmogorov"):
-        assert_follows(noise_samples(mutant, 7, engine), truth, discrepancy=0.08)
+        assert_follows(noise_samples(mutant, 7, engine), truth, discrepancy=DISCREPANCY)
 
 
 KINDS: list[tuple[TreeKind, int, int]] = [
@@ -83,18 +84,18 @@ KINDS: list[tuple[TreeKind, int, int]] = [
 
 @pytest.mark.parametrize(("kind", "shufflers", "horizon"), KINDS, ids=str)
 def test_measured_errors_are_as_predicted(kind: TreeKind, shufflers: int, horizon: int) -> None:
-    """Within 5 percent, with so many runs that this is six standard errors."""
+    """Within 8 percent, with so many runs that this is six standard errors."""
     plan = oh.Plan.best(horizon, shufflers, PRIVACY, tree=kind)
     squares = np.array(
         [simulate(plan, form, seed=s).rms_error ** 2 for form in ("ones", "zeros")
-         for s in range(1800)]
+         for s in range(750)]
     )  # fmt: skip
     measured = float(squares.mean())
-    assert 6 * squares.std() / math.sqrt(len(squares)) < 0.1 * measured
-    assert math.sqrt(measured) == pytest.approx(plan.rms_error, rel=0.05)
+    assert 6 * squares.std() / math.sqrt(len(squares)) < 0.16 * measured
+    assert math.sqrt(measured) == pytest.approx(plan.rms_error, rel=0.08)
 
 
-@pytest.mark.parametrize("share", [0.5, 0.85])
+@pytest.mark.parametrize("share", [0.5, 0.75])
 def test_the_comparison_of_errors_sees_too_little_noise(share: float) -> None:
     plan = oh.Plan.best(5003, 3, PRIVACY, tree="regular")
     thin = tuple(
@@ -103,9 +104,9 @@ def test_the_comparison_of_errors_sees_too_little_noise(share: float) -> None:
     )
     mutant = oh.Plan(plan.tree, thin, PRIVACY, plan.shufflers)
     measured = math.sqrt(
-        np.mean([simulate(mutant, "ones", seed=s).rms_error ** 2 for s in range(1500)])
+        np.mean([simulate(mutant, "ones", seed=s).rms_error ** 2 for s in range(750)])
     )
-    assert measured != pytest.approx(plan.rms_error, rel=0.05)
+    assert measured != pytest.approx(plan.rms_error, rel=0.08)
 
 
 COUNTERS: list[Counter] = [
@@ -120,10 +121,10 @@ COUNTERS: list[Counter] = [
 
 @pytest.mark.parametrize("counter", COUNTERS, ids=lambda c: type(c).__name__)
 def test_every_counter_errs_as_it_says_and_pays_for_it(counter: Counter) -> None:
-    squares = np.array([simulate(counter, "ones", seed=s).rms_error ** 2 for s in range(1600)])
+    squares = np.array([simulate(counter, "ones", seed=s).rms_error ** 2 for s in range(850)])
     spread = squares.std() / math.sqrt(len(squares))
     assert abs(squares.mean() - counter.rms_error**2) < 6.2 * spread
-    assert 6.2 * spread < 0.25 * counter.rms_error**2
+    assert 6.2 * spread < 0.35 * counter.rms_error**2
     assert counter.delta_spent <= PRIVACY.delta * (1 + 1e-9)
     assert counter.worst_std <= counter.error_bound(0.05)
     assert counter.messages_per_user >= 1

@@ -141,7 +141,7 @@ class ForgetsANode(SumServer):
         super().receive_sum(node, 0.0 if node.start == 0 and not last else value)
 
 
-TINY = coin_plan(oh.RegularTree(horizon=8, degrees=(2, 2)), noise_bits=3)
+TINY = coin_plan(oh.RegularTree(horizon=8, degrees=(2, 2)), noise_bits=5)
 AT = 7  # the cover is a node of level 2 and one of level 1 (Figure 2)
 BITS = [1, 0, 1, 1, 0, 1, 1, 0]
 
@@ -150,23 +150,23 @@ def noise_at(
     run: Callable[[oh.Plan, list[int], int], list[oh.Estimate]], plan: oh.Plan
 ) -> np.ndarray[Any, np.dtype[np.int64]]:
     truth = sum(BITS[:6]) + 0.5
-    errors = [run(plan, BITS, seed)[AT - 1].value - truth for seed in range(samples_for(0.1))]
+    errors = [run(plan, BITS, seed)[AT - 1].value - truth for seed in range(samples_for(0.18))]
     return np.array(errors).round().astype(np.int64)
 
 
 @pytest.mark.parametrize("run", [run_continual, run_algorithm_1])
 def test_estimates_have_the_noise_of_their_cover(run: Any) -> None:
-    assert_follows(noise_at(run, TINY), error_law(TINY, AT), discrepancy=0.1)
+    assert_follows(noise_at(run, TINY), error_law(TINY, AT), discrepancy=0.18)
 
 
-@pytest.mark.parametrize("noise_bits", [0, 1], ids=["no noise", "a third of it"])
+@pytest.mark.parametrize("noise_bits", [0, 1], ids=["no noise", "a fifth of it"])
 @pytest.mark.parametrize("run", [run_continual, run_algorithm_1])
 def test_the_law_test_sees_too_little_noise(run: Any, noise_bits: int) -> None:
     mutant = coin_plan(TINY.tree, noise_bits=noise_bits)
     truth, lie = error_law(TINY, AT), error_law(mutant, AT)
-    assert kolmogorov(truth, lie, range(-40, 40)) > 0.1
+    assert kolmogorov(truth, lie, range(-40, 40)) > 0.18
     with pytest.raises(AssertionError, match="Kolmogorov"):
-        assert_follows(noise_at(run, mutant), truth, discrepancy=0.1)
+        assert_follows(noise_at(run, mutant), truth, discrepancy=0.18)
 
 
 def test_the_reference_sees_a_forgotten_node() -> None:
