@@ -47,7 +47,7 @@ def reproduce(
     if output.suffix != ".html" or not output.parent.is_dir():
         raise InvalidValue(f"--output {output} must end in .html, in a directory that is there")
     chosen = tuple(name.strip() for name in sections.split(",") if name.strip()) or tuple(SECTIONS)
-    with _cluster(dask), _bar() as tell:
+    with _cluster(dask), _bar() if messages.is_terminal else _lines() as tell:
         found = run(
             replace(FULL if full else QUICK, seed=seed),
             chosen,
@@ -113,3 +113,17 @@ def _bar() -> Iterator[Callable[[Progress], None]]:
             shown.update(bar, completed=now.work_done, description=what)
 
         yield tell
+
+
+@contextmanager
+def _lines() -> Iterator[Callable[[Progress], None]]:
+    """For a log: a line whenever another tenth of the work is done."""
+    told = 0
+
+    def tell(now: Progress) -> None:
+        nonlocal told
+        if (tenths := int(10 * now.work_done + 1e-9)) > told:
+            told = tenths
+            messages.print(f"{10 * tenths} % done, last {now.task}")
+
+    yield tell

@@ -38,6 +38,9 @@ SECTIONS = {
 """What can be measured, by the key of its finding."""
 
 
+Place = tuple[str, int]  # of a task: its section, and its number there
+
+
 class Progress(NamedTuple):
     """How far a reproduction is: the task that was done last, and parts of all work.
 
@@ -121,9 +124,6 @@ def reproduce(
         for key, section in made.items()
     )
     return Reproduction(scale, findings, time.perf_counter() - started)
-
-
-Place = tuple[str, int]
 
 
 def _run(

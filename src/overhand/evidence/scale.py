@@ -47,7 +47,7 @@ QUICK = Scale(
     rounds=(5_000, 20_000, 80_000),
     bandit_runs=5,
 )
-"""Two minutes on two cores."""
+"""Less than two minutes on two cores."""
 
 FULL = Scale(
     name="full",
