@@ -45,12 +45,13 @@ TINY = replace(
     users=1000,
     runs=3,
     coverage_runs=300,
-    coverage_users=150,
+    coverage_users=100,
     rounds=(300, 900),
     bandit_runs=2,
+    shufflers=(1, 2),
     epsilons=(1.0,),
 )
-EVERYWHERE = ("exponents", "regret")
+EVERYWHERE = ("exponents",)
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,6 @@ from overhand.evidence.scale import Scale
 from overhand.plan import Composition, Plan
 from overhand.plots import Line
 
-_COUNTS = (1, 2, 3, 4, 5)
 _WAYS = ("published", "simple", "advanced", "exact")
 
 
@@ -17,7 +16,7 @@ def section(scale: Scale) -> Section:
     tasks = tuple(
         Task(f"{way} composition, {k} shufflers", _measured, (scale, way, k))
         for way in _WAYS
-        for k in _COUNTS
+        for k in scale.shufflers
     )
     return Section(tasks, lambda results: _finding(scale, results))
 
@@ -41,7 +40,7 @@ def _finding(scale: Scale, results: list[float]) -> Finding:
     by_way = in_turn(_WAYS, results)
     pairs = zip(by_way["published"], by_way["exact"], strict=True)
     gain = [published / exact for published, exact in pairs]
-    x = tuple(float(k) for k in _COUNTS)
+    x = tuple(float(k) for k in scale.shufflers)
     return Finding(
         key="composition",
         title="Published constants, and three ways to compose",
@@ -51,7 +50,7 @@ def _finding(scale: Scale, results: list[float]) -> Finding:
         f"{scale.users:,} users at {scale.privacy}. 'published' has the constants of the papers; "
         "the others have noise that our accountant finds enough under simple, advanced and exact "
         "composition of the levels.",
-        columns=("variance", *(f"k = {k}" for k in _COUNTS)),
+        columns=("variance", *(f"k = {k}" for k in scale.shufflers)),
         rows=(
             *((way, *(round(variance, 1) for variance in by_way[way])) for way in _WAYS),
             ("published / exact", *(round(ratio, 1) for ratio in gain)),

@@ -9,7 +9,6 @@ from overhand.evidence.scale import Scale
 from overhand.plan import Plan
 from overhand.plots import Line
 
-_COUNTS = (1, 2, 3, 4, 5)
 _KINDS = ("published", "coins", "shares")
 
 
@@ -17,7 +16,7 @@ def section(scale: Scale) -> Section:
     tasks = tuple(
         Task(f"messages of {kind}, {k} shufflers", _measured, (scale, kind, k))
         for kind in _KINDS
-        for k in _COUNTS
+        for k in scale.shufflers
     )
     return Section(tasks, lambda results: _finding(scale, results))
 
@@ -35,7 +34,7 @@ def _measured(scale: Scale, kind: str, shufflers: int) -> tuple[int, int, float]
 
 
 def _finding(scale: Scale, results: list[Any]) -> Finding:
-    asked = [(kind, k) for kind in _KINDS for k in _COUNTS]
+    asked = [(kind, k) for kind in _KINDS for k in scale.shufflers]
     rows = tuple(
         (kind, k, messages, -(-bits // 8), round(error, 1))
         for (kind, k), (messages, bits, error) in zip(asked, results, strict=True)

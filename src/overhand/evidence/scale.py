@@ -30,6 +30,8 @@ class Scale:
     rounds: tuple[int, ...]
     """Of bandits."""
     bandit_runs: int
+    shufflers: tuple[int, ...] = (1, 2, 3, 4, 5)
+    """For everything that is shown against their number."""
     epsilons: tuple[float, ...] = (0.25, 0.5, 1.0, 2.0, 4.0)
     """For errors of those whom one may trust."""
     privacy: Privacy = Privacy(1.0, 1e-6)

@@ -11,14 +11,13 @@ from overhand.plan import Plan
 from overhand.plots import Line
 from overhand.simulation import simulate, stream_for
 
-_COUNTS = (1, 2, 3, 4, 5)
 _USERS_A_SECOND = 2e7
 
 
 def section(scale: Scale) -> Section:
     cost = 1.0 + scale.users * scale.runs / _USERS_A_SECOND
     tasks = tuple(
-        Task(f"hard inputs for {k} shufflers", _measured, (scale, k), cost) for k in _COUNTS
+        Task(f"hard inputs for {k} shufflers", _measured, (scale, k), cost) for k in scale.shufflers
     )
     return Section(tasks, lambda results: _finding(scale, results))
 
@@ -43,15 +42,16 @@ def _measured(scale: Scale, shufflers: int) -> tuple[float, float, float, float,
 def _finding(scale: Scale, results: list[Any]) -> Finding:
     published, ones, hard, largest, bound = zip(*results, strict=True)
     proved = [
-        is_proved(scale.users, k, scale.privacy.epsilon, scale.privacy.delta) for k in _COUNTS
+        is_proved(scale.users, k, scale.privacy.epsilon, scale.privacy.delta)
+        for k in scale.shufflers
     ]
     rows = tuple(
         (k, *(round(value, 2) for value in result), "yes" if is_so else "no")
-        for k, result, is_so in zip(_COUNTS, results, proved, strict=True)
+        for k, result, is_so in zip(scale.shufflers, results, proved, strict=True)
     )
     names = ("as published", "ours, all ones", "ours, hard inputs", "ours, hard inputs, largest")
     curves = zip(names, (published, ones, hard, largest), strict=True)
-    x = tuple(float(k) for k in _COUNTS)
+    x = tuple(float(k) for k in scale.shufflers)
     series = [Line(name, x, tuple(y)) for name, y in curves]
     series.append(Line("lower bound rep", x, tuple(bound), "--"))
     gaps = [above / below for above, below in zip(largest, bound, strict=True)]
