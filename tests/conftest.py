@@ -20,3 +20,8 @@ pytest_plugins = ("browsing", "deploying", "storing")
 settings.register_profile("ci", derandomize=True, deadline=None)
 settings.register_profile("nightly", max_examples=1000, deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+
+
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """One more than there are cores: many tests wait for processes that they started."""
+    return (os.cpu_count() or 1) + 1
