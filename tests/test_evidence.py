@@ -231,7 +231,23 @@ def test_the_command_writes_both_files_and_fails_if_a_check_does(
     assert json.loads(report.with_suffix(".json").read_text())["is_met"]
     monkeypatch.setattr(Check, "is_met", False)
     assert overhand("reproduce", "--sections", "composition", *arguments).returncode == 1
-    assert overhand("reproduce", "--output", str(tmp_path / "report.txt")).returncode == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ("--output report.txt", "report.txt"),
+        ("--output nowhere/report.html", "nowhere"),
+        ("--sections nonsense", "nonsense"),
+        ("--jobs 0", "jobs=0"),
+        ("--seed -1", "seed=-1"),
+    ],
+)
+def test_what_cannot_be_reproduced_is_one_line(arguments: str, words: str) -> None:
+    result = overhand("reproduce", *arguments.split())
+    assert (result.returncode, result.stdout) == (2, "")
+    assert words in result.stderr
+    assert result.stderr.count("\n") == 1
 
 
 def test_a_scheduler_that_does_not_answer_is_named() -> None:

@@ -20,7 +20,7 @@ from overhand.audit import (
 )
 from overhand.cli import options
 from overhand.cli.output import console, new_table, number, print_json, progress_bar, working
-from overhand.errors import InvalidValue, whole
+from overhand.errors import InvalidValue
 from overhand.model import Privacy
 from overhand.randomness import seeded_random
 
@@ -65,7 +65,7 @@ def audit(
         local=mechanism in ("local", "all"),
     )
     start = time.perf_counter()
-    verdicts = _verdicts(scope, seed, mutants=mutants, processes=jobs)
+    verdicts = _verdicts(scope, seed, mutants=mutants, processes=options.processes(jobs))
     seconds = time.perf_counter() - start
     if as_json:
         print_json({**_summary(scope, seed, verdicts), "seconds": seconds})
@@ -79,14 +79,10 @@ def _kinds(mechanism: str) -> tuple[Kind, ...]:
     return tuple(kind for kind in KINDS if mechanism in (kind, "all"))
 
 
-def _verdicts(
-    scope: Scope, seed: int | None, *, mutants: bool, processes: int | None
-) -> list[Verdict]:
+def _verdicts(scope: Scope, seed: int | None, *, mutants: bool, processes: int) -> list[Verdict]:
     """Job by job, side by side; with a seed each job has a generator of its own."""
     from joblib import Parallel, delayed
 
-    if processes is not None:
-        whole("jobs", processes, least=1)
     with working("making plans"):
         jobs = [*scope.shipped(), *(scope.mutants() if mutants else ())]
     if not jobs:
@@ -95,7 +91,7 @@ def _verdicts(
         )
     count = len(jobs)
     randoms = [None] * count if seed is None else seeded_random(seed).spawn(count)
-    parallel = Parallel(n_jobs=-1 if processes is None else processes, return_as="generator")
+    parallel = Parallel(n_jobs=processes, return_as="generator")
     verdicts = []
     with progress_bar("auditing", count) as advance:
         for verdict in parallel(

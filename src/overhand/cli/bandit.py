@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -103,7 +102,7 @@ def bandit(
             taking_part,
             runs=runs,
             seed=seed,
-            jobs=(os.cpu_count() or 1) if jobs is None else jobs,
+            jobs=options.processes(jobs),
             progress=advance,
         )
     if plot is not None:

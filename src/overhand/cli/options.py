@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
-from overhand.errors import InvalidValue
+from overhand.errors import InvalidValue, whole
 from overhand.model import Privacy
 from overhand.plan import Composition, MechanismKind, Plan, TreeKind
 from overhand.trees import binary_degrees
@@ -89,6 +90,11 @@ Input = Annotated[
         "--input", help="zeros, ones, bernoulli:P, uniform, hard, or a .csv file of values."
     ),
 ]
+
+
+def processes(jobs: int | None) -> int:
+    """As many as are asked for, or as there are cores."""
+    return (os.cpu_count() or 1) if jobs is None else whole("jobs", jobs, least=1)
 
 
 @dataclass(frozen=True)

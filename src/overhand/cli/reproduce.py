@@ -29,9 +29,7 @@ def reproduce(
         Path, typer.Option(help="The report; a .json with all numbers is written beside it.")
     ] = Path("reproduction.html"),
     seed: options.Seed = 0,
-    jobs: Annotated[
-        int | None, typer.Option(help="Processes; as many as cores if not given.")
-    ] = None,
+    jobs: options.Jobs = None,
     dask: Annotated[
         str, typer.Option(help="Address of a Dask scheduler, whose cluster does the work.")
     ] = "",
@@ -51,7 +49,7 @@ def reproduce(
         found = run(
             replace(FULL if full else QUICK, seed=seed),
             chosen,
-            jobs=-1 if jobs is None else jobs,
+            jobs=options.processes(jobs),
             progress=tell,
         )
     output.write_text(html(found), encoding="utf-8")

@@ -115,6 +115,7 @@ def reproduce(
     unknown = set(sections) - set(SECTIONS)
     if unknown or not sections:
         raise errors.InvalidValue(f"sections {sorted(unknown)} are none of {', '.join(SECTIONS)}")
+    errors.whole("seed", scale.seed, least=0)
     started = time.perf_counter()
     made = {key: SECTIONS[key](scale) for key in sections}
     places = [(key, place) for key in made for place in range(len(made[key].tasks))]
