@@ -54,6 +54,7 @@ def test_gaussian_mu_and_delta_are_inverse(epsilon: float, exponent: float) -> N
     mu = gaussian_mu(privacy)
     assert math.isclose(gaussian_delta(mu, epsilon), privacy.delta, rel_tol=1e-6)
     assert math.isclose(gaussian_variance(privacy, levels=3), 3 / mu**2, rel_tol=1e-12)
+    assert gaussian_delta(mu, epsilon) <= privacy.delta  # and never above it
 
 
 def test_gaussian_mu_is_found_for_the_smallest_budgets_too() -> None:

@@ -22,7 +22,7 @@ def gaussian_delta(mu: float, epsilon: float) -> float:
     return math.exp(upper) * -math.expm1(min(0.0, lower - upper))
 
 
-_A_LITTLE_LESS = 1 - 1e-13
+_A_LITTLE = 1e-13
 
 
 @lru_cache(maxsize=1024)
@@ -42,9 +42,10 @@ def gaussian_mu(privacy: Privacy) -> float:
         math.log(low),
         math.log(high),
     )
-    mu = math.exp(log_mu)
+    mu, less = math.exp(log_mu), _A_LITTLE
     while gaussian_delta(mu, privacy.epsilon) > privacy.delta:
-        mu *= _A_LITTLE_LESS  # the root is as likely above the guarantee as below
+        mu *= 1 - less  # the root is as likely above the guarantee as below
+        less *= 2
     return mu
 
 
