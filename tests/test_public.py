@@ -6,6 +6,7 @@ import ast
 import importlib
 import inspect
 import re
+import sys
 from doctest import DocTestParser
 from pathlib import Path
 from types import ModuleType
@@ -17,27 +18,13 @@ from overhand.errors import OverhandError
 
 ROOT = Path(__file__).parents[1]
 
-PUBLIC = (
-    "overhand",
-    "overhand.accounting",
-    "overhand.audit",
-    "overhand.bandits",
-    "overhand.baselines",
-    "overhand.baselines.local",
-    "overhand.lower_bound",
-    "overhand.mechanisms",
-    "overhand.plan",
-    "overhand.service.client",
-    "overhand.shufflers",
-    "overhand.simulation",
-    "overhand.simulation.regret",
-    "overhand.summation",
-    "overhand.trees",
-    "overhand.values",
-)
+sys.path.insert(0, str(ROOT / "docs"))
+
+from website.packages import PACKAGES  # noqa: E402
+
+PUBLIC = (*PACKAGES, "overhand.baselines.local")
 INTERNAL = (
     "overhand.cli",
-    "overhand.evidence",
     "overhand.service.databases",
     "overhand.service.stores",
 )

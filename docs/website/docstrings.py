@@ -11,7 +11,8 @@ from functools import cache
 from itertools import groupby
 from typing import Any
 
-from website.names import PACKAGES, Entry, entries, public_bases
+from website.names import Entry, entries, public_bases
+from website.packages import PACKAGES
 
 CODE = re.compile(r"`([^`]+)`")
 STRESSED = re.compile(r"(?<![\w*])(\*\*?)(?=\S)([^*\n]+)(?<=\S)\1(?![\w*])")

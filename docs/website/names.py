@@ -7,29 +7,10 @@ import importlib
 import inspect
 from dataclasses import dataclass
 from functools import cache
-from types import ModuleType
 from typing import Any
 
 from sphinx.pycode import ModuleAnalyzer
-
-PACKAGES = (
-    "overhand",
-    "overhand.values",
-    "overhand.plan",
-    "overhand.summation",
-    "overhand.shufflers",
-    "overhand.mechanisms",
-    "overhand.trees",
-    "overhand.accounting",
-    "overhand.bandits",
-    "overhand.baselines",
-    "overhand.lower_bound",
-    "overhand.simulation",
-    "overhand.simulation.regret",
-    "overhand.audit",
-    "overhand.evidence",
-    "overhand.service.client",
-)
+from website.packages import PACKAGES
 
 
 @dataclass(frozen=True)
@@ -80,26 +61,13 @@ def defining_modules(package: str) -> dict[str, str]:
     return {alias.name: str(node.module) for node in imports for alias in node.names}
 
 
-def public_names(module: ModuleType) -> list[str]:
-    """`__all__`, or what a module that has none defines itself without an underscore."""
-    if hasattr(module, "__all__"):
-        return list(module.__all__)
-    tree = ast.parse(inspect.getsource(module))
-    names = [
-        node.name if not isinstance(node, ast.Assign) else ast.unparse(node.targets[0])
-        for node in tree.body
-        if isinstance(node, ast.FunctionDef | ast.ClassDef | ast.Assign)
-    ]
-    return [name for name in names if not name.startswith("_")]
-
-
 @cache
 def entries() -> tuple[Entry, ...]:
     """Every public name once: what the top exports is entered where its package is."""
     found: list[Entry] = []
     for package in (*PACKAGES[1:], PACKAGES[0]):
         module = importlib.import_module(package)
-        for name in public_names(module):
+        for name in module.__all__:
             value = getattr(module, name)
             if not any(entry.name == name and entry.value is value for entry in found):
                 found.append(Entry(package, name, value))

@@ -6,7 +6,8 @@ import importlib
 from types import ModuleType
 
 from website.docstrings import restructured
-from website.names import PACKAGES, Entry, entries, public_bases, public_names
+from website.names import Entry, entries, public_bases
+from website.packages import PACKAGES
 
 LONGEST_VALUE = 80
 
@@ -46,7 +47,7 @@ def page(package: str) -> str:
 def at_a_glance(module: ModuleType) -> str:
     """A table of all names of a package, wherever they are entered."""
     rows = ""
-    for name in public_names(module):
+    for name in module.__all__:
         value = getattr(module, name)
         entry = next(e for e in entries() if e.name == name and e.value is value)
         told = first_line(entry) or (f"``{written(entry)}``" if written(entry) else "")

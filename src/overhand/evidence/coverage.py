@@ -149,9 +149,8 @@ def tally(scale: Scale, kind: str, first: int) -> Tally:
 
 def _counted(stated: Stated, runs: int, random: SeededRandom) -> Tally:
     plan = stated.plan
-    covered = plan.tree.blocks * plan.tree.lowest
-    shape = (covered, runs, *plan.values.shape)
-    rows = np.broadcast_to(stated.coordinates[:covered, np.newaxis], shape)
+    shape = (plan.tree.covered, runs, *plan.values.shape)
+    rows = np.broadcast_to(stated.coordinates[: plan.tree.covered, np.newaxis], shape)
     noise = CoverNoise(plan, random, runs=(runs,)).at(0, plan.tree.blocks, rows)
     noise = noise.reshape(plan.tree.blocks + 1, runs, -1)
     held = [

@@ -126,8 +126,7 @@ def _finding(scale: Scale, found: dict[tuple[int, int], Measured]) -> Finding:
             )
         )
         if k in _JUDGED:
-            what = f"exponent for k = {k}"
-            checks.append(Check(what, measured, claimed - _TOLERANCE, claimed + _TOLERANCE))
+            checks.append(Check.near(f"exponent for k = {k}", measured, claimed, _TOLERANCE))
     return Finding(
         key="exponents",
         title="Error against the number of users",

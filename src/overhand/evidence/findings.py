@@ -24,6 +24,11 @@ class Check:
     least: float
     most: float
 
+    @classmethod
+    def near(cls, what: str, value: float, target: float, tolerance: float) -> Check:
+        """A number that must be within so much of another."""
+        return cls(what, value, target - tolerance, target + tolerance)
+
     @property
     def is_met(self) -> bool:
         """Whether it does."""

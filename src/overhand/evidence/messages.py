@@ -29,8 +29,7 @@ def _measured(scale: Scale, kind: str, shufflers: int) -> tuple[int, int, float]
         plan = Plan.best(scale.users, shufflers, scale.privacy, tree="regular")
     else:
         plan = Plan.best(scale.users, shufflers, scale.privacy, tree="regular", mechanism="shares")
-    bits = sum(one[0].messages_per_user * one[0].message_bits for one in plan.mechanisms)
-    return plan.messages_per_user, bits, plan.rms_error
+    return plan.messages_per_user, plan.bits_per_user, plan.rms_error
 
 
 def _finding(scale: Scale, results: list[Any]) -> Finding:

@@ -129,12 +129,7 @@ def _finding(
                 _claimed(_SHUFFLERS),
             ),
             *(
-                Check(
-                    f"exponent of the bound, k = {k}",
-                    exponent,
-                    _claimed(k) - _TOLERANCE,
-                    _claimed(k) + _TOLERANCE,
-                )
+                Check.near(f"exponent of the bound, k = {k}", exponent, _claimed(k), _TOLERANCE)
                 for k, exponent in bounds.items()
             ),
         ),

@@ -64,8 +64,7 @@ def _group_mean_squares(plan: Plan, runs: int, random: Random) -> Floats:
         last = min(first + at_once, tree.blocks)
         after = noise.at(first, last, np.empty(0))
         total += _squares(after[:-1], missed)
-    rest = tree.horizon - tree.blocks * tree.lowest
-    total += _squares(after[-1:], missed[: rest + 1])
+    total += _squares(after[-1:], missed[: tree.horizon - tree.covered + 1])
     return total / tree.horizon
 
 

@@ -148,6 +148,5 @@ def _added(settled: Estimate, now: Estimate) -> Estimate:
 
 def _without_rest(plan: Plan) -> Plan:
     """The plan for whole blocks only, so that nobody is left pending when it ends."""
-    horizon = plan.tree.blocks * plan.tree.lowest
     assert isinstance(plan.tree, RegularTree | PathTree)
-    return replace(plan, tree=replace(plan.tree, horizon=horizon))
+    return replace(plan, tree=replace(plan.tree, horizon=plan.tree.covered))

@@ -193,6 +193,11 @@ class Tree(ABC):
         """How many blocks become full."""
         return self.horizon // self.lowest
 
+    @property
+    def covered(self) -> int:
+        """How many users are in blocks that become full: the others stay pending for good."""
+        return self.blocks * self.lowest
+
 
 def _square_sum(below: int) -> int:
     """0^2 + 1^2 + ... + (below - 1)^2."""

@@ -53,8 +53,7 @@ def open_store(address: str, document: Document) -> Store:
         Lane(level.level, level.size, level.messages, level.ciphertext_bytes)
         for level in document.formats.levels
     ]
-    horizon, lowest = document.plan.horizon, document.plan.tree.lowest
-    return stores.open_store(address, lanes, horizon - horizon % lowest)
+    return stores.open_store(address, lanes, document.plan.tree.covered)
 
 
 async def run_shuffler(settings: ShufflerSettings) -> None:
