@@ -41,6 +41,8 @@ from benchmarks.soak_crowd import crowd, heads_of, known_of
 from overhand.model import Shuffled
 from overhand.service.document import Document
 from overhand.service.server.book import Book
+from overhand.service.stores import BatchName
+from overhand.service.stores.batch_keys import BatchKeys
 
 PLAN = ("--shufflers", "2", "--tree", "regular", "--max-messages", "6", "--epsilon", "4")
 CALM = 0.5
@@ -283,9 +285,14 @@ def judge(run: Run, level: int) -> Verdict:
         for (at, number), body in run.relay.kept.items()
         if at == level
     }
+    keys = BatchKeys(run.folder / "shuffler.keys")
     with closing(sqlite3.connect(run.folder / "shuffler.db")) as store:
-        rows = store.execute(f"SELECT number, body FROM messages_{level}").fetchall()
-    still = [heads_of(body, shape) for number, body in rows if number not in released]
+        rows = store.execute(f"SELECT number, own, body FROM messages_{level}").fetchall()
+    still = [
+        heads_of(keys.open(BatchName(level, number), own, sealed), shape)
+        for number, own, sealed in rows
+        if number not in released
+    ]
     found, counts = np.unique(
         np.concatenate([known.heads[:0], *released.values(), *still]), return_counts=True
     )

@@ -27,6 +27,7 @@ from rich.table import Table
 
 from benchmarks.tables import console
 from overhand.service.stores import Arrival, Lane, open_store
+from overhand.service.stores.batch_keys import MARK_BYTES
 
 MESSAGES = (24, 12, 12, 12, 12)
 SIZES = (50, 500, 5_000, 20_000, 100_000)
@@ -77,7 +78,9 @@ def sqlite_bare(place: str) -> Iterator[Insert]:
 
 @contextmanager
 def postgres_ours(place: str) -> Iterator[Insert]:
-    with closing(open_store(place, LANES, HORIZON)) as store:
+    from postgres import keys_of
+
+    with closing(open_store(place, LANES, HORIZON, keys_of(place))) as store:
         yield store.admit
 
 
@@ -135,7 +138,7 @@ def know(place: str, reports: int) -> None:
     with closing(open_store(place, LANES, HORIZON)):
         pass
     with closing(sqlite3.connect(place)) as connection:
-        marks = sorted(b"i" + os.urandom(16) for _ in range(len(LANES) * reports))
+        marks = sorted(os.urandom(MARK_BYTES) for _ in range(len(LANES) * reports))
         connection.executemany("INSERT INTO seen VALUES (?)", ((mark,) for mark in marks))
         connection.commit()
 

@@ -8,9 +8,11 @@ import re
 import shutil
 import signal
 import sqlite3
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -22,6 +24,7 @@ import overhand as oh
 from forked import SECONDS, WEB, Change, Service, fork, free_port, until
 from overhand.model import Shuffled
 from overhand.randomness import HALF
+from overhand.service.databases import is_postgres
 from overhand.service.document import Document
 from overhand.service.keys import KeyPair
 from overhand.service.reports import encode_report
@@ -100,6 +103,7 @@ class Deployment:
     ) -> Service:
         port = port or self.shuffler_port
         to = ["--server", server or self.relay.url, "--store", self.store, "--port", str(port)]
+        to += ["--store-keys", "shuffler.keys"]
         tick = [] if "--tick" in options else ["--tick", "0.05"]
         url = f"{_scheme(options)}://127.0.0.1:{port}"
         service = self.start("shuffler", *to, *tick, *options, changes=changes, url=url)
@@ -236,30 +240,32 @@ def _scheme(options: Sequence[str]) -> str:
     return "https" if "--certificate" in options else "http"
 
 
-def remnants(deployment: Deployment, address: str) -> int:
-    """How many users' ciphertexts are left in the tables or files of a database."""
-    if address.startswith("postgresql"):
-        kept = _tables(address)
-    else:
-        kept = b"".join(p.read_bytes() for p in deployment.folder.glob(f"{address}*"))
+_ROWS = "SELECT (SELECT count(*) FROM messages_1) + (SELECT count(*) FROM messages_2)"
+
+
+def pieces_left(deployment: Deployment) -> int:
+    """How many pieces of batches are in the store."""
+    if is_postgres(deployment.store):
+        with psycopg.connect(deployment.store) as server:
+            return int(server.execute(_ROWS).fetchone()[0])  # type: ignore[index]
+    with tempfile.TemporaryDirectory() as name:  # a reader would be in the way of the service
+        for path in deployment.folder.glob(f"{deployment.store}*"):
+            shutil.copy(path, name)
+        with closing(sqlite3.connect(Path(name, deployment.store))) as copy:
+            try:
+                return int(copy.execute(_ROWS).fetchone()[0])
+            except sqlite3.DatabaseError:  # copied while it was written
+                return 1
+
+
+def in_the_clear(deployment: Deployment) -> int:
+    """How many users' ciphertexts can be found in the files of a SQLite store."""
+    kept = b"".join(p.read_bytes() for p in deployment.folder.glob(f"{deployment.store}*"))
     reports = deployment.reports
     return sum(
         any(reports.ciphertexts(user, level)[0] in kept for level in (1, 2))
         for user in range(HORIZON)
     )
-
-
-def _tables(address: str) -> bytes:
-    with psycopg.connect(address) as connection:
-        found = connection.execute(
-            "SELECT table_name, column_name FROM information_schema.columns "
-            "WHERE table_schema = current_schema AND data_type = 'bytea'"
-        ).fetchall()
-        values = [
-            connection.execute(f'SELECT "{column}" FROM "{table}"'.encode()).fetchall()
-            for table, column in found
-        ]
-    return b"".join(value or b"" for rows in values for (value,) in rows)
 
 
 def lock_file(path: Path) -> sqlite3.Connection:

@@ -30,6 +30,8 @@ import httpx
 
 from overhand.service.keys import KeyPair
 from overhand.service.sealing import Opener
+from overhand.service.stores import BatchName
+from overhand.service.stores.batch_keys import BatchKeys
 
 PRELOADED = [
     "overhand.__main__",
@@ -140,6 +142,15 @@ class OpensHere(Opener):
 
 
 WITHOUT_WORKERS = Setting("overhand.service.server.run:OpenerPool", OpensHere)
+
+
+def _as_it_is(keys: BatchKeys, name: BatchName, own: int, body: bytes) -> bytes:
+    return body
+
+
+_KEYS = "overhand.service.stores.batch_keys:BatchKeys"
+UNSEALED = (Setting(f"{_KEYS}.seal", _as_it_is), Setting(f"{_KEYS}.open", _as_it_is))
+"""A store whose files can be searched for messages, where a test is about what is left in them."""
 
 
 def fill_disk(pid: int) -> None:

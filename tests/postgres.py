@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import psycopg
+from psycopg.conninfo import conninfo_to_dict
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # it warns wherever XDG_RUNTIME_DIR is not set
@@ -45,6 +46,12 @@ class Postgres:
 
     def start(self) -> None:
         self._server.ensure_postgres_running()
+
+
+def keys_of(dsn: str) -> Path:
+    """A place for the keys of a store: beside the server, by the name of its schema."""
+    parts = conninfo_to_dict(dsn)
+    return Path(str(parts["host"])) / f"{str(parts['options']).rpartition('=')[2]}.keys"
 
 
 @contextmanager

@@ -31,6 +31,7 @@ from overhand.service.keys import KeyPair
 from overhand.service.reports import encode_reports
 from overhand.service.shuffler.admission import Overloaded
 from overhand.service.stores import Arrival, BatchName, Lane
+from overhand.service.stores.batching import Piece
 from overhand.service.stores.transactional import TransactionalStore
 from overhand.summation import SumServer
 
@@ -296,19 +297,21 @@ class Soak:
     def check_store(self, level: int) -> None:
         """The tables hold exactly those who were admitted, but for batches that the server has."""
         store, size = self.system.store, self.formats.level(level).size
-        query = f"SELECT number, own, body FROM messages_{level}"
-        found: dict[int, list[tuple[int, bytes]]] = {}
-        for number, own, body in store._database.read(lambda reading: reading.rows(query)):
-            found.setdefault(number, []).append((own, body))
+        query = f"SELECT DISTINCT number FROM messages_{level}"
+        numbers = store._database.read(lambda reading: reading.rows(query))
+        found = {number: self.pieces(BatchName(level, number)) for (number,) in numbers}
         assert store.arrived == len(self.system.admitted)
         for number in range(-(-store.arrived // size)):
             name = BatchName(level, number)
             if number in found:
-                owns, bodies = zip(*found.pop(number), strict=True)
+                _, owns, bodies = zip(*found.pop(number), strict=True)
                 self.check_batch(name, sum(owns), b"".join(bodies), is_release=len(bodies) == 1)
             else:
                 assert name in self.kept()
         assert not found
+
+    def pieces(self, name: BatchName) -> list[Piece]:
+        return self.system.store._read(lambda ledger: ledger.pieces(name))
 
     def check_batch(self, name: BatchName, own: int, body: bytes, *, is_release: bool) -> None:
         """All messages of its reports and no others; in a release, bytes instead of copies."""

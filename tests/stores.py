@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from overhand.errors import ProtocolViolation
-from overhand.service.databases import Database, SqliteDatabase
+from overhand.service.databases import Database, SqliteDatabase, is_postgres
 from overhand.service.databases.postgres import PostgresDatabase, PostgresTransaction
 from overhand.service.stores import (
     Arrival,
@@ -25,6 +25,7 @@ from overhand.service.stores import (
     TransactionalStore,
     open_store,
 )
+from postgres import keys_of
 
 LANES = (Lane(1, 2, 2, 16), Lane(2, 6, 1, 20))
 HORIZON = 16
@@ -39,7 +40,11 @@ class Where(NamedTuple):
     place: str
 
     def open(self, lanes: Sequence[Lane] = LANES, horizon: int = HORIZON) -> TransactionalStore:
-        return open_store(self.place, lanes, horizon)
+        return open_store(self.place, lanes, horizon, self.keys)
+
+    @property
+    def keys(self) -> Path:
+        return keys_of(self.place) if is_postgres(self.place) else Path(self.place + ".keys")
 
 
 def message(user: int, lane: Lane, place: int) -> bytes:

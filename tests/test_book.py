@@ -38,10 +38,9 @@ from overhand.service.document import Document
 from overhand.service.server.book import Book
 from overhand.service.server.pages import Counts, Pages, Published, Summed
 from overhand.service.server.publisher import Publisher
-from overhand.service.stores import open_store
 from plans import PRIVACY, coin_plan
 from postgres import Postgres
-from stores import HORIZON, LANES, Steps, count_statements, end_of_child
+from stores import Steps, Where, count_statements, end_of_child
 from storing import Places
 
 SHARES = Document(oh.Plan.best(24, 2, PRIVACY, mechanism="shares", tree="regular"), KEY.public_key)
@@ -113,13 +112,10 @@ def test_a_book_of_another_document_is_refused(place: str, book: Book) -> None:
 
 def test_a_store_is_no_book_and_a_book_no_store(place: str, places: Places, book: Book) -> None:
     with pytest.raises(InvalidValue, match="not a store"):
-        open_store(place, LANES, HORIZON)
-    other = places.new().place
-    with (
-        closing(open_store(other, LANES, HORIZON)),
-        pytest.raises(InvalidValue, match="not a book"),
-    ):
-        Book(other, DOCUMENT.digest)
+        Where(places.kind, place).open()
+    other = places.new()
+    with closing(other.open()), pytest.raises(InvalidValue, match="not a book"):
+        Book(other.place, DOCUMENT.digest)
 
 
 def test_files_that_are_no_books_give_one_clear_error(tmp_path: Path) -> None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from deployed import BATCHES, HORIZON, LOWEST, Deployment, remnants
-from forked import WITHOUT_WORKERS, Kill, Pause, free_port, runs, until
+from deployed import BATCHES, HORIZON, LOWEST, Deployment, in_the_clear, pieces_left
+from forked import UNSEALED, WITHOUT_WORKERS, Change, Kill, Pause, free_port, runs, until
 from overhand.service.client import AsyncClient
 from postgres import Postgres
 from relay import Loss, Relay
@@ -21,6 +22,7 @@ LEDGER = "overhand.service.stores.ledger:Ledger"
 BOOK = "overhand.service.server.book:Book"
 DROP = "overhand.service.stores.transactional:_drop_acknowledged"
 SWEEP = "overhand.service.databases.{}:{}Database.sweep"
+OVERWRITE = "overhand.service.stores.batch_keys:_overwrite"
 OPENING = "overhand.service.server.publisher:open_release"
 
 SHUFFLER_STEPS = {
@@ -35,6 +37,8 @@ SHUFFLER_STEPS = {
     "while a batch is scrubbed": Kill(DROP, "after", since=f"{STORE}.acknowledge_all"),
     "when messages are dropped": Kill(SWEEP, since=f"{STORE}.acknowledge_all"),
     "when a batch is swept": Kill(SWEEP, "after", since=f"{STORE}.acknowledge_all"),
+    "before its key is destroyed": Kill(OVERWRITE, "before"),
+    "when its key is destroyed": Kill(OVERWRITE, "after"),
 }
 SERVER_STEPS = {
     "before a release is stored": Kill(f"{BOOK}.receive", "before", 3),
@@ -63,7 +67,7 @@ def test_a_shuffling_service_that_is_killed_loses_nothing_and_counts_nothing_twi
     deployed.reports.send_until_counted(shuffler.url)
     deployed.finish(server)
     assert deployed.reports.answers.keys() <= {200, None}
-    until("nothing is left in the store", lambda: not remnants(deployed, database))
+    until("nothing is left in the store", lambda: not pieces_left(deployed))
 
 
 def test_what_was_sent_before_a_crash_is_sent_again_byte_for_byte(
@@ -80,7 +84,7 @@ def test_what_was_sent_before_a_crash_is_sent_again_byte_for_byte(
             changes=[Kill(f"{STORE}.acknowledge_all", "before")], is_up=False
         ).was_killed()
     deployed.shuffler()
-    until("nothing is left in the store", lambda: not remnants(deployed, database))
+    until("nothing is left in the store", lambda: not pieces_left(deployed))
     deployed.finish(server)  # looks at every byte that was sent
     assert set(deployed.sendings().values()) == {3}
 
@@ -89,26 +93,30 @@ def test_what_was_acknowledged_before_a_crash_is_scrubbed_after_it(
     deployed: Deployment, database: str
 ) -> None:
     deployed.store = database
-    check_scrubbed_after(Kill(f"{STORE}.scrub", since=f"{STORE}.acknowledge_all"), deployed)
+    kill_when_all_is_sent(deployed, [Kill(f"{STORE}.scrub", since=f"{STORE}.acknowledge_all")])
+    assert pieces_left(deployed)
+    deployed.shuffler()
+    until("nothing is left in the store", lambda: not pieces_left(deployed), 5.0)
 
 
 def test_what_was_dropped_before_a_crash_is_swept_after_it(deployed: Deployment) -> None:
     sweep = SWEEP.format("sqlite", "Sqlite")
-    check_scrubbed_after(Kill(sweep, since=f"{STORE}.acknowledge_all"), deployed)
+    kill = Kill(sweep, since=f"{STORE}.acknowledge_all")
+    kill_when_all_is_sent(deployed, [kill, *UNSEALED])
+    assert in_the_clear(deployed)
+    deployed.shuffler(changes=UNSEALED)
+    until("nothing is left in the files", lambda: not in_the_clear(deployed), 5.0)
 
 
-def check_scrubbed_after(kill: Kill, deployed: Deployment) -> None:
-    """Killed when all is sent and nothing of it is gone, a service has only this left to do."""
+def kill_when_all_is_sent(deployed: Deployment, changes: Sequence[Change]) -> None:
+    """Then nothing of it is gone, and a service has only this left to do."""
     deployed.server(changes=[WITHOUT_WORKERS])
-    shuffler = deployed.shuffler("--tick", "60")
+    shuffler = deployed.shuffler("--tick", "60", changes=changes)
     deployed.reports.send_until_counted(shuffler.url)
     shuffler.tell(signal.SIGKILL)
     shuffler.ended()
-    assert deployed.shuffler(changes=[kill], is_up=False).was_killed()
+    assert deployed.shuffler(changes=changes, is_up=False).was_killed()
     assert len(deployed.relay.statuses) == sum(BATCHES)
-    assert remnants(deployed, deployed.store)
-    deployed.shuffler()
-    until("nothing is left in the store", lambda: not remnants(deployed, deployed.store), 5.0)
 
 
 @pytest.mark.parametrize("step", SERVER_STEPS)
@@ -183,7 +191,7 @@ def test_two_shuffling_services_on_one_store_fill_batches_exactly(
     reports.send(pair[0].url, at_once=40, copies=[pair[1].url, pair[0].url])
     assert reports.answers == {200: 3 * HORIZON, 410: 3 * late}
     deployed.finish(server)
-    until("nothing is left in the store", lambda: not remnants(deployed, deployed.store))
+    until("nothing is left in the store", lambda: not pieces_left(deployed))
     assert [shuffler.stopped() for shuffler in pair] == [0, 0]
 
 
@@ -198,7 +206,7 @@ def test_a_shuffling_service_that_was_overtaken_by_another_goes_on(
     deployed.reports.send(slow.url, range(HORIZON // 2))
     until("it sends a batch", pause.is_reached)
     fast = deployed.shuffler(port=free_port())
-    until("another has sent and scrubbed it", lambda: not remnants(deployed, deployed.store))
+    until("another has sent and scrubbed it", lambda: not pieces_left(deployed))
     assert fast.stopped() == 0
     pause.go_on()
     deployed.reports.send_until_counted(slow.url)

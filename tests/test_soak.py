@@ -65,6 +65,10 @@ def in_sqlite(kind: str, home: Path) -> TransactionalStore:
     return open_store(home / "store.db", crowd(kind).lanes, HORIZON)
 
 
+def in_postgres(dsn: str, kind: str, home: Path) -> TransactionalStore:
+    return open_store(dsn, crowd(kind).lanes, HORIZON, home / "store.keys")
+
+
 def soak(
     kind: str,
     steps: Sequence[Step],
@@ -106,7 +110,7 @@ def test_a_life_with_every_fault(kind: str, store: str, request: pytest.FixtureR
         soak(kind, LIFE)
         return
     dsn = request.getfixturevalue("postgres").new_schema()
-    soak(kind, LIFE, lambda kind, home: open_store(dsn, crowd(kind).lanes, HORIZON))
+    soak(kind, LIFE, partial(in_postgres, dsn))
 
 
 @pytest.mark.parametrize("kind", ["coins", "shares"])
@@ -121,8 +125,7 @@ def test_whatever_fails_the_published_sums_are_those_of_the_accepted(
 @settings(max_examples=6)
 @given(steps=steps_drawn)
 def test_whatever_fails_with_postgresql(postgres: Postgres, steps: list[Step]) -> None:
-    dsn = postgres.new_schema()
-    soak("coins", steps, lambda kind, home: open_store(dsn, crowd(kind).lanes, HORIZON))
+    soak("coins", steps, partial(in_postgres, postgres.new_schema()))
 
 
 # --- two senders, and one that is contradicted ----------------------------------------------------

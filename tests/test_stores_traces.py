@@ -16,6 +16,7 @@ from scipy import stats
 from overhand.randomness import secure_random
 from overhand.service.databases import sqlite
 from overhand.service.stores import BatchName, Lane, Outcome, Release, Store, batching, open_store
+from overhand.service.stores.batch_keys import BatchKeys
 from overhand.service.stores.batching import Piece
 from sampled import assert_uniform_over
 from stores import REPEATED, TRACED, Where, message, messages_in, report, uneven_groups, user_of
@@ -92,7 +93,14 @@ def test_a_release_does_not_tell_who_came_first(where: Where) -> None:
     assert abs(rank_correlation(messages_in(body, ONE[0]))) < 0.05
 
 
-def test_the_tables_of_sqlite_do_not_tell_who_came_first(tmp_path: Path) -> None:
+@pytest.fixture
+def unsealed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A store whose files can be searched: what is left in them must be nothing, sealed or not."""
+    monkeypatch.setattr(BatchKeys, "seal", lambda keys, name, own, body: body)
+    monkeypatch.setattr(BatchKeys, "open", lambda keys, name, own, sealed: sealed)
+
+
+def test_the_tables_of_sqlite_do_not_tell_who_came_first(tmp_path: Path, unsealed: None) -> None:
     with closing(open_store(tmp_path / "store.db", ONE, MANY)) as store:
         alone = [Piece(BatchName(1, 0), 0, message(user, ONE[0], 0)) for user in range(MANY)]
         store._write(lambda ledger: ledger.add(alone))
@@ -118,7 +126,7 @@ def names_in(release: Release) -> set[bytes]:
     return {one[:12] for one in messages_in(release.body, TRACED[release.name.level - 1])}
 
 
-def test_nothing_of_a_scrubbed_batch_is_left_in_the_files(places: Places) -> None:
+def test_nothing_of_a_scrubbed_batch_is_left_in_the_files(places: Places, unsealed: None) -> None:
     with closing(places.new().open(TRACED, 10**6)) as store:
         for group in uneven_groups(range(FIRST, FIRST + 910), seed=3):
             store.admit([report(user, lanes=TRACED) for user in group])
@@ -144,7 +152,7 @@ def names_that_move(path: Path) -> set[bytes]:
 
 @pytest.mark.parametrize("padding", [sqlite._PADDING, ""], ids=["padded", "mutant"])
 def test_messages_in_sqlite_never_move(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, padding: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unsealed: None, padding: str
 ) -> None:
     monkeypatch.setattr(sqlite, "_PADDING", padding)
     with closing(open_store(tmp_path / "store.db", TRACED, 10**6)) as store:

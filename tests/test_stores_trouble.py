@@ -304,7 +304,7 @@ def test_a_deadlock_is_tried_again(postgres: Postgres) -> None:
     def work(writing: Transaction) -> int:
         for failure in failures:
             writing.change(f"DO $$ BEGIN RAISE EXCEPTION SQLSTATE '{failure.sqlstate}'; END $$")
-        return Ledger(writing).arrived()
+        return Ledger(writing, store._keys).arrived()
 
     with closing(Where("postgres", postgres.new_schema()).open()) as store:
         assert store._database.write(work) == 0

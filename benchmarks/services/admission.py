@@ -100,17 +100,17 @@ class Bare(NamedTuple):
 
 
 def bare_store(
-    document: Document, place: str, group: float, reports: int, database: int | None = None
+    home: Home, place: str, group: float, reports: int, database: int | None = None
 ) -> Bare:
     """Groups of reports into a store, without a service around it."""
-    formats = document.formats
+    formats = home.document.formats
     arrivals = []
     for body in random_reports(formats, reports):
         parts = formats.unpack_report(body)
         arrivals.append(Arrival(formats.part_digests(parts), parts))
     size = round(group)
     groups = [arrivals[start : start + size] for start in range(0, reports, size)]
-    with closing(open_store(place, document)) as store:
+    with closing(open_store(place, home.document, home.folder / "bare.keys")) as store:
         store.admit(groups.pop())
         count = sum(map(len, groups))
         started, used, stored = time.perf_counter(), time.process_time(), _used_by(database)
@@ -139,7 +139,7 @@ def sqlite(home: Home, reports: int, rounds: int) -> Iterator[Row]:
         for _ in range(rounds):
             services.append(bench.round(reports))
             admissions.append(alone.round(reports))
-            bares.append(bare_store(home.document, place, admissions[-1].group, reports))
+            bares.append(bare_store(home, place, admissions[-1].group, reports))
         resident = processor.stat(shuffler.process).resident
     yield from _service_rows("SQLite", services, least=3_000)
     cost = median(one.admission for one in admissions)
@@ -155,7 +155,10 @@ def postgres(home: Home, reports: int, rounds: int) -> Iterator[Row]:
     with running_postgres() as server, ExitStack() as stack:
 
         def bench(processes: int, place: str) -> Bench:
-            services = [stack.enter_context(shuffling(home, place)) for _ in range(processes)]
+            keys = ("--store-keys", f"{processes}.keys")
+            services = [
+                stack.enter_context(shuffling(home, place, *keys)) for _ in range(processes)
+            ]
             return Bench(services, home.document, database)
 
         database = int((server.folder / "postmaster.pid").read_text().split()[0])
@@ -165,7 +168,7 @@ def postgres(home: Home, reports: int, rounds: int) -> Iterator[Row]:
         for _ in range(rounds):
             ones.append(one.round(reports))
             twos.append(two.round(reports))
-            bares.append(bare_store(home.document, place, ones[-1].group, reports, database))
+            bares.append(bare_store(home, place, ones[-1].group, reports, database))
     yield from _service_rows("PostgreSQL, one shuffler", ones)
     yield from _bare_rows("PostgreSQL, one shuffler", ones, bares)
     yield from _service_rows("PostgreSQL, two shufflers", twos)

@@ -141,6 +141,12 @@ def shuffler(
     store: Annotated[
         str, typer.Option(help="A SQLite file, or postgresql://... for many processes.")
     ] = "shuffler.db",
+    store_keys: Annotated[
+        Path | None,
+        typer.Option(
+            help="The store's keys, made with it; beside a SQLite file by default. Not for backups."
+        ),
+    ] = None,
     token: Annotated[Path, typer.Option(help="The token that the server knows.")] = Path("token"),
     pinned: Pinned = None,
     tokens: Annotated[
@@ -168,6 +174,7 @@ def shuffler(
     settings = ShufflerSettings(
         document=document,
         store=store,
+        store_keys=store_keys,
         server=server,
         token=token,
         listener=Listener(host, port, certificate, certificate_key),

@@ -8,12 +8,25 @@ from overhand.errors import InvalidValue
 from overhand.service.databases.database import Contents, Database, Dialect, Transaction
 from overhand.service.databases.sqlite import SqliteDatabase
 
-__all__ = ["Contents", "Database", "Dialect", "SqliteDatabase", "Transaction", "open_database"]
+__all__ = [
+    "Contents",
+    "Database",
+    "Dialect",
+    "SqliteDatabase",
+    "Transaction",
+    "is_postgres",
+    "open_database",
+]
+
+
+def is_postgres(address: str | Path) -> bool:
+    """Whether this is an address of PostgreSQL, and not the path of a file."""
+    return str(address).startswith(("postgresql://", "postgres://"))
 
 
 def open_database(address: str | Path, contents: Contents) -> Database:
     """PostgreSQL if the address is one of its, else a SQLite file at this path."""
-    if not str(address).startswith(("postgresql://", "postgres://")):
+    if not is_postgres(address):
         return SqliteDatabase(address, contents)
     try:
         from overhand.service.databases.postgres import PostgresDatabase

@@ -27,8 +27,9 @@ from overhand.service.transport import HttpTransport
 class ShufflerSettings:
     """Where the shuffling service finds what it needs.
 
-    `store` is a path of a SQLite file or the address of a PostgreSQL database. `pinned` is the
-    digest of the document that it was agreed upon to serve.
+    `store` is a path of a SQLite file or the address of a PostgreSQL database, `store_keys` the
+    file of its keys, beside the SQLite file if it is not said. `pinned` is the digest of the
+    document that it was agreed upon to serve.
     """
 
     document: Path
@@ -37,6 +38,7 @@ class ShufflerSettings:
     token: Path
     listener: Listener
     metrics: Listener | None = None
+    store_keys: Path | None = None
     pinned: str | None = None
     tokens: Path | None = None
     deadline: float | None = None
@@ -44,7 +46,7 @@ class ShufflerSettings:
     authorities: Path | None = None
 
 
-def open_store(address: str, document: Document) -> Store:
+def open_store(address: str, document: Document, keys: Path | None = None) -> Store:
     """The store at a path or an address, for the plan of a document.
 
     It closes after the last whole batch: what came later could never be released.
@@ -53,7 +55,7 @@ def open_store(address: str, document: Document) -> Store:
         Lane(level.level, level.size, level.messages, level.ciphertext_bytes)
         for level in document.formats.levels
     ]
-    return stores.open_store(address, lanes, document.plan.tree.covered)
+    return stores.open_store(address, lanes, document.plan.tree.covered, keys)
 
 
 async def run_shuffler(settings: ShufflerSettings) -> None:
@@ -64,7 +66,7 @@ async def run_shuffler(settings: ShufflerSettings) -> None:
     server = HttpTransport(
         settings.server, token=load_token(settings.token), authorities=settings.authorities
     )
-    with closing(open_store(settings.store, document)) as store:
+    with closing(open_store(settings.store, document, settings.store_keys)) as store:
         metrics = ShufflerMetrics()
         admission = Admission(store, metrics)
         app = ShufflerApp(document, admission, metrics, tokens)

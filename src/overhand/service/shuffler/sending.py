@@ -10,6 +10,7 @@ from http import HTTPStatus
 
 from overhand.errors import OverhandError, ProtocolViolation, StoreUnavailable
 from overhand.service.document import Document
+from overhand.service.keys import UnsafeSecret
 from overhand.service.logs import log
 from overhand.service.shuffler.metrics import ShufflerMetrics
 from overhand.service.stores import BatchName, Release, Store
@@ -61,7 +62,7 @@ class Sender:
             try:
                 await self.send_all()
                 self._failures = 0
-            except (Unreachable, NotTaken, StoreUnavailable) as error:
+            except (Unreachable, NotTaken, StoreUnavailable, UnsafeSecret) as error:
                 self._failures += 1
                 self._metrics.send_failures.inc()
                 log("sending failed", level=logging.WARNING, error=_reason(error))
@@ -113,8 +114,12 @@ class Sender:
             yield group
 
     async def _scrub(self) -> None:
-        """Overwriting files is dear: under load it is done every few ticks, else at once."""
-        if self._unscrubbed and (not self._has_sent or self._ticks % _TICKS_A_SCRUB == 0):
+        """Overwriting files is dear: under load it is done every few ticks, else at once.
+
+        Also by who sends nothing: batches that others sent have keys here too.
+        """
+        is_idle = self._unscrubbed and not self._has_sent
+        if is_idle or self._ticks % _TICKS_A_SCRUB == 0:
             await asyncio.to_thread(self._store.scrub)
             self._unscrubbed = False
 

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from overhand.service.databases import open_database
+from overhand.errors import InvalidValue
+from overhand.service.databases import is_postgres, open_database
 from overhand.service.stores.store import (
     Arrival,
     BatchName,
@@ -31,6 +32,16 @@ __all__ = [
 ]
 
 
-def open_store(address: str | Path, lanes: Sequence[Lane], horizon: int) -> TransactionalStore:
-    """The store at an address of PostgreSQL, or in a SQLite file at this path."""
-    return TransactionalStore(partial(open_database, address), lanes, horizon)
+def open_store(
+    address: str | Path, lanes: Sequence[Lane], horizon: int, keys: Path | None = None
+) -> TransactionalStore:
+    """The store at an address of PostgreSQL, or in a SQLite file at this path.
+
+    A new store makes its keys in the file `keys`, and opens with that file ever after; those of
+    a SQLite file are beside it unless told otherwise.
+    """
+    if keys is None:
+        if is_postgres(address):
+            raise InvalidValue("a store in PostgreSQL needs a file for its keys")
+        keys = Path(address).with_suffix(".keys")
+    return TransactionalStore(partial(open_database, address), lanes, horizon, keys)

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from overhand.errors import InvalidValue, ProtocolViolation, whole
 from overhand.randomness import Random, secure_random
+from overhand.service.stores.batch_keys import BatchKeys
 from overhand.service.stores.store import Arrival, BatchName, Lane, Outcome, Release
 from overhand.service.wire import ID_BYTES
 
@@ -66,18 +67,29 @@ def check_arrival(arrival: Arrival, lanes: Sequence[Lane]) -> None:
         raise InvalidValue(f"a report has {len(lanes)} ids of {ID_BYTES} bytes each")
 
 
-def id_marks(arrival: Arrival) -> list[bytes]:
+class Marks(NamedTuple):
     """What the store remembers of a report, apart from its messages."""
-    return [b"i" + part_id for part_id in arrival.ids]
 
+    ids: list[bytes]
+    token: list[bytes]
+    """One, if the report has a token."""
 
-def token_marks(arrival: Arrival) -> list[bytes]:
-    """What the store remembers of a token, if the report has one."""
-    return [] if arrival.token is None else [b"t" + arrival.token]
+    @classmethod
+    def of(cls, arrival: Arrival, keys: BatchKeys) -> Marks:
+        tokens = [] if arrival.token is None else [arrival.token]
+        return cls(
+            [keys.mark(b"part", part_id) for part_id in arrival.ids],
+            [keys.mark(b"token", token) for token in tokens],
+        )
 
 
 def judge(
-    arrivals: Sequence[Arrival], unused: set[bytes], arrived: int, horizon: int, lowest: int
+    arrivals: Sequence[Arrival],
+    marks: Sequence[Marks],
+    unused: set[bytes],
+    arrived: int,
+    horizon: int,
+    lowest: int,
 ) -> tuple[list[Outcome], set[bytes]]:
     """What becomes of each report of a group, and the marks that none of the admitted ones uses.
 
@@ -86,8 +98,7 @@ def judge(
     repeat.
     """
     unused, outcomes = set(unused), []
-    for arrival in arrivals:
-        ids, token = id_marks(arrival), token_marks(arrival)
+    for arrival, (ids, token) in zip(arrivals, marks, strict=True):
         if not unused.issuperset(ids):
             outcomes.append(Outcome.REPEATED)
         elif not unused.issuperset(token):

@@ -1,8 +1,8 @@
 """The tables of a store, and the statements on them.
 
-progress      one row: what the store is made for, and how many reports arrived
+progress      one row: what the store is made for, its keys' name, and how many reports arrived
 seen          marks of the parts and tokens of admitted reports, kept until the plan ends
-messages_<l>  level l: the pieces of its batches under random keys; one row once it is frozen
+messages_<l>  level l: the pieces of its batches, sealed, in no order; one row once it is frozen
 releases      a row per frozen batch: its digest, and how far it got
 """
 
@@ -15,6 +15,7 @@ from itertools import groupby
 from typing import NamedTuple
 
 from overhand.service.databases import Dialect, Transaction
+from overhand.service.stores.batch_keys import BatchKeys
 from overhand.service.stores.batching import Piece
 from overhand.service.stores.store import BatchName, Lane, Release
 
@@ -47,7 +48,8 @@ def schema(lanes: Sequence[Lane], dialect: Dialect) -> list[str]:
     key = f"level INTEGER, number BIGINT, digest {blob} NOT NULL, own BIGINT NOT NULL"
     piece = f"number BIGINT, key {blob}, own BIGINT NOT NULL, {dialect.padding}body {blob} NOT NULL"
     return [
-        f"CREATE TABLE progress (plan TEXT PRIMARY KEY, arrived BIGINT NOT NULL) {ending}",
+        "CREATE TABLE progress (plan TEXT PRIMARY KEY, keys TEXT NOT NULL, "
+        f"arrived BIGINT NOT NULL) {ending}",
         f"CREATE TABLE seen (mark {blob} PRIMARY KEY) {ending}",
         f"CREATE TABLE releases ({key}, repeats BIGINT NOT NULL, state INTEGER NOT NULL, "
         f"PRIMARY KEY (level, number)) {ending}",
@@ -69,11 +71,18 @@ def messages_of(level: int) -> str:
     return f"messages_{level}"
 
 
+def origin(transaction: Transaction) -> tuple[str, str] | None:
+    """The plan that a store was made for, and its keys' name, if it is a store."""
+    found = transaction.rows("SELECT plan, keys FROM progress")
+    return next(((str(plan), str(keys)) for plan, keys in found), None)
+
+
 class Ledger:
     """The tables inside one transaction. All take marks first, in their order, then `progress`."""
 
-    def __init__(self, transaction: Transaction) -> None:
+    def __init__(self, transaction: Transaction, keys: BatchKeys) -> None:
         self._transaction = transaction
+        self._keys = keys
 
     def lock(self) -> int:
         """How many reports arrived; none can until this transaction ends."""
@@ -84,12 +93,8 @@ class Ledger:
         return self._transaction.insert_new("seen", "mark", marks)
 
     def begin(self, plan: str) -> None:
-        self._transaction.change("INSERT INTO progress (plan, arrived) VALUES (?, 0)", plan)
-
-    def plan(self) -> str | None:
-        """What the store was made for, if it is one."""
-        return next(
-            (str(plan) for (plan,) in self._transaction.rows("SELECT plan FROM progress")), None
+        self._transaction.change(
+            "INSERT INTO progress (plan, keys, arrived) VALUES (?, ?, 0)", plan, self._keys.name
         )
 
     def arrived(self) -> int:
@@ -109,7 +114,12 @@ class Ledger:
             self._transaction.change_many(
                 f"INSERT INTO {messages_of(level)} (number, key, own, body) VALUES (?, ?, ?, ?)",
                 [
-                    (piece.name.number, secrets.token_bytes(KEY_BYTES), piece.own, piece.body)
+                    (
+                        piece.name.number,
+                        secrets.token_bytes(KEY_BYTES),
+                        piece.own,
+                        self._sealed(piece),
+                    )
                     for piece in group
                 ],
             )
@@ -118,7 +128,18 @@ class Ledger:
         found = self._transaction.rows(
             f"SELECT own, body FROM {messages_of(name.level)} WHERE number = ?", name.number
         )
-        return [Piece(name, own, body) for own, body in found]
+        return [Piece(name, own, self._keys.open(name, own, sealed)) for own, sealed in found]
+
+    def _sealed(self, piece: Piece) -> bytes:
+        return self._keys.seal(piece.name, piece.own, piece.body)
+
+    def firsts(self, lanes: Sequence[Lane]) -> dict[int, int]:
+        """By level, the first batch of which there is anything, or will be."""
+        return {lane.level: self._first(lane) for lane in lanes}
+
+    def _first(self, lane: Lane) -> int:
+        rows = self._transaction.rows(f"SELECT min(number) FROM {messages_of(lane.level)}")
+        return self.arrived() // lane.size if rows[0][0] is None else int(rows[0][0])
 
     def record(self, name: BatchName) -> Record | None:
         found = self._transaction.rows(

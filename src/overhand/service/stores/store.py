@@ -144,7 +144,10 @@ class Store(ABC):
 
     @abstractmethod
     def scrub(self) -> int:
-        """Forget the messages of acknowledged batches for good; returns how many batches."""
+        """Forget the messages of acknowledged batches for good; returns how many batches.
+
+        And destroy the keys of all batches of which nothing is left, whoever forgot them.
+        """
 
     @abstractmethod
     def claim_sending(self) -> bool:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import TypeVar
 
 from overhand.errors import InvalidValue, ProtocolViolation
 from overhand.service.databases import Contents, Database, Dialect, Transaction
 from overhand.service.stores import batching
-from overhand.service.stores.batching import Piece
-from overhand.service.stores.ledger import Ledger, State, messages_of, schema
+from overhand.service.stores.batch_keys import BatchKeys, KeyGone
+from overhand.service.stores.batching import Marks, Piece
+from overhand.service.stores.ledger import Ledger, State, messages_of, origin, schema
 from overhand.service.stores.store import (
     Arrival,
     BatchName,
@@ -33,36 +35,58 @@ class TransactionalStore(Store):
 
     Both databases write a log that shows the order of commit groups, SQLite until the next
     checkpoint; PostgreSQL appends rows, so its files show it too. The order of a release does not
-    come from them. The database must be closed to the server and its backups to everybody.
+    come from them, and what the groups hold is sealed under the keys of the file `keys`, which is
+    made together with the store. Keep it out of every backup.
     """
 
     def __init__(
-        self, opening: Callable[[Contents], Database], lanes: Sequence[Lane], horizon: int
+        self,
+        opening: Callable[[Contents], Database],
+        lanes: Sequence[Lane],
+        horizon: int,
+        keys: Path,
     ) -> None:
         self._plan = batching.described(lanes, horizon)
         self._lanes = tuple(lanes)
         self._horizon = horizon
+        self._keys_path = keys
         contents = Contents("store", _APPLICATION, "progress", self._create, self._check, _CACHE)
         self._database = opening(contents)
 
     def _create(self, transaction: Transaction, dialect: Dialect) -> None:
+        if not self._keys_path.exists():  # or somebody was killed before the store was whole
+            BatchKeys.create(self._keys_path, self._levels)
         for statement in schema(self._lanes, dialect):
             transaction.change(statement)
-        Ledger(transaction).begin(self._plan)
+        Ledger(transaction, BatchKeys(self._keys_path)).begin(self._plan)
 
     def _check(self, transaction: Transaction) -> None:
-        """Refuse a store that was made for another plan."""
-        found = Ledger(transaction).plan()
+        """Refuse a store that was made for another plan or with other keys, or is out of date."""
+        found = origin(transaction)
         if found is None:
             raise InvalidValue("the database is not a store: its table progress is empty")
-        if found != self._plan:
-            raise InvalidValue(f"the store was made for {found}, not for {self._plan}")
+        plan, keys = found
+        if plan != self._plan:
+            raise InvalidValue(f"the store was made for {plan}, not for {self._plan}")
+        self._keys = BatchKeys(self._keys_path)
+        if keys != self._keys.name or list(self._keys.firsts) != self._levels:
+            raise InvalidValue(f"{self._keys_path} has the keys of another store")
+        firsts = Ledger(transaction, self._keys).firsts(self._lanes)
+        if any(firsts[level] < first for level, first in self._keys.firsts.items()):
+            raise InvalidValue(
+                f"the store is older than its keys in {self._keys_path}: a copy from before some "
+                "batches were sent, or a new store with used keys. Start a new plan, with new keys"
+            )
+
+    @property
+    def _levels(self) -> list[int]:
+        return [lane.level for lane in self._lanes]
 
     def _read(self, work: Callable[[Ledger], T]) -> T:
-        return self._database.read(lambda transaction: work(Ledger(transaction)))
+        return self._database.read(lambda transaction: work(Ledger(transaction, self._keys)))
 
     def _write(self, work: Callable[[Ledger], T]) -> T:
-        return self._database.write(lambda transaction: work(Ledger(transaction)))
+        return self._database.write(lambda transaction: work(Ledger(transaction, self._keys)))
 
     def admit(self, arrivals: Sequence[Arrival]) -> list[Outcome]:
         for arrival in arrivals:
@@ -71,11 +95,11 @@ class TransactionalStore(Store):
 
     def _admit(self, ledger: Ledger, arrivals: Sequence[Arrival]) -> list[Outcome]:
         """Marks before the lock, so that processes wait for each other only to be counted."""
-        marks = {mark for arrival in arrivals for mark in batching.id_marks(arrival)}
-        marks.update(mark for arrival in arrivals for mark in batching.token_marks(arrival))
-        fresh, arrived = ledger.remember(marks), ledger.lock()
+        marks = [Marks.of(arrival, self._keys) for arrival in arrivals]
+        fresh = ledger.remember({mark for ids, token in marks for mark in (*ids, *token)})
+        arrived = ledger.lock()
         outcomes, unused = batching.judge(
-            arrivals, fresh, arrived, self._horizon, self._lanes[0].size
+            arrivals, marks, fresh, arrived, self._horizon, self._lanes[0].size
         )
         ledger.forget(unused)
         admitted = [
@@ -122,9 +146,13 @@ class TransactionalStore(Store):
         arrived = min(lane.size, max(0, ledger.arrived() - name.number * lane.size))
         if arrived < lane.size:
             raise ProtocolViolation(f"{name} cannot be frozen at {arrived} of {lane.size} reports")
+        try:
+            found = ledger.pieces(name)
+        except KeyGone:  # destroyed since this transaction began: nothing is left of the batch
+            return None
         if record is None:
-            return ledger.pieces(name)
-        if record.state is State.SCRUBBED or not (found := ledger.pieces(name)):
+            return found
+        if record.state is State.SCRUBBED or not found:
             return None
         return Release(name, found[0].body, record.own, record.digest, record.repeats)
 
@@ -136,8 +164,11 @@ class TransactionalStore(Store):
     def scrub(self) -> int:
         """Marked as done only when the files were swept: after a crash it is swept again."""
         names = self._write(_drop_acknowledged)
-        self._database.sweep({messages_of(name.level) for name in names})
-        return self._write(lambda ledger: _mark_scrubbed(ledger, names))
+        if names:
+            self._database.sweep({messages_of(name.level) for name in names})
+        scrubbed = self._write(lambda ledger: _mark_scrubbed(ledger, names)) if names else 0
+        self._keys.destroy_before(self._read(lambda ledger: ledger.firsts(self._lanes)))
+        return scrubbed
 
     def claim_sending(self) -> bool:
         return self._database.claim("releases", 0)

@@ -1,0 +1,316 @@
+"""Keys that are destroyed with their batch: when a copy of a store tells nothing any more."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+import re
+import shutil
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from overhand.errors import InvalidValue, ProtocolViolation
+from overhand.service.keys import UnsafeSecret
+from overhand.service.stores import BatchName, TransactionalStore, batch_keys, open_store
+from overhand.service.stores.batch_keys import BatchKeys, KeyGone
+from postgres import Postgres
+from stores import ADMITTED, HORIZON, LANES, TRACED, Where, admit, message, messages_in, report
+from storing import Places
+
+LEVELS = (1, 2)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "store.keys"
+
+
+@pytest.fixture
+def keys(path: Path) -> BatchKeys:
+    return BatchKeys.create(path, LEVELS)
+
+
+# --- sealing --------------------------------------------------------------------------------------
+
+
+@given(body=st.binary(max_size=200), number=st.integers(0, 300), own=st.integers(0, 9))
+def test_what_is_sealed_opens_in_every_process(
+    tmp_path_factory: pytest.TempPathFactory, body: bytes, number: int, own: int
+) -> None:
+    path, name = tmp_path_factory.mktemp("keys") / "store.keys", BatchName(2, number)
+    sealed = BatchKeys.create(path, LEVELS).seal(name, own, body)
+    assert BatchKeys(path).open(name, own, sealed) == body
+
+
+def test_what_was_moved_changed_or_cut_does_not_open(keys: BatchKeys) -> None:
+    name, body = BatchName(1, 7), b"messages"
+    sealed = keys.seal(name, 2, body)
+    for other, own in ((BatchName(1, 6), 2), (BatchName(1, 8), 2), (BatchName(2, 7), 2), (name, 3)):
+        with pytest.raises(ProtocolViolation, match="not what was stored"):
+            keys.open(other, own, sealed)
+    flipped = [
+        sealed[:place] + bytes([sealed[place] ^ 1]) + sealed[place + 1 :]
+        for place in range(len(sealed))
+    ]
+    for wrong in (*flipped, *(sealed[:length] for length in range(len(sealed)))):
+        with pytest.raises(ProtocolViolation, match="not what was stored"):
+            keys.open(name, 2, wrong)
+    assert keys.open(name, 2, sealed) == body
+    assert keys.seal(name, 2, body) != sealed
+
+
+def test_a_mark_is_known_again_by_these_keys_alone(keys: BatchKeys, path: Path) -> None:
+    other = BatchKeys.create(path.with_name("other.keys"), LEVELS)
+    assert keys.mark(b"part", b"x") == BatchKeys(path).mark(b"part", b"x")
+    marks = [keys.mark(b"part", b"x"), keys.mark(b"token", b"x"), keys.mark(b"part", b"y")]
+    assert len({*marks, other.mark(b"part", b"x")}) == 4
+    assert keys.name != other.name
+
+
+# --- destruction ----------------------------------------------------------------------------------
+
+
+def chain(path: Path, level: int, count: int) -> list[bytes]:
+    """The first keys of a level, from a file that nobody moved on."""
+    saved = batch_keys._parsed(path.read_bytes(), path).links[level]
+    assert saved.number == 0
+    found = [saved.key]
+    while len(found) < count:
+        found.append(hmac.digest(found[-1], b"next", "sha256"))
+    return found
+
+
+def test_destroyed_keys_are_nowhere_and_later_ones_still_are(keys: BatchKeys, path: Path) -> None:
+    links = chain(path, 1, 9)
+    sealed = {name: keys.seal(name, 0, b"x") for name in (BatchName(1, n) for n in range(9))}
+    kept = keys.seal(BatchName(2, 0), 0, b"x")
+    size = path.stat().st_size
+    keys.destroy_before({1: 5, 2: 0})
+    content = path.read_bytes()
+    assert [link in content for link in links[:6]] == [False] * 5 + [True]
+    assert (len(content), path.stat().st_mode & 0o777) == (size, 0o600)
+    for one in (keys, BatchKeys(path)):
+        assert one.firsts == {1: 5, 2: 0}
+        for name, one_sealed in sealed.items():
+            if name.number < 5:
+                with pytest.raises(KeyGone, match=f"batch {name.number} is gone"):
+                    one.open(name, 0, one_sealed)
+            else:
+                assert one.open(name, 0, one_sealed) == b"x"
+        assert one.open(BatchName(2, 0), 0, kept) == b"x"
+
+
+def test_nobody_brings_a_destroyed_key_back(keys: BatchKeys, path: Path) -> None:
+    late = BatchKeys(path)
+    keys.destroy_before({1: 5, 2: 1})
+    late.destroy_before({1: 3, 2: 2})
+    assert late.firsts == BatchKeys(path).firsts == {1: 5, 2: 2}
+    keys.destroy_before({1: 4, 2: 0})
+    assert BatchKeys(path).firsts == {1: 5, 2: 2}
+
+
+@pytest.mark.parametrize("writes", range(5))
+def test_a_crash_while_the_file_is_written_leaves_keys_that_do(
+    keys: BatchKeys, path: Path, writes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Half of a record is written before the crash, of the first or of the second."""
+    sealed, done = keys.seal(BatchName(1, 6), 0, b"x"), list[Any]()
+
+    class Crash(BaseException):
+        pass
+
+    def step(function: Callable[..., Any]) -> Callable[..., Any]:
+        def stepped(file: int, *arguments: Any) -> Any:
+            if len(done) == writes:
+                if arguments:
+                    record, place = arguments
+                    function(file, record[: len(record) // 2], place)
+                raise Crash
+            done.append(function(file, *arguments))
+
+        return stepped
+
+    with monkeypatch.context() as patch:
+        for name in ("pwrite", "fsync"):
+            patch.setattr(os, name, step(getattr(os, name)))
+        if writes < 4:
+            with pytest.raises(Crash):
+                keys.destroy_before({1: 6, 2: 0})
+        else:
+            keys.destroy_before({1: 6, 2: 0})
+    again = BatchKeys(path)
+    assert again.firsts[1] == (0 if writes == 0 else 6)
+    assert again.open(BatchName(1, 6), 0, sealed) == b"x"
+    again.destroy_before({1: 6, 2: 0})
+    half = path.stat().st_size // 2
+    assert path.read_bytes()[:half] == path.read_bytes()[half:]
+
+
+def test_files_that_hold_no_keys_are_refused(keys: BatchKeys, path: Path) -> None:
+    whole = path.read_bytes()
+    for wrong in (b"", b"junk" * 40, whole[:-1], whole[: len(whole) // 2], bytes(len(whole))):
+        path.write_bytes(wrong)
+        with pytest.raises(UnsafeSecret, match="does not hold the keys of a store"):
+            BatchKeys(path)
+        with pytest.raises(UnsafeSecret, match="does not hold the keys of a store"):
+            keys.destroy_before({1: 1, 2: 0})
+    path.write_bytes(whole)
+    path.chmod(0o640)
+    with pytest.raises(UnsafeSecret, match="open to others"):
+        BatchKeys(path)
+    path.unlink()
+    with pytest.raises(UnsafeSecret, match="No such file"):
+        keys.destroy_before({1: 1, 2: 0})
+    assert keys.firsts == {1: 0, 2: 0}, "what is not destroyed in the file is kept here"
+
+
+# --- what a store does with them ------------------------------------------------------------------
+
+
+def rows(store: TransactionalStore, level: int) -> list[tuple[BatchName, int, bytes]]:
+    """What the database has, as it has it."""
+    statement = f"SELECT number, own, body FROM messages_{level}"
+    found = store._database.read(lambda reading: reading.rows(statement))
+    return [(BatchName(level, number), own, body) for number, own, body in found]
+
+
+def send(store: TransactionalStore, *names: BatchName) -> None:
+    for name in names:
+        store.acknowledge(name, store.freeze(name).digest)
+    store.scrub()
+
+
+def test_a_copy_from_before_a_batch_was_sent_is_beyond_reach(
+    where: Where, store: TransactionalStore, tmp_path: Path
+) -> None:
+    admit(store, range(1, 4))
+    pieces = rows(store, 1)
+    store.freeze(BatchName(1, 0))
+    pieces += [one for one in rows(store, 1) if one not in pieces]
+    shutil.copy(where.keys, stolen := tmp_path / "stolen.keys")
+    send(store, BatchName(1, 0))
+    now = BatchKeys(where.keys)
+    for name, own, sealed in pieces:
+        assert BatchKeys(stolen).open(name, own, sealed), "with the keys of then it can be read"
+        if name.number == 0:
+            with pytest.raises(KeyGone):
+                now.open(name, own, sealed)
+    assert sorted(name.number for name, _, _ in pieces) == [0, 0, 1]
+    (open_batch,) = [one for one in pieces if one[0].number == 1]
+    whole = sorted(message(3, LANES[0], place) for place in range(2))
+    assert sorted(messages_in(now.open(*open_batch), LANES[0])) == whole
+
+
+def test_keys_wait_for_a_batch_that_is_not_sent(where: Where, store: TransactionalStore) -> None:
+    admit(store, range(1, 14))
+    send(store, BatchName(1, 1), BatchName(1, 2), BatchName(2, 0))
+    assert BatchKeys(where.keys).firsts == {1: 0, 2: 1}
+    send(store, BatchName(1, 0))
+    assert BatchKeys(where.keys).firsts == {1: 3, 2: 1}
+    send(store, *store.full())
+    assert BatchKeys(where.keys).firsts == {1: 6, 2: 2}
+
+
+def test_a_process_that_sends_nothing_destroys_its_keys_too(
+    where: Where, store: TransactionalStore
+) -> None:
+    with closing(where.open()) as idle:
+        admit(idle, [1, 2, 3])
+        send(store, BatchName(1, 0))
+        assert idle._keys.firsts == {1: 0, 2: 0}
+        assert idle.scrub() == 0
+        assert idle._keys.firsts == {1: 1, 2: 0}
+        assert admit(idle, [4]) == [ADMITTED]
+        assert len(store.freeze(BatchName(1, 1)).body) == LANES[0].size * LANES[0].report_bytes
+
+
+NAME = re.compile(rb"8\d{5}\.\d\.\d{3}")
+
+
+@pytest.mark.parametrize("is_sealed", [True, False], ids=["sealed", "mutant"])
+def test_no_message_is_ever_in_the_files(
+    places: Places, is_sealed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not is_sealed:
+        monkeypatch.setattr(BatchKeys, "seal", lambda keys, name, own, body: body)
+    with closing(places.new().open(TRACED, 10**6)) as store:
+        users = range(800_000, 800_070)
+        store.admit([report(user, lanes=TRACED) for user in users])
+        if is_sealed:
+            store.freeze(BatchName(1, 0))
+        found = {name for path in places.files() for name in NAME.findall(path.read_bytes())}
+    assert bool(found) == (not is_sealed)
+
+
+def test_nobody_can_try_which_messages_make_up_a_report(store: TransactionalStore) -> None:
+    arrival = report(1, b"t" * 32)
+    store.admit([arrival])
+    marks = store._database.read(lambda reading: reading.rows("SELECT mark FROM seen"))
+    kept = b"".join(mark for (mark,) in marks)
+    guesses = [*arrival.ids, *(hashlib.sha256(part).digest()[:8] for part in arrival.parts)]
+    assert len(marks) == 3
+    assert not [guess for guess in (*guesses, b"t" * 16) if guess in kept]
+
+
+def test_pieces_that_somebody_changed_are_not_released(store: TransactionalStore) -> None:
+    admit(store, [1, 2, 3])
+    store._database.write(lambda writing: writing.change("UPDATE messages_1 SET own = own + 1"))
+    with pytest.raises(ProtocolViolation, match="not what was stored"):
+        store.freeze(BatchName(1, 0))
+
+
+# --- a store opens with its own keys only ---------------------------------------------------------
+
+
+def test_an_old_copy_of_a_store_is_refused(tmp_path: Path) -> None:
+    where = Where("sqlite", str(tmp_path / "store.db"))
+    with closing(where.open()) as store:
+        admit(store, [1, 2, 3])
+    shutil.copy(where.place, old := tmp_path / "old.db")
+    with closing(where.open()) as store:
+        send(store, BatchName(1, 0))
+    shutil.copy(old, where.place)
+    with pytest.raises(InvalidValue, match="older than its keys"):
+        where.open()
+    Path(where.place).unlink()
+    with pytest.raises(InvalidValue, match="a new store with used keys"):
+        where.open()
+
+
+def test_a_store_needs_the_keys_it_was_made_with(places: Places) -> None:
+    where, other = places.new(), places.new()
+    with closing(where.open()), closing(other.open()):
+        pass
+    with pytest.raises(InvalidValue, match="keys of another store"):
+        open_store(where.place, LANES, HORIZON, other.keys)
+    with pytest.raises(UnsafeSecret, match="No such file"):
+        open_store(where.place, LANES, HORIZON, where.keys.with_name("nowhere.keys"))
+    assert not where.keys.with_name("nowhere.keys").exists()
+    where.open().close()
+
+
+def test_keys_for_other_levels_are_refused(places: Places) -> None:
+    where = places.new()
+    BatchKeys.create(where.keys, (1,))
+    with pytest.raises(InvalidValue, match="keys of another store"):
+        where.open()
+
+
+def test_keys_of_a_store_that_was_never_finished_are_used(places: Places) -> None:
+    where = places.new()
+    name = BatchKeys.create(where.keys, LEVELS).name
+    with closing(where.open()) as store:
+        assert store._keys.name == name
+        assert admit(store, [1]) == [ADMITTED]
+
+
+def test_in_postgresql_the_keys_have_no_place_of_their_own(postgres: Postgres) -> None:
+    with pytest.raises(InvalidValue, match="needs a file for its keys"):
+        open_store(postgres.new_schema(), LANES, HORIZON)
