@@ -103,10 +103,10 @@ class Deployment:
     ) -> Service:
         port = port or self.shuffler_port
         to = ["--server", server or self.relay.url, "--store", self.store, "--port", str(port)]
-        to += ["--store-keys", "shuffler.keys"]
+        keys = [] if "--store-keys" in options else ["--store-keys", "shuffler.keys"]
         tick = [] if "--tick" in options else ["--tick", "0.05"]
         url = f"{_scheme(options)}://127.0.0.1:{port}"
-        service = self.start("shuffler", *to, *tick, *options, changes=changes, url=url)
+        service = self.start("shuffler", *to, *keys, *tick, *options, changes=changes, url=url)
         if is_up:
             until("the shuffling service is up", service.is_up)
         return service

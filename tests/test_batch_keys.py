@@ -18,8 +18,15 @@ from hypothesis import strategies as st
 
 from overhand.errors import InvalidValue, ProtocolViolation
 from overhand.service.keys import UnsafeSecret
-from overhand.service.stores import BatchName, TransactionalStore, batch_keys, open_store
+from overhand.service.stores import (
+    BatchName,
+    Scrubbed,
+    TransactionalStore,
+    batch_keys,
+    open_store,
+)
 from overhand.service.stores.batch_keys import BatchKeys, KeyGone
+from overhand.service.stores.ledger import Ledger, Record
 from postgres import Postgres
 from stores import ADMITTED, HORIZON, LANES, TRACED, Where, admit, message, messages_in, report
 from storing import Places
@@ -229,6 +236,21 @@ def test_a_process_that_sends_nothing_destroys_its_keys_too(
         assert idle._keys.firsts == {1: 1, 2: 0}
         assert admit(idle, [4]) == [ADMITTED]
         assert len(store.freeze(BatchName(1, 1)).body) == LANES[0].size * LANES[0].report_bytes
+
+
+def test_a_batch_whose_key_goes_while_it_is_looked_at_was_sent(
+    store: TransactionalStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    admit(store, [1, 2, 3])
+    looked = Ledger.record
+
+    def overtaken(ledger: Ledger, name: BatchName) -> Record | None:
+        store._keys.destroy_before({1: 1, 2: 0})  # as another thread does that scrubs
+        return looked(ledger, name)
+
+    monkeypatch.setattr(Ledger, "record", overtaken)
+    with pytest.raises(Scrubbed):
+        store.freeze(BatchName(1, 0))
 
 
 NAME = re.compile(rb"8\d{5}\.\d\.\d{3}")

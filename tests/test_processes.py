@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import signal
 from collections import deque
 from collections.abc import Sequence
@@ -14,6 +15,7 @@ import pytest
 from deployed import BATCHES, HORIZON, LOWEST, Deployment, in_the_clear, pieces_left
 from forked import UNSEALED, WITHOUT_WORKERS, Change, Kill, Pause, free_port, runs, until
 from overhand.service.client import AsyncClient
+from overhand.service.stores.batch_keys import BatchKeys
 from postgres import Postgres
 from relay import Loss, Relay
 
@@ -183,16 +185,27 @@ def test_three_copies_at_once_are_counted_once(deployed: Deployment, database: s
 def test_two_shuffling_services_on_one_store_fill_batches_exactly(
     deployed: Deployment, postgres: Postgres
 ) -> None:
+    """As on two machines: each has the keys in a file of its own."""
     deployed.store = postgres.new_schema()
     server = deployed.server(changes=[WITHOUT_WORKERS])
-    pair = [deployed.shuffler(), deployed.shuffler(port=free_port())]
+    first, second = (deployed.folder / name for name in ("shuffler.keys", "second.keys"))
+    pair = [deployed.shuffler()]
+    shutil.copy(first, second)
+    pair.append(deployed.shuffler("--store-keys", second.name, port=free_port()))
     reports, late = deployed.reports, 3 * LOWEST
     reports.bodies += [deployed.report() for _ in range(late)]
     reports.send(pair[0].url, at_once=40, copies=[pair[1].url, pair[0].url])
     assert reports.answers == {200: 3 * HORIZON, 410: 3 * late}
     deployed.finish(server)
     until("nothing is left in the store", lambda: not pieces_left(deployed))
+    until("the first has no key left", lambda: numbers_of(first) == BATCHES)
+    until("the second has no key left", lambda: numbers_of(second) == BATCHES)
     assert [shuffler.stopped() for shuffler in pair] == [0, 0]
+
+
+def numbers_of(keys: Path) -> tuple[int, ...]:
+    """The first batch of every level whose key is there."""
+    return tuple(BatchKeys(keys).firsts.values())
 
 
 @pytest.mark.parametrize("step", ["freeze_all", "acknowledge_all"])
