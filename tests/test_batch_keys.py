@@ -123,6 +123,21 @@ def test_nobody_brings_a_destroyed_key_back(keys: BatchKeys, path: Path) -> None
     assert BatchKeys(path).firsts == {1: 5, 2: 2}
 
 
+def test_a_file_that_was_exchanged_is_brought_forward_or_left_alone(
+    keys: BatchKeys, path: Path
+) -> None:
+    old = path.read_bytes()
+    keys.destroy_before({1: 5, 2: 1})
+    path.write_bytes(old)
+    keys.destroy_before({1: 4, 2: 2})
+    assert BatchKeys(path).firsts == {1: 5, 2: 2}
+    BatchKeys.create(other := path.with_name("other.keys"), LEVELS)
+    shutil.copy(other, path)
+    with pytest.raises(UnsafeSecret, match="keys of another store"):
+        keys.destroy_before({1: 6, 2: 2})
+    assert path.read_bytes() == other.read_bytes()
+
+
 @pytest.mark.parametrize("writes", range(5))
 def test_a_crash_while_the_file_is_written_leaves_keys_that_do(
     keys: BatchKeys, path: Path, writes: int, monkeypatch: pytest.MonkeyPatch

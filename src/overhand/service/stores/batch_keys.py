@@ -111,9 +111,11 @@ class BatchKeys:
                 return
             with _held(self._path) as file:
                 saved = _parsed(os.pread(file, os.fstat(file).st_size, 0), self._path)
-                # Another process may have come further than this one; the file never goes back.
+                if saved.marking != self._marking:
+                    raise UnsafeSecret(f"{self._path} has the keys of another store")
+                # Another process may have come further than this one; nobody goes back.
                 links = {
-                    level: chain.link(max(firsts[level], saved.links[level].number))
+                    level: chain.link(max(chain.first, firsts[level], saved.links[level].number))
                     for level, chain in self._chains.items()
                 }
                 _overwrite(file, _Saved(self._marking, links).record())
