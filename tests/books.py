@@ -14,7 +14,8 @@ from overhand.service.keys import KeyPair
 from overhand.service.sealing import Opened
 from overhand.service.server.book import Book
 from overhand.service.server.pages import Published, Received
-from overhand.service.server.publisher import Publisher, _latest, _Taken
+from overhand.service.server.publisher import Publisher, _published
+from overhand.service.server.total import Total
 from overhand.summation import GatheredSums
 from plans import coin_plan
 
@@ -79,10 +80,10 @@ def drain(publisher: Publisher) -> None:
 
 def replayed(book: Book, document: Document = DOCUMENT) -> list[Published]:
     """What the sums of a book say should have been published."""
-    taken, history = _Taken(GatheredSums(document.plan)), list[Published]()
+    taken, history = Total(GatheredSums(document.plan), None), list[Published]()
     for summed in book.sums(0, 10**6):
         taken = taken.with_sums([summed])
-        latest = _latest(taken.gathered)
+        latest = _published(taken)
         if latest is not None and [latest] != history[-1:]:
             history.append(latest)
     return history

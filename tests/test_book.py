@@ -300,7 +300,7 @@ def test_batches_of_users_who_were_admitted_are_missing_until_they_come(
     receive(book, [(1, 2), (1, 4), (1, 5), (2, 0), (2, 1), (2, 2)])
     with closing(Book(place, DOCUMENT.digest)) as other:
         drain(Publisher(DOCUMENT, other, ReadsThem()))
-    assert publisher._taken.count == 4  # it has not looked yet, and misses nothing
+    assert publisher._total.count == 4  # it has not looked yet, and misses nothing
     assert publisher.missing() == []
 
 
@@ -352,13 +352,13 @@ def test_memory_is_as_large_after_many_batches_as_after_few(tmp_path: Path) -> N
         for name in names_of(document):
             receive(book, [name], document)
             assert publisher.step()
-            kept.append(publisher._taken.gathered.kept)
+            kept.append(publisher._total.gathered.kept)
         assert max(kept) == max(kept[:30]) < 15
         assert len(book.published()) > 300
         lists = [value for value in vars(publisher).values() if isinstance(value, list | dict)]
         assert sum(map(len, lists)) == 0
         again = Publisher(document, book, ReadsThem(document))
-        assert again._taken.gathered.kept == kept[-1]
+        assert again._total.gathered.kept == kept[-1]
         assert again.estimate == publisher.estimate
 
 

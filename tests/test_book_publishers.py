@@ -20,7 +20,8 @@ from overhand.service.databases import Database
 from overhand.service.sealing import Opened, WorkersLost
 from overhand.service.server.book import Book
 from overhand.service.server.pages import Pages, Published, Summed
-from overhand.service.server.publisher import Publisher, _latest, _Taken
+from overhand.service.server.publisher import Publisher, _published
+from overhand.service.server.total import Total
 from overhand.summation import GatheredSums
 from postgres import Postgres
 from stores import end_of_child
@@ -115,7 +116,7 @@ def test_those_who_publish_different_releases_at_once_see_each_others(place: str
     for publisher in publishers:
         publisher.follow()
         assert publisher.history[-1] == publisher.estimate
-        assert publisher._taken.count == len(NAMES)
+        assert publisher._total.count == len(NAMES)
     for book in books:
         book.close()
 
@@ -243,17 +244,17 @@ STATEMENTS = (
 
 
 def memory_of(publisher: Publisher) -> tuple[int, Any]:
-    taken = publisher._taken
-    return taken.count, _latest(taken.gathered)
+    taken = publisher._total
+    return taken.count, _published(taken)
 
 
 def check_memory(publisher: Publisher, book: Book) -> None:
     """Memory has what the first sums of the book say, and is not ahead of it."""
-    count = publisher._taken.count
+    count = publisher._total.count
     sums = book.sums(0, 10**6)
     assert count <= len(sums)
-    fresh = _Taken(GatheredSums(DOCUMENT.plan)).with_sums(sums[:count])
-    assert memory_of(publisher) == (count, _latest(fresh.gathered))
+    fresh = Total(GatheredSums(DOCUMENT.plan), None).with_sums(sums[:count])
+    assert memory_of(publisher) == (count, _published(fresh))
     assert publisher._news.estimate in [None, *book.published()]
 
 

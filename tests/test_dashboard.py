@@ -48,6 +48,16 @@ def test_number_and_band_appear_and_follow_the_events(
     assert visit.page.title() == "1,365 · overhand"
 
 
+def test_a_sum_that_goes_on_says_how_many_were_before(
+    open_page: Opener, server: FakeServer
+) -> None:
+    server.status["plan"]["users_before"] = 600
+    visit = open_page()
+    visit.wait_for("users", "88 of 1,000,000 users, after 600 of earlier plans")
+    first = visit.page.locator("#chart text", has_text="users").first
+    expect(first).to_have_text(re.compile(r"^6\d\d users$"))
+
+
 def test_an_older_estimate_changes_nothing_and_the_same_user_replaces(
     open_page: Opener, server: FakeServer
 ) -> None:

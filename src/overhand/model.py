@@ -122,6 +122,24 @@ class Estimate:
             unit=self.unit / self.users,
         )
 
+    def __add__(self, other: Estimate) -> Estimate:
+        """The sum of these users and of others after them, whose noise is independent.
+
+        >>> Estimate(t=100, value=40.0, std=3.0) + Estimate(t=50, value=10.0, std=4.0)
+        Estimate(t=150, value=50.0, std=5.0, slack=0.0, start=0, kurtosis=0.0, unit=0.0)
+        """
+        std = math.hypot(self.std, other.std)
+        fourth = self.kurtosis * self.std**4 + other.kurtosis * other.std**4
+        return Estimate(
+            self.t + other.users,
+            self.value + other.value,
+            std,
+            self.slack + other.slack,
+            self.start,
+            fourth / std**4 if std > 0 else 0.0,
+            max(self.unit, other.unit),
+        )
+
     def top(self, count: int = 10, confidence: float = 0.95) -> list[Bar]:
         """The largest coordinates, with bars that hold all of them at once.
 

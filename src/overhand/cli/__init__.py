@@ -16,7 +16,7 @@ from overhand.cli.demo import demo
 from overhand.cli.output import messages
 from overhand.cli.plan import plan
 from overhand.cli.reproduce import reproduce
-from overhand.cli.services import client, prepare, server, shuffler, tokens
+from overhand.cli.services import client, prepare, server, settle, shuffler, tokens
 from overhand.cli.simulate import simulate
 from overhand.errors import OverhandError
 
@@ -36,6 +36,7 @@ app.command()(reproduce)
 app.command()(demo)
 app.command()(prepare)
 app.command()(tokens)
+app.command()(settle)
 app.command()(server)
 app.command()(shuffler)
 app.command()(client)

@@ -112,6 +112,10 @@ def server(
     patience: Annotated[
         float, typer.Option(help="Seconds after which a batch that should be here is called late.")
     ] = 60.0,
+    after: Annotated[
+        Path | None,
+        typer.Option(help="What `overhand settle` wrote of an earlier plan: the sum goes on."),
+    ] = None,
     metrics_port: MetricsPort = None,
     certificate: Certificate = None,
     certificate_key: CertificateKey = None,
@@ -131,8 +135,31 @@ def server(
         metrics=loopback(metrics_port),
         workers=workers,
         patience=patience,
+        after=after,
     )
     run(run_server(settings))
+
+
+def settle(
+    document: DocumentFile = Path("document.json"),
+    book: Annotated[str, typer.Option(help="The book of the plan that has ended.")] = "server.db",
+    out: Annotated[Path, typer.Option(help="What it ended with: for `server --after`.")] = Path(
+        "settled.json"
+    ),
+    as_json: options.Json = False,
+) -> None:
+    """Write down what a plan ended with, so that the next plan's running sum goes on from it."""
+    from overhand.service.document import Document
+    from overhand.service.server.run import settled_sum
+
+    if out.exists():
+        raise InvalidValue(f"{out} exists: it is never overwritten")
+    settled = settled_sum(Document.load(document), book)
+    out.write_text(settled.to_json(), encoding="utf-8")
+    if as_json:
+        print_json({"users": settled.t, "settled": str(out)})
+    else:
+        console.print(f"{settled.t:,} users in {out}")
 
 
 def shuffler(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -79,7 +78,7 @@ class EndlessSum:
     @property
     def estimate(self) -> Estimate:
         """The running sum of all users so far."""
-        return _added(self._settled, self._current.estimate)
+        return self._settled + self._current.estimate
 
     def saved(self) -> str:
         """The state, from which `restored` goes on; as secret as that of a `ContinualSum`."""
@@ -117,7 +116,7 @@ class EndlessSum:
 
     def _settle(self) -> None:
         following = self._start_plan()  # which may be refused: then nothing has changed
-        self._settled = _added(self._settled, self._current.estimate)
+        self._settled = self._settled + self._current.estimate
         self._current = following
 
     def _start_plan(self) -> ContinualSum:
@@ -134,16 +133,6 @@ class EndlessSum:
         self.plans.append(plan)
         self._next_horizon *= self._growth
         return ContinualSum(plan, self._random.spawn(1)[0], archive=False)
-
-
-def _added(settled: Estimate, now: Estimate) -> Estimate:
-    """Two sums of different users, whose noises are independent."""
-    std = math.hypot(settled.std, now.std)
-    fourth = settled.kurtosis * settled.std**4 + now.kurtosis * now.std**4
-    kurtosis = fourth / std**4 if std > 0 else 0.0
-    value = settled.value + now.value
-    unit = max(settled.unit, now.unit)
-    return Estimate(settled.t + now.t, value, std, now.slack, kurtosis=kurtosis, unit=unit)
 
 
 def _without_rest(plan: Plan) -> Plan:

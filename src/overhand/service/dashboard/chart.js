@@ -32,6 +32,7 @@ export class Chart {
   #picture = svg("svg", { "aria-hidden": "true" });
   #pointer = svg("g");
   #series = { t: [], value: [], low: [], high: [] };
+  #start = 0;
   #from = 0;
   #zero = false;
   #empty = "";
@@ -58,10 +59,12 @@ export class Chart {
     box.addEventListener("keydown", (event) => this.#key(event));
   }
 
-  // `from`: the t from which on everything has to fit; what is before may run out of the picture.
-  // `zero`: whether 0 has to be in it. `empty`: what to say without a point.
-  show(series, { from, zero, empty }) {
+  // `start`: the t at the left edge. `from`: the t from which on everything has to fit; what is
+  // before may run out of the picture. `zero`: whether 0 has to be in it. `empty`: what to say
+  // without a point.
+  show(series, { start, from, zero, empty }) {
     this.#series = series;
+    this.#start = start;
     this.#from = from;
     this.#zero = zero;
     this.#empty = empty;
@@ -89,10 +92,11 @@ export class Chart {
       .filter(drawn);
     if (this.#zero || !fitted.length) fitted.push(0);
     const y = upright(this.#picture, fitted, { top: ABOVE, bottom, right });
-    const last = Math.max(1, t.at(-1));
-    const x = (at) => y.left + (at / last) * (right - y.left);
+    const start = this.#start;
+    const last = Math.max(start + 1, t.at(-1));
+    const x = (at) => y.left + ((at - start) / (last - start)) * (right - y.left);
     this.#scale = { x, y: y.place, left: y.left, right, last, top: ABOVE, bottom };
-    this.#users(last, x, bottom, right);
+    this.#users(start, last, x, bottom, right);
 
     // A picture within the picture cuts off what runs out of it.
     const inside = svg("svg", {
@@ -129,18 +133,19 @@ export class Chart {
     this.#tell();
   }
 
-  #users(last, x, bottom, right) {
-    this.#picture.append(svg("line", { class: "grid", x1: x(0), x2: right, y1: bottom, y2: bottom }));
-    const axis = ticks(0, last, Math.max(2, (right - x(0)) / 110), 1);
+  #users(start, last, x, bottom, right) {
+    const left = x(start);
+    this.#picture.append(svg("line", { class: "grid", x1: left, x2: right, y1: bottom, y2: bottom }));
+    const axis = ticks(start, last, Math.max(2, (right - left) / 110), 1);
     const labels = tickLabels(axis);
     axis.values.forEach((value, i) => {
       const crowded = right - x(value) < labels[i].length * 4;
-      const anchor = value === 0 ? "start" : crowded ? "end" : "middle";
+      const anchor = i === 0 && !crowded ? "start" : crowded ? "end" : "middle";
       const at = crowded ? right + RIGHT : x(value);
       this.#picture.append(
         svg("line", { class: "axis", x1: x(value), x2: x(value), y1: bottom, y2: bottom + 4 }),
         svg("text", { x: at, y: bottom + 18, "text-anchor": anchor },
-          value === 0 ? "0 users" : labels[i]),
+          i === 0 ? `${labels[i]} users` : labels[i]),
       );
     });
   }
@@ -149,7 +154,8 @@ export class Chart {
     if (!this.#scale) return;
     const { left, right, last } = this.#scale;
     const inBox = clientX - this.#box.getBoundingClientRect().left;
-    this.#moveTo(nearest(this.#series.t, ((inBox - left) / Math.max(1, right - left)) * last));
+    const across = (inBox - left) / Math.max(1, right - left);
+    this.#moveTo(nearest(this.#series.t, this.#start + across * (last - this.#start)));
   }
 
   #key(event) {

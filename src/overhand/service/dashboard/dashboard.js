@@ -232,10 +232,10 @@ function between({ low, high }, decimals) {
 }
 
 function showNumber() {
-  const { horizon, dimension } = status.plan;
-  const done = estimate?.t ?? 0;
+  const { horizon, dimension, users_before: before = 0 } = status.plan;
+  const done = Math.max(0, (estimate?.t ?? 0) - before);
   part("progress").value = horizon > 0 ? Math.min(1, done / horizon) : 0;
-  part("users").textContent = `${words.number(done)} of ${words.number(horizon)} users`;
+  part("users").textContent = words.progress(done, horizon, before);
   part("fallback").hidden = !estimate?.fallback;
   if (!estimate) {
     part("number").textContent = "–";
@@ -315,7 +315,9 @@ function showCharts() {
   // Of the mean, the first few batches are so wide that nothing else could be seen.
   const from = view === "mean" ? (series.t.at(-1) ?? 0) / 10 : 0;
   const empty = loaded ? "No estimate yet" : "Loading …";
-  chart.show({ t: series.t, ...columns }, { from, zero: view === "sum", empty });
+  const start = status.plan.users_before ?? 0;
+  const zero = view === "sum" && start === 0;
+  chart.show({ t: series.t, ...columns }, { start, from, zero, empty });
 
   const { dimension } = status.plan;
   const few = dimension > 1 && dimension <= MOST_BARS;

@@ -61,6 +61,11 @@ export function guarantee({ epsilon, delta, delta_spent: spent, honest, reports 
   ];
 }
 
+export function progress(done, horizon, before) {
+  const here = `${number(done)} of ${count(horizon, "user")}`;
+  return before > 0 ? `${here}, after ${number(before)} of earlier plans` : here;
+}
+
 export function waiting(levels) {
   const sizes = levels.map(({ size }) => size).filter(Number.isFinite);
   const users = sizes.length ? ` of ${count(Math.min(...sizes), "user")}` : "";

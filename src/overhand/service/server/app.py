@@ -134,6 +134,7 @@ class ServerApp:
                 "values": plan.values.spec,
                 "dimension": plan.values.dimension,
                 "messages_per_user": plan.messages_per_user,
+                "users_before": self._publisher.users_before,
             },
             "guarantee": {
                 "epsilon": plan.privacy.epsilon,

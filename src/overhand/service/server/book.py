@@ -20,6 +20,7 @@ from overhand.service.server.pages import (
     Summed,
     schema,
 )
+from overhand.service.server.settled import Settled
 
 T = TypeVar("T")
 
@@ -40,27 +41,38 @@ class Book:
 
     What was published is never changed, and follows from the sums in their order: a restart, or
     another process that has the same book, comes to the same estimates. The digest is that of the
-    document; a book of another is refused.
+    document; a book of another is refused. What an earlier plan ended with goes into a new book,
+    and stays there: it need not be given again.
     """
 
-    def __init__(self, address: str | Path, digest: str) -> None:
+    def __init__(self, address: str | Path, digest: str, settled: Settled | None = None) -> None:
         self._digest = digest
+        self.settled = settled
         contents = Contents("book", _APPLICATION, "book", self._create, self._check)
         self._database = open_database(address, contents)
 
     def _create(self, transaction: Transaction, dialect: Dialect) -> None:
         for statement in schema(dialect):
             transaction.change(statement)
-        Pages(transaction).begin(self._digest)
+        settled = "" if self.settled is None else self.settled.to_json()
+        Pages(transaction).begin(self._digest, settled)
 
     def _check(self, transaction: Transaction) -> None:
-        found = Pages(transaction).document()
+        found = Pages(transaction).origin()
         if found is None:
             raise InvalidValue("the database is not a book: its table book is empty")
-        if found != self._digest:
+        document, text = found
+        if document != self._digest:
             raise InvalidValue(
-                f"the book belongs to the document {found[:12]}, not {self._digest[:12]}"
+                f"the book belongs to the document {document[:12]}, not {self._digest[:12]}"
             )
+        settled = Settled.from_json(text) if text else None
+        if self.settled not in (None, settled):
+            raise InvalidValue(
+                "the book has begun, and not with this: what an earlier plan ended with is for a "
+                "new book"
+            )
+        self.settled = settled
 
     def _read(self, work: Callable[[Pages], T]) -> T:
         return self._database.read(lambda transaction: work(Pages(transaction)))

@@ -1,6 +1,7 @@
 """The tables of a book, and the statements on them.
 
-book       one row: which document it belongs to, how many sums and how many estimates there are
+book       one row: which document it belongs to, what an earlier plan ended with (or nothing), and
+           how many sums and estimates there are
 releases   a row per batch that came: the digest of its release
 unopened   ciphertexts of releases that wait to be opened
 sums       what came of a release, numbered from 1 in the order of publication
@@ -57,6 +58,9 @@ class Published:
     std: float
     is_fallback: bool
 
+    def point(self, coordinate: int) -> Point:
+        return Point(self.t, *(ends[coordinate] for ends in (self.value, self.low, self.high)))
+
 
 class Point(NamedTuple):
     """One coordinate of a published estimate."""
@@ -83,8 +87,8 @@ def schema(dialect: Dialect) -> list[str]:
     batch = "level INTEGER NOT NULL, number BIGINT NOT NULL, own BIGINT NOT NULL"
     counts = ", ".join(f"{name} BIGINT NOT NULL" for name in Counts._fields)
     return [
-        "CREATE TABLE book (document TEXT PRIMARY KEY, sums BIGINT NOT NULL, "
-        f"estimates BIGINT NOT NULL) {ending}",
+        "CREATE TABLE book (document TEXT PRIMARY KEY, settled TEXT NOT NULL, "
+        f"sums BIGINT NOT NULL, estimates BIGINT NOT NULL) {ending}",
         f"CREATE TABLE releases ({batch}, digest {blob} NOT NULL, "
         f"PRIMARY KEY (level, number)) {ending}",
         f"CREATE TABLE unopened (place {dialect.counter} PRIMARY KEY, {batch}, "
@@ -106,13 +110,13 @@ class Pages:
     def __init__(self, transaction: Transaction) -> None:
         self._transaction = transaction
 
-    def begin(self, document: str) -> None:
-        self._transaction.change("INSERT INTO book VALUES (?, 0, 0)", document)
+    def begin(self, document: str, settled: str) -> None:
+        self._transaction.change("INSERT INTO book VALUES (?, ?, 0, 0)", document, settled)
 
-    def document(self) -> str | None:
-        """What the book belongs to, if it is one."""
-        found = self._transaction.rows("SELECT document FROM book")
-        return next((str(document) for (document,) in found), None)
+    def origin(self) -> tuple[str, str] | None:
+        """What the book belongs to, and goes on from, if it is one."""
+        found = self._transaction.rows("SELECT document, settled FROM book")
+        return next(((str(document), str(settled)) for document, settled in found), None)
 
     def length(self) -> tuple[int, int]:
         """How many sums and how many estimates there are."""

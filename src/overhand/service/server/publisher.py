@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
-from dataclasses import dataclass
 from threading import RLock
 from typing import Any
 
@@ -17,33 +15,13 @@ from overhand.service.reports import open_release
 from overhand.service.sealing import Opens
 from overhand.service.server.book import Book
 from overhand.service.server.pages import Counts, Published, Received, Summed
+from overhand.service.server.total import Total
 from overhand.service.tolerance import LostBatch, tolerant_sum
 from overhand.service.wire import ReleasedBatch
-from overhand.summation import GatheredSums
 
 CONFIDENCE = 0.95
 _HISTORY = 500
-_AT_ONCE = 1000  # sums that are read together
 _MOST_MISSING = 1000  # batches that are named
-
-
-@dataclass(frozen=True)
-class _Taken:
-    """The first `count` sums of the book, added up."""
-
-    gathered: GatheredSums
-    count: int = 0
-
-    def with_sums(self, sums: Sequence[Summed]) -> _Taken:
-        gathered = self.gathered.copy()
-        for summed in sums:
-            if summed.value is None:
-                gathered.lose(summed.level, summed.number)
-            else:
-                is_scalar = gathered.plan.values.is_scalar
-                value = summed.value[0] if is_scalar else np.array(summed.value)
-                gathered.receive(summed.level, summed.number, value, summed.slack)
-        return _Taken(gathered, self.count + len(sums))
 
 
 class Publisher:
@@ -59,7 +37,8 @@ class Publisher:
         self._book = book
         self._opener = opener
         self._lock = RLock()
-        self._taken = _Taken(GatheredSums(self._plan))
+        self._total = Total.begun(self._plan, book)
+        self._first = _published(self._total)
         self._news = book.news()
         self._since: dict[tuple[int, int], float] = {}
         self.follow()
@@ -75,23 +54,23 @@ class Publisher:
     def follow(self) -> bool:
         """Take in what others published; whether anything is new."""
         with self._lock:
-            while sums := self._book.sums(self._taken.count, _AT_ONCE):
-                self._taken = self._taken.with_sums(sums)
+            self._total = self._total.followed(self._book)
             before, self._news = self._news, self._book.news()
             return self._news != before
 
     def _publish(self, summed: Summed) -> None:
         with self._lock:
             self.follow()  # so that little is left to be read while others wait
-            before = after = self._taken
+            before = after = self._total
 
             def estimate_of(unseen: list[Summed]) -> Published | None:
                 nonlocal after
                 after = before.with_sums(unseen)
-                return _latest(after.gathered)
+                estimate = _published(after)
+                return None if estimate == self._first else estimate
 
             if self._book.publish(summed, before.count, estimate_of):
-                self._taken = after
+                self._total = after
             self.follow()
 
     def _summed(self, received: Received) -> Summed:
@@ -112,8 +91,11 @@ class Publisher:
 
     @property
     def estimate(self) -> dict[str, Any] | None:
-        """The last that was published, as far as this process knows."""
-        estimate = self._news.estimate
+        """The last that was published, as far as this process knows.
+
+        Before that it is what an earlier plan ended with, if there was one.
+        """
+        estimate = self._news.estimate or self._first
         return None if estimate is None else self._shown(estimate)
 
     @property
@@ -132,6 +114,11 @@ class Publisher:
         }
         return {"t": estimate.t, **curves, "std": estimate.std, "fallback": estimate.is_fallback}
 
+    @property
+    def users_before(self) -> int:
+        """How many users earlier plans had."""
+        return 0 if self._first is None else self._first.t
+
     def levels(self) -> list[dict[str, Any]]:
         """What came of the batches of every level, as far as this process knows."""
         counts = self._news.levels
@@ -148,6 +135,8 @@ class Publisher:
     def thinned(self, coordinate: int) -> dict[str, list[float]]:
         """The history of one coordinate, in at most 500 points that end with the last."""
         points = self._book.thinned(coordinate, _HISTORY)
+        if self._first is not None:
+            points = [self._first.point(coordinate), *points]
         return {
             "t": [point.t for point in points],
             "value": [point.value for point in points],
@@ -161,13 +150,13 @@ class Publisher:
         The last user of any batch that came was admitted, and so were all before: every batch of
         those users alone was full when that one was.
         """
-        taken, formats = self._taken, self.document.formats
-        waiting = self._book.waiting(taken.count)
+        total, formats = self._total, self.document.formats
+        waiting = self._book.waiting(total.count)
         ends = (formats.level(level).size * (number + 1) for level, number in waiting)
-        reach = max([taken.gathered.reach, *ends])
+        reach = max([total.gathered.reach, *ends])
         found: list[tuple[int, int]] = []
         for level in formats.levels:
-            for number in taken.gathered.missing(level.level, reach // level.size):
+            for number in total.gathered.missing(level.level, reach // level.size):
                 if len(found) == _MOST_MISSING:
                     return found
                 if (level.level, number) not in waiting:
@@ -181,8 +170,8 @@ class Publisher:
         return [name for name, first in self._since.items() if now - first >= patience]
 
 
-def _latest(gathered: GatheredSums) -> Published | None:
-    latest = gathered.latest()
+def _published(total: Total) -> Published | None:
+    latest = total.latest()
     if latest is None:
         return None
     estimate = latest.estimate

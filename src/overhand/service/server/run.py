@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from overhand.errors import InvalidValue
+from overhand.service.databases import is_postgres
 from overhand.service.document import Document
 from overhand.service.keys import KeyPair, load_hashes
 from overhand.service.logs import log
@@ -20,14 +21,17 @@ from overhand.service.server.book import Book
 from overhand.service.server.metrics import ServerMetrics
 from overhand.service.server.publisher import Publisher
 from overhand.service.server.publishing import publish
+from overhand.service.server.settled import Settled
+from overhand.service.server.total import Total
 
 
 @dataclass(frozen=True)
 class ServerSettings:
     """Where the server finds what it needs.
 
-    `book` is a path of a SQLite file or the address of a PostgreSQL database. A batch that should
-    be here and is not is called late after `patience` seconds.
+    `book` is a path of a SQLite file or the address of a PostgreSQL database; `after` a file that
+    says what an earlier plan ended with, for a new book to go on from. A batch that should be here
+    and is not is called late after `patience` seconds.
     """
 
     document: Path
@@ -38,6 +42,18 @@ class ServerSettings:
     metrics: Listener | None = None
     workers: int | None = None
     patience: float = 60.0
+    after: Path | None = None
+
+
+def settled_sum(document: Document, address: str) -> Settled:
+    """What the plan of a document has come to, by the book at this address."""
+    if not is_postgres(address) and not Path(address).is_file():
+        raise InvalidValue(f"there is no book {address}")
+    with closing(Book(address, document.digest)) as book:
+        latest = Total.begun(document.plan, book).followed(book).latest()
+    if latest is None:
+        raise InvalidValue("nothing was published: there is nothing to go on from")
+    return Settled.of(document.plan.values, latest.estimate)
 
 
 async def run_server(settings: ServerSettings) -> None:
@@ -49,7 +65,10 @@ async def run_server(settings: ServerSettings) -> None:
         raise InvalidValue(f"the key {settings.key} is not that of the document")
     tokens = load_hashes(settings.token_hash)
     workers = settings.workers or os.cpu_count() or 1
-    with closing(Book(settings.book, document.digest)) as book:
+    settled = None if settings.after is None else Settled.load(settings.after)
+    if settled is not None:
+        settled.estimate(document.plan.values)  # or it is of other values, and no book is begun
+    with closing(Book(settings.book, document.digest, settled)) as book:
         pool = OpenerPool(key, document.formats.digest, workers)
         publisher = Publisher(document, book, pool)
         app = ServerApp(document, book, publisher, tokens)
