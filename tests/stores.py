@@ -58,16 +58,22 @@ def user_of(one: bytes) -> int:
 
 
 def report(
-    user: int, token: bytes | None = None, *, is_own: bool = False, lanes: Sequence[Lane] = LANES
+    user: int,
+    token: bytes | None = None,
+    *,
+    fills: int | None = None,
+    lanes: Sequence[Lane] = LANES,
 ) -> Arrival:
     parts = [b"".join(message(user, lane, i) for i in range(lane.messages)) for lane in lanes]
-    return arrival(parts, token, is_own=is_own)
+    return arrival(parts, token, fills=fills)
 
 
-def arrival(parts: Iterable[bytes], token: bytes | None = None, *, is_own: bool = False) -> Arrival:
+def arrival(
+    parts: Iterable[bytes], token: bytes | None = None, *, fills: int | None = None
+) -> Arrival:
     parts = tuple(parts)
     ids = tuple(hashlib.sha256(part).digest()[:16] for part in parts)
-    return Arrival(ids, parts, token, is_own)
+    return Arrival(ids, parts, token, fills)
 
 
 def admit(store: Store, users: Sequence[int]) -> list[Outcome]:

@@ -16,22 +16,35 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from overhand.errors import InvalidValue, ProtocolViolation
+from overhand.errors import InvalidValue, ProtocolViolation, StoreUnavailable
 from overhand.service.keys import UnsafeSecret
 from overhand.service.stores import (
     BatchName,
+    Outcome,
     Scrubbed,
     TransactionalStore,
     batch_keys,
     open_store,
 )
-from overhand.service.stores.batch_keys import BatchKeys, KeyGone
+from overhand.service.stores.batch_keys import MOST_HELD, BatchKeys, KeyGone
 from overhand.service.stores.ledger import Ledger, Record
 from postgres import Postgres
-from stores import ADMITTED, HORIZON, LANES, TRACED, Where, admit, message, messages_in, report
+from stores import (
+    ADMITTED,
+    HORIZON,
+    LANES,
+    REPEATED,
+    TRACED,
+    Where,
+    admit,
+    message,
+    messages_in,
+    report,
+)
 from storing import Places
 
 LEVELS = (1, 2)
+CLOSED = Outcome.CLOSED
 
 
 @pytest.fixture
@@ -86,7 +99,7 @@ def test_a_mark_is_known_again_by_these_keys_alone(keys: BatchKeys, path: Path) 
 
 def chain(path: Path, level: int, count: int) -> list[bytes]:
     """The first keys of a level, from a file that nobody moved on."""
-    saved = batch_keys._parsed(path.read_bytes(), path).links[level]
+    saved = batch_keys._parsed(path.read_bytes(), path).levels[level].first
     assert saved.number == 0
     found = [saved.key]
     while len(found) < count:
@@ -94,17 +107,23 @@ def chain(path: Path, level: int, count: int) -> list[bytes]:
     return found
 
 
+def firsts(keys: BatchKeys) -> dict[int, int]:
+    """By level, the first batch from which on there are all keys."""
+    gone = {level: [n for n in range(50) if not keys.has(BatchName(level, n))] for level in LEVELS}
+    return {level: max(numbers, default=-1) + 1 for level, numbers in gone.items()}
+
+
 def test_destroyed_keys_are_nowhere_and_later_ones_still_are(keys: BatchKeys, path: Path) -> None:
     links = chain(path, 1, 9)
     sealed = {name: keys.seal(name, 0, b"x") for name in (BatchName(1, n) for n in range(9))}
     kept = keys.seal(BatchName(2, 0), 0, b"x")
     size = path.stat().st_size
-    keys.destroy_before({1: 5, 2: 0})
+    keys.keep_only({1: {5}, 2: {0}})
     content = path.read_bytes()
     assert [link in content for link in links[:6]] == [False] * 5 + [True]
     assert (len(content), path.stat().st_mode & 0o777) == (size, 0o600)
     for one in (keys, BatchKeys(path)):
-        assert one.firsts == {1: 5, 2: 0}
+        assert firsts(one) == {1: 5, 2: 0}
         for name, one_sealed in sealed.items():
             if name.number < 5:
                 with pytest.raises(KeyGone, match=f"batch {name.number} is gone"):
@@ -114,27 +133,81 @@ def test_destroyed_keys_are_nowhere_and_later_ones_still_are(keys: BatchKeys, pa
         assert one.open(BatchName(2, 0), 0, kept) == b"x"
 
 
+def test_batches_that_wait_do_not_keep_the_keys_of_later_ones(keys: BatchKeys, path: Path) -> None:
+    sealed = {number: keys.seal(BatchName(1, number), 0, b"x") for number in range(9)}
+    links = chain(path, 1, 9)
+    keys.keep_only({1: {2, 5, 8}, 2: {0}})
+    kept = path.read_bytes()
+    assert [number for number in range(9) if links[number] in kept] == [8]
+    for one in (keys, BatchKeys(path)):
+        for number, one_sealed in sealed.items():
+            if number in (2, 5, 8):
+                assert one.open(BatchName(1, number), 0, one_sealed) == b"x"
+            else:
+                with pytest.raises(KeyGone):
+                    one.open(BatchName(1, number), 0, one_sealed)
+    keys.keep_only({1: {5, 9}, 2: {0}})
+    assert [n for n in range(12) if keys.has(BatchName(1, n))] == [5, 9, 10, 11]
+
+
+def test_of_many_that_wait_only_the_first_have_their_keys_alone(keys: BatchKeys) -> None:
+    waiting = range(0, 100, 2)
+    keys.keep_only({1: {*waiting, 101}, 2: {0}})
+    kept = [number for number in range(102) if keys.has(BatchName(1, number))]
+    alone = list(waiting[:MOST_HELD])
+    assert kept == [*alone, *range(alone[-1] + 2, 102)]
+    keys.keep_only({1: {0, 90, 101}, 2: {0}})
+    assert [n for n in range(102) if keys.has(BatchName(1, n))] == [0, 90, 101]
+
+
+numbers_needed = st.sets(st.integers(0, 40), min_size=1, max_size=25)
+
+
+@given(steps=st.lists(st.tuples(st.integers(0, 2), numbers_needed), max_size=6))
+def test_whatever_several_processes_need_no_key_is_lost_and_none_comes_back(
+    tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[int, set[int]]]
+) -> None:
+    """Each is told at some time what is needed then: ever less of the old, ever more of the new."""
+    path = tmp_path_factory.mktemp("keys") / "store.keys"
+    processes = [BatchKeys.create(path, LEVELS), BatchKeys(path), BatchKeys(path)]
+    reference = BatchKeys(path)
+    needed, frontier, gone = set(range(41)), 0, set[int]()
+    for process, numbers in steps:
+        frontier = max(frontier, max(numbers))
+        needed = {n for n in needed if n in numbers or n >= frontier}
+        processes[process].keep_only({1: {n for n in needed if n <= frontier}, 2: {0}})
+        now = BatchKeys(path)
+        for number in range(41):
+            name = BatchName(1, number)
+            if number in needed:
+                sealed = reference.seal(name, 0, b"x")
+                assert now.open(name, 0, sealed) == b"x" == processes[process].open(name, 0, sealed)
+            elif not now.has(name):
+                gone.add(number)
+        assert not any(now.has(BatchName(1, number)) for number in gone)
+
+
 def test_nobody_brings_a_destroyed_key_back(keys: BatchKeys, path: Path) -> None:
     late = BatchKeys(path)
-    keys.destroy_before({1: 5, 2: 1})
-    late.destroy_before({1: 3, 2: 2})
-    assert late.firsts == BatchKeys(path).firsts == {1: 5, 2: 2}
-    keys.destroy_before({1: 4, 2: 0})
-    assert BatchKeys(path).firsts == {1: 5, 2: 2}
+    keys.keep_only({1: {5}, 2: {1}})
+    late.keep_only({1: {3}, 2: {2}})
+    assert firsts(late) == firsts(BatchKeys(path)) == {1: 5, 2: 2}
+    keys.keep_only({1: {4}, 2: {0}})
+    assert firsts(BatchKeys(path)) == {1: 5, 2: 2}
 
 
 def test_a_file_that_was_exchanged_is_brought_forward_or_left_alone(
     keys: BatchKeys, path: Path
 ) -> None:
     old = path.read_bytes()
-    keys.destroy_before({1: 5, 2: 1})
+    keys.keep_only({1: {5}, 2: {1}})
     path.write_bytes(old)
-    keys.destroy_before({1: 4, 2: 2})
-    assert BatchKeys(path).firsts == {1: 5, 2: 2}
+    keys.keep_only({1: {4}, 2: {2}})
+    assert firsts(BatchKeys(path)) == {1: 5, 2: 2}
     BatchKeys.create(other := path.with_name("other.keys"), LEVELS)
     shutil.copy(other, path)
     with pytest.raises(UnsafeSecret, match="keys of another store"):
-        keys.destroy_before({1: 6, 2: 2})
+        keys.keep_only({1: {6}, 2: {2}})
     assert path.read_bytes() == other.read_bytes()
 
 
@@ -164,13 +237,13 @@ def test_a_crash_while_the_file_is_written_leaves_keys_that_do(
             patch.setattr(os, name, step(getattr(os, name)))
         if writes < 4:
             with pytest.raises(Crash):
-                keys.destroy_before({1: 6, 2: 0})
+                keys.keep_only({1: {6}, 2: {0}})
         else:
-            keys.destroy_before({1: 6, 2: 0})
+            keys.keep_only({1: {6}, 2: {0}})
     again = BatchKeys(path)
-    assert again.firsts[1] == (0 if writes == 0 else 6)
+    assert firsts(again)[1] == (0 if writes == 0 else 6)
     assert again.open(BatchName(1, 6), 0, sealed) == b"x"
-    again.destroy_before({1: 6, 2: 0})
+    again.keep_only({1: {6}, 2: {0}})
     half = path.stat().st_size // 2
     assert path.read_bytes()[:half] == path.read_bytes()[half:]
 
@@ -182,15 +255,15 @@ def test_files_that_hold_no_keys_are_refused(keys: BatchKeys, path: Path) -> Non
         with pytest.raises(UnsafeSecret, match="does not hold the keys of a store"):
             BatchKeys(path)
         with pytest.raises(UnsafeSecret, match="does not hold the keys of a store"):
-            keys.destroy_before({1: 1, 2: 0})
+            keys.keep_only({1: {1}, 2: {0}})
     path.write_bytes(whole)
     path.chmod(0o640)
     with pytest.raises(UnsafeSecret, match="open to others"):
         BatchKeys(path)
     path.unlink()
     with pytest.raises(UnsafeSecret, match="No such file"):
-        keys.destroy_before({1: 1, 2: 0})
-    assert keys.firsts == {1: 0, 2: 0}, "what is not destroyed in the file is kept here"
+        keys.keep_only({1: {1}, 2: {0}})
+    assert firsts(keys) == {1: 0, 2: 0}, "what is not destroyed in the file is kept here"
 
 
 # --- what a store does with them ------------------------------------------------------------------
@@ -230,14 +303,49 @@ def test_a_copy_from_before_a_batch_was_sent_is_beyond_reach(
     assert sorted(messages_in(now.open(*open_batch), LANES[0])) == whole
 
 
-def test_keys_wait_for_a_batch_that_is_not_sent(where: Where, store: TransactionalStore) -> None:
+def left(where: Where, level: int) -> list[int]:
+    """The batches of a level whose keys are there, of the first nine."""
+    keys = BatchKeys(where.keys)
+    return [number for number in range(9) if keys.has(BatchName(level, number))]
+
+
+def test_keys_of_batches_that_are_not_sent_stay(where: Where, store: TransactionalStore) -> None:
     admit(store, range(1, 14))
     send(store, BatchName(1, 1), BatchName(1, 2), BatchName(2, 0))
-    assert BatchKeys(where.keys).firsts == {1: 0, 2: 1}
-    send(store, BatchName(1, 0))
-    assert BatchKeys(where.keys).firsts == {1: 3, 2: 1}
+    assert left(where, 1) == [0, 3, 4, 5, 6, 7, 8]
+    assert left(where, 2) == [1, 2, 3, 4, 5, 6, 7, 8]
+    assert len(store.freeze(BatchName(1, 0)).body) == LANES[0].size * LANES[0].report_bytes
     send(store, *store.full())
-    assert BatchKeys(where.keys).firsts == {1: 6, 2: 2}
+    assert left(where, 1) == [6, 7, 8]
+    assert left(where, 2) == [2, 3, 4, 5, 6, 7, 8]
+
+
+def test_when_the_plan_is_over_nothing_is_left(where: Where, store: TransactionalStore) -> None:
+    admit(store, range(1, HORIZON))
+    store.scrub()
+    assert rows(store, 2), "the plan is not over"
+    admit(store, [HORIZON])
+    store.scrub()
+    assert {name.number for name, _, _ in rows(store, 2)} == {0, 1}, "no third one can be filled"
+    send(store, *store.full())
+    assert (rows(store, 1), rows(store, 2), store.full()) == ([], [], [])
+    assert (left(where, 1)[0], left(where, 2)[0]) == (8, 3)
+    assert admit(store, [1, HORIZON + 1]) == [REPEATED, CLOSED]
+
+
+def test_keys_are_destroyed_although_the_files_cannot_be_swept(
+    where: Where, store: TransactionalStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def busy(database: object, tables: object) -> None:
+        raise StoreUnavailable("somebody reads")
+
+    admit(store, [1, 2, 3])
+    monkeypatch.setattr(type(store._database), "sweep", busy)
+    with pytest.raises(StoreUnavailable, match="somebody reads"):
+        send(store, BatchName(1, 0))
+    assert left(where, 1)[0] == 1
+    monkeypatch.undo()
+    assert store.scrub() == 1
 
 
 def test_a_process_that_sends_nothing_destroys_its_keys_too(
@@ -246,9 +354,9 @@ def test_a_process_that_sends_nothing_destroys_its_keys_too(
     with closing(where.open()) as idle:
         admit(idle, [1, 2, 3])
         send(store, BatchName(1, 0))
-        assert idle._keys.firsts == {1: 0, 2: 0}
+        assert firsts(idle._keys) == {1: 0, 2: 0}
         assert idle.scrub() == 0
-        assert idle._keys.firsts == {1: 1, 2: 0}
+        assert firsts(idle._keys) == {1: 1, 2: 0}
         assert admit(idle, [4]) == [ADMITTED]
         assert len(store.freeze(BatchName(1, 1)).body) == LANES[0].size * LANES[0].report_bytes
 
@@ -260,7 +368,7 @@ def test_a_batch_whose_key_goes_while_it_is_looked_at_was_sent(
     looked = Ledger.record
 
     def overtaken(ledger: Ledger, name: BatchName) -> Record | None:
-        store._keys.destroy_before({1: 1, 2: 0})  # as another thread does that scrubs
+        store._keys.keep_only({1: {1}, 2: {0}})  # as another thread does that scrubs
         return looked(ledger, name)
 
     monkeypatch.setattr(Ledger, "record", overtaken)
@@ -316,9 +424,22 @@ def test_an_old_copy_of_a_store_is_refused(tmp_path: Path) -> None:
     shutil.copy(old, where.place)
     with pytest.raises(InvalidValue, match="older than its keys"):
         where.open()
-    Path(where.place).unlink()
-    with pytest.raises(InvalidValue, match="a new store with used keys"):
-        where.open()
+
+
+def test_two_stores_never_share_their_keys(places: Places) -> None:
+    where, other = places.new(), places.new()
+    with closing(where.open()) as store:
+        with pytest.raises(InvalidValue, match="a new store has new keys"):
+            open_store(other.place, LANES, HORIZON, where.keys)
+        admit(store, [1])
+    where.open().close()
+    other.open().close()
+
+
+def test_files_side_by_side_have_keys_of_their_own(tmp_path: Path) -> None:
+    for name in ("week.46", "week.47"):
+        open_store(tmp_path / name, LANES, HORIZON).close()
+    assert {path.name for path in tmp_path.glob("*.keys")} == {"week.46.keys", "week.47.keys"}
 
 
 def test_a_store_needs_the_keys_it_was_made_with(places: Places) -> None:

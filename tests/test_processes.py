@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import shutil
 import signal
 from collections import deque
@@ -15,6 +16,7 @@ import pytest
 from deployed import BATCHES, HORIZON, LOWEST, Deployment, in_the_clear, pieces_left
 from forked import UNSEALED, WITHOUT_WORKERS, Change, Kill, Pause, free_port, runs, until
 from overhand.service.client import AsyncClient
+from overhand.service.stores import BatchName
 from overhand.service.stores.batch_keys import BatchKeys
 from postgres import Postgres
 from relay import Loss, Relay
@@ -22,7 +24,7 @@ from relay import Loss, Relay
 STORE = "overhand.service.stores.transactional:TransactionalStore"
 LEDGER = "overhand.service.stores.ledger:Ledger"
 BOOK = "overhand.service.server.book:Book"
-DROP = "overhand.service.stores.transactional:_drop_acknowledged"
+DROP = f"{STORE}._drop"
 SWEEP = "overhand.service.databases.{}:{}Database.sweep"
 OVERWRITE = "overhand.service.stores.batch_keys:_overwrite"
 OPENING = "overhand.service.server.publisher:open_release"
@@ -39,8 +41,8 @@ SHUFFLER_STEPS = {
     "while a batch is scrubbed": Kill(DROP, "after", since=f"{STORE}.acknowledge_all"),
     "when messages are dropped": Kill(SWEEP, since=f"{STORE}.acknowledge_all"),
     "when a batch is swept": Kill(SWEEP, "after", since=f"{STORE}.acknowledge_all"),
-    "before its key is destroyed": Kill(OVERWRITE, "before"),
-    "when its key is destroyed": Kill(OVERWRITE, "after"),
+    "before its key is destroyed": Kill(OVERWRITE, since=f"{STORE}.acknowledge_all"),
+    "when its key is destroyed": Kill(OVERWRITE, "after", since=f"{STORE}.acknowledge_all"),
 }
 SERVER_STEPS = {
     "before a release is stored": Kill(f"{BOOK}.receive", "before", 3),
@@ -205,7 +207,11 @@ def test_two_shuffling_services_on_one_store_fill_batches_exactly(
 
 def numbers_of(keys: Path) -> tuple[int, ...]:
     """The first batch of every level whose key is there."""
-    return tuple(BatchKeys(keys).firsts.values())
+    kept = BatchKeys(keys)
+    return tuple(
+        next(number for number in itertools.count() if kept.has(BatchName(level, number)))
+        for level in kept.levels
+    )
 
 
 @pytest.mark.parametrize("step", ["freeze_all", "acknowledge_all"])

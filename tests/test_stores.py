@@ -78,7 +78,7 @@ def test_no_reports_are_no_work(store: Store) -> None:
 
 
 def test_own_reports_are_counted_for_every_batch(store: Store) -> None:
-    own = [report(user, is_own=True) for user in (2, 6)]
+    own = [report(2, fills=0), report(6, fills=2)]
     store.admit([report(1), own[0], report(3)])
     store.admit([report(4), report(5), own[1]])
     counts = [store.freeze(name).own for name in store.full()]
@@ -86,11 +86,12 @@ def test_own_reports_are_counted_for_every_batch(store: Store) -> None:
 
 
 def test_an_own_report_fills_a_batch_and_never_begins_one(store: Store) -> None:
-    own = [report(user, is_own=True) for user in range(1, 6)]
+    own = [report(user, fills=0) for user in range(1, 6)]
     assert store.admit([own[0], report(7)]) == [NOT_NEEDED, ADMITTED]
     assert store.admit(own[1:4]) == [ADMITTED, NOT_NEEDED, NOT_NEEDED]
     assert store.arrived == 2
-    assert store.admit([report(8), own[2]]) == [ADMITTED, ADMITTED]  # it left no trace before
+    assert store.admit([report(8), own[2]]) == [ADMITTED, NOT_NEEDED]  # it is not for this batch
+    assert store.admit([report(3, fills=1)]) == [ADMITTED]  # and it left no trace
 
 
 # --- repeats and tokens ---------------------------------------------------------------------------
@@ -216,15 +217,15 @@ def test_a_store_is_not_opened_for_another_plan(where: Where, store: Store) -> N
 
 USERS = 24
 reports_drawn = st.builds(
-    lambda user, part, token, is_own: (
-        report(user, token, is_own=is_own)
+    lambda user, part, token, fills: (
+        report(user, token, fills=fills)
         if part is None
-        else arrival([report(part).parts[0], report(user).parts[1]], token, is_own=is_own)
+        else arrival([report(part).parts[0], report(user).parts[1]], token, fills=fills)
     ),
     st.integers(1, USERS),
     st.one_of(st.none(), st.none(), st.integers(1, USERS)),
     st.sampled_from([None, None, None, b"a", b"b", b"c"]),
-    st.booleans(),
+    st.one_of(st.none(), st.integers(0, 4)),
 )
 steps_drawn = st.lists(
     st.one_of(
@@ -253,7 +254,8 @@ class Model:
             return TOKEN_USED
         if len(self.admitted) == HORIZON:
             return CLOSED
-        if new.is_own and len(self.admitted) % LANES[0].size == 0:
+        number, taken = divmod(len(self.admitted), LANES[0].size)
+        if new.fills is not None and (new.fills != number or taken == 0):
             return NOT_NEEDED
         self.admitted.append(new)
         self.tokens |= set() if new.token is None else {new.token}

@@ -27,7 +27,7 @@ from overhand import errors
 KEY_BYTES = 32
 KEY_ID_BYTES = 8
 TOKEN_BYTES = 32
-_MOST_SECRET_BYTES = 1 << 16
+_MOST_SECRET_BYTES = 1 << 20
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 

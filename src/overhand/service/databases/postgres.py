@@ -26,9 +26,11 @@ _CREATION_LOCK = 0x4F564853
 _READ = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 _WRITE = "BEGIN ISOLATION LEVEL READ COMMITTED"
 # A machine that is gone keeps its claims and locks only until the server has missed it.
-_SETTINGS = """
+_LONG_WAIT = "SET lock_timeout = '10s'"
+_SHORT_WAIT = "SET lock_timeout = '500ms'"
+_SETTINGS = f"""
     SET synchronous_commit = on;
-    SET lock_timeout = '10s';
+    {_LONG_WAIT};
     SET idle_in_transaction_session_timeout = '30s';
     SET client_min_messages = warning;
     SET tcp_keepalives_idle = 30;
@@ -111,8 +113,12 @@ class PostgresDatabase(Database):
     def sweep(self, tables: Collection[str]) -> None:
         """Write the tables anew, without what was deleted: little is left after a full batch."""
         with _one_error(), self._connected() as connection:
-            for table in sorted(tables):
-                connection.execute(f"VACUUM FULL {table}".encode())
+            connection.execute(_SHORT_WAIT)  # reports queue up behind it
+            try:
+                for table in sorted(tables):
+                    connection.execute(f"VACUUM FULL {table}".encode())
+            finally:
+                connection.execute(_LONG_WAIT)
 
     def close(self) -> None:
         self._close_idle()

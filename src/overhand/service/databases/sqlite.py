@@ -16,6 +16,7 @@ from overhand.service.databases.database import Contents, Database, Dialect, Tra
 T = TypeVar("T")
 
 _WAIT = 10.0  # seconds for another process to finish its transaction
+_SWEEP_WAIT = 200  # milliseconds for readers to go away: reports wait meanwhile
 _AT_ONCE = 500  # keys looked up by one statement
 _PAGE = "PRAGMA page_size = 4096"
 # Rows move within and between the pages of a tree and leave copies that nothing overwrites. A body
@@ -109,7 +110,11 @@ class SqliteDatabase(Database):
     def sweep(self, tables: Collection[str]) -> None:
         """Bring the overwritten pages into the file, and empty the log that held them."""
         with self._one_error(), self._lock:
-            busy = self._value("PRAGMA wal_checkpoint(TRUNCATE)")
+            self._connection.execute(f"PRAGMA busy_timeout = {_SWEEP_WAIT}")
+            try:
+                busy = self._value("PRAGMA wal_checkpoint(TRUNCATE)")
+            finally:
+                self._connection.execute(f"PRAGMA busy_timeout = {round(1000 * _WAIT)}")
         if busy:
             raise StoreUnavailable(f"{self._path}: a reader keeps the log from being emptied")
 

@@ -15,6 +15,8 @@ from overhand.service.reports import encode_reports
 from overhand.service.shuffler.admission import Admission, Overloaded
 from overhand.service.stores import Arrival, Outcome, Store
 
+_AT_ONCE = 256  # reports that are made together: all of them wait for their commit
+
 
 class Filler:
     """Completes a lowest batch that did not fill within the deadline.
@@ -59,13 +61,21 @@ class Filler:
         return self._lowest - filled if now - self._since >= self._deadline else 0
 
     async def fill(self, reports: int) -> None:
-        """Admit so many reports of the neutral value."""
+        """Admit so many reports of the neutral value to the batch that is late."""
+        own = 0
+        for start in range(0, reports, _AT_ONCE):
+            outcomes = await self._admitted(min(_AT_ONCE, reports - start))
+            own += outcomes.count(Outcome.ADMITTED)
+            if Outcome.NOT_NEEDED in outcomes:
+                break
+        log("a late batch was filled", own=own)
+
+    async def _admitted(self, reports: int) -> list[Outcome]:
         formats = self._document.formats
         bodies = await asyncio.to_thread(self._encoded, reports)
         parts = [formats.unpack_report(body) for body in bodies]
-        arrivals = [Arrival(formats.part_digests(part), part, is_own=True) for part in parts]
-        outcomes = await asyncio.gather(*(self._admission.admit(each) for each in arrivals))
-        log("a late batch was filled", own=outcomes.count(Outcome.ADMITTED))
+        arrivals = [Arrival(formats.part_digests(part), part, fills=self._batch) for part in parts]
+        return await asyncio.gather(*(self._admission.admit(each) for each in arrivals))
 
     def _encoded(self, reports: int) -> list[bytes]:
         values = self._document.plan.values

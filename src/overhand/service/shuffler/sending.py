@@ -10,7 +10,6 @@ from http import HTTPStatus
 
 from overhand.errors import OverhandError, ProtocolViolation, StoreUnavailable
 from overhand.service.document import Document
-from overhand.service.keys import UnsafeSecret
 from overhand.service.logs import log
 from overhand.service.shuffler.metrics import ShufflerMetrics
 from overhand.service.stores import BatchName, Release, Store
@@ -62,11 +61,23 @@ class Sender:
             try:
                 await self.send_all()
                 self._failures = 0
-            except (Unreachable, NotTaken, StoreUnavailable, UnsafeSecret) as error:
-                self._failures += 1
-                self._metrics.send_failures.inc()
-                log("sending failed", level=logging.WARNING, error=_reason(error))
+            except OverhandError as error:
+                self._note(error)
             await self._wait(stopping)
+        await self._finish()
+
+    def _note(self, error: OverhandError) -> None:
+        self._failures += 1
+        self._metrics.send_failures.inc()
+        log("sending failed", level=logging.WARNING, error=_reason(error))
+
+    async def _finish(self) -> None:
+        """What the server has is forgotten now, not after the next start."""
+        if self._unscrubbed:
+            try:
+                await asyncio.to_thread(self._store.scrub)
+            except OverhandError as error:
+                self._note(error)
         await self._server.close()
 
     async def _wait(self, stopping: asyncio.Event) -> None:
@@ -93,8 +104,14 @@ class Sender:
             return
         try:
             names = await asyncio.to_thread(self._store.full)
+            refused = None
             for some in self._groups([name for name in names if name not in self._set_aside]):
-                await self._send(some)
+                try:
+                    await self._send(some)
+                except NotTaken as error:  # the others may be taken
+                    refused = error
+            if refused is not None:
+                raise refused
         finally:
             if is_ours:
                 await asyncio.to_thread(self._store.end_sending)

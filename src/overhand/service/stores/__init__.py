@@ -43,5 +43,5 @@ def open_store(
     if keys is None:
         if is_postgres(address):
             raise InvalidValue("a store in PostgreSQL needs a file for its keys")
-        keys = Path(address).with_suffix(".keys")
+        keys = Path(f"{address}.keys")
     return TransactionalStore(partial(open_database, address), lanes, horizon, keys)

@@ -15,7 +15,7 @@ import hmac
 import os
 import secrets
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Lock
@@ -29,11 +29,16 @@ from overhand.service.keys import UnsafeSecret, read_secret, write_secret
 from overhand.service.stores.store import BatchName
 
 MARK_BYTES = 16
+MOST_HELD = 16
+"""Batches of a level that are kept waiting, and whose keys do not keep those of later ones."""
+
 _KEY_BYTES = 32
 _NONCE_BYTES = 12
 _MAGIC = b"OVK1"
-_HEADER = struct.Struct(f">4s{_KEY_BYTES}sH")
-_LINK = struct.Struct(f">HQ{_KEY_BYTES}s")
+_HEADER = struct.Struct(f">4s{_KEY_BYTES}s?H")
+_LEVEL = struct.Struct(">HB")
+_LINK = struct.Struct(f">Q{_KEY_BYTES}s")
+_LINKS = 1 + MOST_HELD
 _BATCH = struct.Struct(">HQQ")
 _DIGEST_BYTES = hashlib.sha256().digest_size
 
@@ -55,21 +60,37 @@ class BatchKeys:
         content = read_secret(path)
         saved = _parsed(content, self._path)
         self._is_whole = content == 2 * saved.record()  # or a crash left older keys in it
-        self._marking = saved.marking
-        self._chains = {level: _Chain(*link) for level, link in saved.links.items()}
+        self._saved = saved
+        self._levels = {level: _LevelKeys(keys) for level, keys in saved.levels.items()}
 
     @classmethod
     def create(cls, path: str | Path, levels: Sequence[int]) -> BatchKeys:
         """New keys in a new file."""
-        links = {level: _Link(0, secrets.token_bytes(_KEY_BYTES)) for level in levels}
-        record = _Saved(secrets.token_bytes(_KEY_BYTES), links).record()
+        fresh = {level: _SavedLevel(_Link(0, _drawn()), {}) for level in levels}
+        record = _Saved(_drawn(), False, fresh).record()
         write_secret(path, record + record)
         return cls(path)
 
     @property
-    def firsts(self) -> dict[int, int]:
-        """By level, the number of the first batch whose key is still there."""
-        return {level: chain.first for level, chain in self._chains.items()}
+    def levels(self) -> list[int]:
+        return list(self._levels)
+
+    @property
+    def is_claimed(self) -> bool:
+        """Whether a store was opened with them: they are for no other."""
+        return self._saved.is_claimed
+
+    def claim(self) -> None:
+        """They belong to a store now."""
+        if not self.is_claimed:
+            with self._lock, self._held_file() as (file, saved):
+                self._saved = saved._replace(is_claimed=True)
+                _overwrite(file, self._saved.record())
+
+    def has(self, name: BatchName) -> bool:
+        """Whether the key of a batch is still there."""
+        with self._lock:
+            return self._levels[name.level].has(name.number)
 
     @property
     def name(self) -> str:
@@ -82,7 +103,7 @@ class BatchKeys:
         Keyed, or whoever has the store and a release could try which messages make up a report.
         """
         return hashlib.blake2b(
-            content, digest_size=MARK_BYTES, key=self._marking, person=kind
+            content, digest_size=MARK_BYTES, key=self._saved.marking, person=kind
         ).digest()
 
     def seal(self, name: BatchName, own: int, body: bytes) -> bytes:
@@ -100,61 +121,125 @@ class BatchKeys:
 
     def _cipher(self, name: BatchName) -> AESGCM:
         with self._lock:
-            link = self._chains[name.level].link(name.number)
-        return AESGCM(hmac.digest(link.key, b"seal", "sha256"))
+            return AESGCM(self._levels[name.level].seal(name.number))
 
-    def destroy_before(self, firsts: Mapping[int, int]) -> None:
-        """Destroy the keys of all batches before these, by level, here and in the file."""
+    def keep_only(self, needed: Mapping[int, Collection[int]]) -> None:
+        """Destroy all keys, here and in the file, but those of these batches, by level.
+
+        The last of a level that is needed is the open one: all after it are kept as well. If many
+        wait, the keys of some that do not are kept with theirs.
+        """
         with self._lock:
-            is_done = all(chain.first >= firsts[level] for level, chain in self._chains.items())
-            if is_done and self._is_whole:
+            if self._is_whole and all(
+                self._levels[level].keeps_only(numbers) for level, numbers in needed.items()
+            ):
                 return
-            with _held(self._path) as file:
-                saved = _parsed(os.pread(file, os.fstat(file).st_size, 0), self._path)
-                if saved.marking != self._marking:
-                    raise UnsafeSecret(f"{self._path} has the keys of another store")
-                # Another process may have come further than this one; nobody goes back.
-                links = {
-                    level: chain.link(max(chain.first, firsts[level], saved.links[level].number))
-                    for level, chain in self._chains.items()
+            with self._held_file() as (file, saved):
+                levels = {
+                    level: self._levels[level].narrowed(numbers, saved.levels[level])
+                    for level, numbers in needed.items()
                 }
-                _overwrite(file, _Saved(self._marking, links).record())
+                self._saved = saved._replace(levels=levels)
+                _overwrite(file, self._saved.record())
             self._is_whole = True
-            self._chains = {level: _Chain(*link) for level, link in links.items()}
+            self._levels = {level: _LevelKeys(keys) for level, keys in levels.items()}
+
+    @contextmanager
+    def _held_file(self) -> Iterator[tuple[int, _Saved]]:
+        """The file and what it says now, which no other process changes meanwhile."""
+        try:
+            file = os.open(self._path, os.O_RDWR | os.O_CLOEXEC)
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX)
+                saved = _parsed(os.pread(file, os.fstat(file).st_size, 0), self._path)
+                if saved.marking != self._saved.marking:
+                    raise UnsafeSecret(f"{self._path} has the keys of another store")
+                yield file, saved
+            finally:
+                os.close(file)
+        except OSError as error:
+            raise UnsafeSecret(f"cannot write {self._path}: {error}") from error
+
+
+def _drawn() -> bytes:
+    return secrets.token_bytes(_KEY_BYTES)
 
 
 class _Link(NamedTuple):
-    """The key of a batch."""
+    """A batch's place in the chain of its level."""
 
     number: int
     key: bytes
 
 
-class _Chain:
-    """The keys of a level's batches, each made of the one before, from some number on."""
+class _SavedLevel(NamedTuple):
+    """The chain of a level from its first link on, and the keys of batches before that."""
 
-    def __init__(self, number: int, key: bytes) -> None:
-        self.first = number
-        self._keys = [key]
+    first: _Link
+    held: dict[int, bytes]
 
-    def link(self, number: int) -> _Link:
-        if number < self.first:
-            raise KeyGone(f"the key of batch {number} is gone, the first is that of {self.first}")
-        while len(self._keys) <= number - self.first:
-            self._keys.append(hmac.digest(self._keys[-1], b"next", "sha256"))
-        return _Link(number, self._keys[number - self.first])
+    def has(self, number: int) -> bool:
+        return number >= self.first.number or number in self.held
+
+
+class _LevelKeys:
+    """The keys of a level's batches: each link is made of the one before, each key of its link."""
+
+    def __init__(self, saved: _SavedLevel) -> None:
+        self._saved = saved
+        self._links = [saved.first.key]
+
+    def has(self, number: int) -> bool:
+        return self._saved.has(number)
+
+    def seal(self, number: int) -> bytes:
+        """The key of a batch."""
+        if not self.has(number):
+            first = self._saved.first.number
+            raise KeyGone(f"the key of batch {number} is gone, the first is that of {first}")
+        if number in self._saved.held:
+            return self._saved.held[number]
+        return hmac.digest(self._link(number).key, b"seal", "sha256")
+
+    def _link(self, number: int) -> _Link:
+        first = self._saved.first.number
+        while len(self._links) <= number - first:
+            self._links.append(hmac.digest(self._links[-1], b"next", "sha256"))
+        return _Link(number, self._links[number - first])
+
+    def keeps_only(self, numbers: Collection[int]) -> bool:
+        held, first = _divided(numbers)
+        return first <= self._saved.first.number and self._saved.held.keys() <= set(held)
+
+    def narrowed(self, numbers: Collection[int], file: _SavedLevel) -> _SavedLevel:
+        """What is left if only these are needed; what another process has destroyed stays so."""
+        needed = {number for number in numbers if self.has(number) and file.has(number)}
+        frontier = max(self._saved.first.number, file.first.number)
+        held, first = _divided({*needed, max([frontier, *needed])})
+        return _SavedLevel(self._link(first), {number: self.seal(number) for number in held})
+
+
+def _divided(numbers: Collection[int]) -> tuple[list[int], int]:
+    """The batches whose keys are kept one by one, and the first of the others."""
+    ordered = sorted(numbers)
+    held = ordered[: min(MOST_HELD, len(ordered) - 1)]
+    return held, ordered[len(held)]
 
 
 class _Saved(NamedTuple):
     """What is in the file."""
 
     marking: bytes
-    links: dict[int, _Link]
+    is_claimed: bool
+    levels: dict[int, _SavedLevel]
 
     def record(self) -> bytes:
         """Of a length that never changes, with a digest at its end."""
-        body = _HEADER.pack(_MAGIC, self.marking, len(self.links))
-        body += b"".join(_LINK.pack(level, *link) for level, link in self.links.items())
+        body = _HEADER.pack(_MAGIC, self.marking, self.is_claimed, len(self.levels))
+        for level, (first, held) in self.levels.items():
+            links = [first, *(_Link(*one) for one in held.items())]
+            links += [_Link(0, bytes(_KEY_BYTES))] * (_LINKS - len(links))
+            body += _LEVEL.pack(level, len(held)) + b"".join(_LINK.pack(*link) for link in links)
         return body + hashlib.sha256(body).digest()
 
 
@@ -164,24 +249,20 @@ def _parsed(content: bytes, path: Path) -> _Saved:
     for record in (content[:half], content[half:]):
         body, digest = record[:-_DIGEST_BYTES], record[-_DIGEST_BYTES:]
         if body[: len(_MAGIC)] == _MAGIC and hashlib.sha256(body).digest() == digest:
-            _, marking, _ = _HEADER.unpack_from(body)
-            links = _LINK.iter_unpack(body[_HEADER.size :])
-            return _Saved(marking, {level: _Link(number, key) for level, number, key in links})
+            return _read(body)
     raise UnsafeSecret(f"{path} does not hold the keys of a store, or is damaged")
 
 
-@contextmanager
-def _held(path: Path) -> Iterator[int]:
-    """The file, which no other process changes meanwhile."""
-    try:
-        file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            yield file
-        finally:
-            os.close(file)
-    except OSError as error:
-        raise UnsafeSecret(f"cannot write {path}: {error}") from error
+def _read(body: bytes) -> _Saved:
+    _, marking, is_claimed, count = _HEADER.unpack_from(body)
+    levels, place = {}, _HEADER.size
+    for _ in range(count):
+        level, held = _LEVEL.unpack_from(body, place)
+        place += _LEVEL.size
+        links = [_Link(*_LINK.unpack_from(body, place + i * _LINK.size)) for i in range(1 + held)]
+        levels[level] = _SavedLevel(links[0], dict(links[1:]))
+        place += _LINKS * _LINK.size
+    return _Saved(marking, is_claimed, levels)
 
 
 def _overwrite(file: int, record: bytes) -> None:

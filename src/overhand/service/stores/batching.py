@@ -105,13 +105,19 @@ def judge(
             outcomes.append(Outcome.TOKEN_USED)
         elif arrived == horizon:
             outcomes.append(Outcome.CLOSED)
-        elif arrival.is_own and arrived % lowest == 0:
+        elif arrival.is_own and not _is_late(arrival.fills, arrived, lowest):
             outcomes.append(Outcome.NOT_NEEDED)
         else:
             outcomes.append(Outcome.ADMITTED)
             unused.difference_update(ids, token)
             arrived += 1
     return outcomes, unused
+
+
+def _is_late(fills: int | None, arrived: int, lowest: int) -> bool:
+    """Whether this is the open batch, and somebody is in it."""
+    number, taken = divmod(arrived, lowest)
+    return fills == number and taken > 0
 
 
 def pieces(lanes: Sequence[Lane], admitted: Sequence[Arrival], arrived: int) -> Iterator[Piece]:

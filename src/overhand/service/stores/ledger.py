@@ -133,13 +133,10 @@ class Ledger:
     def _sealed(self, piece: Piece) -> bytes:
         return self._keys.seal(piece.name, piece.own, piece.body)
 
-    def firsts(self, lanes: Sequence[Lane]) -> dict[int, int]:
-        """By level, the first batch of which there is anything, or will be."""
-        return {lane.level: self._first(lane) for lane in lanes}
-
-    def _first(self, lane: Lane) -> int:
-        rows = self._transaction.rows(f"SELECT min(number) FROM {messages_of(lane.level)}")
-        return self.arrived() // lane.size if rows[0][0] is None else int(rows[0][0])
+    def numbers(self, level: int) -> set[int]:
+        """The batches of a level of which there is anything."""
+        found = self._transaction.rows(f"SELECT DISTINCT number FROM {messages_of(level)}")
+        return {number for (number,) in found}
 
     def record(self, name: BatchName) -> Record | None:
         found = self._transaction.rows(

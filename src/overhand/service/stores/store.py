@@ -67,10 +67,14 @@ class Arrival:
     ids: tuple[bytes, ...]
     parts: tuple[bytes, ...]
     token: bytes | None = None
-    is_own: bool = False
-    """Whether it is one of the service's own reports of value 0, which fill up late batches.
+    fills: int | None = None
+    """If it is one of the service's own reports of value 0: the late batch that it fills up.
 
-    Such a report never begins a batch of the lowest level."""
+    It joins no other batch of the lowest level, and never begins one."""
+
+    @property
+    def is_own(self) -> bool:
+        return self.fills is not None
 
 
 @dataclass(frozen=True)

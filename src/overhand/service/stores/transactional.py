@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -52,13 +52,20 @@ class TransactionalStore(Store):
         self._keys_path = keys
         contents = Contents("store", _APPLICATION, "progress", self._create, self._check, _CACHE)
         self._database = opening(contents)
+        self._keys.claim()
 
     def _create(self, transaction: Transaction, dialect: Dialect) -> None:
         if not self._keys_path.exists():  # or somebody was killed before the store was whole
-            BatchKeys.create(self._keys_path, self._levels)
+            BatchKeys.create(self._keys_path, [lane.level for lane in self._lanes])
+        keys = BatchKeys(self._keys_path)
+        if keys.is_claimed:
+            raise InvalidValue(
+                f"{self._keys_path} has the keys of another store, or of this one before it was "
+                "lost: a new store has new keys"
+            )
         for statement in schema(self._lanes, dialect):
             transaction.change(statement)
-        Ledger(transaction, BatchKeys(self._keys_path)).begin(self._plan)
+        Ledger(transaction, keys).begin(self._plan)
 
     def _check(self, transaction: Transaction) -> None:
         """Refuse a store that was made for another plan or with other keys, or is out of date."""
@@ -69,18 +76,26 @@ class TransactionalStore(Store):
         if plan != self._plan:
             raise InvalidValue(f"the store was made for {plan}, not for {self._plan}")
         self._keys = BatchKeys(self._keys_path)
-        if keys != self._keys.name or list(self._keys.firsts) != self._levels:
+        levels = [lane.level for lane in self._lanes]
+        if keys != self._keys.name or self._keys.levels != levels:
             raise InvalidValue(f"{self._keys_path} has the keys of another store")
-        firsts = Ledger(transaction, self._keys).firsts(self._lanes)
-        if any(firsts[level] < first for level, first in self._keys.firsts.items()):
+        needed = self._needed(Ledger(transaction, self._keys))
+        if not all(self._keys.has(BatchName(*name)) for name in _names(needed)):
             raise InvalidValue(
-                f"the store is older than its keys in {self._keys_path}: a copy from before some "
-                "batches were sent, or a new store with used keys. Start a new plan, with new keys"
+                f"the store is older than its keys in {self._keys_path}: it is a copy from before "
+                "some batches were sent. Start a new plan, with new keys"
             )
 
-    @property
-    def _levels(self) -> list[int]:
-        return [lane.level for lane in self._lanes]
+    def _needed(self, ledger: Ledger) -> dict[int, set[int]]:
+        """By level, the batches of which there is anything, and the one that is open or to come."""
+        arrived = ledger.arrived()
+        to_come = {lane.level: self._open_batch(lane, arrived) for lane in self._lanes}
+        return {level: {*ledger.numbers(level), number} for level, number in to_come.items()}
+
+    def _open_batch(self, lane: Lane, arrived: int) -> int:
+        """After the last report, one that will never be."""
+        is_over = arrived == self._horizon
+        return -(-arrived // lane.size) if is_over else arrived // lane.size
 
     def _read(self, work: Callable[[Ledger], T]) -> T:
         return self._database.read(lambda transaction: work(Ledger(transaction, self._keys)))
@@ -162,13 +177,29 @@ class TransactionalStore(Store):
         self._write(lambda ledger: _acknowledge(ledger, releases))
 
     def scrub(self) -> int:
-        """Marked as done only when the files were swept: after a crash it is swept again."""
-        names = self._write(_drop_acknowledged)
-        if names:
-            self._database.sweep({messages_of(name.level) for name in names})
-        scrubbed = self._write(lambda ledger: _mark_scrubbed(ledger, names)) if names else 0
-        self._keys.destroy_before(self._read(lambda ledger: ledger.firsts(self._lanes)))
-        return scrubbed
+        """Keys first: a sweep may have to wait for others.
+
+        Marked as done only when the files were swept: after a crash they are swept again.
+        """
+        acknowledged, unfinished = self._write(self._drop)
+        self._keys.keep_only(self._read(self._needed))
+        dropped = {messages_of(name.level) for name in (*acknowledged, *unfinished)}
+        if dropped:
+            self._database.sweep(dropped)
+        return self._write(lambda ledger: _mark_scrubbed(ledger, acknowledged)) if dropped else 0
+
+    def _drop(self, ledger: Ledger) -> tuple[list[BatchName], list[BatchName]]:
+        """Batches that the server has, and those that will never be full."""
+        arrived = ledger.arrived()
+        last = [BatchName(lane.level, arrived // lane.size) for lane in self._lanes]
+        is_over = arrived == self._horizon
+        unfinished = [
+            name for name in last if is_over and name.number in ledger.numbers(name.level)
+        ]
+        acknowledged = ledger.acknowledged()
+        for name in (*acknowledged, *unfinished):
+            ledger.drop(name)
+        return acknowledged, unfinished
 
     def claim_sending(self) -> bool:
         return self._database.claim("releases", 0)
@@ -203,11 +234,10 @@ def _acknowledge(ledger: Ledger, releases: Iterable[tuple[BatchName, bytes]]) ->
         ledger.move(name, State.FROZEN, State.ACKNOWLEDGED)
 
 
-def _drop_acknowledged(ledger: Ledger) -> list[BatchName]:
-    names = ledger.acknowledged()
-    for name in names:
-        ledger.drop(name)
-    return names
+def _names(numbers: Mapping[int, Collection[int]]) -> Iterator[BatchName]:
+    for level, some in numbers.items():
+        for number in some:
+            yield BatchName(level, number)
 
 
 def _mark_scrubbed(ledger: Ledger, names: Sequence[BatchName]) -> int:
