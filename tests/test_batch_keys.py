@@ -448,7 +448,7 @@ def test_a_store_needs_the_keys_it_was_made_with(places: Places) -> None:
         pass
     with pytest.raises(InvalidValue, match="keys of another store"):
         open_store(where.place, LANES, HORIZON, other.keys)
-    with pytest.raises(UnsafeSecret, match="No such file"):
+    with pytest.raises(UnsafeSecret, match="copy them from the machine that made it"):
         open_store(where.place, LANES, HORIZON, where.keys.with_name("nowhere.keys"))
     assert not where.keys.with_name("nowhere.keys").exists()
     where.open().close()

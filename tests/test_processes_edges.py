@@ -157,6 +157,10 @@ BAD: dict[str, tuple[str, Callable[[Deployment], None], tuple[str, ...], str]] =
     ),
     "no database": ("shuffler", _nothing, ("--store", "postgresql://127.0.0.1:1/x"), "PostgreSQL"),
     "no folder": ("shuffler", _nothing, ("--store", "nowhere/shuffler.db"), "nowhere"),
+    "no time to fill": ("shuffler", _nothing, ("--deadline", "0"), "deadline=0"),
+    "no time at all": ("shuffler", _nothing, ("--tick", "nan"), "tick=nan"),
+    "no patience": ("server", _nothing, ("--patience", "-5"), "patience=-5"),
+    "no workers": ("server", _nothing, ("--workers", "0"), "workers=0"),
     "other plan": ("both", _store_of_another_plan, (), "made for|belongs to|plan"),
 }
 ROLES = {

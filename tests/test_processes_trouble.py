@@ -214,6 +214,8 @@ def test_a_full_disk_admits_nothing_until_there_is_room(deployed: Deployment) ->
     reports.send_until_counted(shuffler.url)
     deployed.finish(server)
     assert shuffler.stopped() == 0
+    said = shuffler.said()
+    assert said.count("reports cannot be stored") == said.count("can be stored again") == 1
 
 
 def test_a_full_disk_of_the_server_delays_what_it_publishes(

@@ -13,7 +13,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from overhand.errors import InvalidValue, ProtocolViolation
-from overhand.service.stores import Arrival, BatchName, Lane, Outcome, Release, Store
+from overhand.service.stores import (
+    Arrival,
+    BatchName,
+    Lane,
+    Outcome,
+    Release,
+    Store,
+    open_store,
+)
 from stores import (
     ADMITTED,
     HORIZON,
@@ -207,10 +215,20 @@ def test_plans_that_no_store_can_serve_are_refused(
 def test_a_store_is_not_opened_for_another_plan(where: Where, store: Store) -> None:
     admit(store, [1])
     for lanes, horizon in ((LANES, HORIZON + 1), (LANES[:1], HORIZON)):
-        with pytest.raises(InvalidValue, match=r'"horizon": 16.*not for.*"horizon": 1[67]'):
+        with pytest.raises(InvalidValue, match=r"16 reports in .*, not 1[67] in"):
             where.open(lanes, horizon)
     with closing(where.open()) as again:
         assert again.arrived == 1
+
+
+def test_a_store_is_not_opened_for_another_document(where: Where) -> None:
+    """The same plan with another key: its reports must not get into the same batches."""
+    with closing(open_store(where.place, LANES, HORIZON, where.keys, "a" * 64)) as store:
+        admit(store, [1])
+    with pytest.raises(InvalidValue, match="the document aaaaaaaaaaaa, not bbbbbbbbbbbb"):
+        open_store(where.place, LANES, HORIZON, where.keys, "b" * 64)
+    with closing(open_store(where.place, LANES, HORIZON, where.keys, "a" * 64)) as store:
+        assert store.arrived == 1
 
 
 # --- any sequence of steps, against a model -------------------------------------------------------

@@ -11,6 +11,7 @@ import hmac
 import os
 import secrets
 import stat
+import string
 from pathlib import Path
 
 from cryptography.exceptions import UnsupportedAlgorithm
@@ -122,12 +123,20 @@ def load_token(path: str | Path) -> str:
 def load_hashes(path: str | Path) -> frozenset[bytes]:
     """The hashes of tokens, one in hex a line."""
     try:
-        hashes = [bytes.fromhex(line) for line in Path(path).read_text("ascii").split()]
+        lines = Path(path).read_text("ascii").splitlines()
     except (OSError, ValueError) as error:
         raise UnsafeSecret(f"cannot read hashes of tokens from {path}: {error}") from error
-    if not hashes or any(len(one) != hashlib.sha256().digest_size for one in hashes):
-        raise UnsafeSecret(f"{path} does not hold hashes of tokens")
+    hashes = [_hash(line.strip(), f"{path}, line {i}") for i, line in enumerate(lines, 1)]
+    if not hashes:
+        raise UnsafeSecret(f"{path} does not hold hashes of tokens: it is empty")
     return frozenset(hashes)
+
+
+def _hash(line: str, where: str) -> bytes:
+    digits = 2 * hashlib.sha256().digest_size
+    if len(line) != digits or not set(line) <= set(string.hexdigits):
+        raise UnsafeSecret(f"{where}: a hash of a token has {digits} hexadecimal digits")
+    return bytes.fromhex(line)
 
 
 def write_secret(path: str | Path, secret: bytes) -> None:

@@ -23,7 +23,7 @@ class ServerMetrics(Metrics):
         super().__init__()
         self._app = app
         self._levels = {name: self.gauge(name, help, "level") for name, help in _PER_LEVEL.items()}
-        self._users = self.gauge("users_published", "Users that the published sum covers")
+        self._users = self.gauge("users_published", "Reports in the published sum, own ones too")
         self._alarms = self.gauge("alarms", "Alarms since the plan began")
         self._book_is_up = self.gauge("book_is_up", "Whether the book answers")
         self.failures = self.counter("publishing_failures", "Attempts to publish that failed")

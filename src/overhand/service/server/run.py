@@ -8,7 +8,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-from overhand.errors import InvalidValue
+from overhand.errors import InvalidValue, number, whole
 from overhand.service.databases import is_postgres
 from overhand.service.document import Document
 from overhand.service.keys import KeyPair, load_hashes
@@ -43,6 +43,11 @@ class ServerSettings:
     workers: int | None = None
     patience: float = 60.0
     after: Path | None = None
+
+    def __post_init__(self) -> None:
+        number("patience", self.patience, above=0)
+        if self.workers is not None:
+            whole("workers", self.workers, least=1)
 
 
 def settled_sum(document: Document, address: str) -> Settled:

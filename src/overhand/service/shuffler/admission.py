@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from overhand.errors import OverhandError, StoreUnavailable
+from overhand.service.logs import log
 from overhand.service.shuffler.metrics import ShufflerMetrics
 from overhand.service.stores import Arrival, Outcome, Store
 
@@ -42,7 +44,7 @@ class Admission:
         self._waiting: deque[tuple[Arrival, Done]] = deque()
         self._wake = asyncio.Event()
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="admission")
-        self._closing = False
+        self._closing = self._is_failing = False
         self._looked, self._is_up = float("-inf"), True
 
     @property
@@ -105,10 +107,19 @@ class Admission:
         try:
             outcomes = await loop.run_in_executor(self._thread, self._store.admit, arrivals)
             self._metrics.commits.inc()
+            self._note(failed=False)
         except Exception as error:
             outcomes = [error] * len(some)
+            self._note(failed=True)
         for (_, done), outcome in zip(some, outcomes, strict=True):
             done(outcome)
+
+    def _note(self, *, failed: bool) -> None:
+        """Say when it begins and when it ends: reports are refused meanwhile."""
+        if failed != self._is_failing:
+            self._is_failing = failed
+            words = "reports cannot be stored" if failed else "reports can be stored again"
+            log(words, level=logging.WARNING)
 
     def close(self) -> None:
         """No more reports; those that wait are still committed."""

@@ -7,6 +7,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
+from overhand.errors import number
 from overhand.service import stores
 from overhand.service.document import Document
 from overhand.service.keys import load_hashes, load_token
@@ -45,6 +46,11 @@ class ShufflerSettings:
     tick: float = 1.0
     authorities: Path | None = None
 
+    def __post_init__(self) -> None:
+        number("tick", self.tick, above=0)
+        if self.deadline is not None:
+            number("deadline", self.deadline, above=0)
+
 
 def open_store(address: str, document: Document, keys: Path | None = None) -> Store:
     """The store at a path or an address, for the plan of a document.
@@ -55,7 +61,7 @@ def open_store(address: str, document: Document, keys: Path | None = None) -> St
         Lane(level.level, level.size, level.messages, level.ciphertext_bytes)
         for level in document.formats.levels
     ]
-    return stores.open_store(address, lanes, document.plan.tree.covered, keys)
+    return stores.open_store(address, lanes, document.plan.tree.covered, keys, document.digest)
 
 
 async def run_shuffler(settings: ShufflerSettings) -> None:

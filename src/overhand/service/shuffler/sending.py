@@ -202,6 +202,11 @@ def _raise_first(answers: Iterable[Answer | BaseException]) -> None:
     for answer in answers:
         if isinstance(answer, BaseException):
             raise answer
+        if answer.status == HTTPStatus.UNAUTHORIZED:
+            raise NotTaken(
+                "the server does not know this service's token: its token.sha256 and the token "
+                "here are not of the same `overhand prepare`"
+            )
         if answer.status not in (HTTPStatus.OK, HTTPStatus.CONFLICT):
             raise NotTaken(f"the server answered {answer.status} to a release")
 

@@ -33,15 +33,19 @@ __all__ = [
 
 
 def open_store(
-    address: str | Path, lanes: Sequence[Lane], horizon: int, keys: Path | None = None
+    address: str | Path,
+    lanes: Sequence[Lane],
+    horizon: int,
+    keys: Path | None = None,
+    document: str = "",
 ) -> TransactionalStore:
     """The store at an address of PostgreSQL, or in a SQLite file at this path.
 
     A new store makes its keys in the file `keys`, and opens with that file ever after; those of
-    a SQLite file are beside it unless told otherwise.
+    a SQLite file are beside it unless told otherwise. A store of another document is refused.
     """
     if keys is None:
         if is_postgres(address):
-            raise InvalidValue("a store in PostgreSQL needs a file for its keys")
+            raise InvalidValue("a store in PostgreSQL needs a file for its keys: --store-keys")
         keys = Path(f"{address}.keys")
-    return TransactionalStore(partial(open_database, address), lanes, horizon, keys)
+    return TransactionalStore(partial(open_database, address), lanes, horizon, keys, document)

@@ -34,7 +34,7 @@ class Piece(NamedTuple):
     body: bytes
 
 
-def described(lanes: Sequence[Lane], horizon: int) -> str:
+def described(lanes: Sequence[Lane], horizon: int, document: str) -> str:
     """Everything that a store is made for, checked, in one line."""
     whole("horizon", horizon, least=1)
     levels = [lane.level for lane in lanes]
@@ -42,7 +42,18 @@ def described(lanes: Sequence[Lane], horizon: int) -> str:
         raise InvalidValue(f"levels {levels} must be distinct, at least one, and lowest first")
     for lane in lanes:
         _check_lane(lane)
-    return json.dumps({"horizon": horizon, "lanes": [asdict(lane) for lane in lanes]})
+    shape = {"horizon": horizon, "lanes": [asdict(lane) for lane in lanes]}
+    return json.dumps({"document": document, **shape})
+
+
+def difference(found: str, expected: str) -> str:
+    """What the store was made for, and what not, in few words."""
+    before, now = json.loads(found), json.loads(expected)
+    if before["document"] != now["document"]:
+        return f"the document {before['document'][:12]}, not {now['document'][:12]}"
+    return (
+        f"{before['horizon']} reports in {before['lanes']}, not {now['horizon']} in {now['lanes']}"
+    )
 
 
 def _check_lane(lane: Lane) -> None:

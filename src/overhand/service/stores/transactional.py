@@ -8,6 +8,7 @@ from typing import TypeVar
 
 from overhand.errors import InvalidValue, ProtocolViolation
 from overhand.service.databases import Contents, Database, Dialect, Transaction
+from overhand.service.keys import UnsafeSecret
 from overhand.service.stores import batching
 from overhand.service.stores.batch_keys import BatchKeys, KeyGone
 from overhand.service.stores.batching import Marks, Piece
@@ -36,7 +37,8 @@ class TransactionalStore(Store):
     Both databases write a log that shows the order of commit groups, SQLite until the next
     checkpoint; PostgreSQL appends rows, so its files show it too. The order of a release does not
     come from them, and what the groups hold is sealed under the keys of the file `keys`, which is
-    made together with the store. Keep it out of every backup.
+    made together with the store. Keep it out of every backup. `document` is the digest of what the
+    reports are made for: others must not get into the same batches.
     """
 
     def __init__(
@@ -45,8 +47,9 @@ class TransactionalStore(Store):
         lanes: Sequence[Lane],
         horizon: int,
         keys: Path,
+        document: str = "",
     ) -> None:
-        self._plan = batching.described(lanes, horizon)
+        self._plan = batching.described(lanes, horizon, document)
         self._lanes = tuple(lanes)
         self._horizon = horizon
         self._keys_path = keys
@@ -74,8 +77,11 @@ class TransactionalStore(Store):
             raise InvalidValue("the database is not a store: its table progress is empty")
         plan, keys = found
         if plan != self._plan:
-            raise InvalidValue(f"the store was made for {plan}, not for {self._plan}")
-        self._keys = BatchKeys(self._keys_path)
+            difference = batching.difference(plan, self._plan)
+            raise InvalidValue(
+                f"the store was made for {difference}: a new plan or key has a new database"
+            )
+        self._keys = self._found_keys()
         levels = [lane.level for lane in self._lanes]
         if keys != self._keys.name or self._keys.levels != levels:
             raise InvalidValue(f"{self._keys_path} has the keys of another store")
@@ -85,6 +91,14 @@ class TransactionalStore(Store):
                 f"the store is older than its keys in {self._keys_path}: it is a copy from before "
                 "some batches were sent. Start a new plan, with new keys"
             )
+
+    def _found_keys(self) -> BatchKeys:
+        if not self._keys_path.exists():
+            raise UnsafeSecret(
+                f"there is no file {self._keys_path}: the keys were made with the store; copy them "
+                "from the machine that made it. If they are gone, so is what is in the store"
+            )
+        return BatchKeys(self._keys_path)
 
     def _needed(self, ledger: Ledger) -> dict[int, set[int]]:
         """By level, the batches of which there is anything, and the one that is open or to come."""

@@ -1,0 +1,141 @@
+"""Batches on their way to a server that refuses some, and late batches that are filled up."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+import overhand as oh
+from overhand.service.document import Document
+from overhand.service.keys import KeyPair
+from overhand.service.reports import encode_reports
+from overhand.service.shuffler import filling, sending
+from overhand.service.shuffler.admission import Admission
+from overhand.service.shuffler.filling import Filler
+from overhand.service.shuffler.metrics import ShufflerMetrics
+from overhand.service.shuffler.run import open_store
+from overhand.service.shuffler.sending import NotTaken, Sender
+from overhand.service.stores import Arrival, BatchName, Outcome, Store
+from overhand.service.transport import Answer
+from plans import coin_plan
+
+USERS = 24
+DOCUMENT = Document(coin_plan(oh.RegularTree(USERS, (4, 3))), KeyPair.generate().public_key)
+ALL = {*(BatchName(1, number) for number in range(6)), BatchName(2, 0), BatchName(2, 1)}
+
+
+class Refusing:
+    """A server that takes all batches but these."""
+
+    def __init__(self, refused: set[BatchName], status: int = 413) -> None:
+        self.refused, self.status = refused, status
+        self.taken: list[BatchName] = []
+
+    async def request(self, method: str, path: str, body: bytes | None = None) -> Answer:
+        level, number = map(int, path.split("/")[-2:])
+        if (name := BatchName(level, number)) in self.refused:
+            return Answer(self.status, b"{}")
+        self.taken.append(name)
+        return Answer(200, b"{}")
+
+    async def close(self) -> None:
+        pass
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return open_store(str(tmp_path / "store.db"), DOCUMENT)
+
+
+def arrivals(users: int) -> list[Arrival]:
+    formats, values = DOCUMENT.formats, DOCUMENT.plan.values
+    bodies = encode_reports(DOCUMENT, values.rows([1] * users), oh.secure_random())
+    parts = [formats.unpack_report(body) for body in bodies]
+    return [Arrival(formats.part_digests(part), part) for part in parts]
+
+
+def sender(store: Store, server: Refusing, tick: float = 0.01) -> Sender:
+    return Sender(store, DOCUMENT, server, ShufflerMetrics(), tick=tick)
+
+
+def test_a_batch_that_is_refused_holds_up_no_other(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sending, "_MOST_BYTES_AT_ONCE", 1)  # each in a group of its own
+    store.admit(arrivals(USERS))
+    server = Refusing({BatchName(1, 0)})
+    with pytest.raises(NotTaken, match="413"):
+        asyncio.run(sender(store, server).send_all())
+    assert set(server.taken) == ALL - server.refused
+    assert store.full() == [BatchName(1, 0)]
+    server.refused = set()
+    asyncio.run(sender(store, server).send_all())
+    assert (store.full(), len(server.taken)) == ([], len(ALL))
+
+
+def test_a_token_that_the_server_does_not_know_is_said_to_be_one(store: Store) -> None:
+    store.admit(arrivals(4))
+    with pytest.raises(NotTaken, match="not of the same `overhand prepare`"):
+        asyncio.run(sender(store, Refusing(ALL, 401)).send_all())
+
+
+def test_what_the_server_has_is_forgotten_before_the_service_stops(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.admit(arrivals(USERS))
+    server, scrubbed = Refusing(set()), list[int]()
+    scrub = store.scrub
+    monkeypatch.setattr(store, "scrub", lambda: scrubbed.append(scrub()))
+
+    async def main() -> None:
+        stopping = asyncio.Event()
+        running = asyncio.create_task(sender(store, server, tick=600.0).run(stopping))
+        while len(server.taken) < len(ALL):
+            await asyncio.sleep(0.01)
+        stopping.set()
+        await running
+
+    asyncio.run(main())
+    assert sum(scrubbed) == len(ALL)
+
+
+def test_a_large_batch_is_filled_a_few_reports_at_a_time(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More than may wait at once; one comes from a user meanwhile, and one fewer is needed."""
+    monkeypatch.setattr(filling, "_AT_ONCE", 2)
+    store.admit(arrivals(1))
+    made = list[int]()
+    encoded = Filler._encoded
+
+    def counted(filler: Filler, reports: int) -> list[bytes]:
+        made.append(reports)
+        if len(made) == 2:
+            store.admit(arrivals(1))
+        return encoded(filler, reports)
+
+    monkeypatch.setattr(Filler, "_encoded", counted)
+
+    async def main() -> None:
+        admission = Admission(store, most_waiting=2)
+        running = asyncio.create_task(admission.run())
+        filler = Filler(store, admission, DOCUMENT, deadline=1e-9)
+        filler._missing(store.arrived)
+        missing = filler._missing(store.arrived)
+        assert missing == 3
+        await filler.fill(missing)
+        admission.close()
+        await running
+
+    asyncio.run(main())
+    assert (made, store.arrived) == ([2, 1], 4)
+    assert store.freeze(BatchName(1, 0)).own == 2
+
+
+def test_an_own_report_never_joins_a_batch_that_is_not_late(store: Store) -> None:
+    (own, late) = arrivals(2)
+    store.admit(arrivals(5))
+    fills = [Arrival(one.ids, one.parts, fills=number) for one, number in ((own, 0), (late, 1))]
+    assert store.admit(fills) == [Outcome.NOT_NEEDED, Outcome.ADMITTED]
