@@ -11,12 +11,13 @@ from rich.markup import escape
 from overhand import __version__
 from overhand.cli.audit import audit
 from overhand.cli.bandit import bandit
+from overhand.cli.client import client
 from overhand.cli.compare import compare
 from overhand.cli.demo import demo
 from overhand.cli.output import messages
 from overhand.cli.plan import plan
 from overhand.cli.reproduce import reproduce
-from overhand.cli.services import client, prepare, server, settle, shuffler, tokens
+from overhand.cli.services import prepare, server, settle, shuffler, tokens
 from overhand.cli.simulate import simulate
 from overhand.errors import OverhandError
 

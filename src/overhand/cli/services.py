@@ -1,22 +1,16 @@
-"""`overhand prepare`, `tokens`, `server`, `shuffler`, `client`: the roles of a deployment."""
+"""`overhand prepare`, `tokens`, `server`, `settle`, `shuffler`: both sides of a deployment."""
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from overhand.cli import options
-from overhand.cli.output import console, print_json, progress_bar
+from overhand.cli.output import console, print_json
 from overhand.errors import InvalidValue
 from overhand.plan import Plan
-from overhand.simulation import read_rows
-from overhand.values import Values
-
-if TYPE_CHECKING:
-    from overhand.service.client import AsyncClient
 
 Host = Annotated[str, typer.Option(help="The address to listen at.")]
 Port = Annotated[int, typer.Option(help="The port to listen at.")]
@@ -213,47 +207,3 @@ def shuffler(
         authorities=authorities,
     )
     run(run_shuffler(settings))
-
-
-def client(
-    url: Annotated[str, typer.Argument(help="The shuffling service's address.")],
-    value: Annotated[
-        list[str] | None, typer.Argument(help="The value, number by number.", show_default=False)
-    ] = None,
-    file: Annotated[Path | None, typer.Option(help="A .csv file of values, one a line.")] = None,
-    token: Annotated[
-        str | None,
-        typer.Option(help="The client's token, if one is needed.", envvar="OVERHAND_TOKEN"),
-    ] = None,
-    pinned: Pinned = None,
-    authorities: Authorities = None,
-    at_once: Annotated[int, typer.Option(help="How many requests at a time.")] = 16,
-    as_json: options.Json = False,
-) -> None:
-    """Report values: encoded and sealed here, so that nobody else ever sees them."""
-    from overhand.service.client import AsyncClient
-
-    if bool(value) == (file is not None):
-        raise InvalidValue("give a value or --file")
-    reporter = AsyncClient(url, token=token, digest=pinned, authorities=authorities)
-    counted = asyncio.run(_report(reporter, value or [], file, at_once))
-    if as_json:
-        print_json({"counted": counted})
-    else:
-        console.print(f"{counted:,} counted")
-
-
-async def _report(reporter: AsyncClient, value: list[str], file: Path | None, at_once: int) -> int:
-    async with reporter:
-        values = (await reporter.document()).plan.values
-        rows = [_typed(value, values)] if file is None else list(read_rows(file, values))
-        with progress_bar(f"{len(rows):,} values", len(rows)) as advance:
-            return await reporter.report_many(rows, at_once=at_once, advance=advance)
-
-
-def _typed(words: list[str], values: Values) -> float | list[float]:
-    try:
-        numbers = [float(word) for word in words]
-    except ValueError as error:
-        raise InvalidValue(f"a value is made of numbers: {error}") from None
-    return numbers[0] if values.is_scalar and len(numbers) == 1 else numbers

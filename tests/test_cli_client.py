@@ -1,0 +1,79 @@
+"""`overhand client` when something is in the way: what was begun is never begun again."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from deployed import HORIZON, Deployment
+from forked import Setting
+from overhand.service.keys import hashed, new_token
+
+CLIENT = "overhand.service.client.client"
+IMPATIENT = (Setting(f"{CLIENT}:_FIRST_WAIT", 0.0), Setting(f"{CLIENT}:_LONGEST_WAIT", 0.0))
+
+
+def values_file(folder: Path, count: int) -> str:
+    (folder / "values.csv").write_text("1\n" * count)
+    return "values.csv"
+
+
+def undelivered(folder: Path) -> Path:
+    (path,) = folder.glob("undelivered-*.reports")
+    return path
+
+
+def test_what_was_not_delivered_is_kept_and_sent_again(deployed: Deployment) -> None:
+    shuffler = deployed.shuffler("--tick", "60")
+    some = values_file(deployed.folder, HORIZON + 3)
+    code, said = deployed.command("client", shuffler.url, "--file", some, "--at-once", "1")
+    assert (code, "410" in said) == (2, True)
+    path = undelivered(deployed.folder)
+    length = deployed.document.formats.report_length
+    left = path.stat().st_size // length
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert f"{left} not delivered: try again with --resend {path.name}" in said
+    assert f"the first {HORIZON + left} values are begun" in said
+    code, said = deployed.command("client", shuffler.url, "--resend", path.name)
+    assert (code, "410" in said) == (2, True)
+    assert undelivered(deployed.folder) == path
+
+
+def test_reports_are_resent_as_they_were(deployed: Deployment) -> None:
+    body = deployed.report()
+    (deployed.folder / "some.reports").write_bytes(body + deployed.report())
+    shuffler = deployed.shuffler("--tick", "60")
+    for _ in range(2):
+        code, said = deployed.command("client", shuffler.url, "--resend", "some.reports", "--json")
+        assert (code, json.loads(said)) == (0, {"counted": 2})
+    (deployed.folder / "cut.reports").write_bytes(body[:-1])
+    code, said = deployed.command("client", shuffler.url, "--resend", "cut.reports")
+    assert (code, "does not hold reports of" in said) == (2, True)
+
+
+def test_a_failure_is_told_in_json_too(deployed: Deployment) -> None:
+    shuffler = deployed.shuffler("--tick", "60")
+    deployed.reports.send_until_counted(shuffler.url)
+    code, said = deployed.command("client", shuffler.url, "1", "--json")
+    told = json.loads(said[: said.index("error")])
+    assert (code, told["counted"], told["begun"]) == (2, 0, 1)
+    assert told["undelivered"] == undelivered(deployed.folder).name
+
+
+def test_one_token_is_not_for_many_values(deployed: Deployment) -> None:
+    token = new_token()
+    (deployed.folder / "hashes").write_text(hashed(token).hex() + "\n")
+    shuffler = deployed.shuffler("--tokens", "hashes", "--tick", "60")
+    some = values_file(deployed.folder, 3)
+    code, said = deployed.command("client", shuffler.url, "--file", some, "--token", token)
+    assert (code, "a token admits one report, and values.csv has 3 values" in said) == (2, True)
+    code, said = deployed.command("client", shuffler.url, "1", "--token", token)
+    assert (code, said.strip()) == (0, "1 counted")
+
+
+@pytest.mark.parametrize("words", [(), ("1", "--file", "x"), ("1", "--resend", "x")])
+def test_there_is_one_thing_to_report(deployed: Deployment, words: tuple[str, ...]) -> None:
+    code, said = deployed.command("client", "http://127.0.0.1:1", *words, changes=IMPATIENT)
+    assert (code, "give a value, --file or --resend" in said) == (2, True)
