@@ -16,7 +16,7 @@ import overhand as oh
 from overhand.errors import InvalidValue
 from overhand.plan import Plan
 from overhand.service.client import AsyncClient, NotCounted, Outdated, client
-from overhand.service.document import Document
+from overhand.service.document import DamagedDocument, Document
 from overhand.service.keys import KeyPair
 from overhand.service.transport import Answer, HttpTransport, Unreachable
 
@@ -41,12 +41,14 @@ class Service:
 
     def __init__(self, answer: Callable[[int, bytes], Answer | Exception]) -> None:
         self.answer = answer
-        self.document = document()
+        self.document: Document | None = document()
         self.bodies: list[bytes] = []
         self.under_way = self.most_under_way = 0
 
     async def request(self, method: str, path: str, body: bytes | None = None) -> Answer:
         if path == "/v1/document":
+            if self.document is None:
+                return Answer(410, b"{}")
             return Answer(200, self.document.to_json().encode())
         assert (method, path) == ("POST", "/v1/reports")
         assert body is not None
@@ -112,17 +114,34 @@ def test_an_odd_answer_is_a_failure_with_words(status: int, body: bytes) -> None
         asyncio.run(reporter(service).report(1))
 
 
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        (b"[" * 200_000, "Bad Request"),
+        (b'{"error": ' + b"[" * 200_000, "Bad Request"),
+        (b'{"error": ' + b"9" * 5000 + b"}", "Bad Request"),
+        (json.dumps({"error": "\n\x1b\u202e"}).encode(), "Bad Request"),
+        (json.dumps({"error": "\x1b[2Jno\u202e w\u00e4y\r\n\x00"}).encode(), "[2Jno w\u00e4y"),
+        (json.dumps({"error": "\n" * 300 + "so" * 500_000}).encode(), "so" * 100),
+    ],
+    ids=["nested", "nested error", "number", "unprintable", "partly printable", "long"],
+)
+def test_only_what_is_fit_to_be_shown_is_told(body: bytes, words: str) -> None:
+    service = Service(lambda *_: Answer(400, body))
+    with pytest.raises(NotCounted) as caught:
+        asyncio.run(reporter(service).report(1))
+    assert str(caught.value) == f"POST /v1/reports failed: 400: {words}"
+
+
 def test_after_a_new_key_a_report_is_made_anew() -> None:
     service = Service(lambda *_: COUNTED)
 
     async def main() -> None:
         one = reporter(service)
         await one.report(1)
-        service.document = document(key=1)
+        service.document = renewed = document(key=1)
         service.answer = lambda _, body: (
-            COUNTED
-            if body[4:36].hex() == service.document.digest
-            else Answer(HTTPStatus.CONFLICT, b"{}")
+            COUNTED if body[4:36].hex() == renewed.digest else Answer(HTTPStatus.CONFLICT, b"{}")
         )
         await one.report(1)
         assert [body[4:36].hex() for body in service.bodies] == [
@@ -132,6 +151,46 @@ def test_after_a_new_key_a_report_is_made_anew() -> None:
         ]
 
     asyncio.run(main())
+
+
+def test_a_report_that_is_refused_under_the_same_document_is_not_made_anew() -> None:
+    conflict = Answer(HTTPStatus.CONFLICT, b'{"error": "another plan"}')
+    service = Service(lambda count, _: conflict if count == 1 else COUNTED)
+
+    async def main() -> None:
+        one = reporter(service)
+        with pytest.raises(NotCounted, match="409: another plan, but its document is") as caught:
+            await one.report(1)
+        assert not isinstance(caught.value, Outdated)
+        assert caught.value.reports == tuple(service.bodies)
+        assert len(service.bodies) == 1
+        await one.send(*caught.value.reports)
+        assert len(set(service.bodies)) == 1
+
+    asyncio.run(main())
+
+
+def test_a_refused_report_is_handed_back_if_there_is_no_other_document() -> None:
+    service = Service(lambda *_: Answer(HTTPStatus.CONFLICT, b"{}"))
+
+    async def main() -> None:
+        one = reporter(service)
+        await one.document()
+        service.document = None
+        with pytest.raises(NotCounted, match="GET /v1/document failed: 410") as caught:
+            await one.report(1)
+        assert caught.value.reports == tuple(service.bodies)
+        assert len(service.bodies) == 1
+
+    asyncio.run(main())
+
+
+def test_reports_among_many_are_never_made_anew() -> None:
+    service = Service(lambda *_: Answer(HTTPStatus.CONFLICT, b"{}"))
+    with pytest.raises(NotCounted, match="0 reports were counted, 3 were not") as caught:
+        asyncio.run(reporter(service).report_many([1, 0, 1]))
+    assert sorted(caught.value.reports) == sorted(service.bodies)
+    assert len(service.bodies) == 3
 
 
 def test_a_pinned_client_does_not_follow_to_a_new_key() -> None:
@@ -146,6 +205,20 @@ def test_a_pinned_client_does_not_follow_to_a_new_key() -> None:
         assert len(service.bodies) == 1
 
     asyncio.run(main())
+
+
+def test_a_pinned_client_reads_nothing_but_what_was_agreed_upon() -> None:
+    class Hostile:
+        async def request(self, method: str, path: str, body: bytes | None = None) -> Answer:
+            return Answer(200, b"[" * 200_000 + b"\xff")
+
+        async def close(self) -> None: ...
+
+    one = AsyncClient("http://unused", transport=Hostile(), digest=document().digest)
+    with pytest.raises(InvalidValue, match=f"not {document().digest[:12]}"):
+        asyncio.run(one.document())
+    with pytest.raises(DamagedDocument, match="not text"):
+        asyncio.run(AsyncClient("http://unused", transport=Hostile()).document())
 
 
 @pytest.mark.parametrize("before", [Unreachable("gone"), Answer(500, b""), Answer(503, b"")])

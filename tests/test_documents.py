@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,9 +18,11 @@ from hypothesis import strategies as st
 
 import overhand as oh
 from overhand import errors
+from overhand.mechanisms import Coins, SharesSum
+from overhand.mechanisms.user_noise import Polya, UserNoise
 from overhand.model import Shuffled
-from overhand.plan import MechanismKind
-from overhand.randomness import secure_random, seeded_random
+from overhand.plan import MechanismKind, files
+from overhand.randomness import HALF, secure_random, seeded_random
 from overhand.service.document import DamagedDocument, Document
 from overhand.service.keys import KeyPair
 from overhand.service.reports import encode_report, open_release
@@ -128,6 +131,59 @@ def test_every_other_text_is_refused(data: st.DataObject) -> None:
 def test_what_is_no_document_is_refused(text: str) -> None:
     with pytest.raises(DamagedDocument):
         Document.from_json(text)
+
+
+def test_a_file_is_read_if_it_is_what_was_agreed_upon(tmp_path: Path) -> None:
+    document, path = coin_document(), tmp_path / "document.json"
+    path.write_bytes(document.to_json().encode())
+    assert Document.load(path) == Document.load(path, document.digest) == document
+    with pytest.raises(errors.InvalidValue, match="not 000000000000"):
+        Document.load(path, "0" * 64)
+    with pytest.raises(DamagedDocument, match="missing"):
+        Document.load(tmp_path / "missing")
+
+
+@pytest.mark.parametrize("content", [b"\xff", b"[" * 100_000, b'{"version": 1}'])
+def test_what_nobody_agreed_upon_is_not_even_read(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "document.json"
+    path.write_bytes(content)
+    digest = hashlib.sha256(content).hexdigest()
+    with pytest.raises(DamagedDocument, match="is not"):
+        Document.load(path, digest)
+    with pytest.raises(errors.InvalidValue, match=f"has digest {digest[:12]}, not 000000000000"):
+        Document.load(path, "0" * 64)
+
+
+def test_every_byte_of_a_file_counts(tmp_path: Path) -> None:
+    path = tmp_path / "document.json"
+    path.write_bytes(coin_document().to_json().replace("\n", "\r\n").encode())
+    with pytest.raises(DamagedDocument, match="edited"):
+        Document.load(path)
+
+
+def test_a_document_cannot_ask_for_reports_of_any_length() -> None:
+    saved = json.loads(coin_document().to_json())
+    saved["plan"]["mechanisms"][0][0]["noise"]["bits"] = 10**12
+    plan = oh.Plan(**files.fields_of(saved["plan"]))
+    saved["plan_digest"] = plan.digest
+    with pytest.raises(DamagedDocument, match=f"49000000000575 bytes: at most {1 << 24}"):
+        Document.from_json(json.dumps(saved, indent=2) + "\n")
+
+
+@pytest.mark.parametrize("noise", [Coins(10**13, HALF), Polya(1, 8, 1 - 1e-12)])
+def test_a_short_report_cannot_ask_for_noise_of_any_width(noise: UserNoise) -> None:
+    shares = SharesSum(8, noise, shares=4, modulus_bits=48, honest=8)
+    plan = oh.Plan(oh.RegularTree(8, (8,)), ((shares,),), oh.Privacy(1.0, 1e-6), 1)
+    with pytest.raises(errors.InvalidValue, match=r"level 1 has a standard deviation of \S+e\+"):
+        Document(plan, KEY.public_key)
+
+
+def test_the_longest_document_can_be_read_and_a_longer_text_is_not() -> None:
+    tree = oh.RegularTree(1 << 31, (1,) + (2,) * 31)  # batches of up to 2^31 users
+    document = Document(coin_plan(tree), KEY.public_key)
+    assert Document.from_json(document.to_json()) == document
+    with pytest.raises(DamagedDocument, match=f"{1 << 24} characters"):
+        Document.from_json("[" * (1 << 24))
 
 
 def test_a_plan_that_cannot_be_deployed_has_no_document() -> None:

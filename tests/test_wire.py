@@ -15,6 +15,7 @@ import overhand as oh
 from overhand import errors
 from overhand.mechanisms import Coins, SharesSum
 from overhand.randomness import HALF, seeded_random
+from overhand.service import wire
 from overhand.service.wire import (
     RELEASE_MAGIC,
     REPORT_MAGIC,
@@ -76,6 +77,15 @@ def test_messages_longer_than_a_word_cannot_be_deployed() -> None:
     plan = oh.Plan(oh.RegularTree(8, (8,)), ((shares,),), oh.Privacy(1.0, 1e-6), 1)
     with pytest.raises(errors.InvalidValue, match="message_bits=65"):
         Formats.of(plan)
+
+
+def test_a_report_that_is_too_long_cannot_be_deployed(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(errors.InvalidValue, match=r"3\d{12} messages a user .* 147\d{12} bytes"):
+        Formats.of(coin_plan(REGULAR, noise_bits=10**12))
+    monkeypatch.setattr(wire, "MOST_REPORT_BYTES", 36 + 3 * 5 * 49)
+    assert formats().report_length == Formats.of(coin_plan(REGULAR)).report_length
+    with pytest.raises(errors.InvalidValue, match="at most 771 can be deployed"):
+        Formats.of(coin_plan(REGULAR, noise_bits=5))
 
 
 @pytest.mark.parametrize("level", [0, 4, -1, True])

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -27,6 +28,10 @@ from overhand.service.sealing import Sealer
 from overhand.service.wire import VERSION, Formats
 
 _FLOAT_MARGIN = 1e-9
+_MOST_CHARACTERS = 1 << 18
+_WIDEST_NOISE = float(1 << 20)
+"""Steps of standard deviation: the laws of wider noise fit into no ordinary memory."""
+
 _UNREADABLE = (
     errors.OverhandError,
     ArithmeticError,
@@ -51,6 +56,17 @@ class Document:
 
     def __post_init__(self) -> None:
         _ = self.formats, self.sealer  # refuse what cannot be sent, or sealed
+        self._check_noise()
+
+    def _check_noise(self) -> None:
+        """A short report may still ask for work without end: shares carry noise of any width."""
+        for level, (mechanism,) in enumerate(self.plan.mechanisms, start=1):
+            width = math.sqrt(mechanism.noise().variance)
+            if not width <= _WIDEST_NOISE:
+                raise errors.InvalidValue(
+                    f"the noise of level {level} has a standard deviation of {width:.3g} steps: "
+                    f"at most {_WIDEST_NOISE:.3g} can be deployed"
+                )
 
     @cached_property
     def formats(self) -> Formats:
@@ -104,23 +120,33 @@ class Document:
     def load(cls, path: str | Path, pinned: str | None = None) -> Document:
         """The document of a file, if it has the digest that was agreed upon."""
         try:
-            text = Path(path).read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
+            content = Path(path).read_bytes()
+        except OSError as error:
             raise DamagedDocument(f"cannot read the document {path}: {error}") from error
-        document = cls.from_json(text)
-        document.check_digest(pinned)
-        return document
+        return cls.from_bytes(content, pinned)
 
-    def check_digest(self, pinned: str | None) -> None:
-        """Refuse to be another document than the one that was agreed upon."""
-        if pinned is not None and self.digest != pinned:
-            raise errors.InvalidValue(
-                f"the document has digest {self.digest[:12]}, not {pinned[:12]}"
-            )
+    @classmethod
+    def from_bytes(cls, content: bytes, pinned: str | None = None) -> Document:
+        """The document of these bytes, if they have the digest that was agreed upon.
+
+        The digest comes first: what nobody agreed upon is not worth the work of reading it.
+        """
+        digest = hashlib.sha256(content).hexdigest()
+        if pinned is not None and digest != pinned:
+            raise errors.InvalidValue(f"the document has digest {digest[:12]}, not {pinned[:12]}")
+        try:
+            text = content.decode()
+        except UnicodeDecodeError as error:
+            raise DamagedDocument(f"the document is not text: {error}") from error
+        return cls.from_json(text)
 
     @classmethod
     def from_json(cls, text: str) -> Document:
         """The document of a text, or `DamagedDocument` if anything in it was changed."""
+        if len(text) > _MOST_CHARACTERS:
+            raise DamagedDocument(
+                f"{len(text)} characters are no document: one has at most {_MOST_CHARACTERS}"
+            )
         try:
             saved = json.loads(text)
             version, written = saved["version"], saved["plan_digest"]

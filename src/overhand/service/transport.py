@@ -11,7 +11,11 @@ import aiohttp
 from overhand.errors import InvalidValue, OverhandError
 
 _MOST_ANSWER_BYTES = 1 << 24
-_TIMEOUT = aiohttp.ClientTimeout(total=None, sock_connect=10.0, sock_read=60.0)
+_PATIENCE = 60.0
+_SLOWEST_LINE = 1 << 16
+"""Bytes a second: a body is given as long as such a line takes, for releases are long."""
+
+_LONGEST_RETRY = 3600.0
 
 
 class Unreachable(OverhandError):
@@ -60,18 +64,21 @@ class HttpTransport:
         session = self._session = self._session or self._connected()
         try:
             async with session.request(
-                method, self._url + path, data=body, allow_redirects=False
+                method,
+                self._url + path,
+                data=body,
+                allow_redirects=False,
+                timeout=_limits(len(body or b"")),
             ) as answer:
                 content = await _content(answer)
                 return Answer(answer.status, content, _seconds(answer.headers.get("retry-after")))
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+        except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
             raise Unreachable(f"{type(error).__name__} at {self._url}") from error
 
     def _connected(self) -> aiohttp.ClientSession:
         """Made late, for it belongs to the loop that runs."""
         return aiohttp.ClientSession(
             headers=self._headers,
-            timeout=_TIMEOUT,
             cookie_jar=aiohttp.DummyCookieJar(),
             connector=aiohttp.TCPConnector(ssl=self._trust, limit=0),
         )
@@ -89,6 +96,15 @@ def _trusting(authorities: Path) -> ssl.SSLContext:
         raise InvalidValue(f"no certificates in {authorities}: {error}") from error
 
 
+def _limits(length: int) -> aiohttp.ClientTimeout:
+    """How long a request with a body of this length may take.
+
+    There is a limit on the whole of it, for an answer may come byte by byte, each of them in time.
+    """
+    total = _PATIENCE + length / _SLOWEST_LINE
+    return aiohttp.ClientTimeout(total=total, sock_connect=10.0, sock_read=60.0)
+
+
 async def _content(answer: aiohttp.ClientResponse) -> bytes:
     """The body of an answer, unless it is longer than any that a service gives."""
     content = bytearray()
@@ -100,4 +116,7 @@ async def _content(answer: aiohttp.ClientResponse) -> bytes:
 
 
 def _seconds(header: str | None) -> float:
-    return float(header) if header is not None and header.isdigit() else 0.0
+    """What Retry-After asks for, if it is a number and not a date: nobody has to wait for ever."""
+    if header is None or not (header.isascii() and header.isdigit()):
+        return 0.0
+    return min(float(header), _LONGEST_RETRY)

@@ -34,6 +34,9 @@ SEAL_BYTES = 48
 
 MOST_MESSAGE_BITS = 64
 MOST_LEVELS = 255
+MOST_REPORT_BYTES = 1 << 24
+"""There is an end to what a document may ask of a client, who makes reports as it says."""
+
 _RELEASE_HEADER = struct.Struct(f">4s{DIGEST_BYTES}sBQI")
 _MOST_BATCHES = (1 << 64) - 1
 _MOST_REPORTS = (1 << 32) - 1
@@ -153,7 +156,13 @@ class Formats:
             )
             for level, (mechanism,) in enumerate(plan.mechanisms, start=1)
         )
-        return cls(bytes.fromhex(plan.digest if digest is None else digest), levels)
+        formats = cls(bytes.fromhex(plan.digest if digest is None else digest), levels)
+        if formats.report_length > MOST_REPORT_BYTES:
+            raise errors.InvalidValue(
+                f"{plan.messages_per_user} messages a user make a report of "
+                f"{formats.report_length} bytes: at most {MOST_REPORT_BYTES} can be deployed"
+            )
+        return formats
 
     def level(self, number: int) -> LevelFormat:
         """The format of a level, counted from 1."""

@@ -7,11 +7,12 @@ import json
 import random as jitter
 from collections.abc import Callable, Collection, Iterable
 from http import HTTPStatus
+from itertools import islice
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from overhand.errors import InvalidValue, OverhandError, whole
+from overhand.errors import OverhandError, whole
 from overhand.randomness import Random, secure_random
 from overhand.service.document import Document
 from overhand.service.reports import encode_report, encode_reports
@@ -20,6 +21,7 @@ from overhand.service.transport import Answer, HttpTransport, Transport, Unreach
 _ATTEMPTS = 8
 _FIRST_WAIT, _LONGEST_WAIT = 0.2, 30.0
 _ENCODED_AT_ONCE = 16
+_MOST_SHOWN = 200
 _TRY_AGAIN = {
     HTTPStatus.REQUEST_TIMEOUT,
     HTTPStatus.TOO_MANY_REQUESTS,
@@ -121,20 +123,33 @@ class AsyncClient:
 
     async def _fetched(self) -> Document:
         answer = await self._request("GET", "/v1/document")
-        try:
-            document = Document.from_json(answer.body.decode())
-        except UnicodeDecodeError as error:
-            raise InvalidValue(f"the document is not text: {error}") from error
-        document.check_digest(self._digest)
+        document = Document.from_bytes(answer.body, self._digest)
         await asyncio.to_thread(document.check_guarantee)
         return document
 
     async def report(self, value: Any) -> None:
         """Report one value; returns when it is counted for good, or raises `NotCounted`."""
+        document = await self.document()
         try:
-            await self.send(encode_report(await self.document(), value, self._random))
-        except Outdated:
-            await self.send(encode_report(await self.document(), value, self._random))
+            await self.send(encode_report(document, value, self._random))
+        except Outdated as refusal:
+            other = await self._other_than(document, refusal)
+            await self.send(encode_report(other, value, self._random))
+
+    async def _other_than(self, refused: Document, refusal: Outdated) -> Document:
+        """The document that a refused report is made anew for.
+
+        There must be another one: who refuses reports for the document that it gives out may well
+        have counted them, and a second one would count twice.
+        """
+        try:
+            document = await self.document()
+        except NotCounted as error:
+            raise NotCounted(str(error), refusal.reports) from error
+        if document.digest == refused.digest:
+            words = f"{refusal}, but its document is the one that the report was made for"
+            raise NotCounted(words, refusal.reports) from refusal
+        return document
 
     async def report_many(
         self,
@@ -329,11 +344,15 @@ class Client:
 
 
 def _words(answer: Answer) -> str:
-    """What the service says went wrong."""
+    """What the service says went wrong: as much of it as is fit to be shown."""
     try:
-        return str(json.loads(answer.body)["error"])
-    except (ValueError, KeyError, TypeError):
-        return HTTPStatus(answer.status).phrase if answer.status in _STATUSES else "no reason"
+        said = str(json.loads(answer.body)["error"])
+    except (ValueError, KeyError, TypeError, RecursionError):
+        said = ""
+    shown = "".join(islice(filter(str.isprintable, said), _MOST_SHOWN))
+    return shown or (
+        HTTPStatus(answer.status).phrase if answer.status in _STATUSES else "no reason"
+    )
 
 
 _STATUSES = {status.value for status in HTTPStatus}

@@ -1,0 +1,155 @@
+"""Requests over HTTP: whatever the other side says, and however slowly, there is an end to it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import NoReturn
+
+import aiohttp
+import pytest
+
+from overhand.service import transport
+from overhand.service.transport import Answer, HttpTransport, Unreachable
+
+Conversation = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+_EMPTY = b"Content-Length: 0\r\n\r\n"
+
+
+def asked(serve: Conversation, body: bytes = b"x") -> Answer:
+    """What the transport makes of a server, which is given far longer than it should take."""
+
+    async def main() -> Answer:
+        server = await asyncio.start_server(serve, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        one = HttpTransport(f"http://127.0.0.1:{port}")
+        try:
+            return await asyncio.wait_for(one.request("PUT", "/v1/releases/1/0", body), 10)
+        finally:
+            await one.close()
+            server.close()
+
+    return asyncio.run(main())
+
+
+def saying(answer: bytes) -> Conversation:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(answer)
+        await writer.drain()
+        writer.close()
+
+    return serve
+
+
+def dripping(start: bytes, drop: bytes) -> Conversation:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(start)
+        try:
+            while not writer.is_closing():
+                writer.write(drop)
+                await writer.drain()
+                await asyncio.sleep(0.02)
+        except OSError:
+            pass  # nobody listens any more
+        finally:
+            writer.close()
+
+    return serve
+
+
+@pytest.mark.parametrize(
+    ("said", "seconds"),
+    [
+        ("0", 0.0),
+        ("007", 7.0),
+        ("9" * 400, transport._LONGEST_RETRY),
+        ("9" * 5000, transport._LONGEST_RETRY),
+        ("²", 0.0),
+        ("٣", 0.0),
+        ("-5", 0.0),
+        ("1.5", 0.0),
+        ("1e9", 0.0),
+        ("inf", 0.0),
+        ("", 0.0),
+        ("Wed, 21 Oct 2099 07:28:00 GMT", 0.0),
+    ],
+)
+def test_a_wait_is_a_number_of_seconds_or_none(said: str, seconds: float) -> None:
+    head = f"HTTP/1.1 503 later\r\nRetry-After: {said}\r\n".encode()
+    assert asked(saying(head + _EMPTY)) == Answer(503, b"", seconds)
+
+
+def test_an_answer_may_be_odd() -> None:
+    assert asked(saying(b"HTTP/1.1 999 x\r\n" + _EMPTY)).status == 999
+    assert asked(saying(b"HTTP/1.1 307 x\r\nLocation: http://[\r\n" + _EMPTY)).status == 307
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"",
+        b"\x00\xff\r\n\r\n",
+        b"HTTP/1.1 \xb2\xb2\xb2 x\r\n" + _EMPTY,
+        b"HTTP/1.1 200 OK\r\nContent-Length: \xb2\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nabc",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: 5\r\n\r\nabcde",
+        b"HTTP/1.1 200 OK\r\nX: " + b"a" * 100_000 + b"\r\n" + _EMPTY,
+    ],
+    ids=["nothing", "noise", "status", "length", "cut", "chunks", "gzip", "header"],
+)
+def test_what_is_no_answer_is_none(answer: bytes) -> None:
+    with pytest.raises(Unreachable, match=r"at http://127\.0\.0\.1"):
+        asked(saying(answer))
+
+
+def test_an_answer_that_cannot_be_read_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    def trip(*_: object, **__: object) -> NoReturn:
+        raise ValueError("a header of another sort than I thought")
+
+    monkeypatch.setattr(aiohttp.ClientSession, "request", trip)
+    with pytest.raises(Unreachable, match="ValueError"):
+        asked(saying(b""))
+
+
+def test_an_answer_is_not_read_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transport, "_MOST_ANSWER_BYTES", 1000)
+    head = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n"
+    assert len(asked(saying(head % 1000 + bytes(1000))).body) == 1000
+    with pytest.raises(Unreachable, match="more than 1000 bytes"):
+        asked(saying(head % 1001 + bytes(1001)))
+
+
+@pytest.mark.parametrize(
+    ("start", "drop"),
+    [
+        (b"HTTP/1.1 200 OK\r\nX: ", b"a"),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", b"1\r\na\r\n"),
+        (b"", b"HTTP/1.1 100 Continue\r\n\r\n"),
+    ],
+    ids=["head", "body", "continue"],
+)
+def test_an_answer_that_drips_is_given_up(
+    monkeypatch: pytest.MonkeyPatch, start: bytes, drop: bytes
+) -> None:
+    monkeypatch.setattr(transport, "_PATIENCE", 0.2)
+    with pytest.raises(Unreachable, match="Timeout"):
+        asked(dripping(start, drop))
+
+
+def test_a_long_body_is_given_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    length = 1 << 19
+
+    async def slow(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        await reader.readexactly(length)
+        await asyncio.sleep(0.3)
+        writer.write(b"HTTP/1.1 200 OK\r\n" + _EMPTY)
+        writer.close()
+
+    monkeypatch.setattr(transport, "_PATIENCE", 0.1)
+    monkeypatch.setattr(transport, "_SLOWEST_LINE", length // 8)
+    assert asked(slow, bytes(length)).status == 200
