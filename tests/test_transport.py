@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+import time
 from collections.abc import Awaitable, Callable
-from typing import NoReturn
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import ClassVar, NoReturn
 
 import aiohttp
 import pytest
 
 from overhand.service import transport
+from overhand.service.client import Client, Outdated
 from overhand.service.transport import Answer, HttpTransport, Unreachable
 
 Conversation = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
@@ -153,3 +157,48 @@ def test_a_long_body_is_given_longer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transport, "_PATIENCE", 0.1)
     monkeypatch.setattr(transport, "_SLOWEST_LINE", length // 8)
     assert asked(slow, bytes(length)).status == 200
+
+
+def test_a_host_that_is_not_there_is_said_to_be_none() -> None:
+    async def main() -> Answer:
+        one = HttpTransport("http://nowhere.invalid")
+        try:
+            return await one.request("GET", "/v1/document")
+        finally:
+            await one.close()
+
+    with pytest.raises(Unreachable, match="there is no host nowhere.invalid"):
+        asyncio.run(main())
+
+
+class OneRequest(BaseHTTPRequestHandler):
+    """Says that the line stays open, and closes it a moment later."""
+
+    protocol_version = "HTTP/1.1"
+    statuses: ClassVar[list[int]] = []
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["content-length"]))
+        self.send_response(self.statuses.pop(0))
+        self.send_header("content-length", "2")
+        self.end_headers()
+        self.wfile.write(b"{}")
+        self.wfile.flush()
+        time.sleep(0.1)
+        self.close_connection = True
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+def test_a_line_that_was_closed_between_calls_is_not_used() -> None:
+    """Or a refusal would not be certain: the report might have been counted before."""
+    OneRequest.statuses = [200, 409]
+    with ThreadingHTTPServer(("127.0.0.1", 0), OneRequest) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        with Client(f"http://127.0.0.1:{server.server_port}") as client:
+            client.send(b"first")
+            time.sleep(0.2)  # the line ends while nobody looks
+            with pytest.raises(Outdated):
+                client.send(b"second")
+        server.shutdown()

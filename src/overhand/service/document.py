@@ -133,7 +133,7 @@ class Document:
         """
         digest = hashlib.sha256(content).hexdigest()
         if pinned is not None and digest != pinned:
-            raise errors.InvalidValue(f"the document has digest {digest[:12]}, not {pinned[:12]}")
+            raise errors.InvalidValue(f"the document has digest {digest}, not {pinned}")
         try:
             text = content.decode()
         except UnicodeDecodeError as error:

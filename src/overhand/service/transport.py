@@ -22,6 +22,10 @@ class Unreachable(OverhandError):
     """No answer: whether the request was handled is not known."""
 
 
+class Untrusted(Unreachable):
+    """Who is at the address cannot show that it is who it should be: nothing was sent."""
+
+
 class Answer(NamedTuple):
     """What a service said."""
 
@@ -72,8 +76,19 @@ class HttpTransport:
             ) as answer:
                 content = await _content(answer)
                 return Answer(answer.status, content, _seconds(answer.headers.get("retry-after")))
+        except aiohttp.ClientConnectorCertificateError as error:
+            raise Untrusted(self._why_untrusted(error)) from error
+        except aiohttp.ClientConnectorDNSError as error:
+            raise Unreachable(f"there is no host {error.host}") from error
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
             raise Unreachable(f"{type(error).__name__} at {self._url}") from error
+
+    def _why_untrusted(self, error: aiohttp.ClientConnectorCertificateError) -> str:
+        reason = getattr(error.certificate_error, "verify_message", "") or "it cannot be verified"
+        return (
+            f"the certificate of {self._url} is not trusted: {reason}. If it is of an authority "
+            "of your own, name its file (--ca, authorities=); if not, look at the clock"
+        )
 
     def _connected(self) -> aiohttp.ClientSession:
         """Made late, for it belongs to the loop that runs."""

@@ -5,22 +5,25 @@ from __future__ import annotations
 import asyncio
 import json
 import random as jitter
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Coroutine, Iterable
 from http import HTTPStatus
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 from overhand.errors import OverhandError, whole
 from overhand.randomness import Random, secure_random
 from overhand.service.document import Document
 from overhand.service.reports import encode_report, encode_reports
-from overhand.service.transport import Answer, HttpTransport, Transport, Unreachable
+from overhand.service.transport import Answer, HttpTransport, Transport, Unreachable, Untrusted
+
+T = TypeVar("T")
 
 _ATTEMPTS = 8
 _FIRST_WAIT, _LONGEST_WAIT = 0.2, 30.0
 _ENCODED_AT_ONCE = 16
+_LOOKS = 4  # turns of the loop: a closed line is seen in one, let go of in the next
 _MOST_SHOWN = 200
 _TRY_AGAIN = {
     HTTPStatus.REQUEST_TIMEOUT,
@@ -192,6 +195,9 @@ class AsyncClient:
                 await asyncio.sleep(wait * jitter.uniform(0.5, 1.5))
             try:
                 answer = await self._transport.request(method, path, body)
+            except Untrusted as error:  # nothing was said to it
+                failure = str(error)
+                break
             except Unreachable as error:
                 failure, wait, is_certain = str(error), min(2 * wait, _LONGEST_WAIT), False
                 continue
@@ -307,11 +313,11 @@ class Client:
 
     def document(self) -> Document:
         """The public document, fetched and checked once."""
-        return self._runner.run(self._client.document())
+        return self._run(self._client.document())
 
     def report(self, value: Any) -> None:
         """Report one value; returns when it is counted for good, or raises `NotCounted`."""
-        self._runner.run(self._client.report(value))
+        self._run(self._client.report(value))
 
     def report_many(
         self,
@@ -321,11 +327,17 @@ class Client:
         advance: Callable[[int], object] | None = None,
     ) -> int:
         """Report many values; returns how many were counted."""
-        return self._runner.run(self._client.report_many(values, at_once=at_once, advance=advance))
+        return self._run(self._client.report_many(values, at_once=at_once, advance=advance))
 
     def send(self, body: bytes) -> None:
         """Send a report that is encoded already, until it is counted."""
-        self._runner.run(self._client.send(body))
+        self._run(self._client.send(body))
+
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Nobody looks at connections between calls, and one into which a report is lost leaves
+        open whether it was counted: so look first which of them were closed meanwhile.
+        """
+        return self._runner.run(_after_a_look(work))
 
     def close(self) -> None:
         self._runner.run(self._client.close())
@@ -341,6 +353,12 @@ class Client:
         at: TracebackType | None,
     ) -> None:
         self.close()
+
+
+async def _after_a_look(work: Coroutine[Any, Any, T]) -> T:
+    for _ in range(_LOOKS):
+        await asyncio.sleep(0)
+    return await work
 
 
 def _words(answer: Answer) -> str:
