@@ -113,6 +113,47 @@ def test_the_descriptions_are_valid(describe: Any) -> None:
     OpenAPIV31SpecValidator(description).validate()
 
 
+def described(description: Any) -> dict[str, Any]:
+    """All operations of a description, by their names."""
+    return {
+        operation["operationId"]: operation
+        for path in description["paths"].values()
+        for operation in path.values()
+        if isinstance(operation, dict)
+    }
+
+
+@pytest.mark.parametrize("has_tokens", [False, True])
+def test_a_token_is_asked_for_if_there_are_tokens(has_tokens: bool) -> None:
+    description = shuffler_description(document(), has_tokens=has_tokens)
+    report = described(description)["report"]
+    assert ("security" in report) == has_tokens
+    assert ("securitySchemes" in description["components"]) == has_tokens
+    assert {"401", "403"} & set(report["responses"]) == ({"401", "403"} if has_tokens else set())
+    OpenAPIV31SpecValidator(description).validate()
+
+
+@pytest.mark.parametrize("describe", [shuffler_description, server_description])
+def test_what_any_route_may_answer_is_described(describe: Any) -> None:
+    description = describe(document())
+    elsewhere = description["components"]["responses"]
+    assert set(elsewhere) == {"NotFound", "MethodNotAllowed"}
+    assert set(elsewhere["MethodNotAllowed"]["headers"]) == {"Allow"}
+    for operation in described(description).values():
+        responses = operation["responses"]
+        assert {"405", "408", "431", "500", "503"} <= set(responses)
+        assert all("Retry-After" in responses[status]["headers"] for status in ("500", "503"))
+
+
+def test_the_servers_answers_are_described_as_they_are() -> None:
+    operations = described(server_description(document()))
+    status = operations["status"]["responses"]["200"]["content"]["application/json"]["schema"]
+    assert {"type": "null"} in status["properties"]["estimate"]["oneOf"]
+    assert "users_before" in status["properties"]["plan"]["properties"]
+    assert "release" in operations["release"]["responses"]["409"]["description"]
+    assert "coordinate" in operations["history"]["responses"]["400"]["description"]
+
+
 def test_the_servers_description_has_all_its_routes(tmp_path: Path) -> None:
     book = Book(tmp_path / "book.db", document().digest)
     opener = Opener(KeyPair.of_raw(b"1" * 32), document().formats.digest)

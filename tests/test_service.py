@@ -94,6 +94,13 @@ def test_other_requests_are_refused(tmp_path: Path) -> None:
                 await web.delete("/v1/document"),
             ]
             assert [answer.status_code for answer in answers] == [415, 405, 404, 405]
+            assert [answer.headers.get("allow") for answer in answers] == [
+                None,
+                "POST",
+                None,
+                "GET",
+            ]
+            assert all(answer.json()["error"] for answer in answers)
             assert (await web.get("/healthz")).status_code == 200
             assert (await web.get("/v1/document")).text == system.document.to_json()
         assert system.store.arrived == 0

@@ -6,15 +6,17 @@ import asyncio
 import json
 import secrets
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 import overhand as oh
 from books import waiting
-from overhand.errors import InvalidValue
+from overhand.errors import InvalidValue, StoreUnavailable
 from overhand.service.keys import new_token
 from overhand.service.sealing import Opener
+from overhand.service.server import app as server_app
 from overhand.service.server.book import Book
 from overhand.service.server.publisher import Publisher
 from overhand.service.shuffler.filling import Filler
@@ -207,5 +209,113 @@ def test_news_are_streamed(tmp_path: Path) -> None:
         kinds = [event.split("\n")[0].removeprefix("event: ") for event in events]
         assert kinds == ["estimate", "levels", "estimate"]
         assert json.loads(events[2].split("data: ", 1)[1]) == system.publisher.estimate
+
+    run(tmp_path, test)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("GET", "/v1/history?coordinate=%C2%B2", 400),
+        ("GET", "/v1/history?coordinate=-1", 400),
+        ("GET", "/v1/history?coordinate=", 400),
+        pytest.param("GET", f"/v1/history?coordinate={'9' * 5000}", 400, id="a long coordinate"),
+        pytest.param("PUT", f"/v1/releases/1/{'9' * 5000}", 400, id="a long number"),
+        ("PUT", "/v1/releases/%C2%B9/0", 400),
+        ("PUT", "/v1/releases/one/0", 400),
+        ("PUT", "/v1/releases/1/0/", 404),
+        ("GET", "/v1/status/", 404),
+        ("GET", "/nothing", 404),
+        ("GET", "/static/nothing", 404),
+        ("POST", "/v1/status", 405),
+        ("GET", "/v1/releases/1/0", 405),
+        ("HEAD", "/v1/events", 405),
+    ],
+)
+def test_what_is_not_there_is_refused_in_the_usual_form(
+    tmp_path: Path, method: str, path: str, status: int
+) -> None:
+    async def test(system: System) -> None:
+        await filled(system, system.plan.tree.lowest)
+        async with system.at_server() as web:
+            release = release_of(system) if method == "PUT" else None
+            asked = web.request(method, path, content=release)
+            answer = await asyncio.wait_for(asked, 10)
+        assert answer.status_code == status
+        assert answer.headers["content-type"] == "application/json"
+        assert method == "HEAD" or list(answer.json()) == ["error"]
+        assert ("allow" in answer.headers) == (status == 405)
+        assert method != "HEAD" or answer.headers["allow"] == "GET"
+
+    run(tmp_path, test)
+
+
+def test_a_fault_is_told_as_such_and_no_more(tmp_path: Path) -> None:
+    def broken() -> Any:
+        raise KeyError("secret")
+
+    async def test(system: System) -> None:
+        system.book.alarms = broken  # type: ignore[method-assign]
+        async with system.at_server() as web:
+            web._transport.raise_app_exceptions = False  # type: ignore[attr-defined]
+            answer = await web.get("/v1/status")
+        assert (answer.status_code, answer.json()) == (500, {"error": "a fault"})
+        assert int(answer.headers["retry-after"]) > 0
+
+    run(tmp_path, test)
+
+
+class Asked:
+    """A book whose alarms are counted, and told unless it is away."""
+
+    def __init__(self, *answers: list[str] | None) -> None:
+        self.answers, self.times = answers, 0
+
+    def alarms(self) -> list[str]:
+        answer = self.answers[min(self.times, len(self.answers) - 1)]
+        self.times += 1
+        if answer is None:
+            raise StoreUnavailable("the book is away")
+        return answer
+
+
+async def until(stream: Any, beginning: str) -> list[str]:
+    """What is streamed up to something that begins so."""
+    said = [await anext(stream)]
+    async with asyncio.timeout(10):
+        while not said[-1].startswith(beginning):
+            said.append(await anext(stream))
+    return said
+
+
+def test_a_listener_without_news_costs_the_book_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_app, "_HEARTBEAT", 0.01)
+
+    async def test(system: System) -> None:
+        system.server._book = book = Asked([], ["an alarm"])  # type: ignore[assignment]
+        stream = system.server._stream()
+        await until(stream, ": still")
+        assert [await anext(stream) for _ in range(5)] == [": still here\n\n"] * 5
+        assert book.times == 1
+        system.server.announce()
+        said = await until(stream, "event: alarm")
+        assert json.loads(said[-1].split("data: ", 1)[1]) == "an alarm"
+
+    run(tmp_path, test)
+
+
+def test_alarms_are_told_as_soon_as_the_book_is_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_app, "_HEARTBEAT", 0.01)
+
+    async def test(system: System) -> None:
+        system.server._book = Asked(None, None, ["an alarm"])  # type: ignore[assignment]
+        stream = system.server._stream()
+        said = await until(stream, "event: alarm")
+        assert said.count(": still here\n\n") == 2
+        assert [await anext(stream) for _ in range(3)] == [": still here\n\n"] * 3
 
     run(tmp_path, test)

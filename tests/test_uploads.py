@@ -183,6 +183,21 @@ def test_what_is_not_of_the_plan_is_refused_alike(
     run(tmp_path, test)
 
 
+def test_a_report_counts_whatever_protocol_is_offered_with_it(tmp_path: Path) -> None:
+    offer = ("connection: Upgrade, HTTP2-Settings", "upgrade: h2c", "http2-settings: AAMAAABk")
+
+    async def test(service: Service) -> None:
+        async with connected(service) as line:
+            for chunked in (False, True, False):
+                line.ask(report(), *offer, chunked=chunked)
+                assert await line.answer() == COUNTED
+            line.ask(report())
+            assert await line.answer() == COUNTED
+        assert service.store.arrived == 4
+
+    run(tmp_path, test)
+
+
 @pytest.mark.parametrize("more", [-1, 1])
 def test_another_length_goes_the_ordinary_way(tmp_path: Path, more: int) -> None:
     async def test(service: Service) -> None:
@@ -339,6 +354,8 @@ def test_a_slow_body_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
             )
             assert (await line.answer())[0] == 408
             assert await line.is_over()
+            refused = service.app.metrics.refused.labels(408)
+            assert refused._value.get() == 1
 
     run(tmp_path, test)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from overhand import __version__
@@ -27,23 +28,58 @@ _ESTIMATE: Entry = {
         },
     },
 }
+_STATUS: Entry = {
+    "type": "object",
+    "properties": {
+        "plan": {
+            "type": "object",
+            "properties": {
+                "digest": _TEXT,
+                "horizon": _COUNT,
+                "dimension": _COUNT,
+                "messages_per_user": _COUNT,
+                "users_before": {
+                    **_COUNT,
+                    "description": "Users of earlier plans, whose values are in the sum too.",
+                },
+            },
+        },
+        "estimate": {
+            "oneOf": [_ESTIMATE, {"type": "null"}],
+            "description": "The last one, or null as long as nothing was published.",
+        },
+        "alarms": {"type": "array", "items": _TEXT},
+        "healthy": {"type": "boolean"},
+    },
+}
 _REFUSALS = {
     400: "Not of the plan's shape, to the last byte.",
     401: "No token, or an unknown one.",
     403: "This token has reported already.",
-    408: "The body did not come in time.",
+    404: "There is no such path.",
+    405: "The path takes other methods: those in Allow.",
+    408: "The request did not come in time.",
     409: "Made for another plan or key: fetch the document again.",
     410: "The plan is complete.",
     413: "Longer than any body here.",
     415: "Compressed.",
     429: "Too many reports wait: come back after Retry-After seconds.",
-    503: "The database is not available: come back after Retry-After seconds.",
+    431: "Too many bytes before the body, or after it.",
+    500: "A fault of the service: come back after Retry-After seconds.",
+    503: "The database is not available, or too many are connected: come back after Retry-After "
+    "seconds.",
 }
+_ANYWHERE = (408, 431, 500, 503)
+_ELSEWHERE = {404: "NotFound", 405: "MethodNotAllowed"}
+_LATER: Entry = {"Retry-After": {"description": "In how many seconds.", "schema": _COUNT}}
+_ALLOW: Entry = {"Allow": {"description": "The methods that the path takes.", "schema": _TEXT}}
+_HEADERS = {405: _ALLOW, 429: _LATER, 500: _LATER, 503: _LATER}
 
 
-def shuffler_description(document: Document) -> Entry:
-    """The shuffling service's public routes."""
+def shuffler_description(document: Document, *, has_tokens: bool = False) -> Entry:
+    """The shuffling service's public routes; reports may need a token each."""
     formats = document.formats
+    for_tokens = (401, 403) if has_tokens else ()
     report = _binary(
         formats.report_length,
         "OVH1, the document's digest (32 bytes), and per level, lowest first, the ciphertexts: "
@@ -66,12 +102,13 @@ def shuffler_description(document: Document) -> Entry:
                     "Count a report. The same bytes again are counted once and answered alike.",
                     _status("counted"),
                     body=report,
-                    refusals=(400, 401, 403, 408, 409, 410, 413, 415, 429, 503),
-                    secured=True,
+                    refusals=_because(400, *for_tokens, 409, 410, 413, 415, 429),
+                    secured=has_tokens,
                 )
             },
             "/healthz": {"get": _health()},
         },
+        secured=has_tokens,
     )
 
 
@@ -94,7 +131,10 @@ def server_description(document: Document) -> Entry:
                     "Keep a batch. The same bytes again are fine; others are refused for good.",
                     _status("kept"),
                     body=release,
-                    refusals=(400, 401, 408, 409, 413, 415, 503),
+                    refusals={
+                        **_because(400, 401, 413, 415),
+                        409: "Another release of this batch is kept: there is an alarm.",
+                    },
                     secured=True,
                 ),
             },
@@ -102,7 +142,7 @@ def server_description(document: Document) -> Entry:
                 "get": _operation(
                     "status",
                     "Plan, guarantee, batches by level, last estimate, alarms.",
-                    _json({"type": "object", "properties": {"estimate": _ESTIMATE}}),
+                    _json(_STATUS),
                 )
             },
             "/v1/history": {
@@ -111,7 +151,7 @@ def server_description(document: Document) -> Entry:
                     "history",
                     "What was published, in at most 500 points.",
                     _json(history),
-                    refusals=(400,),
+                    refusals={400: "The coordinate is no number below the dimension."},
                 ),
             },
             "/v1/events": {
@@ -123,15 +163,22 @@ def server_description(document: Document) -> Entry:
             },
             "/healthz": {"get": _health()},
         },
+        secured=True,
     )
 
 
-def _description(title: str, about: str, paths: Entry) -> Entry:
+def _description(title: str, about: str, paths: Entry, *, secured: bool) -> Entry:
+    components: Entry = {
+        "responses": {name: _refusal(status) for status, name in _ELSEWHERE.items()}
+    }
+    if secured:
+        components["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
+    elsewhere = "Other paths are answered with 404, other methods with 405 and `Allow`."
     return {
         "openapi": "3.1.0",
-        "info": {"title": title, "description": about, "version": __version__},
+        "info": {"title": title, "description": f"{about} {elsewhere}", "version": __version__},
         "paths": paths,
-        "components": {"securitySchemes": {"token": {"type": "http", "scheme": "bearer"}}},
+        "components": components,
     }
 
 
@@ -141,14 +188,18 @@ def _operation(
     content: Entry,
     *,
     body: Entry | None = None,
-    refusals: tuple[int, ...] = (),
+    refusals: Mapping[int, str] | None = None,
     secured: bool = False,
 ) -> Entry:
-    answers = {str(status): _answer(_REFUSALS[status], _json(_ERROR)) for status in refusals}
+    refused = {**_because(*_ANYWHERE), **(refusals or {})}
     operation: Entry = {
         "operationId": name,
         "summary": about,
-        "responses": {"200": _answer("Done.", content), **answers},
+        "responses": {
+            "200": _answer("Done.", content),
+            **{str(status): _refusal(status, refused[status]) for status in sorted(refused)},
+            "405": {"$ref": f"#/components/responses/{_ELSEWHERE[405]}"},
+        },
     }
     if body is not None:
         operation["requestBody"] = {"required": True, "content": body}
@@ -159,7 +210,16 @@ def _operation(
 
 def _health() -> Entry:
     about = "Whether the service and its database are up."
-    return _operation("health", about, _status("healthy"), refusals=(503,))
+    return _operation("health", about, _status("healthy"))
+
+
+def _because(*statuses: int) -> dict[int, str]:
+    return {status: _REFUSALS[status] for status in statuses}
+
+
+def _refusal(status: int, words: str | None = None) -> Entry:
+    answer = _answer(words or _REFUSALS[status], _json(_ERROR))
+    return {**answer, "headers": _HEADERS[status]} if status in _HEADERS else answer
 
 
 def _answer(about: str, content: Entry) -> Entry:

@@ -18,7 +18,8 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 RETRY_SECONDS = 5
 PATIENCE = 20.0
-"""Seconds that a body may take: a slow client holds a connection, and nothing else."""
+"""Seconds that a request may take to come, and an answer to be taken: a slow client holds a
+connection, and nothing else."""
 
 
 _CLOSE = (b"connection", b"close")
@@ -27,10 +28,23 @@ _CLOSE = (b"connection", b"close")
 class Refused(OverhandError):
     """A request that is answered with an error: its status, and words for whoever sent it."""
 
-    def __init__(self, status: int, words: str, *, retry: bool = False) -> None:
+    def __init__(
+        self, status: int, words: str, *, retry: bool = False, allow: str | None = None
+    ) -> None:
         super().__init__(words)
         self.status = status
         self.retry = retry
+        self.allow = allow
+
+    @classmethod
+    def nowhere(cls) -> Refused:
+        """A path that there is not."""
+        return cls(HTTPStatus.NOT_FOUND, "no such page")
+
+    @classmethod
+    def other_method(cls, allow: str) -> Refused:
+        """A path that takes these methods, and not the one that was asked for."""
+        return cls(HTTPStatus.METHOD_NOT_ALLOWED, f"only {allow} here", allow=allow)
 
     @property
     def is_early(self) -> bool:
@@ -100,7 +114,14 @@ class Reply:
     @classmethod
     def to(cls, refusal: Refused) -> Reply:
         reply = cls.of(refusal.status, {"error": str(refusal)}, retry=refusal.retry)
-        return replace(reply, more=(*reply.more, _CLOSE)) if refusal.is_early else reply
+        if refusal.allow is not None:
+            reply = replace(reply, more=(*reply.more, (b"allow", refusal.allow.encode())))
+        return reply.closing if refusal.is_early else reply
+
+    @property
+    def closing(self) -> Reply:
+        """The same, after which the connection is closed."""
+        return self if self.is_last else replace(self, more=(*self.more, _CLOSE))
 
     @property
     def is_last(self) -> bool:

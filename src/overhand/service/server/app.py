@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import re
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Collection, Iterable
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from http import HTTPStatus
 from typing import Any, TypeVar
 
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
@@ -20,7 +23,17 @@ from overhand.errors import InvalidValue, ProtocolViolation, StoreUnavailable
 from overhand.service import dashboard
 from overhand.service.description import server_description
 from overhand.service.document import Document
-from overhand.service.http import Refused, Reply, bearer, body_of, header
+from overhand.service.http import (
+    Gone,
+    Receive,
+    Refused,
+    Reply,
+    Scope,
+    Send,
+    bearer,
+    body_of,
+    header,
+)
 from overhand.service.keys import matches
 from overhand.service.logs import log
 from overhand.service.server.book import Book
@@ -34,6 +47,9 @@ TRUST = (
 )
 _HEADERS = {**dashboard.HEADERS, "Cache-Control": "no-store"}
 _HEARTBEAT = 15.0
+_MOST_LISTENERS = 1024
+"""Far fewer than connections: whoever listens leaves room for releases."""
+_NUMBER = re.compile("[0-9]{1,18}")
 
 
 class ServerApp:
@@ -52,6 +68,7 @@ class ServerApp:
         self._tokens = tokens
         self._late: Counter[int] = Counter()
         self._news = asyncio.Event()
+        self._listeners = 0
         self._is_stopping = False
         self.arrived = asyncio.Event()
         self._most = document.formats.most_release_bytes
@@ -62,12 +79,18 @@ class ServerApp:
                 Route("/openapi.json", self._openapi),
                 Route("/v1/status", self._status),
                 Route("/v1/history", self._history),
-                Route("/v1/events", self._events),
-                Route("/v1/releases/{level:int}/{number:int}", self._release, methods=["PUT"]),
+                _without_head(Route("/v1/events", self._events)),
+                Route("/v1/releases/{level}/{number}", self._release, methods=["PUT"]),
                 Route("/static/{name}", self._file),
             ],
-            exception_handlers={Refused: _refusal},
+            exception_handlers={
+                Refused: _refusal,
+                HTTPException: _not_here,
+                Gone: _farewell,
+                Exception: _fault,
+            },
         )
+        self.starlette.router.redirect_slashes = False  # it believes whatever host it is told
 
     def announce(self) -> None:
         """Wake up everybody who listens for news."""
@@ -97,7 +120,7 @@ class ServerApp:
         except InvalidValue as error:
             raise Refused(HTTPStatus.BAD_REQUEST, str(error)) from error
         named = (request.path_params["level"], request.path_params["number"])
-        if named != (release.level, release.number):
+        if named != (str(release.level), str(release.number)):
             raise Refused(HTTPStatus.BAD_REQUEST, "the release is of another batch than its path")
         try:
             await self._asked(lambda: self._book.receive(*release))
@@ -156,8 +179,8 @@ class ServerApp:
     async def _history(self, request: Request) -> Response:
         text = request.query_params.get("coordinate", "0")
         dimension = self._document.plan.values.dimension
-        if not (text.isdigit() and int(text) < dimension):
-            raise Refused(HTTPStatus.BAD_REQUEST, f"coordinate={text!r} is not below {dimension}")
+        if not (_NUMBER.fullmatch(text) and int(text) < dimension):
+            raise Refused(HTTPStatus.BAD_REQUEST, f"the coordinate is no number below {dimension}")
         history = await self._asked(lambda: self._publisher.thinned(int(text)))
         return JSONResponse(history, headers=_HEADERS)
 
@@ -170,8 +193,19 @@ class ServerApp:
             raise Refused(HTTPStatus.SERVICE_UNAVAILABLE, words, retry=True) from error
 
     async def _events(self, request: Request) -> Response:
+        if self._listeners >= _MOST_LISTENERS:
+            raise Refused(HTTPStatus.SERVICE_UNAVAILABLE, "too many listen already", retry=True)
         headers = {**_HEADERS, "X-Accel-Buffering": "no"}
-        return StreamingResponse(self._stream(), media_type="text/event-stream", headers=headers)
+        return _Heard(self._stream(), media_type="text/event-stream", headers=headers, by=self)
+
+    @contextmanager
+    def listening(self) -> Iterator[None]:
+        """While somebody hears what is new."""
+        self._listeners += 1
+        try:
+            yield
+        finally:
+            self._listeners -= 1
 
     async def _stream(self) -> AsyncIterator[str]:
         """What is new, whenever there is something; a comment now and then keeps the line open."""
@@ -182,26 +216,51 @@ class ServerApp:
             yield _event("levels", self._levels())
             if self._publisher.estimate is not None:
                 yield _event("estimate", self._publisher.estimate)
-            for alarm in (alarms := await self._alarms())[told:]:
+            alarms = await self._alarms()
+            for alarm in (alarms or [])[told:]:
                 yield _event("alarm", alarm)
-            told = max(told, len(alarms))
-            try:
-                await asyncio.wait_for(news.wait(), _HEARTBEAT)
-            except TimeoutError:
+            told = max(told, len(alarms or []))
+            while not await _is_set_soon(news):
                 yield ": still here\n\n"
+                if alarms is None:
+                    break  # to look whether the book is back
 
-    async def _alarms(self) -> list[str]:
-        """All alarms, or none while the book is away: they are told when it is back."""
+    async def _alarms(self) -> list[str] | None:
+        """All alarms, or None while the book is away: they are told when it is back."""
         try:
             return await self._asked(self._book.alarms)
         except Refused:
-            return []
+            return None
+
+
+class _Heard(StreamingResponse):
+    """A stream that counts as a listener for as long as it is sent, however it ends."""
+
+    def __init__(self, content: AsyncIterator[str], *, by: ServerApp, **options: Any) -> None:
+        super().__init__(content, **options)
+        self._app = by
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        with self._app.listening():
+            await super().__call__(scope, receive, send)
+
+
+async def _is_set_soon(event: asyncio.Event) -> bool:
+    with suppress(TimeoutError):
+        return await asyncio.wait_for(event.wait(), _HEARTBEAT)
+    return False
+
+
+def _without_head(route: Route) -> Route:
+    """A route whose answer never ends, even if there is nothing of it to send."""
+    route.methods = {"GET"}
+    return route
 
 
 def _file(name: str) -> Response:
     """A file of the dashboard."""
     if name not in dashboard.FILES:
-        raise Refused(HTTPStatus.NOT_FOUND, "no such page")
+        raise Refused.nowhere()
     content = dashboard.content(name)
     return Response(content, media_type=dashboard.FILES[name], headers=dashboard.HEADERS)
 
@@ -212,6 +271,29 @@ def _event(name: str, data: Any) -> str:
 
 async def _refusal(request: Request, error: Exception) -> Response:
     assert isinstance(error, Refused)
-    reply = Reply.to(error)
+    return _told(error)
+
+
+async def _not_here(request: Request, error: Exception) -> Response:
+    """What the framework refuses, in our words."""
+    assert isinstance(error, HTTPException)
+    allow = (error.headers or {}).get("Allow")
+    if allow is None:
+        return _told(Refused.nowhere())
+    return _told(Refused.other_method(", ".join(sorted(allow.split(", ")))))
+
+
+async def _farewell(request: Request, error: Exception) -> Response:
+    """To whoever has gone: it is not sent."""
+    return Response()
+
+
+async def _fault(request: Request, error: Exception) -> Response:
+    """A fault of ours: it is in the log, and nobody else is told."""
+    return _told(Refused(HTTPStatus.INTERNAL_SERVER_ERROR, "a fault", retry=True))
+
+
+def _told(refusal: Refused) -> Response:
+    reply = Reply.to(refusal)
     headers = {name.decode(): value.decode() for name, value in reply.headers}
     return Response(reply.content, reply.status, headers)

@@ -56,7 +56,8 @@ class ShufflerApp:
     def __post_init__(self) -> None:
         etag = (b"etag", f'"{self.document.digest}"'.encode())
         self._document = Reply(200, self.document.to_json().encode(), more=(etag,))
-        self._description = Reply.of(200, shuffler_description(self.document))
+        described = shuffler_description(self.document, has_tokens=self.tokens is not None)
+        self._description = Reply.of(200, described)
         self._formats = self.document.formats
         self.report_length = str(self._formats.report_length).encode()
 
@@ -68,7 +69,7 @@ class ShufflerApp:
         except Gone:
             return
         except Refused as refusal:
-            reply = self._refusal(refusal)
+            reply = self.refusal(refusal)
         await reply.send(send)
 
     async def _reply(self, scope: Scope, receive: Receive) -> Reply:
@@ -83,10 +84,12 @@ class ShufflerApp:
                 if not await self.admission.is_up():
                     raise _no_store()
                 return _HEALTHY
-            case _, "/v1/reports" | "/v1/document" | "/healthz" | "/openapi.json":
-                raise Refused(HTTPStatus.METHOD_NOT_ALLOWED, "no such method here")
+            case _, "/v1/reports":
+                raise Refused.other_method("POST")
+            case _, "/v1/document" | "/healthz" | "/openapi.json":
+                raise Refused.other_method("GET")
             case _:
-                raise Refused(HTTPStatus.NOT_FOUND, "no such page")
+                raise Refused.nowhere()
 
     async def _report(self, scope: Scope, receive: Receive) -> Reply:
         """The slow way: whoever sends something unusual is told what is wrong with it."""
@@ -136,18 +139,19 @@ class ShufflerApp:
                 self.metrics.outcomes[result].inc()
                 return _ANSWERS[result]
             case Refused():
-                return self._refusal(result)
+                return self.refusal(result)
             case Overloaded():
                 busy = Refused(HTTPStatus.TOO_MANY_REQUESTS, str(result), retry=True)
-                return self._refusal(busy)
+                return self.refusal(busy)
             case StoreUnavailable():
-                return self._refusal(_no_store())
+                return self.refusal(_no_store())
             case _:  # a fault of ours: it is in the log, and the report may be sent again
                 log("a report failed", level=logging.ERROR, error=type(result).__name__)
                 fault = Refused(HTTPStatus.INTERNAL_SERVER_ERROR, "a fault", retry=True)
-                return self._refusal(fault)
+                return self.refusal(fault)
 
-    def _refusal(self, refusal: Refused) -> Reply:
+    def refusal(self, refusal: Refused) -> Reply:
+        """What whoever is refused is told, and counted as."""
         self.metrics.refused.labels(refusal.status).inc()
         return Reply.to(refusal)
 

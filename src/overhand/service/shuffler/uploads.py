@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from overhand.service.http import Reply, too_slow
+from overhand.service.http import Refused, Reply
 from overhand.service.processes import Impatient
 from overhand.service.shuffler.app import ShufflerApp
 
@@ -32,18 +32,18 @@ class Uploads(Impatient):
             raise _Pipelined
         super().on_message_begin()
 
-    def on_headers_complete(self) -> None:
+    def _begin(self) -> None:
         if self._is_usual_report():
-            self._body = []  # and the watch goes on until it is whole
+            self._body = []
         else:
-            super().on_headers_complete()
+            super()._begin()
 
     def _is_usual_report(self) -> bool:
         if self.url != _PATH or self.parser.get_method() != b"POST":
             return False
         if self.cycle is not None and not self.cycle.response_complete:
             return False
-        if self.expect_100_continue or len(self.connections) >= (self.limit_concurrency or 0):
+        if self.expect_100_continue or self._is_full():
             return False
         headers = dict(self.headers)
         self._authorization = headers.get(b"authorization")
@@ -63,13 +63,13 @@ class Uploads(Impatient):
         if self._body is None:
             super().on_body(body)
         else:
+            self._said -= len(body)
             self._body.append(body)
 
-    def on_message_complete(self) -> None:
+    def _end(self) -> None:
         if self._body is None:
-            super().on_message_complete()
+            super()._end()
             return
-        self._stop_watch()
         body, self._body = b"".join(self._body), None
         self._is_waiting = True
         self._is_last = self._is_last or not self.parser.should_keep_alive()
@@ -87,12 +87,11 @@ class Uploads(Impatient):
                 self.timeout_keep_alive, self.timeout_keep_alive_handler
             )
 
-    def _give_up(self) -> None:
-        if self._body is not None:
-            self.transport.write(Reply.to(too_slow()).raw)
-            self.transport.close()
-        else:
-            super()._give_up()
+    def _is_next(self) -> bool:
+        return self._body is not None or (not self._is_waiting and super()._is_next())
+
+    def _reply(self, refusal: Refused) -> Reply:
+        return self._app.refusal(refusal)
 
     def shutdown(self) -> None:
         """A report that is under way is answered first."""
