@@ -152,6 +152,12 @@ BAD: dict[str, tuple[str, Callable[[Deployment], None], tuple[str, ...], str]] =
         ("--certificate", "a", "--certificate-key", "b"),
         "a",
     ),
+    "no certificate": (
+        "both",
+        _nothing,
+        ("--certificate", "document.json", "--certificate-key", "document.json"),
+        "document.json and document.json are not a certificate and its key",
+    ),
     "no database": ("shuffler", _nothing, ("--store", "postgresql://127.0.0.1:1/x"), "PostgreSQL"),
     "no folder": ("shuffler", _nothing, ("--store", "nowhere/shuffler.db"), "nowhere"),
     "no time to fill": ("shuffler", _nothing, ("--deadline", "0"), "deadline=0"),

@@ -146,7 +146,8 @@ def test_a_late_batch_is_filled_by_the_service_and_taken_out_again(
         assert estimate is not None
         assert (estimate["t"], level["own"]) == (lowest, missing)
         truth = plan.values.total(plan.values.rows(held))
-        assert (np.abs(estimate["value"] - truth) <= 6 * estimate["std"]).all()
+        steps = 5 * plan.unit  # noise of less than a step is far from normal
+        assert (np.abs(estimate["value"] - truth) <= 6 * estimate["std"] + steps).all()
 
     run(tmp_path, test, plan=plan)
 

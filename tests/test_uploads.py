@@ -209,6 +209,20 @@ def test_another_length_goes_the_ordinary_way(tmp_path: Path, more: int) -> None
     run(tmp_path, test)
 
 
+def test_a_longer_report_of_another_plan_is_told_so(tmp_path: Path) -> None:
+    """Its sender would never know otherwise that there is a new document."""
+
+    async def test(service: Service) -> None:
+        length = document().formats.report_length
+        for start, status in ((b"OVH1" + bytes(32), 409), (b"OVR1" + bytes(32), 413), (b"", 413)):
+            async with connected(service) as line:
+                line.ask(start.ljust(length + 500, b"x"))
+                assert (await line.answer())[0] == status
+        assert service.store.arrived == 0
+
+    run(tmp_path, test)
+
+
 def test_tokens_are_asked_for_on_both_ways(tmp_path: Path) -> None:
     async def test(service: Service) -> None:
         for chunked in (False, True):

@@ -22,6 +22,9 @@ PATIENCE = 20.0
 connection, and nothing else."""
 
 
+LOOK_BYTES = 64
+"""Of a body that is too long, so many may tell why."""
+
 _CLOSE = (b"connection", b"close")
 
 
@@ -71,29 +74,47 @@ def too_slow() -> Refused:
     return Refused(408, f"the body did not come within {PATIENCE:g} seconds")
 
 
-async def body_of(scope: Scope, receive: Receive, most: int) -> bytes:
-    """The body of a request, of which never more than `most` bytes are kept."""
+async def body_of(
+    scope: Scope,
+    receive: Receive,
+    most: int,
+    look: Callable[[bytes], None] | None = None,
+    most_looked_at: int = 0,
+) -> bytes:
+    """The body of a request, of which never more than `most` bytes are kept.
+
+    One that is longer may have a better reason to be refused: if it says that it has up to
+    `most_looked_at` bytes, `look` sees its beginning first.
+    """
     if header(scope, b"content-encoding") not in (None, b"identity"):
         raise Refused(415, "bodies must not be compressed")
-    length = header(scope, b"content-length")
-    if length is not None and (not length.isdigit() or int(length) > most):
-        raise Refused(413, f"a body has at most {most} bytes")
-    chunks, size = [], 0
+    too_long = Refused(413, f"a body has at most {most} bytes")
+    length = header(scope, b"content-length") or b"0"
+    if not length.isdigit() or int(length) > most:
+        if look is not None and length.isdigit() and int(length) <= most_looked_at:
+            look(await _read(receive, LOOK_BYTES))
+        raise too_long
+    body = await _read(receive, most)
+    if len(body) > most:
+        raise too_long
+    return body
+
+
+async def _read(receive: Receive, enough: int) -> bytes:
+    """A body, or its beginning as soon as that is longer than enough."""
+    body = bytearray()
     try:
         async with asyncio.timeout(PATIENCE):
-            while True:
+            while len(body) <= enough:
                 event = await receive()
                 if event["type"] == "http.disconnect":
                     raise Gone("the client went away")
-                chunk = event.get("body", b"")
-                size += len(chunk)
-                if size > most:
-                    raise Refused(413, f"a body has at most {most} bytes")
-                chunks.append(chunk)
+                body += event.get("body", b"")
                 if not event.get("more_body", False):
-                    return b"".join(chunks)
+                    break
     except TimeoutError:
         raise too_slow() from None
+    return bytes(body)
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ import asyncio
 import gc
 import signal
 import socket
+import ssl
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
@@ -46,6 +47,18 @@ class Listener:
         for path in (self.certificate, self.certificate_key):
             if path is not None and not path.is_file():
                 raise InvalidValue(f"there is no file {path}")
+        if self.certificate is not None:
+            self._check_certificate(self.certificate)
+
+    def _check_certificate(self, certificate: Path) -> None:
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        try:
+            context.load_cert_chain(certificate, self.certificate_key, password="")
+        except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
+            raise InvalidValue(
+                f"{certificate} and {self.certificate_key} are not a certificate and its key, "
+                f"in PEM and without a password: {error}"
+            ) from error
 
     def bound(self) -> socket.socket:
         """A socket at this address, taken before anything else is begun."""
@@ -237,10 +250,15 @@ class Site:
     protocol: type[Impatient] = Impatient
 
 
-async def serve(*sites: Site, on_stop: Callable[[], None] = lambda: None) -> None:
+async def serve(
+    *sites: Site,
+    on_start: Callable[[], None] = lambda: None,
+    on_stop: Callable[[], None] = lambda: None,
+) -> None:
     """Listen at all sites, until SIGTERM or SIGINT.
 
-    Then no new connection is taken, `on_stop` is called, and requests under way are finished.
+    `on_start` is called when all addresses are taken. In the end no new connection is taken,
+    `on_stop` is called, and requests under way are finished.
     """
     servers = [(_server(site), site.listener) for site in sites if site.listener is not None]
 
@@ -252,6 +270,7 @@ async def serve(*sites: Site, on_stop: Callable[[], None] = lambda: None) -> Non
     _forgo_collecting()
     with _on_signals(stop):  # before anybody can connect
         bound = [(server, listener.bound()) for server, listener in servers]
+        on_start()
         await asyncio.gather(*(server.serve([at]) for server, at in bound))
 
 

@@ -178,6 +178,11 @@ class Formats:
         self._check_parts(parts)
         return b"".join([REPORT_MAGIC, self.digest, *parts])
 
+    def check_plan(self, head: bytes) -> None:
+        """Raise `WrongPlan` if this is the beginning of a report for another plan."""
+        if head[: len(REPORT_MAGIC)] == REPORT_MAGIC:
+            self._check_header("report", REPORT_MAGIC, head)
+
     def unpack_report(self, body: bytes) -> tuple[bytes, ...]:
         """The parts of a report.
 

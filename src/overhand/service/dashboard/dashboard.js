@@ -43,7 +43,7 @@ async function ask(path) {
 async function catchUp() {
   heard = { alarms: [] };
   const answer = await ask("v1/status");
-  if (status?.plan.digest !== answer.plan.digest) {
+  if (digestOf(status?.plan) !== digestOf(answer.plan)) {
     coordinate = 0;
     series = emptySeries();
     loaded = false;
@@ -121,6 +121,9 @@ function hearAlarm(data) {
 
 // What is shown once per plan
 
+// What clients pin: it changes with the key too.
+const digestOf = (plan) => plan?.document ?? plan?.digest;
+
 const kind = () => String(status.plan.values).split(":")[0];
 const noun = () => (kind() === "histogram" ? "Bucket" : "Coordinate");
 
@@ -151,8 +154,8 @@ function showFrame() {
     ["Delta, spent", words.tiny(guarantee.delta_spent)],
   ]);
   const digest = document.createElement("code");
-  digest.textContent = String(plan.digest).slice(0, 16);
-  digest.title = plan.digest;
+  digest.textContent = String(digestOf(plan)).slice(0, 16);
+  digest.title = digestOf(plan);
   pairs(part("plan"), [
     ["Users", words.number(plan.horizon)],
     ["Values", String(plan.values)],

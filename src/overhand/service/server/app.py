@@ -69,7 +69,7 @@ class ServerApp:
         self._late: Counter[int] = Counter()
         self._news = asyncio.Event()
         self._listeners = 0
-        self._is_stopping = False
+        self._is_stopping = self._has_stranger = False
         self.arrived = asyncio.Event()
         self._most = document.formats.most_release_bytes
         self.starlette = Starlette(
@@ -112,7 +112,9 @@ class ServerApp:
 
     async def _release(self, request: Request) -> Response:
         token = bearer(header(request.scope, b"authorization"))
-        if token is None or not any([matches(token, known) for known in self._tokens]):
+        is_known = token is not None and any([matches(token, known) for known in self._tokens])
+        self._note_sender(is_known)
+        if not is_known:
             raise Refused(HTTPStatus.UNAUTHORIZED, "the shuffling service's token is needed")
         body = await body_of(request.scope, request.receive, self._most)
         try:
@@ -129,6 +131,13 @@ class ServerApp:
             raise Refused(HTTPStatus.CONFLICT, str(error)) from error
         self.arrived.set()
         return JSONResponse({"status": "kept"})
+
+    def _note_sender(self, is_known: bool) -> None:
+        """Say so when a stranger comes, once: its operator may have mixed up the tokens."""
+        if self._has_stranger == is_known:
+            self._has_stranger = not is_known
+            if not is_known:
+                log("a release came with a token that is not known", level=logging.WARNING)
 
     async def _page(self, request: Request) -> Response:
         return _file(dashboard.PAGE)
@@ -153,6 +162,7 @@ class ServerApp:
             "version": __version__,
             "plan": {
                 "digest": plan.digest,
+                "document": self._document.digest,
                 "horizon": plan.horizon,
                 "values": plan.values.spec,
                 "dimension": plan.values.dimension,

@@ -6,6 +6,7 @@ import asyncio
 import os
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from overhand.errors import InvalidValue, number, whole
@@ -81,12 +82,12 @@ async def run_server(settings: ServerSettings) -> None:
         stopping = asyncio.Event()
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(publish(app, publisher, metrics, stopping, settings.patience))
-            log("server started", levels=len(document.formats.levels), workers=workers)
             private = metrics_app(metrics.current)
             try:
                 await serve(
                     Site(app.starlette, settings.listener),
                     Site(private, settings.metrics),
+                    on_start=partial(log, "server started", workers=workers),
                     on_stop=app.stop,
                 )
             finally:

@@ -26,7 +26,7 @@ from overhand.service.logs import log
 from overhand.service.shuffler.admission import Admission, Overloaded
 from overhand.service.shuffler.metrics import ShufflerMetrics
 from overhand.service.stores import Arrival, Outcome
-from overhand.service.wire import WrongPlan
+from overhand.service.wire import MOST_REPORT_BYTES, WrongPlan
 
 _COUNTED = Reply.of(HTTPStatus.OK, {"status": "counted"})
 _ANSWERS = {
@@ -95,12 +95,20 @@ class ShufflerApp:
         """The slow way: whoever sends something unusual is told what is wrong with it."""
         authorization = header(scope, b"authorization")
         self._token(authorization)
-        body = await body_of(scope, receive, self._formats.report_length)
+        most = self._formats.report_length
+        body = await body_of(scope, receive, most, self._check_plan, MOST_REPORT_BYTES)
         arrival = self._arrival(body, authorization)
         try:
             return self._settled(await self.admission.admit(arrival))
         except Exception as error:
             return self._settled(error)
+
+    def _check_plan(self, head: bytes) -> None:
+        """Of another plan a report may be longer: its sender is to fetch the document again."""
+        try:
+            self._formats.check_plan(head)
+        except WrongPlan as error:
+            raise _outdated(error) from error
 
     def take(
         self, body: bytes, authorization: bytes | None, answer: Callable[[Reply], None]
@@ -117,7 +125,7 @@ class ShufflerApp:
         try:
             parts = self._formats.unpack_report(body)
         except WrongPlan as error:
-            raise Refused(HTTPStatus.CONFLICT, f"{error}: fetch the document again") from error
+            raise _outdated(error) from error
         except InvalidValue as error:
             raise Refused(HTTPStatus.BAD_REQUEST, str(error)) from error
         return Arrival(self._formats.part_digests(parts), parts, token)
@@ -154,6 +162,10 @@ class ShufflerApp:
         """What whoever is refused is told, and counted as."""
         self.metrics.refused.labels(refusal.status).inc()
         return Reply.to(refusal)
+
+
+def _outdated(error: WrongPlan) -> Refused:
+    return Refused(HTTPStatus.CONFLICT, f"{error}: fetch the document again")
 
 
 def _no_store() -> Refused:

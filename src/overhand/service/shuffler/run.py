@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from overhand.errors import number
@@ -85,8 +86,11 @@ async def run_shuffler(settings: ShufflerSettings) -> None:
             if settings.deadline is not None:
                 filler = Filler(store, admission, document, settings.deadline)
                 tasks.create_task(filler.run(stopping))
-            log("shuffling service started", levels=len(document.formats.levels))
-            await serve(Site(app, settings.listener, Uploads), Site(private, settings.metrics))
+            await serve(
+                Site(app, settings.listener, Uploads),
+                Site(private, settings.metrics),
+                on_start=partial(log, "shuffling service started"),
+            )
             stopping.set()
             admission.close()
     log("shuffling service stopped")
