@@ -44,6 +44,7 @@ from overhand.service.server.book import Book
 from overhand.service.stores import BatchName
 from overhand.service.stores.batch_keys import BatchKeys
 
+MORE = 1000  # users that never come: when a plan is over, what no batch can hold is destroyed
 PLAN = ("--shufflers", "2", "--tree", "regular", "--max-messages", "6", "--epsilon", "4")
 CALM = 0.5
 """The last part of the reports, in which nobody is killed."""
@@ -171,7 +172,8 @@ class Run:
     ends: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        overhand(self.folder, "plan", "--horizon", str(self.reports), *PLAN, "--save", "plan.json")
+        horizon = str(self.reports + MORE)
+        overhand(self.folder, "plan", "--horizon", horizon, *PLAN, "--save", "plan.json")
         overhand(self.folder, "prepare", "--plan", "plan.json")
         self.document = Document.from_json((self.folder / "document.json").read_text())
         server, shuffler, relay = free_ports(3)
@@ -285,7 +287,7 @@ def judge(run: Run, level: int) -> Verdict:
         for (at, number), body in run.relay.kept.items()
         if at == level
     }
-    keys = BatchKeys(run.folder / "shuffler.keys")
+    keys = BatchKeys(run.folder / "shuffler.db.keys")
     with closing(sqlite3.connect(run.folder / "shuffler.db")) as store:
         rows = store.execute(f"SELECT number, own, body FROM messages_{level}").fetchall()
     still = [
