@@ -113,6 +113,20 @@ def test_a_new_book_goes_on_from_an_earlier_plan(place: str, tmp_path: Path) -> 
         one.close()
 
 
+def test_a_history_has_no_more_points_for_its_beginning(
+    place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("overhand.service.server.publisher._HISTORY", 4)
+    book, publisher = opened(place, BITS)
+    receive(book, NAMES)
+    drain(publisher)
+    times, estimate = publisher.thinned(0)["t"], publisher.estimate
+    assert estimate is not None
+    assert len(book.published()) > 4 >= len(times)
+    assert (times[0], times[-1]) == (1000, estimate["t"])
+    book.close()
+
+
 def test_what_a_book_began_with_stays(place: str) -> None:
     book, publisher = opened(place, BITS)
     receive(book, NAMES[:3])

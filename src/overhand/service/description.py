@@ -35,6 +35,7 @@ _STATUS: Entry = {
             "type": "object",
             "properties": {
                 "digest": _TEXT,
+                "document": {**_TEXT, "description": "The digest that clients pin."},
                 "horizon": _COUNT,
                 "dimension": _COUNT,
                 "messages_per_user": _COUNT,

@@ -14,11 +14,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from overhand.service.databases import Dialect, Transaction
+from overhand.values import Values
 
 _FLOAT = np.dtype("<f8")
 _ESTIMATE = "SELECT t, value, low, high, std, fallback FROM published"
@@ -255,6 +256,16 @@ def _estimate(
     t: int, value: bytes, low: bytes, high: bytes, std: float, fallback: int
 ) -> Published:
     return Published(t, _floats(value), _floats(low), _floats(high), std, bool(fallback))
+
+
+def by_coordinate(value: Any) -> tuple[float, ...]:
+    """A sum as it is kept, whatever its values are."""
+    return tuple(np.atleast_1d(np.asarray(value, np.float64)).tolist())
+
+
+def sum_of(values: Values, coordinates: Sequence[float]) -> Any:
+    """The sum of these values that has these coordinates."""
+    return coordinates[0] if values.is_scalar else np.array(coordinates)
 
 
 def _bytes(values: Sequence[float]) -> bytes:

@@ -6,15 +6,13 @@ import logging
 from threading import RLock
 from typing import Any
 
-import numpy as np
-
 from overhand.service.document import Document
 from overhand.service.logs import log
 from overhand.service.neutral import neutral_sum
 from overhand.service.reports import open_release
 from overhand.service.sealing import Opens
 from overhand.service.server.book import Book
-from overhand.service.server.pages import Counts, Published, Received, Summed
+from overhand.service.server.pages import Counts, Published, Received, Summed, by_coordinate
 from overhand.service.server.total import Total
 from overhand.service.tolerance import LostBatch, tolerant_sum
 from overhand.service.wire import ReleasedBatch
@@ -82,7 +80,7 @@ class Publisher:
         try:
             found = tolerant_sum(mechanism, opened.messages, opened.garbage)
             own = neutral_sum(self._plan.values, received.own)
-            value, slack = _coordinates(found.total - own), found.missing * mechanism.unit
+            value, slack = by_coordinate(found.total - own), found.missing * mechanism.unit
         except LostBatch:
             log("a batch is lost", level=logging.ERROR, batch_level=received.level)
         if opened.garbage:
@@ -134,9 +132,8 @@ class Publisher:
 
     def thinned(self, coordinate: int) -> dict[str, list[float]]:
         """The history of one coordinate, in at most 500 points that end with the last."""
-        points = self._book.thinned(coordinate, _HISTORY)
-        if self._first is not None:
-            points = [self._first.point(coordinate), *points]
+        before = [] if self._first is None else [self._first.point(coordinate)]
+        points = before + self._book.thinned(coordinate, _HISTORY - len(before))
         return {
             "t": [point.t for point in points],
             "value": [point.value for point in points],
@@ -176,9 +173,5 @@ def _published(total: Total) -> Published | None:
         return None
     estimate = latest.estimate
     low, high = estimate.interval(CONFIDENCE)
-    value, low, high = map(_coordinates, (estimate.value, low, high))
+    value, low, high = map(by_coordinate, (estimate.value, low, high))
     return Published(estimate.t, value, low, high, estimate.std, latest.is_fallback)
-
-
-def _coordinates(value: Any) -> tuple[float, ...]:
-    return tuple(np.atleast_1d(np.asarray(value, np.float64)).tolist())

@@ -6,12 +6,10 @@ import json
 import math
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
-
-import numpy as np
 
 from overhand.errors import InvalidValue, number, whole
 from overhand.model import Estimate
+from overhand.service.server.pages import by_coordinate, sum_of
 from overhand.values import Values
 
 _NUMBERS = ("std", "slack", "kurtosis", "unit")
@@ -31,15 +29,14 @@ class Settled:
 
     @classmethod
     def of(cls, values: Values, estimate: Estimate) -> Settled:
-        coordinates = np.atleast_1d(np.asarray(estimate.value, np.float64)).tolist()
         rest = {name: float(getattr(estimate, name)) for name in _NUMBERS}
-        return cls(values.spec, estimate.t, tuple(coordinates), **rest)
+        return cls(values.spec, estimate.t, by_coordinate(estimate.value), **rest)
 
     def estimate(self, values: Values) -> Estimate:
         """The same as a sum of these values, if it is one."""
         if values.spec != self.values or len(self.value) != values.dimension:
             raise InvalidValue(f"a sum of {self.values} does not go on as one of {values.spec}")
-        value: Any = self.value[0] if values.is_scalar else np.array(self.value)
+        value = sum_of(values, self.value)
         return Estimate(self.t, value, self.std, self.slack, kurtosis=self.kurtosis, unit=self.unit)
 
     def to_json(self) -> str:

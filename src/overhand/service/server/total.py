@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
-
 from overhand.model import Estimate
 from overhand.plan import Plan
 from overhand.service.server.book import Book
-from overhand.service.server.pages import Summed
+from overhand.service.server.pages import Summed, sum_of
 from overhand.summation import Gathered, GatheredSums
 
 _AT_ONCE = 1000  # sums that are read together
@@ -44,8 +42,7 @@ class Total:
             if summed.value is None:
                 gathered.lose(summed.level, summed.number)
             else:
-                is_scalar = gathered.plan.values.is_scalar
-                value = summed.value[0] if is_scalar else np.array(summed.value)
+                value = sum_of(gathered.plan.values, summed.value)
                 gathered.receive(summed.level, summed.number, value, summed.slack)
         return replace(self, gathered=gathered, count=self.count + len(sums))
 

@@ -86,7 +86,7 @@ class TransactionalStore(Store):
         if keys != self._keys.name or self._keys.levels != levels:
             raise InvalidValue(f"{self._keys_path} has the keys of another store")
         needed = self._needed(Ledger(transaction, self._keys))
-        if not all(self._keys.has(BatchName(*name)) for name in _names(needed)):
+        if not all(self._keys.has(name) for name in _names(needed)):
             raise InvalidValue(
                 f"the store is older than its keys in {self._keys_path}: it is a copy from before "
                 "some batches were sent. Start a new plan, with new keys"
