@@ -78,7 +78,7 @@ def sqlite_bare(place: str) -> Iterator[Insert]:
 
 @contextmanager
 def postgres_ours(place: str) -> Iterator[Insert]:
-    from postgres import keys_of
+    from support.postgres import keys_of
 
     with closing(open_store(place, LANES, HORIZON, keys_of(place))) as store:
         yield store.admit
@@ -167,7 +167,7 @@ def main() -> None:
     options.add_argument("--known", type=int, default=0, help="reports that SQLite saw before")
     chosen = options.parse_args()
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
-    from postgres import running_postgres
+    from support.postgres import running_postgres
 
     figures = []
     with tempfile.TemporaryDirectory() as folder, running_postgres() as server:

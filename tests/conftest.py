@@ -11,11 +11,8 @@ import pytest
 from hypothesis import settings
 
 # What these assert for tests is told as fully as what a test asserts.
-pytest.register_assert_rewrite(
-    *("answers", "bandits", "books", "built", "chance", "coins", "commands", "enumerated"),
-    *("kinds", "laws", "races", "sampled", "stores"),
-)
-pytest_plugins = ("browsing", "deploying", "storing")
+pytest.register_assert_rewrite("support")
+pytest_plugins = ("support.browsing", "support.deploying", "support.storing")
 
 settings.register_profile("ci", derandomize=True, deadline=None)
 settings.register_profile("nightly", max_examples=1000, deadline=None)

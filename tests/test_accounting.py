@@ -10,7 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from enumerated import (
+from overhand.accounting import delta, hockey_stick, satisfies
+from overhand.accounting.divergence import profile
+from overhand.mechanisms import CoinNoise
+from overhand.model import Privacy
+from support.enumerated import (
     MOST,
     CutOff,
     delta_by_enumeration,
@@ -20,10 +24,6 @@ from enumerated import (
     probabilities,
     skewed,
 )
-from overhand.accounting import delta, hockey_stick, satisfies
-from overhand.accounting.divergence import profile
-from overhand.mechanisms import CoinNoise
-from overhand.model import Privacy
 
 TINY = {
     "one coin": fair(1),

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from scipy import stats
 from scipy.integrate import quad
 
-from enumerated import ACCOUNTANTS, fair, one_law
 from overhand.accounting import (
     SMALLEST_DELTA,
     Level,
@@ -27,6 +26,7 @@ from overhand.accounting.composition import check_delta, search_delta
 from overhand.errors import Infeasible
 from overhand.mechanisms import CoinSum
 from overhand.model import Privacy
+from support.enumerated import ACCOUNTANTS, fair, one_law
 
 # --- the Gaussian limit ---------------------------------------------------------------------------
 

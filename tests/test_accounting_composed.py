@@ -9,7 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from enumerated import (
+from overhand.accounting import Level, hockey_stick
+from overhand.accounting import composition as composition_module
+from overhand.accounting.composition import search_delta
+from overhand.accounting.divergence import profile, shifted_pair
+from overhand.errors import InvalidValue
+from overhand.mechanisms import CoinNoise
+from overhand.model import Change
+from overhand.randomness import BinaryFraction
+from support.enumerated import (
     ACCOUNTANTS,
     BUCKETS,
     CHANGES,
@@ -27,14 +35,6 @@ from enumerated import (
     partitions,
     skewed,
 )
-from overhand.accounting import Level, hockey_stick
-from overhand.accounting import composition as composition_module
-from overhand.accounting.composition import search_delta
-from overhand.accounting.divergence import profile, shifted_pair
-from overhand.errors import InvalidValue
-from overhand.mechanisms import CoinNoise
-from overhand.model import Change
-from overhand.randomness import BinaryFraction
 
 # --- all batches of one user ----------------------------------------------------------------------
 

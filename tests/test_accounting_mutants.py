@@ -6,8 +6,13 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from coins import EIGHTH
-from enumerated import (
+from overhand.accounting import Level
+from overhand.accounting import composition as composition_module
+from overhand.accounting.divergence import NoiseLaw, profile
+from overhand.model import Change
+from overhand.randomness import BinaryFraction
+from support.coins import EIGHTH
+from support.enumerated import (
     ACCOUNTANTS,
     BUCKETS,
     CHANGES,
@@ -23,11 +28,6 @@ from enumerated import (
     one_law,
     skewed,
 )
-from overhand.accounting import Level
-from overhand.accounting import composition as composition_module
-from overhand.accounting.divergence import NoiseLaw, profile
-from overhand.model import Change
-from overhand.randomness import BinaryFraction
 
 
 @pytest.fixture(autouse=True)

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from commands import as_json, overhand
 from overhand import audit, errors
 from overhand.accounting.guarantee import leaked_delta, quick_delta
 from overhand.audit import FAULTS, KINDS, VALUES, Case, Deployment, Fault, Finding, Kind, Scope
@@ -28,6 +27,7 @@ from overhand.plan.levels import levels_of
 from overhand.plan.terms import Terms
 from overhand.randomness import secure_random, seeded_random
 from overhand.values import BITS, Reals, values_of
+from support.commands import as_json, overhand
 
 CLAIM = Privacy(1.0, 0.01)
 RATE = 1e-9

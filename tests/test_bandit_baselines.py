@@ -22,8 +22,8 @@ from overhand.randomness import generator_of
 from overhand.simulation.counts import CoverNoise
 from overhand.simulation.regret.sums import GrowingSums
 from overhand.values import Moments, Reals, Values, Vectors
-from plans import PRIVACY, REGULAR, coin_plan
-from sampled import FALSE_FAIL, SAMPLES, Floats, assert_normal
+from support.plans import PRIVACY, REGULAR, coin_plan
+from support.sampled import FALSE_FAIL, SAMPLES, Floats, assert_normal
 
 Interval = tuple[int, int]
 

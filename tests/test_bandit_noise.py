@@ -14,8 +14,8 @@ from overhand.randomness import HALF
 from overhand.simulation.counts import CountsRun, CoverNoise
 from overhand.trees import Tree
 from overhand.values import BITS, Histogram, Moments, Reals, Values, Vectors
-from plans import PATH, PRIVACY, REGULAR, coin_plan
-from sampled import SAMPLES, Floats, assert_normal
+from support.plans import PATH, PRIVACY, REGULAR, coin_plan
+from support.sampled import SAMPLES, Floats, assert_normal
 
 # The noise of many runs, side by side.
 

@@ -16,15 +16,15 @@ from scipy import stats
 from scipy.special import ndtri
 
 import overhand as oh
-from bandits import WIDEST, Floats
 from overhand.accounting import gaussian_delta
 from overhand.bandits import plan_for_regret
 from overhand.errors import InvalidValue
 from overhand.mechanisms import CoinSum, SharesSum
 from overhand.trees import PathTree, RegularTree
 from overhand.values import Moments
-from plans import PRIVACY
-from shares import leaked
+from support.bandits import WIDEST, Floats
+from support.plans import PRIVACY
+from support.shares import leaked
 
 # --- plans ----------------------------------------------------------------------------------------
 

@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 
 import overhand as oh
-from bandits import GOOD, ROUNDS, Floats, assert_same_rule, learner, small_plan, user
 from overhand.bandits import BanditServer, BanditUser, LinUCB, Policy, Practical, Theory
 from overhand.errors import ProtocolViolation
 from overhand.mechanisms import SharesSum
 from overhand.model import Node, Shuffled
 from overhand.shufflers import Shuffler
 from overhand.summation import SumServer
-from sampled import assert_uniform_over
+from support.bandits import GOOD, ROUNDS, Floats, assert_same_rule, learner, small_plan, user
+from support.sampled import assert_uniform_over
 
 
 @dataclass

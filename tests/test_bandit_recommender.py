@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import overhand as oh
-from bandits import (
+from overhand.bandits import Policy, Recommender
+from support.bandits import (
     CONSTANT,
     ROUNDS,
     assert_same_rule,
@@ -26,8 +27,7 @@ from bandits import (
     stream,
     with_constant,
 )
-from overhand.bandits import Policy, Recommender
-from sampled import assert_uniform_over
+from support.sampled import assert_uniform_over
 
 ARMS = 4
 PLAIN_OR_CONSTANT = pytest.mark.parametrize("constant", [None, CONSTANT], ids=["plain", "constant"])

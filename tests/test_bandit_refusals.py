@@ -12,7 +12,19 @@ import numpy as np
 import pytest
 
 import overhand as oh
-from bandits import (
+from overhand.bandits import (
+    BanditServer,
+    BanditUser,
+    Constants,
+    LinUCB,
+    Policy,
+    Practical,
+    Recommender,
+    Theory,
+)
+from overhand.errors import InvalidValue, ProtocolViolation
+from overhand.values import Moments
+from support.bandits import (
     CONSTANT,
     CONSTANTS,
     GOOD,
@@ -26,19 +38,7 @@ from bandits import (
     user,
     with_constant,
 )
-from overhand.bandits import (
-    BanditServer,
-    BanditUser,
-    Constants,
-    LinUCB,
-    Policy,
-    Practical,
-    Recommender,
-    Theory,
-)
-from overhand.errors import InvalidValue, ProtocolViolation
-from overhand.values import Moments
-from plans import PRIVACY
+from support.plans import PRIVACY
 
 # --- a constant feature ---------------------------------------------------------------------------
 

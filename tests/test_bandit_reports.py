@@ -10,9 +10,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bandits import CONSTANTS, WIDEST, Bare, Floats, by_hand, in_ball, learner, table, with_constant
 from overhand.bandits import LinUCB, Practical
 from overhand.values import Moments
+from support.bandits import (
+    CONSTANTS,
+    WIDEST,
+    Bare,
+    Floats,
+    by_hand,
+    in_ball,
+    learner,
+    table,
+    with_constant,
+)
 
 # --- rewards --------------------------------------------------------------------------------------
 

@@ -10,7 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bandits import (
+from overhand.bandits import LinUCB, Policy
+from overhand.values import Moments
+from support.bandits import (
     CONSTANTS,
     Bare,
     Floats,
@@ -22,8 +24,6 @@ from bandits import (
     table,
     with_constant,
 )
-from overhand.bandits import LinUCB, Policy
-from overhand.values import Moments
 
 # --- rules ----------------------------------------------------------------------------------------
 

@@ -19,7 +19,7 @@ from overhand.bandits.theory import published_entry_error
 from overhand.errors import InvalidValue
 from overhand.simulation import estimate_all
 from overhand.values import Moments
-from plans import PRIVACY
+from support.plans import PRIVACY
 
 Floats = NDArray[np.float64]
 

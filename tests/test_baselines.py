@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from scipy import stats
 
 import overhand as oh
-from answers import EPSILONS, Floats, assert_errs, local, squared_errors
 from overhand.accounting import gaussian_mu
 from overhand.baselines import (
     CapResponse,
@@ -30,8 +29,9 @@ from overhand.errors import InvalidValue
 from overhand.randomness import Random, secure_random
 from overhand.simulation import simulate
 from overhand.values import Histogram, Vectors, values_of
-from plans import PRIVACY
-from sampled import FALSE_FAIL
+from support.answers import EPSILONS, Floats, assert_errs, local, squared_errors
+from support.plans import PRIVACY
+from support.sampled import FALSE_FAIL
 
 
 @pytest.mark.parametrize("levels", [8, 10, 12])

@@ -12,11 +12,11 @@ import pytest
 from numpy.typing import NDArray
 
 import overhand as oh
-from answers import EPSILONS, Floats, local
 from overhand.baselines import SubsetResponse
 from overhand.randomness import BinaryFraction, SeededRandom
 from overhand.values import Histogram
-from sampled import Outcomes, assert_follows, kolmogorov, samples_for
+from support.answers import EPSILONS, Floats, local
+from support.sampled import Outcomes, assert_follows, kolmogorov, samples_for
 
 
 def set_law(response: SubsetResponse, bucket: int) -> Floats:

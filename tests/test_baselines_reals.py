@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 from scipy.optimize import linprog
 
 import overhand as oh
-from answers import EPSILONS, Floats, local
 from overhand.baselines import GaussianResponse, WindowResponse
 from overhand.randomness import BinaryFraction, Random
 from overhand.values import Reals
-from plans import PRIVACY
-from sampled import Outcomes, assert_follows, kolmogorov, samples_for
+from support.answers import EPSILONS, Floats, local
+from support.plans import PRIVACY
+from support.sampled import Outcomes, assert_follows, kolmogorov, samples_for
 
 UNIT = Reals(-1.0, 1.0)
 

@@ -13,12 +13,12 @@ from scipy import stats
 from scipy.integrate import quad
 
 import overhand as oh
-from answers import EPSILONS, Floats, assert_errs, squared_errors
 from overhand.baselines import CapResponse
 from overhand.baselines.local.caps import Cap, smallest_ball
 from overhand.randomness import BinaryFraction, Random
 from overhand.values import Moments, Vectors
-from sampled import (
+from support.answers import EPSILONS, Floats, assert_errs, squared_errors
+from support.sampled import (
     FALSE_FAIL,
     FALSE_PASS,
     Outcomes,

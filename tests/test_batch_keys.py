@@ -28,8 +28,8 @@ from overhand.service.stores import (
 )
 from overhand.service.stores.batch_keys import MOST_HELD, BatchKeys, KeyGone
 from overhand.service.stores.ledger import Ledger, Record
-from postgres import Postgres
-from stores import (
+from support.postgres import Postgres
+from support.stores import (
     ADMITTED,
     HORIZON,
     LANES,
@@ -41,7 +41,7 @@ from stores import (
     messages_in,
     report,
 )
-from storing import Places
+from support.storing import Places
 
 LEVELS = (1, 2)
 CLOSED = Outcome.CLOSED

@@ -18,7 +18,12 @@ import psycopg
 import pytest
 
 import overhand as oh
-from books import (
+from overhand.errors import InvalidValue, ProtocolViolation, StoreUnavailable
+from overhand.service.document import Document
+from overhand.service.server.book import Book
+from overhand.service.server.pages import Counts, Pages, Published, Summed
+from overhand.service.server.publisher import Publisher
+from support.books import (
     DOCUMENT,
     GARBAGE,
     KEY,
@@ -33,15 +38,10 @@ from books import (
     receive,
     waiting,
 )
-from overhand.errors import InvalidValue, ProtocolViolation, StoreUnavailable
-from overhand.service.document import Document
-from overhand.service.server.book import Book
-from overhand.service.server.pages import Counts, Pages, Published, Summed
-from overhand.service.server.publisher import Publisher
-from plans import PRIVACY, coin_plan
-from postgres import Postgres
-from stores import Steps, Where, count_statements, end_of_child
-from storing import Places
+from support.plans import PRIVACY, coin_plan
+from support.postgres import Postgres
+from support.stores import Steps, Where, count_statements, end_of_child
+from support.storing import Places
 
 SHARES = Document(oh.Plan.best(24, 2, PRIVACY, mechanism="shares", tree="regular"), KEY.public_key)
 VECTORS = Document(

@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 
-from books import DOCUMENT, NAMES, ReadsThem, check, drain, raise_alarm, receive, waiting
 from overhand.errors import StoreUnavailable
 from overhand.service.databases import Database
 from overhand.service.sealing import Opened, WorkersLost
@@ -23,8 +22,9 @@ from overhand.service.server.pages import Pages, Published, Summed
 from overhand.service.server.publisher import Publisher, _published
 from overhand.service.server.total import Total
 from overhand.summation import GatheredSums
-from postgres import Postgres
-from stores import end_of_child
+from support.books import DOCUMENT, NAMES, ReadsThem, check, drain, raise_alarm, receive, waiting
+from support.postgres import Postgres
+from support.stores import end_of_child
 
 # --- several publishers ---------------------------------------------------------------------------
 

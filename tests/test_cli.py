@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 import overhand as oh
-from commands import as_json, overhand
 from overhand.simulation import Simulation
+from support.commands import as_json, overhand
 
 PLAN_KEYS = {
     *("horizon", "shufflers", "epsilon", "delta", "tree", "levels", "messages_per_user"),

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from commands import as_json, overhand
 from overhand.bandits import Theory
+from support.commands import as_json, overhand
 
 SMALL = ("bandit", "--horizon", "600", "--runs", "3", "--jobs", "1")
 NAMES = {"not-private", "trusted", "local", "one-shuffler", "concurrent", "binary"}

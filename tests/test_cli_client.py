@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from deployed import HORIZON, Deployment
-from forked import Setting
 from overhand.service.keys import hashed, new_token
+from support.deployed import HORIZON, Deployment
+from support.forked import Setting
 
 CLIENT = "overhand.service.client.client"
 IMPATIENT = (Setting(f"{CLIENT}:_FIRST_WAIT", 0.0), Setting(f"{CLIENT}:_LONGEST_WAIT", 0.0))

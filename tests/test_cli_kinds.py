@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 import overhand as oh
-from commands import as_json, overhand
 from overhand.simulation import ENGINES, read_rows
 from overhand.values import Reals, values_of
+from support.commands import as_json, overhand
 
 
 def test_a_limit_on_messages_is_kept_and_its_cost_is_told() -> None:

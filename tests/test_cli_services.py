@@ -13,7 +13,6 @@ import pytest
 from openapi_spec_validator import OpenAPIV31SpecValidator
 
 import overhand as oh
-from commands import as_json, overhand
 from overhand.plan import Plan
 from overhand.service.description import server_description, shuffler_description
 from overhand.service.document import Document
@@ -22,6 +21,7 @@ from overhand.service.sealing import Opener
 from overhand.service.server.app import ServerApp
 from overhand.service.server.book import Book
 from overhand.service.server.publisher import Publisher
+from support.commands import as_json, overhand
 
 
 @cache

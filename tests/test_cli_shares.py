@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 import overhand as oh
-from commands import as_json, overhand
 from overhand.values import Vectors
-from plans import PRIVACY
-from shares import leaked
+from support.commands import as_json, overhand
+from support.plans import PRIVACY
+from support.shares import leaked
 
 SMALL_PLAN = ("plan", "--horizon", "2000", "--shufflers", "2")
 

@@ -14,13 +14,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from coins import EIGHTH, QUARTER, Chosen
 from overhand import accounting
 from overhand.errors import Infeasible, InvalidValue
 from overhand.mechanisms import CoinNoise, CoinSum
 from overhand.mechanisms.published import BITS_CONSTANT, binary_sum
 from overhand.model import Privacy, Shuffled
 from overhand.randomness import HALF, BinaryFraction, seeded_random
+from support.coins import EIGHTH, QUARTER, Chosen
 
 Law = dict[int, Fraction]
 

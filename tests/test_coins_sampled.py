@@ -12,13 +12,13 @@ import pytest
 from numpy.typing import ArrayLike, NDArray
 from scipy import stats
 
-from coins import EIGHTH, QUARTER, Given
 from overhand.mechanisms import CoinNoise, CoinSum
 from overhand.model import Messages, Shuffled
 from overhand.randomness import HALF, Random, restored_random, seeded_random
 from overhand.shufflers import Shuffler
 from overhand.values import Histogram, Reals, Vectors
-from sampled import Outcomes, assert_follows, kolmogorov, samples_for
+from support.coins import EIGHTH, QUARTER, Given
+from support.sampled import Outcomes, assert_follows, kolmogorov, samples_for
 
 # --- sampled: encoder, shuffler, analyzer ---------------------------------------------------------
 

@@ -13,13 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import ArrayLike, NDArray
 
-from coins import EIGHTH, QUARTER, Given
 from overhand.errors import InvalidValue
 from overhand.mechanisms import CoinSum
 from overhand.model import Change, Shuffled
 from overhand.randomness import HALF, seeded_random
 from overhand.shufflers import Shuffler
 from overhand.values import BITS, Histogram, Moments, Reals, SymmetricMatrices, Values, Vectors
+from support.coins import EIGHTH, QUARTER, Given
 
 # --- values that are not bits: steps --------------------------------------------------------------
 

@@ -22,7 +22,7 @@ from overhand.service.http import Receive, Reply, Scope, Send, body_of
 from overhand.service.processes import Impatient, Listener, Site, _server
 from overhand.service.server import app as server_app
 from overhand.service.shuffler.uploads import Uploads
-from system import TOKEN, System, plan_for
+from support.system import TOKEN, System, plan_for
 
 HEALTH = b"GET /healthz HTTP/1.1\r\nhost: x\r\n"
 UPGRADE = b"connection: Upgrade, HTTP2-Settings\r\nupgrade: h2c\r\nhttp2-settings: AAMAAABk\r\n"

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import expect
 
-from browsing import Opener
-from dashboards import FakeServer, Json, estimate, histogram, history, levels, status
 from overhand.service import dashboard
+from support.browsing import Opener
+from support.dashboards import FakeServer, Json, estimate, histogram, history, levels, status
 
 pytestmark = pytest.mark.browser
 

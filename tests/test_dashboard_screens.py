@@ -7,8 +7,8 @@ import re
 import pytest
 from playwright.sync_api import expect
 
-from browsing import Opener, overflow
-from dashboards import FakeServer, estimate, histogram, history, levels, status
+from support.browsing import Opener, overflow
+from support.dashboards import FakeServer, estimate, histogram, history, levels, status
 
 PHONES = pytest.mark.parametrize("width", [320, 360])
 pytestmark = pytest.mark.browser

@@ -7,8 +7,8 @@ import re
 import pytest
 from playwright.sync_api import expect
 
-from browsing import Opener, overflow
-from dashboards import FakeServer, estimate, histogram, history, levels, status
+from support.browsing import Opener, overflow
+from support.dashboards import FakeServer, estimate, histogram, history, levels, status
 
 HOSTILE = "<img src=x onerror=\"document.title='owned'\"><script>alert(1)</script>"
 pytestmark = pytest.mark.browser

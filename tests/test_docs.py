@@ -14,12 +14,12 @@ from pathlib import Path
 import pytest
 
 import overhand as oh
-from commands import overhand
 from overhand.accounting import Level, gaussian_variance, least_scale
 from overhand.cli import app
 from overhand.mechanisms import CoinNoise
 from overhand.randomness import HALF, BinaryFraction
 from overhand.values import FORMS, values_of
+from support.commands import overhand
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")

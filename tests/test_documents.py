@@ -29,8 +29,8 @@ from overhand.service.reports import encode_report, open_release
 from overhand.service.sealing import Opener
 from overhand.service.tolerance import tolerant_sum
 from overhand.values import values_of
-from plans import PATH, coin_plan
-from sealed import KEY, coin_document
+from support.plans import PATH, coin_plan
+from support.sealed import KEY, coin_document
 
 KINDS: list[tuple[str, MechanismKind]] = [
     (spec, mechanism)

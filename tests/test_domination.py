@@ -10,19 +10,6 @@ from functools import cache
 import numpy as np
 import pytest
 
-from enumerated import (
-    MOST,
-    CutOff,
-    Pair,
-    assert_bounds,
-    fair,
-    level,
-    opposed,
-    pair,
-    probabilities,
-    product,
-    skewed,
-)
 from overhand.accounting import (
     Level,
     certified_delta,
@@ -41,6 +28,19 @@ from overhand.errors import InvalidValue
 from overhand.mechanisms import CoinNoise, CoinSum
 from overhand.model import Change, Privacy
 from overhand.randomness import HALF, BinaryFraction
+from support.enumerated import (
+    MOST,
+    CutOff,
+    Pair,
+    assert_bounds,
+    fair,
+    level,
+    opposed,
+    pair,
+    probabilities,
+    product,
+    skewed,
+)
 
 Moves = tuple[int, ...]
 

@@ -14,7 +14,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from enumerated import MOST, fair, level, opposed, probabilities, skewed
 from overhand.accounting import dominated_delta
 from overhand.accounting import domination as domination_module
 from overhand.accounting.divergence import profile
@@ -22,6 +21,7 @@ from overhand.accounting.domination import slope
 from overhand.mechanisms import CoinNoise, CoinSum
 from overhand.model import Privacy
 from overhand.randomness import BinaryFraction
+from support.enumerated import MOST, fair, level, opposed, probabilities, skewed
 
 
 @cache

@@ -9,13 +9,13 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from enumerated import MOST, Floats, assert_bounds, probabilities, product
 from overhand.accounting import Level, certified_delta, dominated_delta, hockey_stick
 from overhand.accounting.composition import search_delta
 from overhand.mechanisms import CoinSum, Mechanism
 from overhand.model import Privacy
 from overhand.randomness import HALF, BinaryFraction, seeded_random
 from overhand.values import Histogram, Moments, Reals, SymmetricMatrices, Values, Vectors
+from support.enumerated import MOST, Floats, assert_bounds, probabilities, product
 
 # --- from a value to the counts of its batch, rounding included -----------------------------------
 

@@ -17,7 +17,6 @@ import pytest
 from distributed import Client, LocalCluster
 
 import overhand as oh
-from commands import overhand
 from overhand.evidence import (
     FULL,
     QUICK,
@@ -35,7 +34,8 @@ from overhand.evidence.sampling import mean_squares, runs_for
 from overhand.evidence.slopes import slope, slope_std
 from overhand.randomness import SeededRandom
 from overhand.simulation import simulate
-from plans import PRIVACY
+from support.commands import overhand
+from support.plans import PRIVACY
 
 TINY = replace(
     QUICK,
@@ -264,7 +264,7 @@ def test_a_phone_shows_the_report(
 ) -> None:
     from playwright.sync_api import sync_playwright
 
-    from browsing import ARGUMENTS, CHROMIUM
+    from support.browsing import ARGUMENTS, CHROMIUM
 
     report = tmp_path / "report.html"
     report.write_text(html(found), encoding="utf-8")

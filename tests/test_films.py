@@ -23,7 +23,7 @@ from overhand.simulation.regret.films import (
     ratings,
     tastes,
 )
-from sampled import assert_uniform_over
+from support.sampled import assert_uniform_over
 
 EVENTS, USERS = 100_004, 671
 BOTH = pytest.mark.parametrize("environment", [Films(), FilmsByCohort()])

@@ -19,7 +19,7 @@ from overhand.service.sealing import Opener
 from overhand.service.tolerance import LostBatch, tolerant_sum
 from overhand.service.wire import LevelFormat
 from overhand.values import Histogram, values_of
-from sealed import KEY, coin_document
+from support.sealed import KEY, coin_document
 
 
 def test_garbage_is_counted_by_what_is_wrong_with_it() -> None:

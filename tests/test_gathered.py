@@ -17,7 +17,7 @@ from overhand.plan import Plan
 from overhand.summation import Gathered, GatheredSums, SumServer
 from overhand.summation.gathered import NodeSum, _combined
 from overhand.trees import RegularTree
-from plans import coin_plan
+from support.plans import coin_plan
 
 PRIVACY = oh.Privacy(1.0, 1e-6)
 

@@ -10,7 +10,13 @@ import numpy as np
 import pytest
 
 import overhand as oh
-from kinds import (
+from overhand.mechanisms import Mechanism
+from overhand.shufflers import ConcurrentShufflers
+from overhand.summation import TreeServer
+from overhand.summation.steps import Rounding
+from overhand.trees import Tree
+from overhand.values import Histogram, Moments, Reals, Values
+from support.kinds import (
     DISCREPANCY,
     FIGURE_2,
     MANY,
@@ -27,15 +33,9 @@ from kinds import (
     points,
     shrunk,
 )
-from laws import Law, Steady, assert_law_of_coordinates, estimate_law, steady_estimates
-from overhand.mechanisms import Mechanism
-from overhand.shufflers import ConcurrentShufflers
-from overhand.summation import TreeServer
-from overhand.summation.steps import Rounding
-from overhand.trees import Tree
-from overhand.values import Histogram, Moments, Reals, Values
-from plans import pending
-from sampled import samples_for
+from support.laws import Law, Steady, assert_law_of_coordinates, estimate_law, steady_estimates
+from support.plans import pending
+from support.sampled import samples_for
 
 # The law of an estimate, atom by atom.
 

@@ -32,7 +32,7 @@ from overhand.values import (
     Vectors,
     values_of,
 )
-from plans import PRIVACY
+from support.plans import PRIVACY
 
 Floats = NDArray[np.float64]
 

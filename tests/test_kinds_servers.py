@@ -11,14 +11,24 @@ import numpy as np
 import pytest
 
 import overhand as oh
-from kinds import KINDS, TREES, Floats, as_sum, chosen, expected_sum, kind_plan, points, shrunk
-from laws import estimate_by_the_book
 from overhand.model import Shuffled
 from overhand.shufflers import ConcurrentShufflers
 from overhand.summation import SumServer, TreeServer
 from overhand.trees import Tree
 from overhand.values import Histogram, Reals, Values, Vectors
-from plans import REGULAR
+from support.kinds import (
+    KINDS,
+    TREES,
+    Floats,
+    as_sum,
+    chosen,
+    expected_sum,
+    kind_plan,
+    points,
+    shrunk,
+)
+from support.laws import estimate_by_the_book
+from support.plans import REGULAR
 
 # Servers.
 

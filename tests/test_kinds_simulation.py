@@ -12,7 +12,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import overhand as oh
-from kinds import (
+from overhand.randomness import SeededRandom
+from overhand.simulation import (
+    ENGINES,
+    CountsRun,
+    Engine,
+    MessagesRun,
+    PlanCounter,
+    estimate_all,
+    simulate,
+    stream_for,
+)
+from overhand.simulation.rounding import RoundingErrors
+from overhand.trees import Tree
+from overhand.values import Histogram, Moments, Reals, SymmetricMatrices, Values, Vectors
+from support.kinds import (
     DISCREPANCY,
     FIGURE_2,
     KINDS,
@@ -31,23 +45,15 @@ from kinds import (
     points,
     shrunk,
 )
-from laws import Steady, assert_law_of_coordinates, estimate_law, expected_square, steady_estimates
-from overhand.randomness import SeededRandom
-from overhand.simulation import (
-    ENGINES,
-    CountsRun,
-    Engine,
-    MessagesRun,
-    PlanCounter,
-    estimate_all,
-    simulate,
-    stream_for,
+from support.laws import (
+    Steady,
+    assert_law_of_coordinates,
+    estimate_law,
+    expected_square,
+    steady_estimates,
 )
-from overhand.simulation.rounding import RoundingErrors
-from overhand.trees import Tree
-from overhand.values import Histogram, Moments, Reals, SymmetricMatrices, Values, Vectors
-from plans import PRIVACY, REGULAR, pending
-from sampled import samples_for
+from support.plans import PRIVACY, REGULAR, pending
+from support.sampled import samples_for
 
 
 def run_in_parts(plan: oh.Plan, engine: Engine, rows: Any, blocks: int, seed: int = 1) -> Floats:

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 import overhand as oh
-from commands import as_json, overhand
-from kinds import KINDS, kind_plan, shrunk
 from overhand.lower_bound import HardInput
 from overhand.simulation import read_rows, simulate, stream_for
 from overhand.values import Histogram, Reals, SymmetricMatrices, Values, Vectors, values_of
-from plans import REGULAR
-from sampled import assert_probability, assert_uniform_over
+from support.commands import as_json, overhand
+from support.kinds import KINDS, kind_plan, shrunk
+from support.plans import REGULAR
+from support.sampled import assert_probability, assert_uniform_over
 
 # Streams.
 

@@ -13,7 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import overhand as oh
-from kinds import (
+from overhand.trees import Tree
+from overhand.values import BITS, Histogram, Moments, Reals, SymmetricMatrices, Values, Vectors
+from support.kinds import (
     KINDS,
     TREES,
     WHOLE,
@@ -25,9 +27,7 @@ from kinds import (
     points,
     shrunk,
 )
-from overhand.trees import Tree
-from overhand.values import BITS, Histogram, Moments, Reals, SymmetricMatrices, Values, Vectors
-from plans import PATH, REGULAR, pending
+from support.plans import PATH, REGULAR, pending
 
 
 @pytest.mark.parametrize(("values", "choices"), KINDS)

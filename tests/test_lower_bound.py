@@ -20,7 +20,7 @@ from overhand.lower_bound import (
 )
 from overhand.simulation import simulate
 from overhand.simulation.streams import values_stream
-from plans import PRIVACY
+from support.plans import PRIVACY
 
 
 def test_the_constant_is_that_of_section_4() -> None:

@@ -18,8 +18,8 @@ from overhand.shufflers import ConcurrentShufflers
 from overhand.simulation import simulate
 from overhand.summation import TreeServer
 from overhand.trees import RegularTree, binary_degrees, published_degrees
-from plans import PRIVACY, coin_plan
-from sampled import assert_probability
+from support.plans import PRIVACY, coin_plan
+from support.sampled import assert_probability
 
 FIGURE_2 = RegularTree(horizon=8, degrees=(2, 2))
 

@@ -20,8 +20,8 @@ from overhand.plan.search import NO_LIMIT, _evaluated, best_tree
 from overhand.plan.terms import Terms
 from overhand.simulation import simulate
 from overhand.trees import PathTree, RegularTree, Tree
-from plans import PATH, PRIVACY, REGULAR, coin_plan
-from sampled import assert_probability
+from support.plans import PATH, PRIVACY, REGULAR, coin_plan
+from support.sampled import assert_probability
 
 MILLION = 10**6
 

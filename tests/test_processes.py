@@ -13,13 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from deployed import BATCHES, HORIZON, LOWEST, Deployment, in_the_clear, pieces_left
-from forked import UNSEALED, WITHOUT_WORKERS, Change, Kill, Pause, free_port, runs, until
 from overhand.service.client import AsyncClient
 from overhand.service.stores import BatchName
 from overhand.service.stores.batch_keys import BatchKeys
-from postgres import Postgres
-from relay import Loss, Relay
+from support.deployed import BATCHES, HORIZON, LOWEST, Deployment, in_the_clear, pieces_left
+from support.forked import UNSEALED, WITHOUT_WORKERS, Change, Kill, Pause, free_port, runs, until
+from support.postgres import Postgres
+from support.relay import Loss, Relay
 
 STORE = "overhand.service.stores.transactional:TransactionalStore"
 LEDGER = "overhand.service.stores.ledger:Ledger"

@@ -14,8 +14,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from deployed import HORIZON, LOWEST, Deployment, lock_file
-from forked import (
+from support.deployed import HORIZON, LOWEST, Deployment, lock_file
+from support.forked import (
     WITHOUT_WORKERS,
     Pause,
     Service,
@@ -26,7 +26,7 @@ from forked import (
     runs,
     until,
 )
-from postgres import Postgres
+from support.postgres import Postgres
 
 STORE = "overhand.service.stores.transactional:TransactionalStore"
 OPENING = "overhand.service.server.publisher:open_release"

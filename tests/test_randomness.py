@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy import stats
 
-from chance import STREAMS, Delegate, Scripted, keyed
 from overhand.errors import Infeasible, InvalidValue
 from overhand.randomness import HALF, BinaryFraction, SeededRandom
-from sampled import assert_follows, assert_probability, kolmogorov, samples_for
+from support.chance import STREAMS, Delegate, Scripted, keyed
+from support.sampled import assert_follows, assert_probability, kolmogorov, samples_for
 
 Ints = NDArray[np.int64]
 

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from chance import STREAMS, Delegate, Scripted, keyed
 from overhand.randomness import HALF, BinaryFraction, Random, seeded_random
-from sampled import assert_uniform_over
+from support.chance import STREAMS, Delegate, Scripted, keyed
+from support.sampled import assert_uniform_over
 
 
 class FewWords(Delegate):

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from chance import STREAMS, keyed
 from overhand import randomness
 from overhand.errors import InvalidValue
 from overhand.randomness import (
@@ -22,7 +21,8 @@ from overhand.randomness import (
     secure_random,
     seeded_random,
 )
-from sampled import assert_probability
+from support.chance import STREAMS, keyed
+from support.sampled import assert_probability
 
 
 def future(random: Random) -> list[Any]:

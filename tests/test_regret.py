@@ -34,8 +34,8 @@ from overhand.simulation.regret.sums import (
     TrustedSums,
 )
 from overhand.values import Moments
-from plans import PRIVACY
-from races import PLANNED, ROOT, SMALL, Floats, release_times, small
+from support.plans import PRIVACY
+from support.races import PLANNED, ROOT, SMALL, Floats, release_times, small
 
 # --- rivals ---------------------------------------------------------------------------------------
 

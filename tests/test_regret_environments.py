@@ -12,8 +12,8 @@ from scipy.integrate import quad
 
 import overhand as oh
 from overhand.simulation.regret.environments import Diverse, Environment, Fixed, Offers, Segments
-from races import ROOT, assert_regret
-from sampled import assert_follows, kolmogorov, samples_for
+from support.races import ROOT, assert_regret
+from support.sampled import assert_follows, kolmogorov, samples_for
 
 ENVIRONMENTS: list[Environment] = [
     Diverse(5, 10),

@@ -27,9 +27,16 @@ from overhand.simulation.regret.sums import (
     TrustedSums,
 )
 from overhand.values import Moments
-from plans import PRIVACY
-from races import PLANNED, ROOT, SMALL, Floats, assert_regret, release_times, small
-from sampled import FALSE_FAIL, Outcomes, assert_follows, assert_normal, kolmogorov, samples_for
+from support.plans import PRIVACY
+from support.races import PLANNED, ROOT, SMALL, Floats, assert_regret, release_times, small
+from support.sampled import (
+    FALSE_FAIL,
+    Outcomes,
+    assert_follows,
+    assert_normal,
+    kolmogorov,
+    samples_for,
+)
 
 SHARES = Recipe(shares=True)
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from sampled import (
+from support.sampled import (
     FALSE_FAIL,
     FALSE_PASS,
     SAMPLES,

@@ -25,7 +25,7 @@ from overhand import errors
 from overhand.service import keys, sealing
 from overhand.service.keys import KeyPair, UnsafeSecret
 from overhand.service.sealing import Opener, OpenerPool, Sealer, WorkersLost
-from sealed import KEY
+from support.sealed import KEY
 
 DIGEST = hashlib.sha256(b"a plan").digest()
 

@@ -19,7 +19,7 @@ from overhand.service.shuffler.run import open_store
 from overhand.service.shuffler.sending import NotTaken, Sender
 from overhand.service.stores import Arrival, BatchName, Outcome, Store
 from overhand.service.transport import Answer
-from plans import coin_plan
+from support.plans import coin_plan
 
 USERS = 24
 DOCUMENT = Document(coin_plan(oh.RegularTree(USERS, (4, 3))), KeyPair.generate().public_key)

@@ -17,7 +17,7 @@ from overhand.service.client import NotCounted
 from overhand.service.keys import hashed, new_token
 from overhand.service.shuffler.admission import Admission
 from overhand.service.stores import Arrival, Outcome, Store
-from system import System, plan_for, run, values_for
+from support.system import System, plan_for, run, values_for
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 import overhand as oh
-from books import waiting
 from overhand.errors import InvalidValue, StoreUnavailable
 from overhand.service.keys import new_token
 from overhand.service.sealing import Opener
@@ -20,7 +19,8 @@ from overhand.service.server import app as server_app
 from overhand.service.server.book import Book
 from overhand.service.server.publisher import Publisher
 from overhand.service.shuffler.filling import Filler
-from system import System, plan_for, run, values_for
+from support.books import waiting
+from support.system import System, plan_for, run, values_for
 
 
 async def filled(system: System, users: int) -> None:

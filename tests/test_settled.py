@@ -12,9 +12,6 @@ import numpy as np
 import pytest
 
 import overhand as oh
-from books import DOCUMENT, NAMES, ReadsThem, drain, receive
-from deployed import HORIZON, Deployment, prepared
-from forked import WITHOUT_WORKERS, until
 from overhand.errors import InvalidValue
 from overhand.model import Estimate
 from overhand.service.document import Document
@@ -22,6 +19,9 @@ from overhand.service.server.book import Book
 from overhand.service.server.publisher import Publisher
 from overhand.service.server.run import settled_sum
 from overhand.service.server.settled import Settled
+from support.books import DOCUMENT, NAMES, ReadsThem, drain, receive
+from support.deployed import HORIZON, Deployment, prepared
+from support.forked import WITHOUT_WORKERS, until
 
 BITS = Settled("bit", 1000, (412.5,), 7.0, 2.0, 0.5, 1.0)
 

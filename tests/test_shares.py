@@ -20,8 +20,8 @@ from overhand.mechanisms.mechanism import Mechanism
 from overhand.model import Messages, Shuffled
 from overhand.randomness import HALF, Random
 from overhand.values import BITS, Histogram, Reals, Values
-from sampled import Outcomes, assert_follows, assert_uniform_over, kolmogorov, samples_for
-from shares import TINY_KINDS, truth
+from support.sampled import Outcomes, assert_follows, assert_uniform_over, kolmogorov, samples_for
+from support.shares import TINY_KINDS, truth
 
 DISCREPANCY = 0.08
 SILENT = Coins(0, HALF)

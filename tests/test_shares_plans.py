@@ -19,8 +19,8 @@ from overhand.baselines import SquareRoot
 from overhand.mechanisms import SharesSum
 from overhand.plan import TreeKind
 from overhand.values import BITS, Histogram, Reals, Values, Vectors, values_of
-from plans import PRIVACY
-from shares import TINY_KINDS, leaked, shared
+from support.plans import PRIVACY
+from support.shares import TINY_KINDS, leaked, shared
 
 MILLION = 10**6
 KINDS: list[Values] = [values for values, *_ in TINY_KINDS]

@@ -13,14 +13,14 @@ import numpy as np
 import pytest
 
 import overhand as oh
-from laws import expected_square
 from overhand.mechanisms import Coins, Polya, SharesSum
 from overhand.model import standard_tail
 from overhand.randomness import Random
 from overhand.simulation import ENGINES, Engine, simulate
 from overhand.values import BITS, Histogram, Reals, Values, Vectors
-from plans import PRIVACY
-from shares import shared, truth
+from support.laws import expected_square
+from support.plans import PRIVACY
+from support.shares import shared, truth
 
 # Runs.
 

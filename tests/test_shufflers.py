@@ -17,7 +17,7 @@ from overhand.mechanisms import CoinSum
 from overhand.model import Messages, Shuffled, ShuffleMechanism
 from overhand.randomness import HALF, BinaryFraction, Random, restored_random, seeded_random
 from overhand.shufflers import ConcurrentShufflers, Shuffler
-from sampled import assert_probability, assert_uniform_over
+from support.sampled import assert_probability, assert_uniform_over
 
 THREE = CoinSum(size=3, noise_bits=2, noise_probability=BinaryFraction(1, 2))
 PAIR = CoinSum(size=2, noise_bits=0, noise_probability=HALF)

@@ -30,8 +30,8 @@ from overhand.simulation.alias import AliasTable
 from overhand.simulation.counts import CountsRun
 from overhand.simulation.streams import Stream
 from overhand.values import BITS, Histogram, Moments, Reals, SymmetricMatrices, Values, Vectors
-from plans import PATH, PRIVACY, coin_plan, error_law
-from sampled import Outcomes, assert_follows, kolmogorov, samples_for
+from support.plans import PATH, PRIVACY, coin_plan, error_law
+from support.sampled import Outcomes, assert_follows, kolmogorov, samples_for
 
 FIGURE_2 = oh.RegularTree(horizon=8, degrees=(2, 2))
 DISCREPANCY = 0.18

@@ -19,17 +19,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from faults import Fault
 from overhand.service.client import client as client_module
 from overhand.service.shuffler.metrics import ShufflerMetrics
 from overhand.service.shuffler.sending import Sender
 from overhand.service.stores import BatchName, Lane, batching, open_store
 from overhand.service.stores.transactional import TransactionalStore
-from postgres import Postgres
-from sampled import assert_uniform_over
-from soak import HORIZON, Soak, Step, crowd
-from stores import messages_in, user_of
-from stores import report as store_report
+from support.faults import Fault
+from support.postgres import Postgres
+from support.sampled import assert_uniform_over
+from support.soak import HORIZON, Soak, Step, crowd
+from support.stores import messages_in, user_of
+from support.stores import report as store_report
 
 NONE, BEFORE, AFTER, TWICE, LATE = Fault
 

@@ -22,7 +22,7 @@ from overhand.service.stores import (
     Store,
     open_store,
 )
-from stores import (
+from support.stores import (
     ADMITTED,
     HORIZON,
     LANES,
@@ -36,7 +36,7 @@ from stores import (
     report,
     users_in,
 )
-from storing import Places
+from support.storing import Places
 
 TOKEN_USED, CLOSED = Outcome.TOKEN_USED, Outcome.CLOSED
 NOT_NEEDED = Outcome.NOT_NEEDED

@@ -18,9 +18,18 @@ from overhand.service.databases import sqlite
 from overhand.service.stores import BatchName, Lane, Outcome, Release, Store, batching, open_store
 from overhand.service.stores.batch_keys import BatchKeys
 from overhand.service.stores.batching import Piece
-from sampled import assert_uniform_over
-from stores import REPEATED, TRACED, Where, message, messages_in, report, uneven_groups, user_of
-from storing import Places
+from support.sampled import assert_uniform_over
+from support.stores import (
+    REPEATED,
+    TRACED,
+    Where,
+    message,
+    messages_in,
+    report,
+    uneven_groups,
+    user_of,
+)
+from support.storing import Places
 
 # --- the order of a release -----------------------------------------------------------------------
 

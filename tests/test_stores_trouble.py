@@ -18,8 +18,8 @@ from overhand.service.databases import SqliteDatabase, Transaction, sqlite
 from overhand.service.stores import BatchName, Lane, Release, Store, batching, open_store
 from overhand.service.stores.ledger import Ledger
 from overhand.service.stores.transactional import TransactionalStore
-from postgres import Postgres
-from stores import (
+from support.postgres import Postgres
+from support.stores import (
     ADMITTED,
     HORIZON,
     LANES,
@@ -37,7 +37,7 @@ from stores import (
     uneven_groups,
     users_in,
 )
-from storing import Places
+from support.storing import Places
 
 # --- many at once ---------------------------------------------------------------------------------
 

@@ -18,8 +18,8 @@ from overhand.summation import SumServer, TreeServer
 from overhand.trees import Tree
 from overhand.values import Bits
 from overhand.values.scalars import prefix_sums
-from plans import PATH, PRIVACY, REGULAR, coin_plan, error_law, pending
-from sampled import assert_follows, kolmogorov, samples_for
+from support.plans import PATH, PRIVACY, REGULAR, coin_plan, error_law, pending
+from support.sampled import assert_follows, kolmogorov, samples_for
 
 BINARY = oh.RegularTree(horizon=45, degrees=(2, 2, 2, 2))
 TREES = [

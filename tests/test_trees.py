@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from built import EXAMPLES, nodes
 from overhand.model import Node
 from overhand.trees import PathTree, RegularTree, Tree, Weights
 from overhand.trees.tree import Closing
+from support.built import EXAMPLES, nodes
 
 
 @cache

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from built import EXAMPLES, nodes
 from overhand.errors import InvalidValue
 from overhand.model import Node
 from overhand.trees import PathTree, RegularTree, Tree, binary_degrees, published_degrees, terms_for
+from support.built import EXAMPLES, nodes
 
 # --- the paper ------------------------------------------------------------------------------------
 

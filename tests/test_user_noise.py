@@ -19,7 +19,7 @@ from overhand.mechanisms.laplace import LaplaceNoise, ratio_of
 from overhand.mechanisms.thresholds import Thresholds, binomial_thresholds, polya_thresholds
 from overhand.mechanisms.user_noise import Coins, Polya, UserNoise, fewest_coins, noise_of
 from overhand.randomness import HALF, BinaryFraction, Random, restored_random, seeded_random
-from sampled import Outcomes, assert_follows, kolmogorov, samples_for
+from support.sampled import Outcomes, assert_follows, kolmogorov, samples_for
 
 Floats = NDArray[np.float64]
 

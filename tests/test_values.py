@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from held import CASES, KINDS, Floats, held, point
 from overhand.errors import InvalidValue
 from overhand.values import (
     BITS,
@@ -24,6 +23,7 @@ from overhand.values import (
     values_of,
 )
 from overhand.values.vectors import Ball
+from support.held import CASES, KINDS, Floats, held, point
 
 
 def test_every_kind_is_tested() -> None:

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from held import KINDS, Floats, held
 from overhand.errors import InvalidValue
 from overhand.values import Moments, Reals, SymmetricMatrices, Vectors, unpacked, values_of
+from support.held import KINDS, Floats, held
 
 
 def exceeds(vector: Floats, norm: float) -> bool:

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from held import KINDS, Floats, Rows, held
 from overhand.randomness import Random, seeded_random
 from overhand.values import (
     BITS,
@@ -22,7 +21,8 @@ from overhand.values import (
     Vectors,
     unpacked,
 )
-from sampled import assert_probability, assert_uniform_over
+from support.held import KINDS, Floats, Rows, held
+from support.sampled import assert_probability, assert_uniform_over
 
 Cells = Callable[[Rows], list[Hashable]]
 USERS, DISCREPANCY = 12_000, 0.06

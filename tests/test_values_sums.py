@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import minimize
 
-from held import CASES, KINDS, Floats, Rows, held, point
 from overhand.randomness import seeded_random
 from overhand.values import (
     BITS,
@@ -23,6 +22,7 @@ from overhand.values import (
     packed,
     unpacked,
 )
+from support.held import CASES, KINDS, Floats, Rows, held, point
 
 SIGNS = (-1.0, 1.0)
 

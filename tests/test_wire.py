@@ -26,7 +26,7 @@ from overhand.service.wire import (
     WrongPlan,
 )
 from overhand.values import Vectors
-from plans import PATH, REGULAR, coin_plan
+from support.plans import PATH, REGULAR, coin_plan
 
 RELEASE_HEADER = 4 + 32 + 1 + 8 + 4
 

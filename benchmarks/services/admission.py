@@ -150,7 +150,7 @@ def sqlite(home: Home, reports: int, rounds: int) -> Iterator[Row]:
 
 def postgres(home: Home, reports: int, rounds: int) -> Iterator[Row]:
     sys.path.insert(0, str(ROOT / "tests"))
-    from postgres import running_postgres
+    from support.postgres import running_postgres
 
     with running_postgres() as server, ExitStack() as stack:
 

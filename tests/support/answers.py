@@ -13,7 +13,7 @@ import overhand as oh
 from overhand.baselines import local_counter
 from overhand.baselines.local import LocalSum
 from overhand.values import values_of
-from sampled import TooFewSamples
+from support.sampled import TooFewSamples
 
 Floats = NDArray[np.float64]
 EPSILONS = (0.25, 1.0, 4.0)

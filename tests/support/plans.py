@@ -7,7 +7,7 @@ import numpy as np
 import overhand as oh
 from overhand.randomness import HALF
 from overhand.trees import Tree
-from sampled import Outcomes
+from support.sampled import Outcomes
 
 PRIVACY = oh.Privacy(epsilon=1.0, delta=1e-6)
 

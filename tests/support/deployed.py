@@ -21,7 +21,6 @@ import numpy as np
 import psycopg
 
 import overhand as oh
-from forked import SECONDS, WEB, Change, Service, fork, free_port, until
 from overhand.model import Shuffled
 from overhand.randomness import HALF
 from overhand.service.databases import is_postgres
@@ -30,8 +29,9 @@ from overhand.service.keys import KeyPair
 from overhand.service.reports import encode_report
 from overhand.service.sealing import Opener
 from overhand.summation import GatheredSums
-from relay import Relay
-from reported import CLIENT, FORWARDED, Reports
+from support.forked import SECONDS, WEB, Change, Service, fork, free_port, until
+from support.relay import Relay
+from support.reported import CLIENT, FORWARDED, Reports
 
 LOWEST, DEGREE, HORIZON = 4, 3, 48
 BATCHES = (HORIZON // LOWEST, HORIZON // (LOWEST * DEGREE))

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 import pytest
 from playwright.sync_api import Browser, ConsoleMessage, Page, expect, sync_playwright
 
-from dashboards import FakeServer
+from support.dashboards import FakeServer
 
 CHROMIUM = Path("/usr/bin/chromium")
 ARGUMENTS = [

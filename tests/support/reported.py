@@ -11,8 +11,8 @@ from typing import Any
 
 import httpx
 
-from forked import SECONDS, until
 from overhand.service.document import Document
+from support.forked import SECONDS, until
 
 FORWARDED, CLIENT = "203.0.113.7", "127.0.0.2"
 # An idle connection is given up before a service closes it, which it does after 5 seconds.

@@ -17,7 +17,7 @@ from overhand.service.server.pages import Published, Received
 from overhand.service.server.publisher import Publisher, _published
 from overhand.service.server.total import Total
 from overhand.summation import GatheredSums
-from plans import coin_plan
+from support.plans import coin_plan
 
 KEY = KeyPair.of_raw(bytes(range(32)))
 DOCUMENT = Document(coin_plan(oh.RegularTree(26, (2, 2, 3)), combine=True), KEY.public_key)

@@ -14,8 +14,8 @@ from overhand.mechanisms import CoinSum
 from overhand.randomness import HALF
 from overhand.trees import Tree
 from overhand.values import BITS, Histogram, Moments, Reals, SymmetricMatrices, Values, Vectors
-from plans import PATH, PRIVACY, REGULAR
-from sampled import samples_for
+from support.plans import PATH, PRIVACY, REGULAR
+from support.sampled import samples_for
 
 Floats = NDArray[np.float64]
 SIDE = math.sqrt(0.5)

@@ -17,7 +17,6 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from asgi import AsgiTransport
 from overhand.errors import StoreUnavailable
 from overhand.service.document import Document
 from overhand.service.keys import KeyPair, hashed, new_token
@@ -33,6 +32,7 @@ from overhand.service.shuffler.sending import NotTaken, Sender
 from overhand.service.stores import Arrival, Outcome
 from overhand.service.stores.transactional import TransactionalStore
 from overhand.service.transport import Answer, Transport, Unreachable
+from support.asgi import AsgiTransport
 
 TOKEN = new_token()
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from deployed import Deployment, prepared
+from support.deployed import Deployment, prepared
 
 
 @pytest.fixture(scope="session")

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from books import DOCUMENT, NAMES, ReadsThem, check, receive
 from overhand.service.server.book import Book
 from overhand.service.server.pages import Published, Summed
 from overhand.service.server.publisher import Publisher
 from overhand.service.stores import TransactionalStore
-from postgres import Postgres, running_postgres
-from stores import Where
+from support.books import DOCUMENT, NAMES, ReadsThem, check, receive
+from support.postgres import Postgres, running_postgres
+from support.stores import Where
 
 
 @pytest.fixture(scope="session")

@@ -11,7 +11,7 @@ import numpy as np
 import overhand as oh
 from overhand.plan import MechanismKind, TreeKind
 from overhand.values import BITS, Histogram, Reals, Values, Vectors, values_of
-from plans import PRIVACY
+from support.plans import PRIVACY
 
 TINY_KINDS: list[tuple[Values, int, list[Any]]] = [
     (BITS, 1, [1, 0, 1]),

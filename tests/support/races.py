@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from overhand.simulation.regret.rivals import Field, Rival, rival
 from overhand.simulation.regret.sums import Sums
-from plans import PRIVACY
-from sampled import FALSE_FAIL, FALSE_PASS, TooFewSamples
+from support.plans import PRIVACY
+from support.sampled import FALSE_FAIL, FALSE_PASS, TooFewSamples
 
 Floats = NDArray[np.float64]
 

@@ -25,7 +25,7 @@ from overhand.service.stores import (
     TransactionalStore,
     open_store,
 )
-from postgres import keys_of
+from support.postgres import keys_of
 
 LANES = (Lane(1, 2, 2, 16), Lane(2, 6, 1, 20))
 HORIZON = 16

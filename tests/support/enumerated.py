@@ -13,13 +13,13 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-from coins import EIGHTH
 from overhand.accounting import Level, certified_delta
 from overhand.accounting.composition import search_delta
 from overhand.accounting.divergence import NoiseLaw
 from overhand.mechanisms import CoinNoise
 from overhand.model import Change
 from overhand.randomness import HALF, BinaryFraction
+from support.coins import EIGHTH
 
 Floats = NDArray[np.float64]
 Pair = tuple[Floats, Floats]

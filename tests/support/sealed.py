@@ -6,7 +6,7 @@ from functools import lru_cache
 
 from overhand.service.document import Document
 from overhand.service.keys import KeyPair
-from plans import REGULAR, coin_plan
+from support.plans import REGULAR, coin_plan
 
 KEY = KeyPair.of_raw(bytes(range(32)))
 

@@ -20,7 +20,6 @@ import numpy as np
 import pytest
 
 import overhand as oh
-from faults import Deployment, Fault, RememberingOpener
 from overhand.errors import InvalidValue, ProtocolViolation, StoreUnavailable
 from overhand.mechanisms import SharesSum
 from overhand.mechanisms.user_noise import Polya
@@ -34,6 +33,7 @@ from overhand.service.stores import Arrival, BatchName, Lane
 from overhand.service.stores.batching import Piece
 from overhand.service.stores.transactional import TransactionalStore
 from overhand.summation import SumServer
+from support.faults import Deployment, Fault, RememberingOpener
 
 HORIZON, USERS = 26, 40
 LEAST = 5.0

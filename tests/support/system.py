@@ -12,7 +12,6 @@ import httpx
 import numpy as np
 
 import overhand as oh
-from asgi import AsgiTransport
 from overhand.plan import Plan
 from overhand.service.client import AsyncClient
 from overhand.service.document import Document
@@ -28,6 +27,7 @@ from overhand.service.shuffler.metrics import ShufflerMetrics
 from overhand.service.shuffler.run import open_store
 from overhand.service.shuffler.sending import Sender
 from overhand.service.stores import Store
+from support.asgi import AsgiTransport
 
 PRIVACY = oh.Privacy(4.0, 1e-4)
 TOKEN = new_token()

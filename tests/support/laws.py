@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 from scipy import stats
 
 import overhand as oh
-from kinds import DISCREPANCY, Floats, coin_sum, points
 from overhand.randomness import SeededRandom
 from overhand.trees import Tree
-from plans import pending
-from sampled import Outcomes, assert_follows
+from support.kinds import DISCREPANCY, Floats, coin_sum, points
+from support.plans import pending
+from support.sampled import Outcomes, assert_follows
 
 
 @dataclass(frozen=True)
