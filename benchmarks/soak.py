@@ -39,10 +39,10 @@ from rich.table import Table
 
 from benchmarks.soak_crowd import crowd, heads_of, known_of
 from overhand.model import Shuffled
-from overhand.service.document import Document
+from overhand.service.protocol.document import Document
 from overhand.service.server.book import Book
-from overhand.service.stores import BatchName
-from overhand.service.stores.batch_keys import BatchKeys
+from overhand.service.shuffler.store import BatchName
+from overhand.service.shuffler.store.batch_keys import BatchKeys
 
 MORE = 1000  # users that never come: when a plan is over, what no batch can hold is destroyed
 PLAN = ("--shufflers", "2", "--tree", "regular", "--max-messages", "6", "--epsilon", "4")

@@ -26,8 +26,8 @@ import psycopg
 from rich.table import Table
 
 from benchmarks.tables import console
-from overhand.service.stores import Arrival, Lane, open_store
-from overhand.service.stores.batch_keys import MARK_BYTES
+from overhand.service.shuffler.store import Arrival, Lane, open_store
+from overhand.service.shuffler.store.batch_keys import MARK_BYTES
 
 MESSAGES = (24, 12, 12, 12, 12)
 SIZES = (50, 500, 5_000, 20_000, 100_000)

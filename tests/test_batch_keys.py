@@ -17,8 +17,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from overhand.errors import InvalidValue, ProtocolViolation, StoreUnavailable
-from overhand.service.keys import UnsafeSecret
-from overhand.service.stores import (
+from overhand.service.protocol.keys import UnsafeSecret
+from overhand.service.shuffler.store import (
     BatchName,
     Outcome,
     Scrubbed,
@@ -26,8 +26,8 @@ from overhand.service.stores import (
     batch_keys,
     open_store,
 )
-from overhand.service.stores.batch_keys import MOST_HELD, BatchKeys, KeyGone
-from overhand.service.stores.ledger import Ledger, Record
+from overhand.service.shuffler.store.batch_keys import MOST_HELD, BatchKeys, KeyGone
+from overhand.service.shuffler.store.ledger import Ledger, Record
 from support.postgres import Postgres
 from support.stores import (
     ADMITTED,

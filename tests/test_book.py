@@ -19,7 +19,7 @@ import pytest
 
 import overhand as oh
 from overhand.errors import InvalidValue, ProtocolViolation, StoreUnavailable
-from overhand.service.document import Document
+from overhand.service.protocol.document import Document
 from overhand.service.server.book import Book
 from overhand.service.server.pages import Counts, Pages, Published, Summed
 from overhand.service.server.publisher import Publisher

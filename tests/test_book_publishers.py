@@ -16,7 +16,7 @@ import pytest
 
 from overhand.errors import StoreUnavailable
 from overhand.service.databases import Database
-from overhand.service.sealing import Opened, WorkersLost
+from overhand.service.protocol.sealing import Opened, WorkersLost
 from overhand.service.server.book import Book
 from overhand.service.server.pages import Pages, Published, Summed
 from overhand.service.server.publisher import Publisher, _published

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import expect
 
-from overhand.service import dashboard
+from overhand.service.server import dashboard
 from support.browsing import Opener
 from support.dashboards import FakeServer, Json, estimate, histogram, history, levels, status
 

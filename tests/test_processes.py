@@ -14,19 +14,19 @@ from pathlib import Path
 import pytest
 
 from overhand.service.client import AsyncClient
-from overhand.service.stores import BatchName
-from overhand.service.stores.batch_keys import BatchKeys
+from overhand.service.shuffler.store import BatchName
+from overhand.service.shuffler.store.batch_keys import BatchKeys
 from support.deployed import BATCHES, HORIZON, LOWEST, Deployment, in_the_clear, pieces_left
 from support.forked import UNSEALED, WITHOUT_WORKERS, Change, Kill, Pause, free_port, runs, until
 from support.postgres import Postgres
 from support.relay import Loss, Relay
 
-STORE = "overhand.service.stores.transactional:TransactionalStore"
-LEDGER = "overhand.service.stores.ledger:Ledger"
+STORE = "overhand.service.shuffler.store.transactional:TransactionalStore"
+LEDGER = "overhand.service.shuffler.store.ledger:Ledger"
 BOOK = "overhand.service.server.book:Book"
 DROP = f"{STORE}._drop"
 SWEEP = "overhand.service.databases.{}:{}Database.sweep"
-OVERWRITE = "overhand.service.stores.batch_keys:_overwrite"
+OVERWRITE = "overhand.service.shuffler.store.batch_keys:_overwrite"
 OPENING = "overhand.service.server.publisher:open_release"
 
 SHUFFLER_STEPS = {

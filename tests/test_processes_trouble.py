@@ -28,9 +28,9 @@ from support.forked import (
 )
 from support.postgres import Postgres
 
-STORE = "overhand.service.stores.transactional:TransactionalStore"
+STORE = "overhand.service.shuffler.store.transactional:TransactionalStore"
 OPENING = "overhand.service.server.publisher:open_release"
-PATIENCE = Setting("overhand.service.http:PATIENCE", 1.0)
+PATIENCE = Setting("overhand.service.web.http:PATIENCE", 1.0)
 IMPATIENT = Setting("overhand.service.databases.sqlite:_WAIT", 0.3)
 SIGNALS = pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["TERM", "INT"])
 SOON = 15.0  # seconds in which a service must be gone: an orchestrator waits for thirty

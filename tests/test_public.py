@@ -26,7 +26,7 @@ PUBLIC = (*PACKAGES, "overhand.baselines.local")
 INTERNAL = (
     "overhand.cli",
     "overhand.service.databases",
-    "overhand.service.stores",
+    "overhand.service.shuffler.store",
 )
 """Their lists are for the package's own use."""
 

@@ -22,9 +22,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from overhand import errors
-from overhand.service import keys, sealing
-from overhand.service.keys import KeyPair, UnsafeSecret
-from overhand.service.sealing import Opener, OpenerPool, Sealer, WorkersLost
+from overhand.service.protocol import keys, sealing
+from overhand.service.protocol.keys import KeyPair, UnsafeSecret
+from overhand.service.protocol.sealing import Opener, OpenerPool, Sealer, WorkersLost
 from support.sealed import KEY
 
 DIGEST = hashlib.sha256(b"a plan").digest()
@@ -258,8 +258,8 @@ def test_a_closed_pool_leaves_no_process_behind() -> None:
 
 ORPHANS = """
 import multiprocessing, time
-from overhand.service.keys import KeyPair
-from overhand.service.sealing import OpenerPool
+from overhand.service.protocol.keys import KeyPair
+from overhand.service.protocol.sealing import OpenerPool
 if __name__ == "__main__":
     pool = OpenerPool(KeyPair.of_raw(bytes(range(32))), bytes(32), workers=1)
     assert list(pool.open(1, [b"x"])) == [None]

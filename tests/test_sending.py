@@ -8,17 +8,17 @@ from pathlib import Path
 import pytest
 
 import overhand as oh
-from overhand.service.document import Document
-from overhand.service.keys import KeyPair
-from overhand.service.reports import encode_reports
+from overhand.service.protocol.document import Document
+from overhand.service.protocol.keys import KeyPair
+from overhand.service.protocol.reports import encode_reports
 from overhand.service.shuffler import filling, sending
 from overhand.service.shuffler.admission import Admission
 from overhand.service.shuffler.filling import Filler
 from overhand.service.shuffler.metrics import ShufflerMetrics
 from overhand.service.shuffler.run import open_store
 from overhand.service.shuffler.sending import NotTaken, Sender
-from overhand.service.stores import Arrival, BatchName, Outcome, Store
-from overhand.service.transport import Answer
+from overhand.service.shuffler.store import Arrival, BatchName, Outcome, Store
+from overhand.service.web.transport import Answer
 from support.plans import coin_plan
 
 USERS = 24

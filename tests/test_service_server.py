@@ -13,8 +13,8 @@ import pytest
 
 import overhand as oh
 from overhand.errors import InvalidValue, StoreUnavailable
-from overhand.service.keys import new_token
-from overhand.service.sealing import Opener
+from overhand.service.protocol.keys import new_token
+from overhand.service.protocol.sealing import Opener
 from overhand.service.server import app as server_app
 from overhand.service.server.book import Book
 from overhand.service.server.publisher import Publisher
@@ -29,7 +29,7 @@ async def filled(system: System, users: int) -> None:
 
 
 def release_of(system: System, level: int = 1, number: int = 0) -> bytes:
-    from overhand.service.stores import BatchName
+    from overhand.service.shuffler.store import BatchName
 
     release = system.store.freeze(BatchName(level, number))
     return system.document.formats.pack_release(level, number, release.own, release.body)

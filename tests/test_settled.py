@@ -14,7 +14,7 @@ import pytest
 import overhand as oh
 from overhand.errors import InvalidValue
 from overhand.model import Estimate
-from overhand.service.document import Document
+from overhand.service.protocol.document import Document
 from overhand.service.server.book import Book
 from overhand.service.server.publisher import Publisher
 from overhand.service.server.run import settled_sum

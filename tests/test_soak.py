@@ -22,8 +22,8 @@ from hypothesis import strategies as st
 from overhand.service.client import client as client_module
 from overhand.service.shuffler.metrics import ShufflerMetrics
 from overhand.service.shuffler.sending import Sender
-from overhand.service.stores import BatchName, Lane, batching, open_store
-from overhand.service.stores.transactional import TransactionalStore
+from overhand.service.shuffler.store import BatchName, Lane, batching, open_store
+from overhand.service.shuffler.store.transactional import TransactionalStore
 from support.faults import Fault
 from support.postgres import Postgres
 from support.sampled import assert_uniform_over

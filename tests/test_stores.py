@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from overhand.errors import InvalidValue, ProtocolViolation
-from overhand.service.stores import (
+from overhand.service.shuffler.store import (
     Arrival,
     BatchName,
     Lane,

@@ -15,9 +15,17 @@ from scipy import stats
 
 from overhand.randomness import secure_random
 from overhand.service.databases import sqlite
-from overhand.service.stores import BatchName, Lane, Outcome, Release, Store, batching, open_store
-from overhand.service.stores.batch_keys import BatchKeys
-from overhand.service.stores.batching import Piece
+from overhand.service.shuffler.store import (
+    BatchName,
+    Lane,
+    Outcome,
+    Release,
+    Store,
+    batching,
+    open_store,
+)
+from overhand.service.shuffler.store.batch_keys import BatchKeys
+from overhand.service.shuffler.store.batching import Piece
 from support.sampled import assert_uniform_over
 from support.stores import (
     REPEATED,

@@ -12,9 +12,9 @@ from typing import ClassVar, NoReturn
 import aiohttp
 import pytest
 
-from overhand.service import transport
 from overhand.service.client import Client, Outdated
-from overhand.service.transport import Answer, HttpTransport, Unreachable
+from overhand.service.web import transport
+from overhand.service.web.transport import Answer, HttpTransport, Unreachable
 
 Conversation = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 

@@ -15,8 +15,8 @@ import overhand as oh
 from overhand import errors
 from overhand.mechanisms import Coins, SharesSum
 from overhand.randomness import HALF, seeded_random
-from overhand.service import wire
-from overhand.service.wire import (
+from overhand.service.protocol import wire
+from overhand.service.protocol.wire import (
     RELEASE_MAGIC,
     REPORT_MAGIC,
     SEAL_BYTES,

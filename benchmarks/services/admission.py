@@ -17,9 +17,9 @@ from benchmarks.services import processor
 from benchmarks.services.deployment import Home, Shuffler, prepared, settle, shuffling
 from benchmarks.services.load import Load, Sent, random_reports
 from benchmarks.services.rows import Row, answer
-from overhand.service.document import Document
+from overhand.service.protocol.document import Document
 from overhand.service.shuffler.run import open_store
-from overhand.service.stores import Arrival
+from overhand.service.shuffler.store import Arrival
 
 CONNECTIONS = 128
 _WARM = 2_000  # reports before the first round

@@ -9,9 +9,9 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 import overhand as oh
-from overhand.service.document import Document
-from overhand.service.keys import KeyPair
-from overhand.service.sealing import Opened
+from overhand.service.protocol.document import Document
+from overhand.service.protocol.keys import KeyPair
+from overhand.service.protocol.sealing import Opened
 from overhand.service.server.book import Book
 from overhand.service.server.pages import Published, Received
 from overhand.service.server.publisher import Publisher, _published

@@ -12,7 +12,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from overhand.service import dashboard
+from overhand.service.server import dashboard
 
 Json = dict[str, Any]
 

@@ -24,10 +24,10 @@ import overhand as oh
 from overhand.model import Shuffled
 from overhand.randomness import HALF
 from overhand.service.databases import is_postgres
-from overhand.service.document import Document
-from overhand.service.keys import KeyPair
-from overhand.service.reports import encode_report
-from overhand.service.sealing import Opener
+from overhand.service.protocol.document import Document
+from overhand.service.protocol.keys import KeyPair
+from overhand.service.protocol.reports import encode_report
+from overhand.service.protocol.sealing import Opener
 from overhand.summation import GatheredSums
 from support.forked import SECONDS, WEB, Change, Service, fork, free_port, until
 from support.relay import Relay

@@ -28,17 +28,17 @@ from typing import Any, Literal
 
 import httpx
 
-from overhand.service.keys import KeyPair
-from overhand.service.sealing import Opener
-from overhand.service.stores import BatchName
-from overhand.service.stores.batch_keys import BatchKeys
+from overhand.service.protocol.keys import KeyPair
+from overhand.service.protocol.sealing import Opener
+from overhand.service.shuffler.store import BatchName
+from overhand.service.shuffler.store.batch_keys import BatchKeys
 
 PRELOADED = [
     "overhand.__main__",
     "overhand.cli.services",
     "overhand.service.client",
     "overhand.service.databases.postgres",
-    "overhand.service.logs",
+    "overhand.service.web.logs",
     "overhand.service.server.run",
     "overhand.service.shuffler.run",
     "uvicorn.protocols.http.httptools_impl",
@@ -148,7 +148,7 @@ def _as_it_is(keys: BatchKeys, name: BatchName, own: int, body: bytes) -> bytes:
     return body
 
 
-_KEYS = "overhand.service.stores.batch_keys:BatchKeys"
+_KEYS = "overhand.service.shuffler.store.batch_keys:BatchKeys"
 UNSEALED = (Setting(f"{_KEYS}.seal", _as_it_is), Setting(f"{_KEYS}.open", _as_it_is))
 """A store whose files can be searched for messages, where a test is about what is left in them."""
 

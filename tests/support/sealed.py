@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from overhand.service.document import Document
-from overhand.service.keys import KeyPair
+from overhand.service.protocol.document import Document
+from overhand.service.protocol.keys import KeyPair
 from support.plans import REGULAR, coin_plan
 
 KEY = KeyPair.of_raw(bytes(range(32)))

@@ -16,7 +16,7 @@ import numpy as np
 from overhand.errors import ProtocolViolation
 from overhand.service.databases import Database, SqliteDatabase, is_postgres
 from overhand.service.databases.postgres import PostgresDatabase, PostgresTransaction
-from overhand.service.stores import (
+from overhand.service.shuffler.store import (
     Arrival,
     BatchName,
     Lane,

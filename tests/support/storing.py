@@ -14,7 +14,7 @@ import pytest
 from overhand.service.server.book import Book
 from overhand.service.server.pages import Published, Summed
 from overhand.service.server.publisher import Publisher
-from overhand.service.stores import TransactionalStore
+from overhand.service.shuffler.store import TransactionalStore
 from support.books import DOCUMENT, NAMES, ReadsThem, check, receive
 from support.postgres import Postgres, running_postgres
 from support.stores import Where

@@ -20,10 +20,12 @@ from starlette.routing import Route
 
 from overhand import __version__
 from overhand.errors import InvalidValue, ProtocolViolation, StoreUnavailable
-from overhand.service import dashboard
-from overhand.service.description import server_description
-from overhand.service.document import Document
-from overhand.service.http import (
+from overhand.service.protocol.document import Document
+from overhand.service.protocol.keys import matches
+from overhand.service.server import dashboard
+from overhand.service.server.book import Book
+from overhand.service.server.publisher import Publisher
+from overhand.service.web.http import (
     Gone,
     Receive,
     Refused,
@@ -34,10 +36,8 @@ from overhand.service.http import (
     body_of,
     header,
 )
-from overhand.service.keys import matches
-from overhand.service.logs import log
-from overhand.service.server.book import Book
-from overhand.service.server.publisher import Publisher
+from overhand.service.web.logs import log
+from overhand.service.web.openapi import server_description
 
 T = TypeVar("T")
 

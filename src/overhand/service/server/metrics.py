@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from overhand.errors import StoreUnavailable
-from overhand.service.metrics import Metrics
 from overhand.service.server.app import ServerApp
+from overhand.service.web.metrics import Metrics
 
 _PER_LEVEL = {
     "received": "Batches that came",

@@ -6,16 +6,16 @@ import logging
 from threading import RLock
 from typing import Any
 
-from overhand.service.document import Document
-from overhand.service.logs import log
 from overhand.service.neutral import neutral_sum
-from overhand.service.reports import open_release
-from overhand.service.sealing import Opens
+from overhand.service.protocol.document import Document
+from overhand.service.protocol.reports import open_release
+from overhand.service.protocol.sealing import Opens
+from overhand.service.protocol.wire import ReleasedBatch
 from overhand.service.server.book import Book
 from overhand.service.server.pages import Counts, Published, Received, Summed, by_coordinate
 from overhand.service.server.total import Total
 from overhand.service.tolerance import LostBatch, tolerant_sum
-from overhand.service.wire import ReleasedBatch
+from overhand.service.web.logs import log
 
 CONFIDENCE = 0.95
 _HISTORY = 500

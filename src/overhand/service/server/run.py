@@ -11,12 +11,9 @@ from pathlib import Path
 
 from overhand.errors import InvalidValue, number, whole
 from overhand.service.databases import is_postgres
-from overhand.service.document import Document
-from overhand.service.keys import KeyPair, load_hashes
-from overhand.service.logs import log
-from overhand.service.metrics import metrics_app
-from overhand.service.processes import Listener, Site, serve
-from overhand.service.sealing import OpenerPool
+from overhand.service.protocol.document import Document
+from overhand.service.protocol.keys import KeyPair, load_hashes
+from overhand.service.protocol.sealing import OpenerPool
 from overhand.service.server.app import ServerApp
 from overhand.service.server.book import Book
 from overhand.service.server.metrics import ServerMetrics
@@ -24,6 +21,9 @@ from overhand.service.server.publisher import Publisher
 from overhand.service.server.publishing import publish
 from overhand.service.server.settled import Settled
 from overhand.service.server.total import Total
+from overhand.service.web.listening import Listener, Site, serve
+from overhand.service.web.logs import log
+from overhand.service.web.metrics import metrics_app
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from overhand.errors import OverhandError, StoreUnavailable
-from overhand.service.logs import log
 from overhand.service.shuffler.metrics import ShufflerMetrics
-from overhand.service.stores import Arrival, Outcome, Store
+from overhand.service.shuffler.store import Arrival, Outcome, Store
+from overhand.service.web.logs import log
 
 Done = Callable[[Outcome | Exception], None]
 

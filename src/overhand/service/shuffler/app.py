@@ -8,9 +8,13 @@ from dataclasses import dataclass, field
 from http import HTTPStatus
 
 from overhand.errors import InvalidValue, StoreUnavailable
-from overhand.service.description import shuffler_description
-from overhand.service.document import Document
-from overhand.service.http import (
+from overhand.service.protocol.document import Document
+from overhand.service.protocol.keys import hashed
+from overhand.service.protocol.wire import MOST_REPORT_BYTES, WrongPlan
+from overhand.service.shuffler.admission import Admission, Overloaded
+from overhand.service.shuffler.metrics import ShufflerMetrics
+from overhand.service.shuffler.store import Arrival, Outcome
+from overhand.service.web.http import (
     Gone,
     Receive,
     Refused,
@@ -21,12 +25,8 @@ from overhand.service.http import (
     body_of,
     header,
 )
-from overhand.service.keys import hashed
-from overhand.service.logs import log
-from overhand.service.shuffler.admission import Admission, Overloaded
-from overhand.service.shuffler.metrics import ShufflerMetrics
-from overhand.service.stores import Arrival, Outcome
-from overhand.service.wire import MOST_REPORT_BYTES, WrongPlan
+from overhand.service.web.logs import log
+from overhand.service.web.openapi import shuffler_description
 
 _COUNTED = Reply.of(HTTPStatus.OK, {"status": "counted"})
 _ANSWERS = {

@@ -8,12 +8,12 @@ import time
 
 from overhand.errors import StoreUnavailable
 from overhand.randomness import secure_random
-from overhand.service.document import Document
-from overhand.service.logs import log
 from overhand.service.neutral import neutral_value
-from overhand.service.reports import encode_reports
+from overhand.service.protocol.document import Document
+from overhand.service.protocol.reports import encode_reports
 from overhand.service.shuffler.admission import Admission, Overloaded
-from overhand.service.stores import Arrival, Outcome, Store
+from overhand.service.shuffler.store import Arrival, Outcome, Store
+from overhand.service.web.logs import log
 
 _AT_ONCE = 256  # reports that are made together: all of them wait for their commit
 

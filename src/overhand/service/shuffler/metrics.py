@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from overhand.errors import StoreUnavailable
-from overhand.service.metrics import Metrics
-from overhand.service.stores import Outcome, Store
+from overhand.service.shuffler.store import Outcome, Store
+from overhand.service.web.metrics import Metrics
 
 
 class ShufflerMetrics(Metrics):

@@ -9,20 +9,20 @@ from functools import partial
 from pathlib import Path
 
 from overhand.errors import number
-from overhand.service import stores
-from overhand.service.document import Document
-from overhand.service.keys import load_hashes, load_token
-from overhand.service.logs import log
-from overhand.service.metrics import metrics_app
-from overhand.service.processes import Listener, Site, serve
+from overhand.service.protocol.document import Document
+from overhand.service.protocol.keys import load_hashes, load_token
+from overhand.service.shuffler import store as stores
 from overhand.service.shuffler.admission import Admission
 from overhand.service.shuffler.app import ShufflerApp
 from overhand.service.shuffler.filling import Filler
 from overhand.service.shuffler.metrics import ShufflerMetrics
 from overhand.service.shuffler.sending import Sender
+from overhand.service.shuffler.store import Lane, Store
 from overhand.service.shuffler.uploads import Uploads
-from overhand.service.stores import Lane, Store
-from overhand.service.transport import HttpTransport
+from overhand.service.web.listening import Listener, Site, serve
+from overhand.service.web.logs import log
+from overhand.service.web.metrics import metrics_app
+from overhand.service.web.transport import HttpTransport
 
 
 @dataclass(frozen=True)

@@ -9,11 +9,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from http import HTTPStatus
 
 from overhand.errors import OverhandError, ProtocolViolation, StoreUnavailable
-from overhand.service.document import Document
-from overhand.service.logs import log
+from overhand.service.protocol.document import Document
 from overhand.service.shuffler.metrics import ShufflerMetrics
-from overhand.service.stores import BatchName, Release, Store
-from overhand.service.transport import Answer, Transport, Unreachable
+from overhand.service.shuffler.store import BatchName, Release, Store
+from overhand.service.web.logs import log
+from overhand.service.web.transport import Answer, Transport, Unreachable
 
 _LONGEST_WAIT = 60.0
 _TICKS_A_SCRUB = 10

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from overhand.service.http import Refused, Reply
-from overhand.service.processes import Impatient
 from overhand.service.shuffler.app import ShufflerApp
+from overhand.service.web.http import Refused, Reply
+from overhand.service.web.listening import Impatient
 
 _PATH = b"/v1/reports"
 

@@ -25,8 +25,8 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from overhand.errors import ProtocolViolation
-from overhand.service.keys import UnsafeSecret, read_secret, write_secret
-from overhand.service.stores.store import BatchName
+from overhand.service.protocol.keys import UnsafeSecret, read_secret, write_secret
+from overhand.service.shuffler.store.store import BatchName
 
 MARK_BYTES = 16
 MOST_HELD = 16

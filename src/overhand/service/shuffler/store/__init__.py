@@ -8,7 +8,7 @@ from pathlib import Path
 
 from overhand.errors import InvalidValue
 from overhand.service.databases import is_postgres, open_database
-from overhand.service.stores.store import (
+from overhand.service.shuffler.store.store import (
     Arrival,
     BatchName,
     Lane,
@@ -17,7 +17,7 @@ from overhand.service.stores.store import (
     Scrubbed,
     Store,
 )
-from overhand.service.stores.transactional import TransactionalStore
+from overhand.service.shuffler.store.transactional import TransactionalStore
 
 __all__ = [
     "Arrival",

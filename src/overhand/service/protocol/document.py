@@ -23,9 +23,9 @@ from typing import Any
 
 from overhand import errors
 from overhand.plan import Plan, files
-from overhand.service.keys import key_id
-from overhand.service.sealing import Sealer
-from overhand.service.wire import VERSION, Formats
+from overhand.service.protocol.keys import key_id
+from overhand.service.protocol.sealing import Sealer
+from overhand.service.protocol.wire import VERSION, Formats
 
 _FLOAT_MARGIN = 1e-9
 _MOST_CHARACTERS = 1 << 18

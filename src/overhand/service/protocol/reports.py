@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from overhand.randomness import Random
-from overhand.service.document import Document
-from overhand.service.sealing import Opened, Opens
-from overhand.service.wire import Formats, LevelFormat, ReleasedBatch
+from overhand.service.protocol.document import Document
+from overhand.service.protocol.sealing import Opened, Opens
+from overhand.service.protocol.wire import Formats, LevelFormat, ReleasedBatch
 
 _AT_ONCE = 1 << 14
 

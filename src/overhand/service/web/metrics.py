@@ -13,7 +13,7 @@ from prometheus_client import (
     generate_latest,
 )
 
-from overhand.service.http import Receive, Reply, Scope, Send
+from overhand.service.web.http import Receive, Reply, Scope, Send
 
 disable_created_metrics()  # type: ignore[no-untyped-call]  # they are times
 

@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 
 from overhand.errors import InvalidValue, ProtocolViolation, whole
 from overhand.randomness import Random, secure_random
-from overhand.service.stores.batch_keys import BatchKeys
-from overhand.service.stores.store import Arrival, BatchName, Lane, Outcome, Release
-from overhand.service.wire import ID_BYTES
+from overhand.service.protocol.wire import ID_BYTES
+from overhand.service.shuffler.store.batch_keys import BatchKeys
+from overhand.service.shuffler.store.store import Arrival, BatchName, Lane, Outcome, Release
 
 _MOST_BYTES = 900_000_000  # of a release: both databases keep values of up to 1 GB
 _LEAST_LENGTH = 16  # bytes of a message that random ones never meet by chance

@@ -15,9 +15,9 @@ from itertools import groupby
 from typing import NamedTuple
 
 from overhand.service.databases import Dialect, Transaction
-from overhand.service.stores.batch_keys import BatchKeys
-from overhand.service.stores.batching import Piece
-from overhand.service.stores.store import BatchName, Lane, Release
+from overhand.service.shuffler.store.batch_keys import BatchKeys
+from overhand.service.shuffler.store.batching import Piece
+from overhand.service.shuffler.store.store import BatchName, Lane, Release
 
 KEY_BYTES = 16
 

@@ -26,8 +26,8 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PublicKey
 from cryptography.hazmat.primitives.hpke import AEAD, KDF, KEM, Suite
 
 from overhand import errors
-from overhand.service.keys import KEY_BYTES, KeyPair
-from overhand.service.wire import DIGEST_BYTES, MOST_LEVELS, VERSION
+from overhand.service.protocol.keys import KEY_BYTES, KeyPair
+from overhand.service.protocol.wire import DIGEST_BYTES, MOST_LEVELS, VERSION
 
 SUITE = Suite(KEM.X25519, KDF.HKDF_SHA256, AEAD.AES_128_GCM)
 CHUNK = 512

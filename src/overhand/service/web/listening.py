@@ -20,8 +20,8 @@ import uvloop
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from overhand.errors import InvalidValue, OverhandError
-from overhand.service import http
-from overhand.service.http import Refused, Reply, too_slow
+from overhand.service.web import http
+from overhand.service.web.http import Refused, Reply, too_slow
 
 _MOST_CONNECTIONS = 4096
 _MOST_SAID = 1 << 16

@@ -8,12 +8,12 @@ from typing import TypeVar
 
 from overhand.errors import InvalidValue, ProtocolViolation
 from overhand.service.databases import Contents, Database, Dialect, Transaction
-from overhand.service.keys import UnsafeSecret
-from overhand.service.stores import batching
-from overhand.service.stores.batch_keys import BatchKeys, KeyGone
-from overhand.service.stores.batching import Marks, Piece
-from overhand.service.stores.ledger import Ledger, State, messages_of, origin, schema
-from overhand.service.stores.store import (
+from overhand.service.protocol.keys import UnsafeSecret
+from overhand.service.shuffler.store import batching
+from overhand.service.shuffler.store.batch_keys import BatchKeys, KeyGone
+from overhand.service.shuffler.store.batching import Marks, Piece
+from overhand.service.shuffler.store.ledger import Ledger, State, messages_of, origin, schema
+from overhand.service.shuffler.store.store import (
     Arrival,
     BatchName,
     Lane,

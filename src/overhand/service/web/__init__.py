@@ -1,0 +1,1 @@
+"""What both services share over HTTP: listening, limits, transport, descriptions, metrics, logs."""
