@@ -18,6 +18,11 @@ _ONE_SIDED = 40.0  # standard deviations: from here on the far end of a bias can
 _NEARLY_NORMAL = 0.02  # excess kurtosis below which tails are taken for Gaussian
 _QUADRATURE = 48
 
+Floats = NDArray[np.float64]
+Counts = NDArray[np.int64]
+Rows = NDArray[Any]
+"""Checked values, one user to a row."""
+
 Messages = NewType("Messages", NDArray[Any])
 """What users send: axis 0 runs over users, axis 1 over the messages of one user."""
 
