@@ -44,6 +44,11 @@ class Mechanism(ABC):
     values: Values
     steps: int
 
+    clear_numbers: int = 0
+    """How many numbers a user sends in the clear: a shuffler only adds them up."""
+    clear_bits: int = 0
+    """They are added up modulo 2^clear_bits."""
+
     def _check(self) -> None:
         errors.whole("size", self.size, least=1)
         errors.whole("steps", self.steps, least=1)
