@@ -3,6 +3,7 @@
 OverhandError
 ├── InvalidValue        a value or argument that cannot be used (also a ValueError)
 ├── ProtocolViolation   a step that Algorithm 1 does not allow
+├── LostBatch           a batch whose sum cannot be told: its node is left out of every estimate
 ├── Infeasible          a guarantee or an error that cannot be reached, or not be proved
 ├── DamagedPlan         a plan file that is not what was saved
 └── StoreUnavailable    a database that cannot do its work now; nothing was done by halves
@@ -39,15 +40,19 @@ class InvalidValue(OverhandError, ValueError):
 class ProtocolViolation(OverhandError):
     """A step that Algorithm 1 does not allow.
 
-    >>> from overhand.mechanisms import CoinSum
+    >>> from overhand.mechanisms import Coins, CoinSum
     >>> from overhand.randomness import HALF, seeded_random
     >>> from overhand.shufflers import Shuffler
     >>> shuffler = Shuffler()
-    >>> shuffler.activate(CoinSum(size=2, noise_bits=2, noise_probability=HALF))
+    >>> shuffler.activate(CoinSum(size=2, user_noise=Coins(2, HALF)))
     >>> shuffler.release(seeded_random(1))
     Traceback (most recent call last):
     overhand.errors.ProtocolViolation: release at 0 of 2 users
     """
+
+
+class LostBatch(OverhandError):
+    """A batch whose sum cannot be told: its node is left out of every estimate."""
 
 
 class Infeasible(OverhandError):

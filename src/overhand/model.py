@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any, NamedTuple, NewType, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 from scipy.optimize import brentq
 from scipy.special import ndtr, roots_genlaguerre
 
@@ -23,11 +23,42 @@ Counts = NDArray[np.int64]
 Rows = NDArray[Any]
 """Checked values, one user to a row."""
 
-Messages = NewType("Messages", NDArray[Any])
-"""What users send: axis 0 runs over users, axis 1 over the messages of one user."""
 
-Shuffled = NewType("Shuffled", NDArray[Any])
-"""A batch after its shuffler: axis 0 runs over the messages of all its users, in random order."""
+class Messages(NamedTuple):
+    """What users send for one level: a row for every user or, gathered, for every batch.
+
+    >>> messages = Messages.of(np.array([[1, 0], [1, 1]]))
+    >>> messages.gathered(2).sealed
+    array([[1, 0, 1, 1]])
+    """
+
+    sealed: NDArray[Any]
+    """Messages that only the server may read, each on its own."""
+    clear: NDArray[np.uint64]
+    """Numbers that a shuffler only adds up; most mechanisms send none."""
+
+    @classmethod
+    def of(cls, sealed: NDArray[Any], clear: NDArray[np.uint64] | None = None) -> Messages:
+        return cls(sealed, np.empty((len(sealed), 0), np.uint64) if clear is None else clear)
+
+    def gathered(self, users: int) -> Messages:
+        """By batches of so many users: their messages side by side, and what is clear added up."""
+        numbers = self.clear.shape[1]
+        batches = len(self.sealed) // users
+        return Messages(
+            self.sealed.reshape(batches, users * self.sealed.shape[1], *self.sealed.shape[2:]),
+            self.clear.reshape(batches, users, numbers).sum(axis=1, dtype=np.uint64),
+        )
+
+
+class Shuffled(NamedTuple):
+    """Batches after their shuffler, one to a row: messages in random order, and what was added up.
+
+    Only `overhand.shufflers` makes them, so that nothing else can be analyzed.
+    """
+
+    sealed: NDArray[Any]
+    clear: NDArray[np.uint64]
 
 
 @dataclass(frozen=True)
@@ -249,29 +280,7 @@ def standard_tail(x: float, kurtosis: float) -> float:
 
 
 @lru_cache(maxsize=256)
-def _random_variances(kurtosis: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _random_variances(kurtosis: float) -> tuple[Floats, Floats]:
     shape = 3 / kurtosis
     nodes, weights = roots_genlaguerre(_QUADRATURE, shape - 1)
     return nodes / shape, weights / weights.sum()
-
-
-class ShuffleMechanism(Protocol):
-    """M = (E, m) with its analyzer: public parameters only (Section 2.3)."""
-
-    @property
-    def size(self) -> int:
-        """How many users share one run."""
-
-    @property
-    def messages_per_user(self) -> int:
-        """How many messages one user sends."""
-
-    @property
-    def variance(self) -> float:
-        """Variance of the analyzed sum of one batch, whatever its values."""
-
-    def encode_many(self, values: ArrayLike, random: Any) -> Messages:
-        """Each user's messages, with noise of its own."""
-
-    def analyze(self, shuffled: Shuffled) -> Any:
-        """An unbiased estimate of the sum of a batch's values."""

@@ -216,10 +216,10 @@ class Random(ABC):
 
     def _by_order(self, rows: NDArray[Any], message_bits: int) -> tuple[NDArray[Any], Any]:
         """Take messages in the order of keys of 64 bits; and which rows had ties."""
-        keys = self.words(rows.size, np.uint64).reshape(rows.shape)
+        keys = self.words(rows.shape[0] * rows.shape[1], np.uint64).reshape(rows.shape[:2])
         order = np.argsort(keys, axis=1)
-        keys = np.take_along_axis(keys, order, axis=1)
-        return np.take_along_axis(rows, order, axis=1), _tied(keys)
+        row = np.arange(len(rows))[:, np.newaxis]
+        return rows[row, order], _tied(keys[row, order])
 
 
 def ones_in_rows(bits: NDArray[np.uint8]) -> NDArray[np.int64]:

@@ -5,14 +5,19 @@ A mechanism takes its noise as a parameter and never knows an accountant; the ca
 """
 
 from overhand.mechanisms.coins import CoinSum
-from overhand.mechanisms.laplace import LaplaceNoise
-from overhand.mechanisms.mechanism import Mechanism
-from overhand.mechanisms.noise import CoinNoise
+from overhand.mechanisms.mechanism import Mechanism, Recipe, change_of
+from overhand.mechanisms.noise import CoinNoise, LaplaceNoise, Noise
 from overhand.mechanisms.published import published
 from overhand.mechanisms.shares import SharesSum
-from overhand.mechanisms.user_noise import Coins, Noise, Polya, UserNoise
+from overhand.mechanisms.user_noise import Coins, Polya, UserNoise, fewest_coins, noise_of
+
+MECHANISMS: dict[str, type[Mechanism]] = {
+    mechanism.kind: mechanism for mechanism in (CoinSum, SharesSum)
+}
+"""All kinds of mechanisms by name: a new one is registered here."""
 
 __all__ = [
+    "MECHANISMS",
     "CoinNoise",
     "CoinSum",
     "Coins",
@@ -20,7 +25,11 @@ __all__ = [
     "Mechanism",
     "Noise",
     "Polya",
+    "Recipe",
     "SharesSum",
     "UserNoise",
+    "change_of",
+    "fewest_coins",
+    "noise_of",
     "published",
 ]

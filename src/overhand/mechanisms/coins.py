@@ -4,52 +4,48 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from overhand import errors
-from overhand.mechanisms.mechanism import Floats, Mechanism
-from overhand.mechanisms.noise import CoinNoise
-from overhand.mechanisms.user_noise import Coins
-from overhand.model import Messages
-from overhand.randomness import BinaryFraction, Random, ones_in_rows
+from overhand.mechanisms.mechanism import Mechanism, Recipe
+from overhand.mechanisms.user_noise import Coins, UserNoise, fewest_coins
+from overhand.model import Counts, Floats, Messages, Rows, Shuffled
+from overhand.randomness import Random, ones_in_rows
 from overhand.values import BITS, Values
 
 
 @dataclass(frozen=True)
 class CoinSum(Mechanism):
-    """For every coordinate, a user sends its steps as ones and zeros, and `noise_bits` coins.
+    """For every coordinate, a user sends its steps as ones and zeros, and its coins.
 
-    With `opposed` coins, half of the `noise_bits` show 1 with `noise_probability` and the other
-    half with its complement. The shuffled batch shows its number of ones and nothing else, so
-    the noise is Bin(N, p) + Bin(N, 1 - p) with N = size noise_bits / 2: symmetric for every p,
-    with a variance that p divides as finely as wanted. (Coins of a small p alone are skewed
-    like a Poisson variable, and at one level need twice the variance for the same guarantee.)
+    With opposed coins, half of them show 1 with a probability p and the other half with its
+    complement. The shuffled batch shows its number of ones and nothing else, so the noise is
+    Bin(N, p) + Bin(N, 1 - p), N being half of the batch's coins: symmetric for every p, with a
+    variance that p divides as finely as wanted. (Coins of a small p alone are skewed like a
+    Poisson variable, and at one level need twice the variance for the same guarantee.)
 
     A message of coordinate j is 2 j + its bit; with one coordinate it is the bit.
 
-    >>> mechanism = CoinSum(size=3, noise_bits=2, noise_probability=BinaryFraction(1, 3))
-    >>> mechanism.messages_per_user, mechanism.noise_trials, mechanism.variance
-    (3, 6, 0.65625)
+    >>> from overhand.randomness import BinaryFraction
+    >>> mechanism = CoinSum(size=3, user_noise=Coins(2, BinaryFraction(1, 3)))
+    >>> mechanism.messages_per_user, mechanism.variance
+    (3, 0.65625)
     """
 
+    kind: ClassVar[str] = "coins"
+    rounding_share: ClassVar[float] = 0.05
+    norm_share: ClassVar[float] = 0.06
+
     size: int
-    noise_bits: int
-    noise_probability: BinaryFraction
-    opposed: bool = True
+    user_noise: Coins
     values: Values = BITS
     steps: int = 1
 
     def __post_init__(self) -> None:
         self._check()
-        Coins(self.noise_bits, self.noise_probability, self.opposed)  # refuses what is no coin
-
-    @classmethod
-    def of(cls, size: int, coins: Coins, values: Values = BITS, steps: int = 1) -> CoinSum:
-        """The mechanism with these coins."""
-        return cls(size, coins.bits, coins.probability, coins.opposed, values, steps)
 
     @classmethod
     def with_variance(
@@ -65,79 +61,106 @@ class CoinSum(Mechanism):
 
         Or a part in 4,000 more.
 
-        >>> CoinSum.with_variance(10, 90.0).noise_bits
+        >>> CoinSum.with_variance(10, 90.0).user_noise.bits
         36
         """
-        coins = Coins.with_variance(size, variance, bits=noise_bits)
-        return cls.of(size, coins, values, steps)
+        return cls(size, Coins.with_variance(size, variance, bits=noise_bits), values, steps)
 
-    @cached_property
-    def user_noise(self) -> Coins:
-        """The coins of one user."""
-        return Coins(self.noise_bits, self.noise_probability, self.opposed)
+    @classmethod
+    def recipes(cls, values: Values) -> list[Recipe]:
+        return [Recipe(cls)]
+
+    @classmethod
+    def fitted(
+        cls,
+        size: int,
+        user_noise: UserNoise,
+        *,
+        honest: int,
+        distance: float,
+        values: Values,
+        steps: int,
+    ) -> CoinSum:
+        assert isinstance(user_noise, Coins)
+        return cls(size, user_noise, values, steps)
+
+    @classmethod
+    def fewest_messages(
+        cls, values: Values, steps: Counts, sizes: Floats, variances: Floats, *, honest: float,
+        distance: float,
+    ) -> Floats:  # fmt: skip
+        return np.asarray(values.dimension * (steps + fewest_coins(sizes, variances)), np.float64)
+
+    @classmethod
+    def of_entry(cls, saved: dict[str, Any], noise: UserNoise, values: Values) -> CoinSum:
+        if not isinstance(noise, Coins):
+            raise errors.InvalidValue("only coins can be sent one by one")
+        return cls(saved["size"], noise, values, saved["steps"])
+
+    def columns(self) -> dict[str, float]:
+        noise = self.user_noise
+        return {"coins per user": noise.bits, "coin probability": float(noise.probability)}
 
     @property
     def messages_per_user(self) -> int:
         return int(self._messages_by_coordinate.sum())
 
     @cached_property
-    def _messages_by_coordinate(self) -> NDArray[np.int64]:
-        return self.coordinate_steps + self.noise_bits
-
-    @property
-    def noise_trials(self) -> int:
-        """The number of coins of the whole batch, for one coordinate."""
-        return self.size * self.noise_bits
-
-    def noise(self, users: int | None = None) -> CoinNoise:
-        return self._whole_noise if users is None else self.user_noise.law(users)
-
-    @cached_property
-    def _whole_noise(self) -> CoinNoise:
-        return self.user_noise.law(self.size)
-
-    def encode_rows(self, rows: NDArray[Any], random: Random) -> Messages:
-        """For every user and coordinate: its steps, as ones and then zeros, and its coins."""
-        steps = self.steps_of(rows, random)
-        if self.values.is_scalar:
-            return Messages(self._encoded(steps, int(self.coordinate_steps[0]), random))
-        width = np.min_scalar_type(2 * self.values.dimension - 1)
-        columns = [
-            self._encoded(steps[:, j], int(most), random).astype(width) | width.type(2 * j)
-            for j, most in enumerate(self.coordinate_steps)
-        ]
-        return Messages(np.concatenate(columns, axis=1))
-
-    def _encoded(self, steps: NDArray[Any], most: int, random: Random) -> NDArray[np.uint8]:
-        """The bits of one coordinate."""
-        messages = np.empty((len(steps), most + self.noise_bits), np.uint8)
-        np.less(np.arange(most), steps[:, np.newaxis], out=messages[:, :most].view(np.bool_))
-        coins = random.coins(len(steps) * self.noise_bits, self.noise_probability)
-        messages[:, most:] = coins.reshape(len(steps), self.noise_bits)
-        if self.opposed:
-            # A coin of probability p shows 0 with 1 - p.
-            messages[:, most + self.noise_bits // 2 :] ^= 1
-        return messages
-
-    @property
-    def coins_a_batch(self) -> int:
-        return self.noise_trials * self.values.dimension
+    def _messages_by_coordinate(self) -> Counts:
+        return self.coordinate_steps + self.user_noise.bits
 
     @property
     def message_bits(self) -> int:
         return int(2 * self.values.dimension - 1).bit_length()
 
-    def analyze_many(self, batches: NDArray[Any]) -> Floats:
-        """The numbers of ones less the coins' mean: unbiased for every input."""
-        self._check_number(batches)
-        if self.values.is_scalar:
-            ones = ones_in_rows(batches)
-        else:
-            ones = np.array([self._ones_by_coordinate(batch) for batch in batches])
-            ones = ones.reshape(-1, self.values.dimension)  # also if there is no batch
-        return np.asarray(self.value_of(ones - self.noise().mean), np.float64)
+    @property
+    def influence(self) -> float:
+        """Its messages may all be ones of the same coordinate, with nothing of the value."""
+        return self.messages_per_user * self.unit
 
-    def _ones_by_coordinate(self, batch: NDArray[Any]) -> NDArray[np.int64]:
+    def encode_rows(self, rows: Rows, random: Random) -> Messages:
+        """For every user and coordinate: its steps, as ones and then zeros, and its coins."""
+        steps = self.steps_of(rows, random)
+        if self.values.is_scalar:
+            return Messages.of(self._encoded(steps, int(self.coordinate_steps[0]), random))
+        width = np.min_scalar_type(2 * self.values.dimension - 1)
+        columns = [
+            self._encoded(steps[:, j], int(most), random).astype(width) | width.type(2 * j)
+            for j, most in enumerate(self.coordinate_steps)
+        ]
+        return Messages.of(np.concatenate(columns, axis=1))
+
+    def _encoded(self, steps: NDArray[Any], most: int, random: Random) -> NDArray[np.uint8]:
+        """The bits of one coordinate."""
+        messages = np.empty((len(steps), most + self.user_noise.bits), np.uint8)
+        np.less(np.arange(most), steps[:, np.newaxis], out=messages[:, :most].view(np.bool_))
+        messages[:, most:] = self.user_noise.toss(random, len(steps))
+        return messages
+
+    def own_steps(self, messages: Messages) -> Counts:
+        """The ones among the messages that carry the value: coins are elsewhere."""
+        starts = np.cumsum(self._messages_by_coordinate) - self._messages_by_coordinate
+        ones = [
+            (messages.sealed[:, start : start + most] & 1).sum(axis=1, dtype=np.int64)
+            for start, most in zip(starts, self.coordinate_steps, strict=True)
+        ]
+        return np.stack(ones, axis=1)
+
+    def step_sums(self, shuffled: Shuffled, noise: Counts | None = None) -> Counts:
+        """The numbers of ones."""
+        self._check_number(shuffled)
+        if self.values.is_scalar:
+            ones = ones_in_rows(shuffled.sealed)[:, np.newaxis]
+        else:
+            ones = np.array([self._ones_by_coordinate(batch) for batch in shuffled.sealed])
+            ones = ones.reshape(-1, self.values.dimension)  # also if there is no batch
+        return ones if noise is None else ones + noise
+
+    @property
+    def offset(self) -> float:
+        return self.noise().mean
+
+    def _ones_by_coordinate(self, batch: NDArray[Any]) -> Counts:
         """A batch without the right number of messages of each coordinate was tampered with."""
         kinds = 2 * self.values.dimension
         if batch.min() >= 0 and batch.max() < kinds:
@@ -145,6 +168,29 @@ class CoinSum(Mechanism):
             if np.array_equal(by_bit.sum(axis=1), self.size * self._messages_by_coordinate):
                 return by_bit[:, 1]
         raise errors.InvalidValue("a batch with messages of the wrong coordinates")
+
+    def repaired(self, shuffled: Shuffled, garbage: int) -> tuple[Shuffled, int]:
+        """A coordinate with too few messages is filled with zeros.
+
+        Of one with too many, zeros are dropped first and then ones. So if anyone changes any b
+        messages of a batch at will, the steps of each coordinate move by at most b, those of all
+        coordinates together by at most 2 b, and no garbage takes away a one of another user.
+        """
+        self._check_number(shuffled, garbage)
+        (messages,) = shuffled.sealed
+        kinds = 2 * self.values.dimension
+        labelled = messages[messages < kinds].astype(np.int64)
+        zeros, ones = np.bincount(labelled, minlength=kinds).reshape(-1, 2).T
+        places = self.size * self._messages_by_coordinate
+        missing = int(np.maximum(places - zeros - ones, 0).sum())
+        ones = np.minimum(ones, places)
+        counts = np.stack([places - ones, ones], axis=1).reshape(-1)
+        repaired = np.repeat(np.arange(kinds, dtype=np.min_scalar_type(kinds - 1)), counts)
+        return Shuffled(repaired[np.newaxis], shuffled.clear), missing
+
+    @property
+    def draw_cost(self) -> int:
+        return self.size * self.user_noise.bits * self.values.dimension
 
     def draw_noise(self, random: Random, batches: int) -> Floats:
         count = batches * self.values.dimension

@@ -1,25 +1,41 @@
-"""What all shuffle mechanisms share: values become whole steps, steps are summed, sums return."""
+"""What every shuffle mechanism is: values become whole steps, steps are summed, sums return.
+
+A new mechanism is a file with a subclass, and a line in `overhand.mechanisms.MECHANISMS`: the
+search, the calibration, files, both engines, the wire, the services and the audit ask it all that
+they need to know.
+"""
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar, Self
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from overhand import errors
-from overhand.mechanisms.user_noise import Noise
-from overhand.model import Change, Messages, Shuffled
+from overhand.mechanisms.noise import Noise
+from overhand.mechanisms.user_noise import UserNoise
+from overhand.model import Change, Counts, Floats, Messages, Rows, Shuffled
 from overhand.randomness import Random
 from overhand.values import Values
 
-Floats = NDArray[np.float64]
-Counts = NDArray[np.int64]
-
 _FLOAT_MARGIN = 1e-9
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A kind of mechanism and the noise that it carries: what calibration chooses parameters of.
+
+    `laplace` is the shape of discrete Laplace noise, of which 1 is best for few levels and many
+    are close to Gaussian noise; None stands for coins.
+    """
+
+    mechanism: type[Mechanism]
+    laplace: int | None = None
 
 
 class Mechanism(ABC):
@@ -29,18 +45,32 @@ class Mechanism(ABC):
     random and without bias; the widest coordinate has `steps` of them. Every run rounds afresh.
     The batch shows the sum of its users' steps plus noise, coordinate by coordinate, and no more.
 
+    A mechanism owns its messages: their layout, how the sum is read off them, and what garbage
+    among them can do.
+
     >>> from overhand.mechanisms import CoinSum
     >>> from overhand.randomness import seeded_random
+    >>> from overhand.shufflers import shuffle
     >>> from overhand.values import Reals
     >>> random, prices = seeded_random(1), Reals(0.0, 10.0)
     >>> mechanism = CoinSum.with_variance(size=100, variance=90.0, values=prices, steps=20)
     >>> messages = mechanism.encode_many(np.full(100, 2.5), random)
-    >>> total = mechanism.analyze(Shuffled(random.permute(messages.reshape(-1))))
-    >>> abs(total - 250) < 4 * math.sqrt(mechanism.variance)
+    >>> (total,) = mechanism.analyze(shuffle(messages.gathered(100), random))
+    >>> bool(abs(total - 250) < 4 * math.sqrt(mechanism.variance))
     True
     """
 
+    kind: ClassVar[str]
+    """What it is called in plans and on the command line."""
+    rounding_share: ClassVar[float]
+    """How much rounding may add to the variance of the noise: less where steps cost nothing."""
+    norm_share: ClassVar[float]
+    """How much rounding may add to a change that is bounded in l2."""
+    leaks: ClassVar[bool] = False
+    """Whether a batch shows its sum only nearly alone, so that a part of delta is set aside."""
+
     size: int
+    user_noise: UserNoise
     values: Values
     steps: int
 
@@ -48,27 +78,147 @@ class Mechanism(ABC):
     """How many numbers a user sends in the clear: a shuffler only adds them up."""
     clear_bits: int = 0
     """They are added up modulo 2^clear_bits."""
+    added_messages: int = 0
+    """How many messages the shuffling service itself adds to a batch."""
 
-    def _check(self) -> None:
-        errors.whole("size", self.size, least=1)
-        errors.whole("steps", self.steps, least=1)
-        if self.values.is_whole and self.steps != 1:
-            raise errors.InvalidValue(f"steps={self.steps} must be 1 for {self.values}")
+    # What calibration asks of a kind of mechanism.
 
-    def _check_number(self, batches: NDArray[Any]) -> None:
-        """Refuse shuffled batches that have not the messages of `size` users."""
-        expected = self.size * self.messages_per_user
-        if batches.shape[1] != expected:
-            raise errors.InvalidValue(f"{batches.shape[1]} messages in a batch that has {expected}")
+    @classmethod
+    @abstractmethod
+    def recipes(cls, values: Values) -> list[Recipe]:
+        """With which noise these values can be sent and accounted for."""
+
+    @classmethod
+    @abstractmethod
+    def fitted(
+        cls,
+        size: int,
+        user_noise: UserNoise,
+        *,
+        honest: int,
+        distance: float,
+        values: Values,
+        steps: int,
+    ) -> Self:
+        """The one with the fewest messages, if so many users are honest.
+
+        `distance` is what it may leak, if it does at all: see `leak`.
+        """
+
+    @classmethod
+    @abstractmethod
+    def fewest_messages(
+        cls, values: Values, steps: Counts, sizes: Floats, variances: Floats, *, honest: float,
+        distance: float,
+    ) -> Floats:  # fmt: skip
+        """About how many messages `fitted` has, for arrays of sizes and variances in steps."""
+
+    # What a user sends, and what it means.
 
     @property
     @abstractmethod
     def messages_per_user(self) -> int:
         """How many messages one user sends."""
 
+    @property
     @abstractmethod
+    def message_bits(self) -> int:
+        """How many bits a message has."""
+
+    @abstractmethod
+    def encode_rows(self, rows: Rows, random: Random) -> Messages:
+        """A row of messages for every user, from values that were checked."""
+
+    def encode_many(self, values: ArrayLike, random: Random) -> Messages:
+        """A row of messages for every user, with noise of its own."""
+        return self.encode_rows(self.values.rows(values), random)
+
+    def encode(self, value: Any, random: Random) -> Messages:
+        """One user's messages, as one row."""
+        return self.encode_many([value], random)
+
+    @abstractmethod
+    def own_steps(self, messages: Messages) -> Counts:
+        """What messages say whose sender is known, by user and coordinate: an attacker's wish."""
+
+    @property
+    @abstractmethod
+    def influence(self) -> float:
+        """The most that one client, whatever it sends, can add to a coordinate of a sum."""
+
+    # What the two services add of their own; nothing, where users make the noise.
+
+    def added(self, random: Random) -> Messages:
+        """What the shuffling service adds to a batch before it permutes it, as one row."""
+        return Messages.of(
+            np.empty((1, self.added_messages), np.uint64),
+            np.zeros((1, self.clear_numbers), np.uint64),
+        )
+
+    def server_noise(self, random: Random, batches: int) -> Counts | None:
+        """What the server adds to the sums of so many batches, in steps, before all else."""
+        return None
+
+    # What the server reads off a batch.
+
+    @abstractmethod
+    def step_sums(self, shuffled: Shuffled, noise: Counts | None = None) -> Counts:
+        """The noisy sums of steps of shuffled batches, by batch and coordinate.
+
+        `noise` is the server's own.
+        """
+
+    @property
+    def offset(self) -> float:
+        """What the mean of the noise adds to `step_sums`."""
+        return 0.0
+
+    def analyze(self, shuffled: Shuffled, noise: Counts | None = None) -> Floats:
+        """Unbiased sums of the values of shuffled batches, one to a row."""
+        sums = self.step_sums(shuffled, noise) - self.offset
+        return np.asarray(self.value_of(sums.reshape(-1, *self.values.shape)), np.float64)
+
+    def summed(self, shuffled: Shuffled, garbage: int, random: Random) -> tuple[Any, float]:
+        """The sum of one batch with so much garbage, and how far that may be off for it."""
+        repaired, missing = self.repaired(shuffled, garbage)
+        return self.analyze(repaired, self.server_noise(random, 1))[0], missing * self.unit
+
+    def repaired(self, shuffled: Shuffled, garbage: int) -> tuple[Shuffled, int]:
+        """One batch as `analyze` takes it, and by how many steps a coordinate may be wrong.
+
+        Of its messages some were garbage and are missing: nobody but the server can tell, and it
+        only when the batch is released, too late to ask again. If nothing can be made of the
+        rest, it is a `LostBatch`.
+        """
+        self._check_number(shuffled, garbage)
+        if garbage:
+            raise errors.LostBatch(
+                f"{garbage} messages of a batch are garbage: the rest mean nothing"
+            )
+        return shuffled, 0
+
+    @property
+    def messages_per_batch(self) -> int:
+        return self.size * self.messages_per_user + self.added_messages
+
+    def _check_number(self, shuffled: Shuffled, garbage: int = 0) -> None:
+        """Refuse batches that have not the messages of `size` users."""
+        garbage, found = errors.whole("garbage", garbage, least=0), shuffled.sealed.shape[1]
+        if found + garbage != self.messages_per_batch:
+            lost = f" and {garbage} garbage" if garbage else ""
+            raise errors.InvalidValue(
+                f"{found} messages{lost} in a batch that has {self.messages_per_batch}"
+            )
+
+    # The law of a sum.
+
     def noise(self, users: int | None = None) -> Noise:
         """The law of one coordinate's noise, in steps: of all users, or of so many of them."""
+        return self._whole_noise if users is None else self.user_noise.law(users)
+
+    @cached_property
+    def _whole_noise(self) -> Noise:
+        return self.user_noise.law(self.size)
 
     @abstractmethod
     def draw_noise(self, random: Random, batches: int) -> Floats:
@@ -76,13 +226,8 @@ class Mechanism(ABC):
 
     @property
     @abstractmethod
-    def coins_a_batch(self) -> int:
+    def draw_cost(self) -> int:
         """What it takes to draw the noise of a batch, in coins."""
-
-    @property
-    @abstractmethod
-    def message_bits(self) -> int:
-        """How many bits a message has."""
 
     def leak(self, honest: int) -> float:
         """How far a coordinate of a batch is, in total variation, from showing its sum alone.
@@ -91,13 +236,10 @@ class Mechanism(ABC):
         """
         return 0.0
 
-    @abstractmethod
-    def encode_rows(self, rows: NDArray[Any], random: Random) -> Messages:
-        """A row of messages for every user, from values that were checked."""
-
-    @abstractmethod
-    def analyze_many(self, batches: NDArray[Any]) -> Floats:
-        """Unbiased sums of the values of shuffled batches, one to a row."""
+    def reduced(self, part: float) -> Self:
+        """The same with this part of its noise's variance: a planted fault, for an audit."""
+        noise = self.user_noise.reduced(part, self.size)
+        return replace(self, user_noise=noise)  # type: ignore[type-var]
 
     @cached_property
     def unit(self) -> float:
@@ -141,7 +283,7 @@ class Mechanism(ABC):
         """A bound on ln E exp(s x error) of a coordinate of an analyzed sum (Hoeffding's lemma)."""
         return self.noise().growth(s * self.unit) + s**2 * self.rounding_variance / 2
 
-    def steps_of(self, rows: NDArray[Any], random: Random) -> NDArray[Any]:
+    def steps_of(self, rows: Rows, random: Random) -> Rows:
         """Checked values in steps: as they are if they are whole, else rounded at random."""
         if self.values.is_whole:
             return self.values.coordinates(rows)
@@ -162,24 +304,53 @@ class Mechanism(ABC):
         low = self.values.lows if self.values.shape else float(self.values.lows[0])
         return steps * self.unit + self.size * low
 
-    def encode_many(self, values: ArrayLike, random: Random) -> Messages:
-        """A row of messages for every user, with noise of its own."""
-        return self.encode_rows(self.values.rows(values), random)
-
     def scaled(self, noise: Floats) -> Floats:
         """Noise in steps, as it stands in the analyzed sums of batches, one to a row."""
         if self.unit != 1.0:
             noise *= self.unit
         return noise.reshape(-1, *self.values.shape)
 
-    def encode(self, value: Any, random: Random) -> Messages:
-        """One user's messages, as one row."""
-        return self.encode_many([value], random)
+    # How a plan's file and its readers see it.
 
-    def analyze(self, shuffled: Shuffled) -> Any:
-        """An unbiased estimate of the sum of the batch's values."""
-        total = self.analyze_many(shuffled[np.newaxis])[0]
-        return float(total) if self.values.is_scalar else total
+    def entry(self) -> dict[str, Any]:
+        """The parameters, ready for JSON and without a rounded number."""
+        return {
+            "mechanism": self.kind,
+            "size": self.size,
+            "noise": self.user_noise.entry(),
+            "steps": self.steps,
+        }
+
+    @classmethod
+    @abstractmethod
+    def of_entry(cls, saved: dict[str, Any], noise: UserNoise, values: Values) -> Self:
+        """The mechanism with these parameters."""
+
+    def summary(self) -> dict[str, Any]:
+        """What readers are told."""
+        return {
+            "mechanism": self.kind,
+            "batch_size": self.size,
+            **self.user_noise.summary(self.size),
+            "steps": self.steps,
+            "unit": self.unit,
+            "noise_variance": self.noise_variance,
+            "rounding_variance": self.rounding_variance,
+            "variance": self.variance,
+            "messages": self.messages_per_user,
+            "message_bits": self.message_bits,
+            "influence": self.influence,
+        }
+
+    def columns(self) -> dict[str, float]:
+        """What a table of levels shows of its messages, by heading."""
+        return {"messages": self.messages_per_user, "bits": self.message_bits}
+
+    def _check(self) -> None:
+        errors.whole("size", self.size, least=1)
+        errors.whole("steps", self.steps, least=1)
+        if self.values.is_whole and self.steps != 1:
+            raise errors.InvalidValue(f"steps={self.steps} must be 1 for {self.values}")
 
 
 def change_of(values: Values, steps: int) -> Change:

@@ -9,6 +9,7 @@ import math
 
 from overhand import errors
 from overhand.mechanisms.coins import CoinSum
+from overhand.mechanisms.user_noise import Coins
 from overhand.model import Privacy
 from overhand.randomness import HALF, BinaryFraction
 from overhand.values import BITS, Histogram, Values
@@ -48,16 +49,15 @@ def binary_sum(size: int, privacy: Privacy, constant: float = BITS_CONSTANT) -> 
     """
     tau = constant * math.log(2 / privacy.delta) / privacy.epsilon**2
     if size < tau:
-        return CoinSum(size, math.ceil(tau / size), HALF, opposed=False)
-    return CoinSum(size, 1, BinaryFraction.near(tau / (2 * size)), opposed=False)
+        return CoinSum(size, Coins(math.ceil(tau / size), HALF, opposed=False))
+    return CoinSum(size, Coins(1, BinaryFraction.near(tau / (2 * size)), opposed=False))
 
 
 def histogram_sum(
     values: Histogram, size: int, privacy: Privacy, constant: float = BITS_CONSTANT
 ) -> CoinSum:
     """The same in every bucket, with half of the budget: a change moves two of them."""
-    of_bits = binary_sum(size, privacy.share(2), constant)
-    return CoinSum(size, of_bits.noise_bits, of_bits.noise_probability, False, values)
+    return CoinSum(size, binary_sum(size, privacy.share(2), constant).user_noise, values)
 
 
 def real_sum(
@@ -67,7 +67,8 @@ def real_sum(
     steps = math.ceil(math.sqrt(size))
     mass = constant * steps**2 * math.log(2 / privacy.delta) / (privacy.epsilon**2 * size)
     coins = math.floor(2 * mass) + 1
-    return CoinSum(size, coins, BinaryFraction.near(mass / coins), False, values, steps)
+    noise = Coins(coins, BinaryFraction.near(mass / coins), opposed=False)
+    return CoinSum(size, noise, values, steps)
 
 
 def vector_sum(
@@ -78,4 +79,4 @@ def vector_sum(
     steps = math.ceil(max(2 * math.sqrt(size), dimension, 4))
     log = math.log(4 * (dimension**2 + 1) / privacy.delta)
     coins = math.ceil(constant * (steps * log / privacy.epsilon) ** 2 / size)
-    return CoinSum(size, coins, BinaryFraction(1, 2), False, values, steps)
+    return CoinSum(size, Coins(coins, BinaryFraction(1, 2), opposed=False), values, steps)

@@ -4,22 +4,23 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from overhand import errors
-from overhand.mechanisms.mechanism import Floats, Mechanism
+from overhand.mechanisms.mechanism import Mechanism, Recipe
 from overhand.mechanisms.splitting import LEAST_SHARES, LEAST_USERS, fewest_shares, view_distance
 from overhand.mechanisms.user_noise import UserNoise
-from overhand.model import Messages
+from overhand.model import Counts, Floats, Messages, Rows, Shuffled
 from overhand.randomness import Random
 from overhand.values import BITS, Values
 
 MOST_MODULUS_BITS = 48
 _HALF_WORD = 24
 _COINS_A_DRAW = 256
+_TYPICAL_BITS = 24
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,11 @@ class SharesSum(Mechanism):
     (11, 8, 4.0)
     """
 
+    kind: ClassVar[str] = "shares"
+    rounding_share: ClassVar[float] = 0.01
+    norm_share: ClassVar[float] = 0.03
+    leaks: ClassVar[bool] = True
+
     size: int
     user_noise: UserNoise
     shares: int
@@ -51,6 +57,11 @@ class SharesSum(Mechanism):
         errors.whole("shares", self.shares, least=2)
         errors.whole("modulus_bits", self.modulus_bits, least=1, most=MOST_MODULUS_BITS)
         errors.whole("honest", self.honest, least=1, most=self.size)
+
+    @classmethod
+    def recipes(cls, values: Values) -> list[Recipe]:
+        """Laplace noise is not bounded in l2."""
+        return [Recipe(cls)] if values.moves is None else [Recipe(cls), Recipe(cls, laplace=1)]
 
     @classmethod
     def fitted(
@@ -77,12 +88,51 @@ class SharesSum(Mechanism):
         shares = fewest_shares(honest, bits, distance)
         return cls(size, user_noise, shares, bits, honest, values, steps)
 
+    @classmethod
+    def fewest_messages(
+        cls, values: Values, steps: Counts, sizes: Floats, variances: Floats, *, honest: float,
+        distance: float,
+    ) -> Floats:  # fmt: skip
+        users = np.maximum(LEAST_USERS, np.floor(sizes * honest)).astype(np.int64)
+        unique, which = np.unique(users, return_inverse=True)
+        shares = np.array([fewest_shares(int(n), _TYPICAL_BITS, distance) for n in unique])
+        return np.asarray(values.dimension * shares[which].reshape(sizes.shape), np.float64)
+
+    @classmethod
+    def of_entry(cls, saved: dict[str, Any], noise: UserNoise, values: Values) -> SharesSum:
+        size, shares, bits = saved["size"], saved["shares"], saved["modulus_bits"]
+        return cls(size, noise, shares, bits, saved["honest"], values, saved["steps"])
+
+    def entry(self) -> dict[str, Any]:
+        return super().entry() | {
+            "shares": self.shares,
+            "modulus_bits": self.modulus_bits,
+            "honest": self.honest,
+        }
+
+    def summary(self) -> dict[str, Any]:
+        return super().summary() | {
+            "shares": self.shares,
+            "modulus_bits": self.modulus_bits,
+            "view_distance": self.view_distance,
+            "sampling_distance": self.sampling_distance,
+            "wrap_probability": self.wrap_probability,
+        }
+
+    def columns(self) -> dict[str, float]:
+        return {"shares per user": self.messages_per_user, "bits": self.message_bits}
+
     @property
     def messages_per_user(self) -> int:
         return self.values.dimension * self.shares
 
     @property
-    def coins_a_batch(self) -> int:
+    def influence(self) -> float:
+        """One share, chosen at will, moves the sum to wherever its sender wants."""
+        return self.modulus * self.unit
+
+    @property
+    def draw_cost(self) -> int:
         return _COINS_A_DRAW * self.values.dimension  # from a table
 
     @property
@@ -127,39 +177,57 @@ class SharesSum(Mechanism):
         view = self._view_distance(min(honest, self.honest))
         return view + self.sampling_distance + self.wrap_probability
 
-    def noise(self, users: int | None = None) -> Any:
-        return self._whole_noise if users is None else self.user_noise.law(users)
-
-    @cached_property
-    def _whole_noise(self) -> Any:
-        return self.user_noise.law(self.size)
-
-    def encode_rows(self, rows: NDArray[Any], random: Random) -> Messages:
+    def encode_rows(self, rows: Rows, random: Random) -> Messages:
         """The shares of every coordinate, side by side."""
         steps = self.steps_of(rows, random).reshape(len(rows), self.values.dimension)
         noise = self.user_noise.draw(random, steps.size).reshape(steps.shape)
         secret = (steps.astype(np.int64) + noise).astype(np.uint64)
-        mask = np.uint64(self.modulus - 1)
         messages = np.empty((*steps.shape, self.shares), np.uint64)
         free = random.words(steps.size * (self.shares - 1), np.uint64)
         messages[..., 1:] = free.reshape(*steps.shape, self.shares - 1)
         messages[..., 0] = secret - messages[..., 1:].sum(axis=2, dtype=np.uint64)
-        messages &= mask
+        messages &= self._mask
         labels = np.arange(self.values.dimension, dtype=np.uint64) << np.uint64(self.modulus_bits)
         messages |= labels[:, np.newaxis]
-        return Messages(messages.reshape(len(rows), self.messages_per_user))
+        return Messages.of(messages.reshape(len(rows), self.messages_per_user))
 
-    def analyze_many(self, batches: NDArray[Any]) -> Floats:
+    def own_steps(self, messages: Messages) -> Counts:
+        """A user's steps and noise, about 0: what its shares add up to."""
+        shares = messages.sealed.reshape(len(messages.sealed), self.values.dimension, self.shares)
+        sums = (shares & self._mask).sum(axis=2, dtype=np.uint64) & self._mask
+        whole = sums.astype(np.int64)
+        return np.where(whole > self.modulus // 2, whole - self.modulus, whole)
+
+    @property
+    def _mask(self) -> np.uint64:
+        return np.uint64(self.modulus - 1)
+
+    def step_sums(self, shuffled: Shuffled, noise: Counts | None = None) -> Counts:
         """The sums of the shares, brought back to the range that sums and noise have."""
-        self._check_number(batches)
+        self._check_number(shuffled)
+        batches = shuffled.sealed
         if self.values.dimension == 1:
             if batches.size and int(batches.max()) >= self.modulus:
                 raise errors.InvalidValue(f"a share is not below {self.modulus}")
             sums = batches.sum(axis=1, dtype=np.uint64).reshape(-1, 1)
         else:
             sums = np.stack([self._sums_by_coordinate(batch) for batch in batches])
-        lifted = self._lifted(sums & np.uint64(self.modulus - 1))
-        return np.asarray(self.value_of(lifted.reshape(-1, *self.values.shape)), np.float64)
+        if noise is not None:  # before lifting: a residue hides where it came from
+            sums = sums + noise.astype(np.uint64)
+        return self._lifted(sums & self._mask)
+
+    def repaired(self, shuffled: Shuffled, garbage: int) -> tuple[Shuffled, int]:
+        """Without one share the others mean nothing, nor do shares of the wrong coordinates.
+
+        (One client that lies within the format moves a sum to wherever it wants: nothing here can
+        see that.)
+        """
+        super().repaired(shuffled, garbage)
+        try:
+            self.step_sums(shuffled)
+        except errors.InvalidValue as error:
+            raise errors.LostBatch(f"the shares of a batch do not fit together: {error}") from error
+        return shuffled, 0
 
     def _sums_by_coordinate(self, batch: NDArray[Any]) -> NDArray[np.uint64]:
         """A batch without the right number of shares of each coordinate was tampered with."""
@@ -169,13 +237,13 @@ class SharesSum(Mechanism):
             np.bincount(labels, minlength=dimension), np.full(dimension, self.size * self.shares)
         ):
             raise errors.InvalidValue("a batch with shares of the wrong coordinates")
-        share = batch & np.uint64(self.modulus - 1)
+        share = batch & self._mask
         # Halves of 24 bits: their sums are exact as floats.
         low, high = share & np.uint64((1 << _HALF_WORD) - 1), share >> np.uint64(_HALF_WORD)
         sums = [np.bincount(labels, weights=half).astype(np.uint64) for half in (low, high)]
         return sums[0] + (sums[1] << np.uint64(_HALF_WORD))
 
-    def _lifted(self, sums: NDArray[np.uint64]) -> NDArray[np.int64]:
+    def _lifted(self, sums: NDArray[np.uint64]) -> Counts:
         """Residues as the whole numbers of the range, the room for noise on both sides of it."""
         whole = sums.astype(np.int64)
         return np.where(whole > self.largest_sum + self._room, whole - self.modulus, whole)

@@ -1,30 +1,76 @@
-"""The noise of one user, of which a batch has the sum."""
+"""The noise of one user, of which a batch has the sum, and how it is drawn exactly."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import lru_cache
 from typing import Any
 
+import mpmath
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from overhand import errors
-from overhand.mechanisms.laplace import LaplaceNoise, ratio_of
-from overhand.mechanisms.noise import CoinNoise
-from overhand.mechanisms.thresholds import binomial_thresholds, polya_thresholds
+from overhand.mechanisms.noise import CoinNoise, LaplaceNoise, Noise, ratio_of
+from overhand.model import Counts, Floats
 from overhand.randomness import HALF, BinaryFraction, Random, SeededRandom
-
-Floats = NDArray[np.float64]
-Counts = NDArray[np.int64]
 
 _MANY_COINS = 64  # from here on a table is quicker than coins
 _MANY_COINS_TOGETHER = 1 << 16
 
+_BITS = 128  # of the random integers that are held against a table
+TAIL_BITS = 110
+"""Outcomes beyond all that matter, of probability 2^-110 together, count as the last one kept."""
+
+_SCALE_BITS = 320  # probabilities are whole multiples of 2^-320: rounding stays below 2^-250
+_LOW = (1 << 64) - 1
+
+
+class UserNoise(ABC):
+    """What one user adds to its value."""
+
+    @abstractmethod
+    def law(self, users: int) -> Noise:
+        """The law of the noise of so many users."""
+
+    @abstractmethod
+    def draw_sums(self, random: Random, users: int, count: int, *, exact: bool = True) -> Floats:
+        """The noise of so many users together, less its mean, so many times.
+
+        Exact coins are drawn one by one; else, where they are many, from a table.
+        """
+
+    @abstractmethod
+    def draw(self, random: Random, count: int) -> Counts:
+        """The noise of single users, less its mean."""
+
+    def toss(self, random: Random, users: int) -> NDArray[np.uint8]:
+        """The single coins of so many users, a row each, if there are any to be sent."""
+        raise errors.InvalidValue(f"{self} is not made of coins that could be sent one by one")
+
+    @property
+    @abstractmethod
+    def sampling_distance(self) -> float:
+        """How far the noise of one user may be from its law."""
+
+    @abstractmethod
+    def reduced(self, part: float, users: int) -> UserNoise:
+        """Noise of which so many users have this part of the variance: a planted fault."""
+
+    @abstractmethod
+    def entry(self) -> dict[str, Any]:
+        """The parameters, without a rounded number: what a plan's file keeps."""
+
+    @abstractmethod
+    def summary(self, users: int) -> dict[str, Any]:
+        """What readers are told of the noise of so many users."""
+
 
 @dataclass(frozen=True)
-class Coins:
+class Coins(UserNoise):
     """`bits` coins: if `opposed`, half show 1 with `probability` and half with its complement.
 
     A thousand users who toss two coins each have a variance of 90 together:
@@ -61,7 +107,6 @@ class Coins:
         return cls(bits, BinaryFraction.at_least(exact))
 
     def law(self, users: int) -> CoinNoise:
-        """The law of the coins of so many users."""
         if not self.opposed:
             return CoinNoise(((users * self.bits, self.probability),))
         trials = users * self.bits // 2
@@ -70,10 +115,6 @@ class Coins:
         return CoinNoise(((trials, self.probability), (trials, self.probability.complement)))
 
     def draw_sums(self, random: Random, users: int, count: int, *, exact: bool = True) -> Floats:
-        """The noise of so many users together, less its mean, so many times.
-
-        Exact coins are drawn one by one; else, where they are many, from a table.
-        """
         trials = users * self.bits
         if not exact and trials > _MANY_COINS_TOGETHER and not isinstance(random, SeededRandom):
             return self._tabulated(random, trials // 2, count).astype(np.float64)
@@ -84,8 +125,15 @@ class Coins:
         ones = random.binomial(trials, self.probability, count)
         return np.asarray(ones - self.law(users).mean, np.float64)
 
+    def toss(self, random: Random, users: int) -> NDArray[np.uint8]:
+        coins = random.coins(users * self.bits, self.probability).reshape(users, self.bits)
+        if self.opposed:
+            # A coin of probability p shows 0 with 1 - p.
+            coins[:, self.bits // 2 :] ^= 1
+        return coins
+
     def draw(self, random: Random, count: int) -> Counts:
-        """The noise of single users, less its mean: only opposed coins have a whole one."""
+        """Only opposed coins have a whole mean."""
         if not self.opposed:
             raise errors.InvalidValue("the noise of single users is whole only if opposed")
         half = self.bits // 2
@@ -100,21 +148,31 @@ class Coins:
 
     @property
     def sampling_distance(self) -> float:
-        """How far the noise of one user may be from its law."""
         half = self.bits // 2
         if half <= _MANY_COINS:
             return 0.0
         return 2 * binomial_thresholds(half, self.probability).distance
 
-    @property
+    def reduced(self, part: float, users: int) -> Coins:
+        if not self.opposed:
+            return replace(self, bits=max(1, round(part * self.bits)))
+        return Coins.with_variance(users, part * self.law(users).variance)
+
     def entry(self) -> dict[str, Any]:
-        """The parameters, ready for JSON: the probability as two whole numbers."""
         p = self.probability
         return {"bits": self.bits, "probability": [p.numerator, p.bits], "opposed": self.opposed}
 
+    def summary(self, users: int) -> dict[str, Any]:
+        return {
+            "noise_trials": users * self.bits,
+            "noise_probability": float(self.probability),
+            "opposed": self.opposed,
+            "noise": self.law(users).summary(),
+        }
+
 
 @dataclass(frozen=True)
-class Polya:
+class Polya(UserNoise):
     """A user's part of discrete Laplace noise: `users` of them add up to that of shape `shape`.
 
     >>> Polya(shape=1, users=8, ratio=0.5).law(8)
@@ -137,32 +195,31 @@ class Polya:
         return cls(shape, users, ratio_of(shape, variance))
 
     def law(self, users: int) -> LaplaceNoise:
-        """The law of the noise of so many users."""
         return LaplaceNoise(Fraction(self.shape * users, self.users), self.ratio)
 
     def draw_sums(self, random: Random, users: int, count: int, *, exact: bool = True) -> Floats:
-        """The noise of so many users together, so many times: always from a table."""
         return np.asarray(_difference(self.law(users).shape, self.ratio, random, count), np.float64)
 
     def draw(self, random: Random, count: int) -> Counts:
-        """The noise of single users."""
         return _difference(Fraction(self.shape, self.users), self.ratio, random, count)
 
     @property
     def sampling_distance(self) -> float:
-        """How far the noise of one user may be from its law."""
         return 2 * polya_thresholds(Fraction(self.shape, self.users), self.ratio).distance
 
-    @property
+    def reduced(self, part: float, users: int) -> Polya:
+        variance = part * self.law(users).variance * self.users / users
+        return Polya.with_variance(self.users, variance, shape=self.shape)
+
     def entry(self) -> dict[str, Any]:
-        """The parameters, ready for JSON: the ratio to the last bit."""
         return {"shape": self.shape, "users": self.users, "ratio": self.ratio.hex()}
 
-
-UserNoise = Coins | Polya
-"""What one user adds to its value."""
-Noise = CoinNoise | LaplaceNoise
-"""The law of what all users of a batch add."""
+    def summary(self, users: int) -> dict[str, Any]:
+        return {
+            "noise_trials": None,
+            "noise_probability": None,
+            "noise": self.law(users).summary(),
+        }
 
 
 def _difference(shape: Fraction, ratio: float, random: Random, count: int) -> Counts:
@@ -185,3 +242,83 @@ def noise_of(entry: dict[str, Any]) -> UserNoise:
 def fewest_coins(users: ArrayLike, variance: ArrayLike) -> Floats:
     """The least even number of coins a user with which so many can have this variance."""
     return np.asarray(2 * np.ceil(np.divide(np.multiply(2, variance), users)))
+
+
+class Thresholds:
+    """Draws from a law on first, first + 1, ..., given its probabilities in units of 2^-320.
+
+    Outcome i comes out if the random integer is at or above i of the thresholds. `distance` bounds
+    the distance between the law drawn from and the ideal one.
+    """
+
+    def __init__(self, first: int, probabilities: list[int]) -> None:
+        self.first = first
+        self.distance = 2.0**-TAIL_BITS + (len(probabilities) + 1) * 2.0**-_BITS
+        total, limits = 0, []
+        for probability in probabilities[:-1]:
+            total += probability
+            limits.append(min((1 << _BITS) - 1, total >> (_SCALE_BITS - _BITS)))
+        self._high = np.array([limit >> 64 for limit in limits], np.uint64)
+        self._low = np.array([limit & _LOW for limit in limits], np.uint64)
+
+    def draw(self, random: Random, count: int) -> Counts:
+        """So many independent values."""
+        high, low = random.words(count, np.uint64), random.words(count, np.uint64)
+        passed = np.searchsorted(self._high, high, side="right")
+        # Where the upper halves are equal, the lower ones decide; that hardly ever happens.
+        before = self._high[np.maximum(passed, 1) - 1] if len(self._high) else high
+        for index in np.flatnonzero((passed > 0) & (before == high)):
+            equal = np.flatnonzero(self._high == high[index])
+            passed[index] -= int(np.count_nonzero(self._low[equal] > low[index]))
+        return passed + self.first
+
+
+@lru_cache(maxsize=64)
+def polya_thresholds(shape: Fraction, ratio: float) -> Thresholds:
+    """The Polya law: P[x] = Gamma(x + shape) / (x! Gamma(shape)) ratio^x (1 - ratio)^shape."""
+    up, down = ratio.as_integer_ratio()
+    r, s = shape.numerator, shape.denominator
+    probability = _scaled_power(1 - Fraction(ratio), shape)
+    left, tail = 1 << _SCALE_BITS, 1 << (_SCALE_BITS - TAIL_BITS)
+    probabilities: list[int] = []
+    while left >= tail:
+        x = len(probabilities)
+        probabilities.append(probability)
+        left -= probability
+        probability = probability * up * (x * s + r) // (down * (x + 1) * s)
+    return Thresholds(0, probabilities)
+
+
+@lru_cache(maxsize=64)
+def binomial_thresholds(trials: int, probability: BinaryFraction) -> Thresholds:
+    """The binomial law, from the outcomes that matter on the left to those on the right."""
+    p, q = probability.numerator, probability.complement.numerator
+    mode = (trials + 1) * p >> probability.bits
+    small = 1 << (_SCALE_BITS - TAIL_BITS - 40)
+    at_mode = _scaled_binomial(trials, mode, probability)
+    above, below = [at_mode], [at_mode]
+    for x in range(mode, trials):
+        above.append(above[-1] * p * (trials - x) // (q * (x + 1)))
+        if above[-1] < small:
+            break
+    for x in range(mode, 0, -1):
+        below.append(below[-1] * q * x // (p * (trials - x + 1)))
+        if below[-1] < small:
+            break
+    return Thresholds(mode - len(below) + 1, [*reversed(below[1:]), *above])
+
+
+def _scaled_power(base: Fraction, exponent: Fraction) -> int:
+    """base^exponent in units of 2^-320."""
+    with mpmath.workprec(_SCALE_BITS + 64):
+        value = mpmath.mpf(base.numerator) / base.denominator
+        power = value ** (mpmath.mpf(exponent.numerator) / exponent.denominator)
+        return int(mpmath.floor(mpmath.ldexp(power, _SCALE_BITS)))
+
+
+def _scaled_binomial(trials: int, ones: int, probability: BinaryFraction) -> int:
+    """P[Bin(trials, probability) = ones] in units of 2^-320."""
+    with mpmath.workprec(_SCALE_BITS + 64):
+        p = mpmath.mpf(probability.numerator) / (1 << probability.bits)
+        mass = mpmath.binomial(trials, ones) * p**ones * (1 - p) ** (trials - ones)
+        return int(mpmath.floor(mpmath.ldexp(mass, _SCALE_BITS)))
