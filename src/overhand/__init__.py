@@ -13,7 +13,7 @@ from overhand.plan import Plan
 from overhand.randomness import secure_random, seeded_random
 from overhand.shufflers import ConcurrentShufflers, Shuffler
 from overhand.summation import ContinualSum, EndlessSum, SumServer, TreeServer
-from overhand.trees import PathTree, RegularTree
+from overhand.trees import RegularTree
 from overhand.values import Bits, Histogram, Moments, Reals, SymmetricMatrices, Values, Vectors
 
 __version__ = "0.1.0"
@@ -32,7 +32,6 @@ __all__ = [
     "Moments",
     "Node",
     "OverhandError",
-    "PathTree",
     "Plan",
     "Privacy",
     "ProtocolViolation",

@@ -2,29 +2,41 @@
 
 from overhand.accounting.calibration import least_scale
 from overhand.accounting.composition import (
+    MOST_REPORTS,
     SMALLEST_DELTA,
     Level,
     advanced_share,
     certified_delta,
+    check_delta,
 )
-from overhand.accounting.divergence import NoiseLaw, delta, hockey_stick, satisfies
+from overhand.accounting.divergence import (
+    NoiseLaw,
+    delta,
+    hockey_stick,
+    satisfies,
+    shifted_pair,
+)
 from overhand.accounting.domination import dominated_delta
 from overhand.accounting.gaussian import gaussian_delta, gaussian_mu, gaussian_variance
-from overhand.accounting.guarantee import spent_delta
+from overhand.accounting.guarantee import leaked_delta, spent_delta
 
 __all__ = [
+    "MOST_REPORTS",
     "SMALLEST_DELTA",
     "Level",
     "NoiseLaw",
     "advanced_share",
     "certified_delta",
+    "check_delta",
     "delta",
     "dominated_delta",
     "gaussian_delta",
     "gaussian_mu",
     "gaussian_variance",
     "hockey_stick",
+    "leaked_delta",
     "least_scale",
     "satisfies",
+    "shifted_pair",
     "spent_delta",
 ]

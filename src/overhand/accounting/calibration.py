@@ -29,7 +29,7 @@ def least_scale(
 
     >>> from overhand.mechanisms import CoinSum
     >>> def levels_at(variance: float) -> list[Level]:
-    ...     return [Level((CoinSum.with_variance(1000, variance).noise(),))] * 3
+    ...     return [Level(CoinSum.with_variance(1000, variance).noise())] * 3
     >>> round(least_scale(levels_at, Privacy(1.0, 1e-6), start=53.5), 1)
     52.4
     """

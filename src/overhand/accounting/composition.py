@@ -19,8 +19,8 @@ from scipy.fft import irfft, next_fast_len, rfft
 from scipy.optimize import brentq
 
 from overhand import errors
-from overhand.accounting.divergence import Floats, NoiseLaw, profile
-from overhand.model import Change, Privacy
+from overhand.accounting.divergence import NoiseLaw, profile
+from overhand.model import Change, Floats, Privacy
 
 SMALLEST_DELTA = 1e-12
 """Below this, rounding in the transforms is no longer small beside delta."""
@@ -37,7 +37,7 @@ _CERTIFICATE_STEPS = 5000
 
 @dataclass(frozen=True)
 class Level:
-    """One participation of a user: the laws of the batches it may meet there, one of which it does.
+    """One participation of a user: the law of the noise of its batch.
 
     `change` is what another value of the user can do to the batch, `reports` how many values one
     person may hold among the users of the plan, and `leak` how far one count of a batch is, in
@@ -48,19 +48,15 @@ class Level:
     >>> from overhand.mechanisms import CoinSum
     >>> noise = CoinSum.with_variance(size=1000, variance=60.0).noise()
     >>> for reports in (1, 2):
-    ...     print(f"{certified_delta([Level((noise,), reports)], epsilon=0.5):.1e}")
+    ...     print(f"{certified_delta([Level(noise, reports)], epsilon=0.5):.1e}")
     1.4e-06
     3.2e-03
     """
 
-    laws: tuple[NoiseLaw, ...]
+    law: NoiseLaw
     reports: int = 1
     change: Change = Change(largest=1)
     leak: float = 0.0
-
-    def __post_init__(self) -> None:
-        if not self.laws:
-            raise errors.InvalidValue("a level without a law hides nothing")
 
     @property
     def both_ways(self) -> bool:
@@ -98,7 +94,7 @@ def certified_delta(levels: Sequence[Level], epsilon: float) -> float:
     A second level with the same noise takes far more than as much again:
 
     >>> from overhand.mechanisms import CoinSum
-    >>> level = Level((CoinSum.with_variance(size=1000, variance=30.0).noise(),))
+    >>> level = Level(CoinSum.with_variance(size=1000, variance=30.0).noise())
     >>> [f"{certified_delta([level] * count, epsilon=1.0):.1e}" for count in (1, 2)]
     ['2.6e-11', '3.3e-06']
     """
@@ -173,20 +169,18 @@ def _runs(levels: Sequence[Level]) -> dict[Level, int]:
 
 @lru_cache(maxsize=64)
 def _curves(level: Level, step: float) -> _Curves:
-    """The largest profile over the laws of a level and the placements of one person's reports.
+    """The largest profile over the placements of one person's reports.
 
     A pointwise maximum of profiles is a profile and dominates each of them, so composing it is
-    sound, whichever law each of the batches has; and whichever way each of the counts moves, if
-    they can move both ways.
+    sound, whichever way each of the counts moves, if they can move both ways.
     """
-    largest, reports = level.change.largest, level.reports
-    reach = max(_reach(law, reports * largest) for law in level.laws)
-    last = math.ceil(reach / step) + 1
+    law, largest, reports = level.law, level.change.largest, level.reports
+    last = math.ceil(_reach(law, reports * largest) / step) + 1
     epsilons = np.arange(-last, last + 1, dtype=np.float64) * step
     of_shift = {
-        count: _largest(level.laws, count * largest, epsilons) for count in range(1, reports + 1)
+        count: profile(law, count * largest, epsilons) for count in range(1, reports + 1)
     }
-    symmetric = all(law.is_symmetric for law in level.laws)
+    symmetric = law.is_symmetric
     if level.both_ways and not symmetric:
         of_shift = {count: (np.maximum(*pair),) * 2 for count, pair in of_shift.items()}
         symmetric = True
@@ -194,14 +188,6 @@ def _curves(level: Level, step: float) -> _Curves:
     up = np.maximum.reduce([pair[0] for pair in placed])
     down = np.maximum.reduce([pair[1] for pair in placed])
     return _Curves(-last, (up, down), symmetric)
-
-
-def _largest(laws: tuple[NoiseLaw, ...], shift: int, epsilons: Floats) -> tuple[Floats, Floats]:
-    pairs = [profile(law, shift, epsilons) for law in laws]
-    return (
-        np.maximum.reduce([pair[0] for pair in pairs]),
-        np.maximum.reduce([pair[1] for pair in pairs]),
-    )
 
 
 def _reach(law: NoiseLaw, shift: int) -> float:

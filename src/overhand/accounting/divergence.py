@@ -6,11 +6,8 @@ import math
 from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
-from overhand.model import Privacy
-
-Floats = NDArray[np.float64]
+from overhand.model import Floats, Privacy
 
 
 class NoiseWindow(Protocol):

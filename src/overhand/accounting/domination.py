@@ -16,9 +16,9 @@ from scipy.special import ndtri
 
 from overhand import errors
 from overhand.accounting.composition import ROUNDING, Level
-from overhand.accounting.divergence import Floats, NoiseLaw
+from overhand.accounting.divergence import NoiseLaw
 from overhand.accounting.gaussian import gaussian_delta
-from overhand.model import Privacy
+from overhand.model import Floats, Privacy
 
 _EXCEPTION_SHARE = 0.01  # of delta, for the outcomes that no Gaussian is compared with
 _EXCLUDED = 0.999  # of an exception is used, so that rounding cannot take away from it
@@ -34,7 +34,7 @@ def dominated_delta(levels: Sequence[Level], privacy: Privacy) -> float:
     >>> from overhand.mechanisms import CoinSum
     >>> from overhand.values import Vectors
     >>> coins = CoinSum.with_variance(size=1000, variance=4000.0, values=Vectors(20), steps=10)
-    >>> level = Level((coins.noise(),), change=coins.change)
+    >>> level = Level(coins.noise(), change=coins.change)
     >>> dominated_delta([level], Privacy(1.0, 1e-6)) <= 1e-6
     True
     """
@@ -48,8 +48,7 @@ def dominated_delta(levels: Sequence[Level], privacy: Privacy) -> float:
     for level in levels:
         norm, largest = _moved(level)
         most = max(_QUICK_VARIANCE, (enough * norm) ** 2)
-        steepest = max(slope(law.at_most(most), largest, exception) for law in level.laws)
-        square += (steepest * norm) ** 2
+        square += (slope(level.law.at_most(most), largest, exception) * norm) ** 2
     if not math.isfinite(square):
         return 1.0
     seen = gaussian_delta(math.sqrt(square), privacy.epsilon) if square > 0 else 0.0

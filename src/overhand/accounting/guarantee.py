@@ -14,7 +14,7 @@ def spent_delta(levels: Sequence[Level], privacy: Privacy) -> float:
     """The certificate: a bound on the delta that all levels spend together at this epsilon.
 
     >>> from overhand.mechanisms import CoinSum
-    >>> level = Level((CoinSum.with_variance(size=1000, variance=40.0).noise(),))
+    >>> level = Level(CoinSum.with_variance(size=1000, variance=40.0).noise())
     >>> [spent_delta([level] * count, Privacy(1.0, 1e-6)) <= 1e-6 for count in (1, 2, 3)]
     [True, True, False]
     """

@@ -1,19 +1,38 @@
 """What to run and how good it will be."""
 
-from overhand.plan.estimator import DEFAULT_FAILURE_PROBABILITY
-from overhand.plan.objective import Delay, Objective
+from overhand.plan.calibration import calibrated, levels_of, with_best_laplace
+from overhand.plan.combination import (
+    DEFAULT_FAILURE_PROBABILITY,
+    Combination,
+    chernoff_bound,
+    combined,
+    own_weight,
+)
+from overhand.plan.json import fields_of, parameters
+from overhand.plan.objective import SQUARED_ERROR, Delay, Objective
 from overhand.plan.plan import Plan
-from overhand.plan.recipe import MechanismKind
-from overhand.plan.search import TREE_KINDS, TreeKind
-from overhand.plan.terms import Composition
+from overhand.plan.request import MECHANISM_KINDS, TREE_KINDS, Composition, Terms, TreeKind
+from overhand.plan.search import best_split
 
 __all__ = [
     "DEFAULT_FAILURE_PROBABILITY",
+    "MECHANISM_KINDS",
+    "SQUARED_ERROR",
     "TREE_KINDS",
+    "Combination",
     "Composition",
     "Delay",
-    "MechanismKind",
     "Objective",
     "Plan",
+    "Terms",
     "TreeKind",
+    "best_split",
+    "calibrated",
+    "chernoff_bound",
+    "combined",
+    "fields_of",
+    "levels_of",
+    "own_weight",
+    "parameters",
+    "with_best_laplace",
 ]

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
+from overhand.model import Floats
 
 _MIDPOINT = 0.5
 
@@ -28,7 +27,7 @@ class Objective(Protocol):
     ...     def largest_lowest(self, variance, horizon):
     ...         return SQUARED_ERROR.largest_lowest(variance, horizon)
     >>> for objective in (SQUARED_ERROR, Impatient()):
-    ...     plan = Plan.best(10_000, 1, Privacy(1.0, 1e-6), tree="regular", objective=objective)
+    ...     plan = Plan.best(10_000, 1, Privacy(1.0, 1e-6), objective=objective)
     ...     print(plan.tree.lowest)
     81
     57
@@ -68,7 +67,7 @@ class Delay:
     >>> from overhand.model import Privacy
     >>> from overhand.plan import Plan
     >>> for objective in (SQUARED_ERROR, Delay(users_per_width=10.0)):
-    ...     plan = Plan.best(10_000, 1, Privacy(1.0, 1e-6), tree="regular", objective=objective)
+    ...     plan = Plan.best(10_000, 1, Privacy(1.0, 1e-6), objective=objective)
     ...     print(plan.tree.lowest, round(plan.worst_std, 1))
     81 45.0
     187 28.2

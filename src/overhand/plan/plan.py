@@ -5,42 +5,35 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Iterable
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from overhand import errors
-from overhand.accounting import Level, spent_delta
-from overhand.accounting.guarantee import leaked_delta
-from overhand.mechanisms import published
-from overhand.model import Node, Privacy
-from overhand.plan import files
-from overhand.plan.choice import Choice, most_messages
-from overhand.plan.estimator import (
+from overhand.accounting import Level, leaked_delta, spent_delta
+from overhand.mechanisms import Mechanism, published
+from overhand.model import Counts, Floats, Node, Privacy
+from overhand.plan import json as files
+from overhand.plan.calibration import levels_of
+from overhand.plan.combination import (
     DEFAULT_FAILURE_PROBABILITY,
     Combination,
-    NodeEstimate,
-    combination,
     error_bound,
     mean_square_error,
 )
-from overhand.plan.levels import AnyMechanism, Mechanisms, levels_of
 from overhand.plan.objective import SQUARED_ERROR, Objective
-from overhand.plan.recipe import MechanismKind
-from overhand.plan.search import TreeKind
-from overhand.plan.terms import Composition, Terms
-from overhand.trees import RegularTree, Tree, Weights, binary_degrees, published_degrees
+from overhand.plan.request import Composition, Request, Terms, TreeKind
+from overhand.plan.search import best_levels, least_epsilon
+from overhand.trees import RegularTree, binary_degrees, published_degrees
 from overhand.values import BITS, Values
 
 _CLOSER = 20
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Plan:
     """What users, shufflers and server agree on: everything here is public.
 
@@ -52,8 +45,9 @@ class Plan:
     (True, True)
     """
 
-    tree: Tree
-    mechanisms: Mechanisms
+    tree: RegularTree
+    mechanisms: tuple[Mechanism, ...]
+    """One for every level, lowest first."""
     privacy: Privacy
     shufflers: int
     honest: float = 1.0
@@ -62,32 +56,31 @@ class Plan:
     hold: bool = False
 
     def __post_init__(self) -> None:
-        for of_level in self.mechanisms:
-            if len({(m.values, m.steps) for m in of_level}) != 1:
-                # The accountant looks at one change a level.
-                raise errors.InvalidValue(
-                    "batches of one level must have the same values and steps"
-                )
+        sizes = tuple(mechanism.size for mechanism in self.mechanisms)
+        if sizes != self.tree.sizes:
+            raise errors.InvalidValue(
+                f"mechanisms for batches of {sizes} users in a tree with {self.tree.sizes}"
+            )
+        if len({mechanism.values for mechanism in self.mechanisms}) > 1:
+            raise errors.InvalidValue("all levels of a plan must have the same values")
 
     @classmethod
     def best(
         cls,
         horizon: int,
         shufflers: int,
-        privacy: Privacy | None = None,
+        privacy: Privacy,
         *,
         values: Values = BITS,
-        tree: TreeKind = "best",
+        tree: TreeKind = "regular",
         honest: float = 1.0,
         reports: int = 1,
         composition: Composition = "exact",
-        mechanism: MechanismKind = "coins",
+        mechanism: str = "coins",
         max_messages: int | None = None,
         objective: Objective = SQUARED_ERROR,
-        error: float | None = None,
-        delta: float | None = None,
     ) -> Plan:
-        """The plan of least error for a guarantee; or, for `error` and `delta`, of least epsilon.
+        """The plan of least error for a guarantee; a process searches for the same one once.
 
         The error that is minimised is `rms_error`, exactly as the plan will have it, unless there
         is another `objective`. `honest` is the fraction of the users of any batch whose coins may
@@ -99,28 +92,40 @@ class Plan:
         >>> Plan.best(1000, 2, Privacy(1.0, 1e-6), values=Histogram(5)).values
         Histogram(buckets=5)
         """
-        horizon = errors.whole("horizon", horizon, least=2)
-        shufflers = errors.whole("shufflers", shufflers, least=1)
-        if max_messages is not None:
-            max_messages = errors.whole("max_messages", max_messages, least=1)
-        choice = Choice(tree, horizon, shufflers, max_messages, mechanism)
+        terms = Terms(privacy, honest, reports, composition, values, objective=objective)
+        return _made(Request(horizon, shufflers, terms, tree, mechanism, max_messages))
 
-        def made(privacy: Privacy) -> Plan:
-            terms = Terms(privacy, honest, reports, composition, values, objective=objective)
-            tree, mechanisms = choice.made(terms)
-            return cls(tree, mechanisms, privacy, shufflers, honest, reports)
+    @classmethod
+    def for_error(
+        cls,
+        horizon: int,
+        shufflers: int,
+        error: float,
+        delta: float,
+        *,
+        values: Values = BITS,
+        tree: TreeKind = "regular",
+        honest: float = 1.0,
+        reports: int = 1,
+        composition: Composition = "exact",
+        mechanism: str = "coins",
+        max_messages: int | None = None,
+    ) -> Plan:
+        """The plan of least epsilon whose `rms_error` is at most `error`.
 
-        if privacy is not None and error is None and delta is None:
-            return made(privacy)
-        if privacy is not None or error is None or delta is None:
-            raise errors.InvalidValue("give privacy=Privacy(epsilon, delta), or error= and delta=")
-        if objective != SQUARED_ERROR:
-            raise errors.InvalidValue(f"error={error!r} is not what {objective} is about")
+        The other arguments are those of `best`.
+
+        >>> plan = Plan.for_error(1000, 2, error=20.0, delta=1e-6)
+        >>> plan.rms_error <= 20.0, round(plan.privacy.epsilon, 2)
+        (True, 0.78)
+        """
         error = errors.number("error", error, above=0)
         terms = Terms(Privacy(1.0, delta), honest, reports, composition, values)
-        epsilon = choice.least_epsilon(terms, error)
+        request = Request(horizon, shufflers, terms, tree, mechanism, max_messages)
+        epsilon = least_epsilon(request, error)
         for _ in range(_CLOSER):
-            plan = made(Privacy(epsilon, delta))
+            at = replace(terms, privacy=Privacy(epsilon, delta))
+            plan = _made(replace(request, terms=at))
             if plan.rms_error <= error:
                 return plan
             # The search's idea of rounded values is not exact: errors go about as 1 / epsilon.
@@ -150,16 +155,13 @@ class Plan:
             degrees = published_degrees(horizon, errors.whole("shufflers", shufflers, least=1))
         tree = RegularTree(horizon, degrees)
         share = privacy.share(tree.levels)
-        mechanisms = tuple(
-            (published(values, tree.sizes(level)[0], share, constant=constant),)
-            for level in range(1, tree.levels + 1)
-        )
+        mechanisms = tuple(published(values, n, share, constant=constant) for n in tree.sizes)
         return cls(tree, mechanisms, privacy, shufflers or tree.levels, combine=False, hold=True)
 
     @property
     def values(self) -> Values:
         """What users hold."""
-        return self.mechanisms[0][0].values
+        return self.mechanisms[0].values
 
     @property
     def horizon(self) -> int:
@@ -179,63 +181,36 @@ class Plan:
     def _levels(self) -> list[Level]:
         return levels_of(self.mechanisms, Terms(self.privacy, self.honest, self.reports))
 
-    def mechanism(self, node: Node) -> AnyMechanism:
+    def mechanism(self, node: Node) -> Mechanism:
         """The mechanism that a batch runs."""
-        for mechanism in self.mechanisms[node.level - 1]:
-            if mechanism.size == node.size:
-                return mechanism
-        raise errors.InvalidValue(f"no batch of this plan is {node}")
+        if not 1 <= node.level <= self.tree.levels or node.size != self.tree.sizes[node.level - 1]:
+            raise errors.InvalidValue(f"no batch of this plan is {node}")
+        return self.mechanisms[node.level - 1]
 
     @property
     def messages_per_user(self) -> int:
-        """The most messages that any user sends, all levels together."""
-        return most_messages(self.mechanisms)
+        """The messages that a user sends, all levels together."""
+        return sum(m.messages_per_user for m in self.mechanisms)
 
     @property
     def bits_per_user(self) -> int:
-        """The most bits that any user's messages have, before they are sealed for sending."""
-        return sum(
-            max(m.messages_per_user * m.message_bits for m in of_level)
-            for of_level in self.mechanisms
-        )
+        """The bits that a user's messages have, before they are sealed for sending."""
+        return sum(m.messages_per_user * m.message_bits for m in self.mechanisms)
 
     @cached_property
-    def _variances(self) -> Weights:
-        """Variance of a coordinate of one batch sum, by level and size."""
-        return [[m.variance for m in of_level] for of_level in self.mechanisms]
-
-    @property
     def level_variances(self) -> tuple[float, ...]:
-        """The largest variance of a batch sum, lowest level first."""
-        return tuple(max(of_level) for of_level in self._variances)
+        """The variance of a coordinate of a batch sum, lowest level first."""
+        return tuple(m.variance for m in self.mechanisms)
 
     @cached_property
     def unit(self) -> float:
         """The largest step that the noise of a batch sum comes in."""
-        return max(m.unit for of_level in self.mechanisms for m in of_level)
+        return max(m.unit for m in self.mechanisms)
 
     @cached_property
     def combination(self) -> Combination:
         """How batch sums become node estimates, and what variance these have."""
-        return combination(self.tree, self._variances, combine=self.combine)
-
-    @cached_property
-    def node_estimates(self) -> dict[tuple[int, int], NodeEstimate]:
-        """By level and size, how a node's estimate is made and what its noise is."""
-        fourths = self.combination.fourth_cumulants(
-            self.tree, [[m.fourth_cumulant for m in of_level] for of_level in self.mechanisms]
-        )
-        return {
-            (level, mechanism.size): NodeEstimate(*parts)
-            for level, of_level in enumerate(self.mechanisms, start=1)
-            for mechanism, *parts in zip(
-                of_level,
-                self.combination.own_weights[level - 1],
-                self.combination.variances[level - 1],
-                fourths[level - 1],
-                strict=True,
-            )
-        }
+        return Combination.of(self.tree, self.level_variances, combine=self.combine)
 
     @cached_property
     def imputed(self) -> Any:
@@ -256,12 +231,12 @@ class Plan:
         """The same for the coordinate where it is most."""
         return float(np.max(self.pending_slack))
 
-    def noise_variance(self, t: NDArray[np.int64]) -> NDArray[np.float64]:
+    def noise_variance(self, t: Counts) -> Floats:
         """Variance of a coordinate of the estimates at these times: the sum over V*_t."""
         blocks = np.asarray(t, np.int64) // self.tree.lowest
         return self.tree.cover_weight(blocks, self.combination.variances)
 
-    def squared_error(self, t: NDArray[np.int64]) -> NDArray[np.float64]:
+    def squared_error(self, t: Counts) -> Floats:
         """Expected squared error at these times, the pending users all at one end."""
         pending = np.asarray(t, np.int64) % self.tree.lowest
         return self.noise_variance(t) + (self.pending_weight * pending) ** 2
@@ -272,7 +247,7 @@ class Plan:
         return math.sqrt(
             mean_square_error(
                 self.tree,
-                self._variances,
+                self.level_variances,
                 combine=self.combine,
                 pending_weight=self.pending_weight,
             )
@@ -288,14 +263,13 @@ class Plan:
         failure_probability = errors.number(
             "failure_probability", failure_probability, above=0, below=1
         )
-        everything = [m for of_level in self.mechanisms for m in of_level]
         estimates = max(1, self.tree.blocks * self.values.dimension)
         noise = error_bound(
             self.tree,
-            lambda s: [[m.growth(s) for m in of_level] for of_level in self.mechanisms],
-            self.combination.own_weights,
+            self.combination,
+            lambda s: [m.growth(s) for m in self.mechanisms],
             variance=self.worst_std**2,
-            largest=min(m.noise().most_growth / m.unit for m in everything),
+            largest=min(m.noise().most_growth / m.unit for m in self.mechanisms),
             events=math.log(2 * estimates / failure_probability),
         )
         return noise + self.pending_weight * self.tree.most_pending
@@ -348,14 +322,18 @@ class Plan:
             raise errors.DamagedPlan(f"cannot read the plan {path}: {error}") from error
         return cls.from_json(text)
 
+    def __repr__(self) -> str:
+        kinds = "+".join(dict.fromkeys(m.kind for m in self.mechanisms))
+        return (
+            f"Plan({self.horizon} x {self.values}, {self.tree.levels} of {self.shufflers} "
+            f"shufflers, {self.privacy}, {kinds}, {self.digest[:12]})"
+        )
+
     def __str__(self) -> str:
         rows = [
-            f"level {level}: batches of {_span(m.size for m in of_level)} users, "
-            f"{_span(m.messages_per_user for m in of_level)} messages each, "
-            f"variance {variance:.4g}"
-            for level, (of_level, variance) in enumerate(
-                zip(self.mechanisms, self.level_variances, strict=True), start=1
-            )
+            f"level {level}: batches of {m.size:,} users, {m.messages_per_user:,} messages each, "
+            f"variance {m.variance:.4g}"
+            for level, m in enumerate(self.mechanisms, start=1)
         ]
         head = (
             f"{self.horizon:,} users ({self.values}), "
@@ -363,13 +341,16 @@ class Plan:
             f"{self.privacy} (spends delta={self.delta_spent:.3g})"
         )
         foot = (
-            f"{self.messages_per_user} messages a user; rms error {self.rms_error:.4g}, "
+            f"{self.messages_per_user} messages per user; rms error {self.rms_error:.4g}, "
             f"worst std {self.worst_std:.4g}, all errors below {self.error_bound():.4g} "
             f"with probability {1 - DEFAULT_FAILURE_PROBABILITY:.0%}"
         )
         return "\n".join([head, *rows, foot])
 
 
-def _span(values: Iterable[int]) -> str:
-    numbers = sorted(set(values))
-    return f"{numbers[0]:,}" if len(numbers) == 1 else f"{numbers[0]:,} to {numbers[-1]:,}"
+@lru_cache(maxsize=256)
+def _made(request: Request) -> Plan:
+    """A search takes half a second and more: what was asked for twice is found once."""
+    tree, mechanisms = best_levels(request)
+    terms = request.terms
+    return Plan(tree, mechanisms, terms.privacy, request.shufflers, terms.honest, terms.reports)

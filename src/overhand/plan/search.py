@@ -3,39 +3,36 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
-from scipy.optimize import minimize
+from scipy.optimize import brentq, minimize
 
 from overhand import errors
-from overhand.plan.estimator import combination, level_weights
-from overhand.plan.levels import (
-    messages_of,
+from overhand.mechanisms import Mechanism
+from overhand.model import Counts, Floats
+from overhand.plan.calibration import (
+    Split,
+    calibrated,
+    fewest_messages,
     quick_scale,
     steps_of,
     unit_variance,
-    with_best_shape,
+    with_best_laplace,
 )
-from overhand.plan.terms import Terms
-from overhand.trees import (
-    PathTree,
-    RegularTree,
-    Tree,
-    Weights,
-    binary_degrees,
-    published_degrees,
-    terms_for,
-)
+from overhand.plan.combination import Combination
+from overhand.plan.request import Request, Terms
+from overhand.trees import RegularTree, binary_degrees, published_degrees
 
-TreeKind = Literal["paper", "binary", "regular", "path", "best"]
-"""The family of trees that a plan is looked for in: "paper" has the degrees of Section 3.2."""
-TREE_KINDS: tuple[TreeKind, ...] = ("paper", "binary", "regular", "path", "best")
-"""All of them."""
+LARGEST_EPSILON = 16.0
+SMALLEST_EPSILON = 1e-3
+_EPSILON_PRECISION = 1e-3
 
+_COARSENESSES = (1.0, 4.0, 16.0, 64.0, 256.0, 1024.0, 4096.0)
+"""How much rounding may add, in multiples of the usual, where messages are limited."""
+_SEARCH_MARGIN = 5e-4
+_MARGINS = (1.002, 1.01, 1.03, 1.1, 1.3, 2.0)
 _SHORTLIST = 12
 _CLOSE = 1.05
 _WIDEST_LOG = 3.0
@@ -50,8 +47,8 @@ class Candidate:
     for so many levels.
     """
 
-    tree: Tree
-    shape: tuple[float, ...]
+    tree: RegularTree
+    split: tuple[float, ...]
     cost: float
     is_allowed: bool
     terms: Terms
@@ -64,48 +61,113 @@ class Limit:
     messages: float = math.inf
     margin: float = 1.0
 
-    def allows(self, tree: Tree, variances: Sequence[float], terms: Terms) -> bool:
-        """Whether a user in the smallest batch of every level keeps to the limit."""
+    def allows(self, tree: RegularTree, variances: Sequence[float], terms: Terms) -> bool:
+        """Whether a user keeps to the limit."""
         if self.messages == math.inf:
             return True
-        sizes = [tree.sizes(level) for level in range(1, tree.levels + 1)]
-        smallest, largest = [s[0] for s in sizes], [s[-1] for s in sizes]
-        messages = messages_of(
-            terms, np.array(smallest), np.array(largest), np.multiply(variances, self.margin)
-        )
-        return bool(messages.sum() <= self.messages)
+        found = fewest_messages(terms, np.array(tree.sizes), np.multiply(variances, self.margin))
+        return bool(found.sum() <= self.messages)
 
 
 NO_LIMIT = Limit()
 
 
-def best_tree(
-    kind: TreeKind, horizon: int, shufflers: int, terms: Terms, limit: Limit = NO_LIMIT
-) -> Candidate:
+def best_levels(request: Request) -> tuple[RegularTree, tuple[Mechanism, ...]]:
+    """The tree of least cost and its calibrated mechanisms."""
+    if request.max_messages is None:
+        return _calibrated(request, NO_LIMIT)
+    for margin in _MARGINS:
+        tree, mechanisms = _calibrated(request, Limit(request.max_messages, margin))
+        if sum(m.messages_per_user for m in mechanisms) <= request.max_messages:
+            return tree, mechanisms
+    raise errors.Infeasible(f"no tree keeps to max_messages={request.max_messages}")
+
+
+def _calibrated(request: Request, limit: Limit) -> tuple[RegularTree, tuple[Mechanism, ...]]:
+    found = best_candidate(request, limit)
+    terms = replace(found.terms, composition=request.terms.composition)
+    return found.tree, calibrated(found.tree.sizes, found.split, terms)
+
+
+def best_candidate(request: Request, limit: Limit = NO_LIMIT) -> Candidate:
+    """The best candidate over recipes and over how coarsely values may be rounded."""
+    terms, candidates = request.terms, []
+    failure: errors.Infeasible | None = None
+    for recipe in request.recipes:
+        is_limited = limit.messages < math.inf and not recipe.mechanism.leaks
+        coarser = _COARSENESSES if is_limited and not terms.values.is_whole else (1.0,)
+        for factor in coarser:
+            at = replace(terms, recipe=recipe, coarseness=factor, composition="exact")
+            try:
+                candidates.append(best_tree(replace(request, terms=at), limit))
+            except errors.Infeasible as error:
+                failure = error
+    if not candidates:
+        assert failure is not None
+        raise failure
+    return min(candidates, key=lambda candidate: candidate.cost)
+
+
+def least_epsilon(request: Request, error: float) -> float:
+    """The smallest epsilon at which the error before calibration is at most this.
+
+    To about a thousandth: calibration may end a hair above it. Errors fall about as a power of
+    epsilon, so the search goes in logarithms, from epsilon 1.
+    """
+    terms = request.terms
+    seen: dict[float, float] = {}
+
+    def excess(log_epsilon: float) -> float:
+        if log_epsilon not in seen:
+            privacy = replace(terms.privacy, epsilon=math.exp(log_epsilon))
+            found = best_candidate(replace(request, terms=replace(terms, privacy=privacy)))
+            reached = (1 + _SEARCH_MARGIN) * terms.values.width * math.sqrt(found.cost)
+            seen[log_epsilon] = math.log(reached / error)
+        return seen[log_epsilon]
+
+    _bracketed_root(excess, error)
+    return math.exp(min(log for log, beyond in seen.items() if beyond <= 0))
+
+
+def _bracketed_root(excess: Callable[[float], float], error: float) -> None:
+    """Look for the root, or for the smallest epsilon that is looked at if even that will do."""
+    low, high = math.log(SMALLEST_EPSILON), math.log(LARGEST_EPSILON)
+    at = min(high, max(low, excess(0.0)))  # errors go about as 1 / epsilon
+    step = math.log(1.5)
+    while excess(at) > 0:
+        if at >= high:
+            raise errors.Infeasible(
+                f"error={error:g} is not reached even at epsilon={LARGEST_EPSILON:g}, where it is "
+                f"{error * math.exp(excess(at)):.4g}"
+            )
+        at = min(high, at + step)
+    while excess(max(low, at - step)) <= 0:
+        if at - step <= low:
+            return
+        at -= step
+    brentq(excess, max(low, at - step), at, xtol=_EPSILON_PRECISION)
+
+
+def best_tree(request: Request, limit: Limit = NO_LIMIT) -> Candidate:
     """The candidate of least cost among the trees of a kind that keep to the messages."""
-    if kind not in TREE_KINDS:
-        raise errors.InvalidValue(f"tree={kind!r} must be one of {', '.join(TREE_KINDS)}")
-    if kind == "paper":
-        degrees = published_degrees(horizon, shufflers)
-        return _least([[RegularTree(horizon, degrees)]], terms, limit)
-    if kind == "binary":
+    horizon, shufflers, terms = request.horizon, request.shufflers, request.terms
+    if request.tree == "paper":
+        families = [[RegularTree(horizon, published_degrees(horizon, shufflers))]]
+    elif request.tree == "binary":
         degrees = binary_degrees(horizon)
         if len(degrees) > shufflers:
             raise errors.Infeasible(
                 f"the binary tree over {horizon} users needs {len(degrees)} shufflers, "
                 f"not {shufflers}"
             )
-        return _least([[RegularTree(horizon, degrees)]], terms, limit)
-    families: list[list[Tree]] = []
-    for levels in range(1, shufflers + 1):
-        if kind in ("regular", "best"):
-            families.append(_regular_shortlist(horizon, levels, terms, limit))
-        if kind in ("path", "best"):
-            families.append(_path_shortlist(horizon, levels, terms, limit))
+        families = [[RegularTree(horizon, degrees)]]
+    else:
+        levels = range(1, shufflers + 1)
+        families = [_shortlist(horizon, count, terms, limit) for count in levels]
     return _least(families, terms, limit)
 
 
-def _least(families: Sequence[Sequence[Tree]], terms: Terms, limit: Limit) -> Candidate:
+def _least(families: Sequence[Sequence[RegularTree]], terms: Terms, limit: Limit) -> Candidate:
     """Evaluate the head of every family exactly, then all of those that come close."""
     heads = [(family, _evaluated(family[0], terms, limit)) for family in families if family]
     allowed = [head for _, head in heads if head.is_allowed]
@@ -120,7 +182,7 @@ def _least(families: Sequence[Sequence[Tree]], terms: Terms, limit: Limit) -> Ca
     if not allowed:
         raise errors.Infeasible(_why_nothing(terms, limit))
     best = min(allowed, key=lambda candidate: candidate.cost)
-    refined = _evaluated(best.tree, terms, limit, tuple(best_shape(best.tree)))
+    refined = _evaluated(best.tree, terms, limit, tuple(best_split(best.tree)))
     better = refined.is_allowed and refined.cost < best.cost
     return refined if better else best
 
@@ -132,69 +194,71 @@ def _why_nothing(terms: Terms, limit: Limit) -> str:
 
 
 def _evaluated(
-    tree: Tree, terms: Terms, limit: Limit, shape: Sequence[float] | None = None
+    tree: RegularTree, terms: Terms, limit: Limit, split: Split | None = None
 ) -> Candidate:
-    terms = with_best_shape(terms, tree.levels)
-    shape = tuple(_closed_form_shape(tree) if shape is None else shape)
-    scale = quick_scale(tree, shape, terms)
-    variances = [scale * g for g in shape]
-    weights = _with_rounding(tree, variances, shape, terms)
-    noise = tree.mean_weight(combination(tree, weights, combine=True).variances)
+    terms = with_best_laplace(terms, tree.levels)
+    split = tuple(_closed_form_split(tree) if split is None else split)
+    scale = quick_scale(tree.sizes, split, terms)
+    variances = [scale * g for g in split]
+    sums = _with_rounding(tree, variances, split, terms)
+    noise = tree.mean_weight(Combination.of(tree, sums, combine=True).variances)
     pending = math.sqrt(tree.mean_pending_square())
     cost = float(terms.objective.cost(np.asarray(noise), np.asarray(pending)))
-    return Candidate(tree, shape, cost, limit.allows(tree, variances, terms), terms)
+    return Candidate(tree, split, cost, limit.allows(tree, variances, terms), terms)
 
 
 def _with_rounding(
-    tree: Tree, variances: Sequence[float], shape: Sequence[float], terms: Terms
-) -> Weights:
-    """The variances of batch sums, by level and size: noise, and rounding at its worst."""
+    tree: RegularTree, variances: Sequence[float], split: Split, terms: Terms
+) -> Sequence[float]:
+    """The variances of batch sums, by level: noise, and rounding at its worst."""
     if terms.values.is_whole:
-        return level_weights(tree, variances)
-    steps = steps_of(tree, shape, terms)
-    return [
-        [variance + size / (4 * s**2) for size in tree.sizes(level)]
-        for level, (variance, s) in enumerate(zip(variances, steps, strict=True), start=1)
-    ]
+        return variances
+    steps = steps_of(tree.sizes, split, terms)
+    levels = zip(variances, tree.sizes, steps, strict=True)
+    return [variance + size / (4 * s**2) for variance, size, s in levels]
 
 
-def _closed_form_shape(tree: Tree) -> NDArray[np.float64]:
+def _closed_form_split(tree: RegularTree) -> Floats:
     """Variances in proportion to 1 / sqrt(cover), which minimise sum of cover x variance.
 
     In the Gaussian limit the budget is a bound on the sum of 1 / variance.
     """
-    cover = np.maximum(tree.mean_cover(), 1e-3)
+    cover = np.maximum(tree.mean_cover, 1e-3)
     return np.asarray(1 / np.sqrt(cover / cover.max()))
 
 
-def best_shape(tree: Tree) -> NDArray[np.float64]:
-    """The split that is best once nodes are combined with their children, in the Gaussian limit."""
-    start = np.log(_closed_form_shape(tree))
+def best_split(tree: RegularTree) -> Floats:
+    """The split that is best once nodes are combined with their children, in the Gaussian limit.
+
+    >>> best_split(RegularTree(horizon=1000, degrees=(10, 10))).round(2)
+    array([0.77, 1.  ])
+    """
+    start = np.log(_closed_form_split(tree))
     if tree.levels == 1:
         return np.asarray(np.exp(start))
 
-    def gaussian_error(logs: NDArray[np.float64]) -> float:
-        shape = _bounded_shape(logs)
-        variances = level_weights(tree, list(float((1 / shape).sum()) * shape))
-        return tree.mean_weight(combination(tree, variances, combine=True).variances)
+    def gaussian_error(logs: Floats) -> float:
+        split = _bounded_split(logs)
+        variances = list(float((1 / split).sum()) * split)
+        return tree.mean_weight(Combination.of(tree, variances, combine=True).variances)
 
     found = minimize(gaussian_error, (start - start[-1])[:-1], method="BFGS")
-    return _bounded_shape(np.round(found.x, 3))  # the same on every machine
+    return _bounded_split(np.round(found.x, 3))  # the same on every machine
 
 
-def _bounded_shape(logs: NDArray[np.float64]) -> NDArray[np.float64]:
+def _bounded_split(logs: Floats) -> Floats:
     """A level that is hardly ever in a cover would get all the noise there is: bound that."""
     return np.asarray(np.exp(np.clip(np.append(logs, 0.0), -_WIDEST_LOG, _WIDEST_LOG)))
 
 
-def _regular_shortlist(horizon: int, levels: int, terms: Terms, limit: Limit) -> list[Tree]:
+def _shortlist(horizon: int, levels: int, terms: Terms, limit: Limit) -> list[RegularTree]:
     """The most promising degrees by a rough cost: near-equal ones above the lowest.
 
     sqrt(degree - 1) is convex in the logarithm of the degree from 2 on, so equal degrees are
     best for a given product, and rounding leaves two neighbouring ones. The root takes what is
     left.
     """
-    terms = with_best_shape(terms, levels)
+    terms = with_best_laplace(terms, levels)
     lowest = _lowest_sizes(horizon, terms)
     if levels == 1:
         degrees = lowest[:, np.newaxis]
@@ -224,12 +288,8 @@ def _regular_shortlist(horizon: int, levels: int, terms: Terms, limit: Limit) ->
 
 
 def _rough_costs(
-    horizon: int,
-    degrees: NDArray[np.int64],
-    sizes: NDArray[np.float64],
-    terms: Terms,
-    limit: Limit,
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    horizon: int, degrees: Counts, sizes: Floats, terms: Terms, limit: Limit
+) -> tuple[Floats, Floats]:
     """Costs as if noise were Gaussian and nodes not combined; messages of a user."""
     full = np.floor((horizon + 1) / sizes)
     rest = horizon + 1 - full * sizes
@@ -241,36 +301,11 @@ def _rough_costs(
     noise = (cover * variances).sum(axis=1)
     messages = np.zeros(len(sizes))
     if limit.messages < math.inf:
-        messages = messages_of(terms, sizes, sizes, variances).sum(axis=1)
+        messages = fewest_messages(terms, sizes, variances).sum(axis=1)
     return terms.objective.cost(noise, degrees[:, 0] / math.sqrt(3)), messages
 
 
-def _path_shortlist(horizon: int, levels: int, terms: Terms, limit: Limit) -> list[Tree]:
-    """The most promising (terms, block) pairs, by levels x terms / (levels + 1) nodes a cover."""
-    terms = with_best_shape(terms, levels)
-    variance = unit_variance(terms, levels)
-    scored: list[tuple[float, int, int]] = []
-    smallest = math.ceil(1 / terms.honest)
-    for block in _lowest_sizes(horizon, terms):
-        count = terms_for(-(-horizon // int(block)), levels)
-        # The smallest block that still fits this number of terms is never worse.
-        tight = max(smallest, -(-horizon // math.comb(levels + count, levels)))
-        noise = variance * levels * count * levels / (levels + 1)
-        cost = terms.objective.cost(np.asarray(noise), np.asarray(tight / math.sqrt(3)))
-        scored.append((float(cost), count, tight))
-    trees: list[Tree] = []
-    variances = [levels * variance] * levels
-    for _, count, block in sorted(set(scored)):
-        tree = PathTree(horizon, levels, count, block)
-        is_whole = all(tree.sizes(level) for level in range(1, levels + 1))
-        if is_whole and limit.allows(tree, variances, terms):
-            trees.append(tree)
-        if len(trees) == _SHORTLIST:
-            break
-    return trees
-
-
-def _lowest_sizes(horizon: int, terms: Terms) -> NDArray[np.int64]:
+def _lowest_sizes(horizon: int, terms: Terms) -> Counts:
     """Sizes for a lowest batch: with an honest user, and up to where no tree's lowest batch pays.
 
     More levels want smaller batches than one.
@@ -280,14 +315,14 @@ def _lowest_sizes(horizon: int, terms: Terms) -> NDArray[np.int64]:
     return sizes[sizes * terms.honest >= 1]
 
 
-def _mixtures(length: int, values: NDArray[np.int64]) -> Iterator[tuple[int, ...]]:
+def _mixtures(length: int, values: Counts) -> Iterator[tuple[int, ...]]:
     """All tuples of one degree, or of it and the next."""
     for value in map(int, values):
         for larger in range(length):
             yield (value,) * (length - larger) + (value + 1,) * larger
 
 
-def _grid(most: int) -> NDArray[np.int64]:
+def _grid(most: int) -> Counts:
     """Whole numbers from 1 on: all of the small ones, then one in every two percent."""
     points = np.unique(np.floor(np.geomspace(1, most, 1 + math.ceil(math.log(most + 1) / 0.02))))
     return points.astype(np.int64)

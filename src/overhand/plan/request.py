@@ -1,4 +1,4 @@
-"""What a plan is made for."""
+"""What a plan is asked for, and what its noise must be enough for."""
 
 from __future__ import annotations
 
@@ -7,29 +7,41 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from overhand import errors
-from overhand.accounting import gaussian_variance
-from overhand.accounting.composition import MOST_REPORTS, check_delta
-from overhand.model import Privacy
+from overhand.accounting import MOST_REPORTS, check_delta, gaussian_variance
+from overhand.mechanisms import MECHANISMS, CoinSum, Recipe
+from overhand.model import Counts, Privacy
 from overhand.plan.objective import SQUARED_ERROR, Objective
-from overhand.plan.recipe import UNARY, Recipe
 from overhand.values import BITS, Values
 
 Composition = Literal["exact", "advanced", "simple"]
 """How the costs of a user's levels are added up: "simple" is the paper's, "exact" spends least."""
+TreeKind = Literal["regular", "paper", "binary"]
+"""Which degrees a tree may have: the best ones, those of Section 3.2, or 2 at log n - 1 levels."""
+TREE_KINDS: tuple[TreeKind, ...] = ("regular", "paper", "binary")
+"""All of them."""
+MECHANISM_KINDS = (*MECHANISMS, "best")
+"""How values may be sent: "best" is the one of least error."""
 
-_LEAK_SHARE = 0.01  # of delta is what all shares may leak
+_NO_PATH = (
+    "tree='path' is gone: path trees had 2 to 5 % less error and could not be deployed, because a "
+    "client would have to know its batch; the default tree can"
+)
+_LEAK_SHARE = 0.01  # of delta is what all messages may leak
 
 
 @dataclass(frozen=True)
 class Terms:
-    """What a plan is made for: the values, the budget, and on whom it may count.
+    """What noise must be enough for: the guarantee, the values, and on whom it may count.
 
     Variances are in units of the squared width of a coordinate's interval, so that all kinds of
     values look like bits to a search for trees: a pending user can be missed by one half.
     `coarseness` allows rounding to add so many times more than it usually may.
+
+    >>> Terms(Privacy(1.0, 1e-6), honest=0.5).honest_users(9)  # rounded against us
+    4
     """
 
     privacy: Privacy
@@ -37,7 +49,7 @@ class Terms:
     reports: int = 1
     composition: Composition = "exact"
     values: Values = BITS
-    recipe: Recipe = UNARY
+    recipe: Recipe = Recipe(CoinSum)
     coarseness: float = 1.0
     objective: Objective = SQUARED_ERROR
 
@@ -57,20 +69,17 @@ class Terms:
         return gaussian_variance(self.privacy) * moved * self.reports**2 / self.honest
 
     @property
-    def rounding_share(self) -> float:
-        """How much of the noise's variance rounding may add."""
-        return 0.0 if self.values.is_whole else self.recipe.rounding * self.coarseness
-
-    @property
     def norm_share(self) -> float:
         """How much rounding may add to a change that is bounded in norm."""
-        return 0.0 if self.values.moves else self.recipe.norm * math.sqrt(self.coarseness)
+        share = self.recipe.mechanism.norm_share * math.sqrt(self.coarseness)
+        return 0.0 if self.values.moves else share
 
-    def steps(self, size: ArrayLike, variance: ArrayLike) -> NDArray[np.int64]:
-        """So many steps that rounding stays within its shares, in batches of up to `size`."""
+    def steps(self, size: ArrayLike, variance: ArrayLike) -> Counts:
+        """So many steps that rounding stays within its shares, in batches of `size`."""
         if self.values.is_whole:
             return np.ones(np.shape(size), np.int64)
-        steps = np.sqrt(np.divide(size, np.multiply(4 * self.rounding_share, variance)))
+        share = self.recipe.mechanism.rounding_share * self.coarseness
+        steps = np.sqrt(np.divide(size, np.multiply(4 * share, variance)))
         if self.norm_share:
             width = self.values.width * math.sqrt(self.values.dimension)
             steps = np.maximum(steps, width / (self.values.sensitivity * self.norm_share))
@@ -90,8 +99,40 @@ class Terms:
 
         All that is shown to differ, on all levels, takes a small share of delta together.
         """
-        if not self.recipe.shares:
+        if not self.recipe.mechanism.leaks:
             return 0.0
         moved = self.values.moves or self.values.dimension
         counts = 2 * levels * self.reports * moved
         return _LEAK_SHARE * self.privacy.delta / ((1 + math.exp(self.privacy.epsilon)) * counts)
+
+
+@dataclass(frozen=True)
+class Request:
+    """All that `Plan.best` was asked for."""
+
+    horizon: int
+    shufflers: int
+    terms: Terms
+    tree: TreeKind = "regular"
+    mechanism: str = "coins"
+    max_messages: int | None = None
+
+    def __post_init__(self) -> None:
+        errors.whole("horizon", self.horizon, least=2)
+        errors.whole("shufflers", self.shufflers, least=1)
+        if self.max_messages is not None:
+            errors.whole("max_messages", self.max_messages, least=1)
+        if self.tree not in TREE_KINDS:
+            kinds = ", ".join(TREE_KINDS)
+            raise errors.InvalidValue(
+                _NO_PATH if self.tree == "path" else f"tree={self.tree!r} must be one of {kinds}"
+            )
+        if self.mechanism not in MECHANISM_KINDS:
+            kinds = ", ".join(MECHANISM_KINDS)
+            raise errors.InvalidValue(f"mechanism={self.mechanism!r} must be one of {kinds}")
+
+    @property
+    def recipes(self) -> list[Recipe]:
+        """The ways to send the values that may be chosen from."""
+        kinds = MECHANISMS if self.mechanism == "best" else [self.mechanism]
+        return [recipe for kind in kinds for recipe in MECHANISMS[kind].recipes(self.terms.values)]

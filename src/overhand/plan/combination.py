@@ -1,0 +1,132 @@
+"""How the server adds batch sums up: weights, variances and tails, all known beforehand."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from scipy.optimize import minimize_scalar
+
+from overhand.trees import RegularTree, Weights
+
+DEFAULT_FAILURE_PROBABILITY = 0.05
+"""How often a bound on all errors at once may fail, unless it is asked for with another."""
+
+
+def own_weight(own: float, children: float) -> float:
+    """The weight of a node's own sum, of this variance, beside that of its children's estimates.
+
+    The estimate of least variance has weights in proportion to 1 / variance.
+
+    >>> own_weight(1.0, 3.0)
+    0.75
+    """
+    return children / (own + children) if own + children > 0 else 1.0
+
+
+def combined(own: Any, children: Any, weight: float, *, power: int = 1) -> Any:
+    """A node's estimate, from its own sum and the sum of its children's estimates.
+
+    With `power`, what goes with a power of the weights, as variances do with the second.
+
+    >>> combined(10.0, 14.0, weight=0.75)
+    11.0
+    """
+    return weight**power * own + (1 - weight) ** power * children
+
+
+@dataclass(frozen=True)
+class Combination:
+    """The variance-optimal estimate of a node: own_weight of its sum, the rest of its children's.
+
+    With s the variance of the own sum and C that of the sum of the children's estimates, the
+    estimate has variance V = 1 / (1/s + 1/C), and the own sum has weight V / s. No full ancestor of
+    a covering node exists, so adding the covering nodes' estimates is the best linear unbiased
+    estimate of a prefix. It halves the variance of a binary tree and does little for large
+    degrees. All fields are by level.
+
+    >>> tree = RegularTree(horizon=8, degrees=(2, 2))
+    >>> Combination.of(tree, [1.0, 2.0], combine=True)
+    Combination(own_weights=(1.0, 0.5), variances=(1.0, 1.0))
+    """
+
+    own_weights: tuple[float, ...]
+    variances: tuple[float, ...]
+
+    @classmethod
+    def of(cls, tree: RegularTree, variances: Weights, *, combine: bool) -> Combination:
+        """Weights and variances of the nodes' estimates, from the variances of their own sums."""
+        weights = [1.0]
+        found = [float(variances[0])]
+        for own, degree in zip(variances[1:], tree.degrees[1:], strict=True):
+            children = degree * found[-1]
+            weights.append(own_weight(own, children) if combine else 1.0)
+            found.append(float(combined(own, children, weights[-1], power=2)))
+        return cls(tuple(weights), tuple(found))
+
+    def over(self, tree: RegularTree, own: Weights, *, power: int) -> Weights:
+        """What estimates have of something that goes with a power of the weights, from sums'."""
+        found = [float(own[0])]
+        levels = zip(own[1:], self.own_weights[1:], tree.degrees[1:], strict=True)
+        for of_level, weight, degree in levels:
+            found.append(float(combined(of_level, degree * found[-1], weight, power=power)))
+        return found
+
+
+def mean_square_error(
+    tree: RegularTree, variances: Weights, *, combine: bool, pending_weight: float
+) -> float:
+    """Mean over t of the expected squared error on the worst values of the pending users.
+
+    `pending_weight` is by how much one pending user can be missed: half of its interval after
+    imputing the midpoint.
+    """
+    nodes = Combination.of(tree, variances, combine=combine).variances
+    return tree.mean_weight(nodes) + pending_weight**2 * tree.mean_pending_square()
+
+
+def error_bound(
+    tree: RegularTree,
+    combination: Combination,
+    growth_at: Callable[[float], Sequence[float]],
+    *,
+    variance: float,
+    largest: float,
+    events: float,
+) -> float:
+    """A bound on the noise of all estimates at once, but for a probability of e^-events each.
+
+    `growth_at(s)` is a bound on ln E exp(s error) of batch sums. For noise whose even cumulants
+    are positive, and for rounding, growth at w s is at most w^2 times that at s, so that it adds up
+    over combined nodes as variances do.
+    """
+
+    def growth(s: float) -> float:
+        return tree.heaviest_cover(combination.over(tree, growth_at(s), power=2))
+
+    return chernoff_bound(growth, variance=variance, largest=largest, events=events)
+
+
+def chernoff_bound(
+    growth: Callable[[float], float], *, variance: float, largest: float, events: float
+) -> float:
+    """What noise exceeds with a probability of at most e^-events.
+
+    `growth(s)` is a bound on ln E exp(s noise), finite up to `largest`; the search starts where
+    Gaussian noise of this `variance` has its best bound.
+
+    >>> round(chernoff_bound(lambda s: s**2 / 2, variance=1.0, largest=math.inf, events=2.0), 3)
+    2.0
+    """
+    if variance == 0:
+        return 0.0
+    start = 0.5 * math.log(2 * events / variance)
+    stop = min(start + 1, math.log(largest) - 1e-6)
+    found = minimize_scalar(
+        lambda log_s: (growth(math.exp(log_s)) + events) / math.exp(log_s),
+        bounds=(min(start, stop) - 4, stop),
+        method="bounded",
+    )
+    return float(found.fun)

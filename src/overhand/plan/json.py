@@ -1,0 +1,83 @@
+"""A plan as it stands in its file, and as it is told to readers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from overhand import errors
+from overhand.mechanisms import MECHANISMS, Mechanism, noise_of
+from overhand.model import Privacy
+from overhand.plan.combination import DEFAULT_FAILURE_PROBABILITY
+from overhand.trees import RegularTree
+from overhand.values import Values, values_of
+
+if TYPE_CHECKING:
+    from overhand.plan.plan import Plan
+
+FORMAT = 3
+
+
+def parameters(plan: Plan) -> dict[str, Any]:
+    """All that the plan is: what its digest is of."""
+    return {
+        "format": FORMAT,
+        "horizon": plan.horizon,
+        "values": {"kind": plan.values.spec, "clip": getattr(plan.values, "clip", False)},
+        "degrees": list(plan.tree.degrees),
+        "mechanisms": [mechanism.entry() for mechanism in plan.mechanisms],
+        "epsilon": plan.privacy.epsilon,
+        "delta": plan.privacy.delta,
+        "shufflers": plan.shufflers,
+        "honest": plan.honest,
+        "reports": plan.reports,
+        "combine": plan.combine,
+        "hold": plan.hold,
+    }
+
+
+def fields_of(saved: dict[str, Any]) -> dict[str, Any]:
+    """The fields of the plan with these parameters."""
+    if saved["format"] != FORMAT:
+        raise errors.InvalidValue(f"format {saved['format']} is not {FORMAT}")
+    values = values_of(saved["values"]["kind"], clip=saved["values"]["clip"])
+    return {
+        "tree": RegularTree(saved["horizon"], tuple(saved["degrees"])),
+        "mechanisms": tuple(_mechanism_of(entry, values) for entry in saved["mechanisms"]),
+        "privacy": Privacy(saved["epsilon"], saved["delta"]),
+        **{name: saved[name] for name in ("shufflers", "honest", "reports", "combine", "hold")},
+    }
+
+
+def _mechanism_of(entry: dict[str, Any], values: Values) -> Mechanism:
+    kind = entry["mechanism"]
+    if kind not in MECHANISMS:
+        raise errors.InvalidValue(f"mechanism {kind!r} is none of {', '.join(MECHANISMS)}")
+    return MECHANISMS[kind].of_entry(entry, noise_of(entry["noise"]), values)
+
+
+def summary(plan: Plan) -> dict[str, Any]:
+    """What `overhand plan --json` prints."""
+    return {
+        "horizon": plan.horizon,
+        "shufflers": plan.shufflers,
+        "epsilon": plan.privacy.epsilon,
+        "delta": plan.privacy.delta,
+        "values": plan.values.spec,
+        "tree": "regular",
+        "structure": {"kind": "regular", "degrees": list(plan.tree.degrees)},
+        "levels": [
+            {"level": level, "degree": plan.tree.degrees[level - 1], **mechanism.summary()}
+            for level, mechanism in enumerate(plan.mechanisms, start=1)
+        ],
+        "messages_per_user": plan.messages_per_user,
+        "bits_per_user": plan.bits_per_user,
+        "rms_error": plan.rms_error,
+        "worst_std": plan.worst_std,
+        "error_bound": plan.error_bound(),
+        "failure_probability": DEFAULT_FAILURE_PROBABILITY,
+        "delta_spent": plan.delta_spent,
+        "delta_leaked": plan.delta_leaked,
+        "honest": plan.honest,
+        "reports": plan.reports,
+        "digest": plan.digest,
+    }
