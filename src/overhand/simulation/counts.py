@@ -9,18 +9,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from overhand.mechanisms import Mechanism
-from overhand.plan import Plan
+from overhand.model import Counts, Floats
+from overhand.plan import Plan, combined
 from overhand.randomness import Random, generator_of
 from overhand.simulation.alias import AliasTable
-from overhand.simulation.rounding import RoundingErrors
-from overhand.trees.tree import Closing, Walk
-
-Floats = NDArray[np.float64]
-Counts = NDArray[np.int64]
 
 _MANY = 8192  # draws for which a table pays
 _LARGE = 1 << 21  # elements for which a second thread pays
+_BUFFER = 1 << 15  # numbers that are rounded at once: fits the first-level cache
 
 
 class CountsRun:
@@ -83,6 +79,12 @@ class CoverNoise:
     memory does not grow with the horizon. It is the noise of one run, or, with `runs`, of so many
     side by side: rows and noise then have an axis of runs after that of users or blocks. If
     `gaussian`, normal noise of the same variance stands in for that of the mechanisms.
+
+    >>> import overhand as oh
+    >>> plan = oh.Plan.best(300, shufflers=2, privacy=oh.Privacy(1.0, 1e-6), tree="paper")
+    >>> noise = CoverNoise(plan, oh.seeded_random(1), runs=(2000,)).at(0, 100, np.empty(0))
+    >>> noise.shape, bool(0.9 < noise[-1].var() / plan.noise_variance(np.array([300]))[0] < 1.1)
+    ((101, 2000), True)
     """
 
     def __init__(
@@ -95,30 +97,32 @@ class CoverNoise:
             for level, stream in enumerate(random.spawn(plan.tree.levels), start=1)
         ]
         exact = plan.values.is_whole or gaussian
-        self._rounding = None if exact else RoundingErrors(plan, random, self._shape)
+        self._rounding = None if exact else _RoundingErrors(plan, random, self._shape)
 
     def at(self, first: int, last: int, rows: NDArray[Any]) -> Floats:
         """The noise of the cover after `first`, `first` + 1, ..., `last` blocks of these rows."""
-        walk = self._advance(first, last, rows)
+        self._draw(first, last, rows)
         result = np.empty((last - first + 1, *self._shape))
         if last > first:
-            self._fill(first, last, walk, result[:-1])
+            self._fill(first, last, result[:-1])
         result[-1] = self._at_end(last)
         return result
 
     def after(self, first: int, last: int, rows: NDArray[Any]) -> Floats:
         """Only that after the last of them."""
-        self._advance(first, last, rows)
+        self._draw(first, last, rows)
         return self._at_end(last)
 
-    def _advance(self, first: int, last: int, rows: NDArray[Any]) -> Walk:
-        walk = self._tree.walk(first, last)
+    def _draw(self, first: int, last: int, rows: NDArray[Any]) -> None:
+        """Draw the noise of all nodes that become full, children first."""
         if self._rounding is not None:
             self._rounding.advance(first, rows)
-        self._draw(last - first, walk)
+        below: _LevelNoise | None = None
+        for level in self._levels:
+            level.draw(first, last, below, self._rounding)
+            below = level
         if self._rounding is not None:
             self._rounding.forget(last)
-        return walk
 
     def _at_end(self, last: int) -> Floats:
         """The noise of the cover, and nothing before it is needed any more."""
@@ -132,22 +136,16 @@ class CoverNoise:
                 total += level.after(first)
         return total
 
-    def _draw(self, blocks: int, walk: Walk) -> None:
-        """Draw the noise of all nodes that close along the walk, children first."""
+    def _fill(self, first: int, last: int, result: Floats) -> None:
+        """The upper levels are constant over a run of blocks, the lowest goes on from its start."""
         lowest, *above = self._levels
-        lowest.draw_equal(blocks, self._rounding)
-        below = lowest
-        for level, closing in zip(above, walk.closing, strict=True):
-            level.draw(closing, below, lowest, self._rounding)
-            below = level
-
-    def _fill(self, first: int, last: int, walk: Walk, result: Floats) -> None:
-        """The upper levels are constant over a run, the lowest goes on from its start."""
-        lowest, *above = self._levels
-        constant = -lowest.until(walk.starts)
-        for level, closed, covering in zip(above, walk.closed, walk.covering, strict=True):
-            constant += level.between(closed - covering, closed)
-        lengths = np.diff(np.append(np.maximum(walk.starts, first), last))
+        length = self._tree.degrees[1] if above else last + 1
+        starts = np.arange(first // length * length, last, length, dtype=np.int64)
+        constant = -lowest.until(starts)
+        closed, covering = self._tree.closed(starts), self._tree.in_cover(starts)
+        for level, c, k in zip(above, closed[1:], covering[1:], strict=True):
+            constant += level.until(c) - level.until(c - k)
+        lengths = np.diff(np.append(np.maximum(starts, first), last))
         np.add(np.repeat(constant, lengths, axis=0), lowest.stretch(first, last), out=result)
 
 
@@ -167,44 +165,27 @@ class _LevelNoise:
         self._gaussian = gaussian
         self._level = level
         self._shape = shape
-        self._mechanisms = {m.size: m for m in plan.mechanisms[level - 1]}
-        self._tables: dict[int, AliasTable] = {}
-        self._own_weights = {
-            m.size: plan.node_estimates[level, m.size][0] for m in plan.mechanisms[level - 1]
-        }
+        self._mechanism = plan.mechanisms[level - 1]
+        self._blocks = plan.tree.sizes[level - 1] // plan.tree.lowest
+        self._degree = plan.tree.degrees[level - 1]
+        self._table: AliasTable | None = None
+        self._own_weight = plan.combination.own_weights[level - 1]
         self._first = 0
         self._running = np.zeros((1, *self._shape))  # before node `first`, before the next one, ...
 
-    def draw_equal(self, count: int, rounding: RoundingErrors | None) -> None:
-        """Nodes of the level's only size."""
-        (mechanism,) = self._mechanisms.values()
-        noise = self._of_size(mechanism, count)
-        self._append(noise if rounding is None else noise + rounding.of_blocks())
-
     def draw(
-        self,
-        closing: Closing,
-        below: _LevelNoise,
-        lowest: _LevelNoise,
-        rounding: RoundingErrors | None,
+        self, first: int, last: int, below: _LevelNoise | None, rounding: _RoundingErrors | None
     ) -> None:
-        """Nodes that close, each combined with its children if the plan says so."""
-        if len(closing.sizes) == 0:
+        """Nodes that become full between two boundaries, each combined with its children."""
+        start, stop = first // self._blocks, last // self._blocks
+        if start == stop:
             return
-        noise, own = np.empty((len(closing.sizes), *self._shape)), np.empty(len(closing.sizes))
-        for size in np.unique(closing.sizes):
-            of_size = closing.sizes == size
-            count = int(np.count_nonzero(of_size))
-            noise[of_size] = self._of_size(self._mechanisms[int(size)], count)
-            own[of_size] = self._own_weights[int(size)]
+        noise = self._drawn(stop - start)
         if rounding is not None:
-            noise += rounding.of_closing(self._level, closing.sizes, closing.stops)
-        if (own < 1.0).any():
-            children = below.between(closing.first_children, closing.after_children)
-            if closing.last_blocks is not None:
-                children += lowest.between(closing.last_blocks, closing.last_blocks + 1)
-            own = own.reshape(-1, *[1] * len(self._shape))
-            noise = own * noise + (1 - own) * children
+            noise = noise + rounding.of_nodes(self._level, self._blocks, start, stop)
+        if below is not None and self._own_weight < 1.0:
+            ends = np.arange(start, stop + 1, dtype=np.int64) * self._degree
+            noise = combined(noise, np.diff(below.until(ends), axis=0), self._own_weight)
         self._append(noise)
 
     def _append(self, noise: Floats) -> None:
@@ -215,24 +196,19 @@ class _LevelNoise:
         grown[known:] += self._running[-1]
         self._running = grown
 
-    def _of_size(self, mechanism: Mechanism, count: int) -> Floats:
-        shape = (count, *self._shape)
+    def _drawn(self, count: int) -> Floats:
+        mechanism, shape = self._mechanism, (count, *self._shape)
         draws = math.prod(shape)
         if self._gaussian:
             return generator_of(self._random).normal(0.0, math.sqrt(mechanism.variance), shape)
         if draws < _MANY or not mechanism.noise().is_tabulated:
             batches = draws // mechanism.values.dimension
             return mechanism.draw_noise(self._random, batches).reshape(shape)
-        if mechanism.size not in self._tables:
-            self._tables[mechanism.size] = AliasTable(mechanism.noise())
-        drawn = self._tables[mechanism.size].draw(self._random, draws)
-        return mechanism.scaled(drawn).reshape(shape)
+        self._table = self._table or AliasTable(mechanism.noise())
+        return mechanism.scaled(self._table.draw(self._random, draws)).reshape(shape)
 
     def until(self, nodes: Counts) -> Floats:
         return self._running[nodes - self._first]
-
-    def between(self, start: Counts, stop: Counts) -> Floats:
-        return self.until(stop) - self.until(start)
 
     def after(self, node: int) -> Floats:
         """The noise of all nodes from this one on."""
@@ -245,3 +221,72 @@ class _LevelNoise:
         """Drop what no later cover needs."""
         self._running = self._running[before - self._first :].copy()
         self._first = before
+
+
+class _RoundingErrors:
+    """Rounded less true sums of the nodes that become full, for every level.
+
+    A level has one open node at a time, so of the past it keeps what rounding has added to that.
+    """
+
+    def __init__(self, plan: Plan, random: Random, shape: tuple[int, ...]) -> None:
+        self._tree = plan.tree
+        self._shape = shape  # of a sum, or of those of several runs
+        self._streams = random.spawn(plan.tree.levels)
+        self._units = [mechanism.unit for mechanism in plan.mechanisms]
+        self._carried: list[Any] = [np.zeros(shape)] * plan.tree.levels
+        runs = math.prod(shape) // plan.values.dimension
+        self._lows = np.tile(plan.values.lows, runs)[:, np.newaxis, np.newaxis]
+        self._errors: list[Floats] = []
+        self._first = 0
+
+    def advance(self, first: int, rows: NDArray[Any]) -> None:
+        """Round the values of the next blocks, level by level."""
+        self._first = first
+        # Coordinate by coordinate, so that a block's values of one stand side by side.
+        columns = np.ascontiguousarray(rows.reshape(len(rows), math.prod(self._shape)).T)
+        columns = columns.reshape(len(columns), -1, self._tree.lowest) - self._lows
+        sums = columns.sum(axis=2)
+        # One after the other: threads would only wait for each other between the short steps.
+        self._errors = [
+            _rounding_errors(unit, columns, sums, stream).reshape(-1, *self._shape)
+            for unit, stream in zip(self._units, self._streams, strict=True)
+        ]
+
+    def of_nodes(self, level: int, blocks: int, start: int, stop: int) -> Floats:
+        """The errors of nodes of a level, each of so many blocks."""
+        errors = self._errors[level - 1]
+        ends = np.arange(start, stop + 1, dtype=np.int64) * blocks - self._first
+        result = np.diff(errors[np.maximum(ends, 0)], axis=0)
+        if ends[0] < 0:
+            result[0] += self._carried[level - 1]
+        return result
+
+    def forget(self, last: int) -> None:
+        """Keep what the nodes that are still open after `last` blocks have gathered."""
+        for index, size in enumerate(self._tree.sizes):
+            errors, blocks = self._errors[index], size // self._tree.lowest
+            start = last // blocks * blocks - self._first
+            before = -self._carried[index] if start < 0 else errors[start]
+            self._carried[index] = errors[-1] - before
+
+
+def _rounding_errors(unit: float, columns: Floats, sums: Floats, random: Random) -> Floats:
+    """Running sums over blocks of what rounding adds, from 0 on.
+
+    A column is a coordinate's values above its lowest, by block and user, in one run; `sums` are
+    over users. Uniforms of 32 bits do: what is deployed has 53, and no simulation can tell.
+    """
+    coordinates, blocks, users = columns.shape
+    rows = columns.reshape(-1, users)
+    rounded = np.empty(len(rows))
+    piece = max(1, _BUFFER // users)
+    for start in range(0, len(rows), piece):
+        steps = rows[start : start + piece] * (1 / unit)
+        steps += random.words(steps.size, np.uint32).reshape(steps.shape) * 2.0**-32
+        np.floor(steps, out=steps)
+        np.add.reduce(steps, axis=1, out=rounded[start : start + piece])
+    errors = rounded.reshape(coordinates, blocks) * unit - sums
+    result = np.zeros((blocks + 1, coordinates))
+    np.cumsum(errors.T, axis=0, out=result[1:])
+    return result

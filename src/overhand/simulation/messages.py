@@ -6,15 +6,13 @@ from collections import deque
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from overhand.mechanisms import Mechanism
+from overhand.model import Floats, Messages, Rows
 from overhand.plan import Plan
 from overhand.randomness import Random
+from overhand.shufflers import shuffle, with_added
 from overhand.summation import SumServer
-
-Floats = NDArray[np.float64]
-Rows = NDArray[Any]
 
 _AT_ONCE = 1 << 22  # messages that are made at once, if they are more than those of a block
 
@@ -22,8 +20,9 @@ _AT_ONCE = 1 << 22  # messages that are made at once, if they are more than thos
 class MessagesRun:
     """One run of Algorithm 3 over a stream, fed in whole blocks (but for the last users).
 
-    The server is the one that is deployed. Batches of one size are permuted side by side; an
-    upper batch keeps its users' messages until it is full, as its shuffler would.
+    Messages are permuted by the function that services use, and added up by the same server.
+    Batches of one size are permuted side by side; an upper batch keeps its users' messages until
+    it is full, as its shuffler would.
 
     >>> import overhand as oh
     >>> plan = oh.Plan.best(300, shufflers=2, privacy=oh.Privacy(1.0, 1e-6), tree="paper")
@@ -41,9 +40,9 @@ class MessagesRun:
         self._plan = plan
         self._random = random
         self._server = SumServer(plan)
-        self._t = 0
-        self._open: dict[int, list[Rows]] = {level: [] for level in range(1, plan.tree.levels + 1)}
-        self._sums: dict[int, deque[Any]] = {level: deque() for level in self._open}
+        self._t = self._full = 0
+        self._open: list[list[Messages]] = [[] for _ in plan.mechanisms]
+        self._sums: list[deque[Any]] = [deque() for _ in plan.mechanisms]
         self._ramp: Floats = np.multiply.outer(
             np.arange(plan.tree.lowest, dtype=np.float64), plan.imputed
         )
@@ -58,53 +57,54 @@ class MessagesRun:
     def _estimates(self, rows: Rows) -> Floats:
         lowest = self.granularity
         full = len(rows) // lowest
-        self._send_blocks(rows[: full * lowest])
-        for level in range(2, self._plan.tree.levels + 1):
-            self._send_above(level, rows)
-        base = [self._server.cover_sum]
-        for _ in range(full):
-            base.append(self._receive_block())
-        filled: Floats = np.add(np.array(base)[:, np.newaxis], self._ramp)
+        mechanism = self._plan.mechanisms[0]
+        blocks = self._encoded(mechanism, rows[: full * lowest])
+        self._sums[0].extend(self._shuffled_sums(mechanism, blocks))
+        for index in range(1, self._plan.tree.levels):
+            self._send_above(index, rows)
+        base = [np.asarray(self._server.cover_sum)[np.newaxis]]
+        while self._full < self._t + full * lowest:
+            base.append(self._receive_blocks(self._t + full * lowest))
+        filled: Floats = np.add(np.concatenate(base)[:, np.newaxis], self._ramp)
         self._t += len(rows)
         return filled.reshape(-1, *self._plan.values.shape)[1 : len(rows) + 1]
 
-    def _send_blocks(self, rows: Rows) -> None:
-        (mechanism,) = self._plan.mechanisms[0]
-        messages = self._encoded(mechanism, rows)
-        batches = messages.reshape(-1, mechanism.size * mechanism.messages_per_user)
-        self._sums[1].extend(self._shuffled_sums(mechanism, batches))
-
-    def _shuffled_sums(self, mechanism: Mechanism, batches: Rows) -> list[Any]:
-        shuffled = self._random.permute_rows(batches, mechanism.message_bits)
-        sums = mechanism.analyze_many(shuffled)
+    def _shuffled_sums(self, mechanism: Mechanism, messages: Messages) -> list[Any]:
+        batches = with_added(messages.gathered(mechanism.size), mechanism, self._random)
+        shuffled = shuffle(batches, self._random, message_bits=mechanism.message_bits)
+        noise = mechanism.server_noise(self._random, len(batches.sealed))
+        sums = mechanism.analyze(shuffled, noise)
         return sums.tolist() if mechanism.values.is_scalar else list(sums)
 
-    def _send_above(self, level: int, rows: Rows) -> None:
+    def _send_above(self, index: int, rows: Rows) -> None:
         """Walk over the nodes of a level that these users are in."""
-        place, stop = self._t, self._t + len(rows)
+        mechanism = self._plan.mechanisms[index]
+        size, last = mechanism.size, self._plan.horizon // mechanism.size * mechanism.size
+        place, stop = self._t, min(last, self._t + len(rows))
         while place < stop:
-            node = next((n for n in self._plan.tree.nodes_above(place) if n.level == level), None)
-            if node is None:
-                place = place // self.granularity * self.granularity + self.granularity
-                continue
-            until = min(stop, node.stop)
-            mechanism = self._plan.mechanism(node)
-            self._open[level].append(
-                self._encoded(mechanism, rows[place - self._t : until - self._t]).reshape(-1)
-            )
-            if until == node.stop:
-                batch = np.concatenate(self._open[level])[np.newaxis]
-                self._open[level] = []
-                self._sums[level].extend(self._shuffled_sums(mechanism, batch))
+            until = min(stop, place - place % size + size)
+            some = rows[place - self._t : until - self._t]
+            self._open[index].append(self._encoded(mechanism, some))
+            if until % size == 0:
+                parts = zip(*self._open[index], strict=True)
+                batch = Messages(*(np.concatenate(part) for part in parts))
+                self._open[index] = []
+                self._sums[index].extend(self._shuffled_sums(mechanism, batch))
             place = until
 
-    def _encoded(self, mechanism: Mechanism, rows: Rows) -> Rows:
+    def _encoded(self, mechanism: Mechanism, rows: Rows) -> Messages:
         self.messages += len(rows) * mechanism.messages_per_user
-        encoded: Rows = mechanism.encode_rows(rows, self._random)
-        return encoded
+        return mechanism.encode_rows(rows, self._random)
 
-    def _receive_block(self) -> Any:
-        value = self._sums[1].popleft()
-        for node in self._server.receive_blocks(self._server.covered, 1, value):
-            self._server.receive_sum(node, self._sums[node.level].popleft())
-        return self._server.cover_sum
+    def _receive_blocks(self, stop: int) -> Floats:
+        """The sums over the cover after each of the next blocks, up to where others close, too."""
+        tree, before = self._plan.tree, self._server.cover_sum
+        above = tree.sizes[1] if tree.levels > 1 else stop
+        stop = min(stop, self._full - self._full % above + above)
+        count = (stop - self._full) // self.granularity
+        running = np.cumsum([self._sums[0].popleft() for _ in range(count)], axis=0)
+        self._server.receive_blocks(self._full, count, running[-1])
+        self._full = stop
+        for node in tree.closes(stop)[1:]:
+            self._server.receive_sum(node, self._sums[node.level - 1].popleft())
+        return np.concatenate([before + running[:-1], [self._server.cover_sum]])

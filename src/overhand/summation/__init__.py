@@ -2,8 +2,6 @@
 
 from overhand.summation.continual import ContinualSum
 from overhand.summation.endless import EndlessSum
-from overhand.summation.gathered import Gathered, GatheredSums
-from overhand.summation.server import SumServer
-from overhand.summation.tree_server import TreeServer
+from overhand.summation.server import SumServer, TreeServer
 
-__all__ = ["ContinualSum", "EndlessSum", "Gathered", "GatheredSums", "SumServer", "TreeServer"]
+__all__ = ["ContinualSum", "EndlessSum", "SumServer", "TreeServer"]

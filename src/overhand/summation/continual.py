@@ -6,18 +6,17 @@ import json
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from overhand import errors
-from overhand.model import Estimate
+from overhand.mechanisms import Mechanism
+from overhand.model import Estimate, Floats, Rows
 from overhand.plan import Plan
-from overhand.randomness import Random, restored_random
+from overhand.randomness import Random, restored_random, source_of
 from overhand.summation.server import SumServer
-from overhand.summation.steps import Rounding
-from overhand.summation.stock import NoiseStock
 from overhand.values import BITS
 
-Rows = NDArray[Any]
+_PORTION_COINS = 1 << 16
 
 
 def _is_bit(value: object) -> bool:
@@ -31,7 +30,8 @@ class ContinualSum:
     """A private running sum over one plan.
 
     Each batch's noise is drawn once from the law of its users' coins: exactly what the messages
-    would have summed to. `overhand.simulation` has an engine that sends them all.
+    would have summed to. `overhand.simulation` has an engine that sends them all. Randomness is
+    the operating system's; a simulation asks for `seeded_random(seed)`.
 
     >>> import overhand as oh
     >>> plan = oh.Plan.best(horizon=1000, shufflers=2, privacy=oh.Privacy(1.0, 1e-6))
@@ -42,7 +42,8 @@ class ContinualSum:
     (601, True)
     """
 
-    def __init__(self, plan: Plan, random: Random, *, archive: bool = True) -> None:
+    def __init__(self, plan: Plan, random: Random | None = None, *, archive: bool = True) -> None:
+        random = source_of(random)
         self.plan = plan
         self.t = 0
         self._server = SumServer(plan, archive=archive)
@@ -50,13 +51,8 @@ class ContinualSum:
         self._is_of_bits = plan.values == BITS
         self._streams = random.spawn(plan.tree.levels)
         rounding_streams = [] if plan.values.is_whole else random.spawn(plan.tree.levels)
-        self._rounding = Rounding(plan, rounding_streams)
-        self._stocks = {
-            (level, mechanism.size): NoiseStock(mechanism)
-            for level, of_level in enumerate(plan.mechanisms, start=1)
-            for mechanism in of_level
-        }
-        self._lowest_stock = self._stocks[1, self._lowest]
+        self._rounding = _Rounding(plan, rounding_streams)
+        self._stocks = [_NoiseStock(mechanism) for mechanism in plan.mechanisms]
         # Steps of all users so far: private, as are those where open nodes start.
         zero: Any = 0 if plan.values.is_scalar else np.zeros(plan.values.shape, np.int64)
         self._sums = [zero] * self._rounding.tracks
@@ -113,11 +109,15 @@ class ContinualSum:
             self._close_block()
 
     def _close_block(self) -> None:
-        stock = self._lowest_stock
+        stock = self._stocks[0]
         steps = self._sums[0] - self._start_sums[0]
         value = stock.mechanism.value_of(steps) + stock.take_one(self._streams[0])
-        self._server.archive_blocks(np.asarray(value)[np.newaxis])
+        self._archive_blocks(np.asarray(value)[np.newaxis])
         self._receive(1, value)
+
+    def _archive_blocks(self, values: Floats) -> None:
+        if self._server.archive is not None:
+            self._server.archive.keep_blocks(values)
 
     def _close_blocks(self, sums: list[Rows]) -> None:
         """Whole blocks at once: numpy for the lowest level, a step for each closing above it.
@@ -125,17 +125,16 @@ class ContinualSum:
         `sums` are, for every track, the steps up to the end of each block.
         """
         blocks, lowest, before = len(sums[0]), self._lowest, list(self._sums)
-        stock = self._lowest_stock
+        stock, tree = self._stocks[0], self.plan.tree
+        above = tree.sizes[1] if tree.levels > 1 else (tree.blocks + 1) * lowest
         steps = sums[0].copy()
         steps[1:] -= sums[0][:-1]
         single = stock.mechanism.value_of(steps) + stock.take(blocks, self._streams[0])
-        self._server.archive_blocks(single)
+        self._archive_blocks(single)
         sums_after, value_after = [_listed(track) for track in sums], _listed(single.cumsum(axis=0))
         done, seen = 0, 0.0
         while done < blocks:
-            until = done + (self._server.schedule.boundary - self.t) // lowest
-            if not done < until <= blocks:
-                until = blocks
+            until = min(blocks, done + (above - self.t % above) // lowest)
             self.t += (until - done) * lowest
             self._sums = [
                 start + after[until - 1] for start, after in zip(before, sums_after, strict=True)
@@ -146,17 +145,14 @@ class ContinualSum:
     def _receive(self, blocks: int, value: Any) -> None:
         """Hand lowest batches to the server, then their ancestors that are full with them."""
         server, sums, track_of = self._server, self._sums, self._rounding.track_of
-        closing = server.receive_blocks(self.t - blocks * self._lowest, blocks, value)
+        server.receive_blocks(self.t - blocks * self._lowest, blocks, value)
         self._start_sums[0] = sums[0]
-        if closing:
-            for node in closing:
-                level, start, stop = node
-                stock = self._stocks[level, stop - start]
-                steps = sums[track_of(level)] - self._start_sums[level - 1]
-                noise = stock.take_one(self._streams[level - 1])
-                server.receive_sum(node, stock.mechanism.value_of(steps) + noise)
-            for node in server.schedule.opened:
-                self._start_sums[node.level - 1] = sums[track_of(node.level)]
+        for node in self.plan.tree.closes(self.t)[1:]:
+            index, stock = node.level - 1, self._stocks[node.level - 1]
+            steps = sums[track_of(node.level)] - self._start_sums[index]
+            noise = stock.take_one(self._streams[index])
+            server.receive_sum(node, stock.mechanism.value_of(steps) + noise)
+            self._start_sums[index] = sums[track_of(node.level)]
 
     @property
     def estimate(self) -> Estimate:
@@ -169,8 +165,8 @@ class ContinualSum:
             raise errors.InvalidValue(f"stop={stop} is beyond the {self.t} users so far")
         return self._server.between(start, stop)
 
-    def saved(self) -> str:
-        """The state, from which `restored` goes on with the very same future.
+    def to_json(self) -> str:
+        """The state, from which `from_json` goes on with the very same future.
 
         It holds what no server may see: the sums of open batches, noise not yet used and the
         keys of the random streams. Keep it as safe as the values themselves.
@@ -181,17 +177,17 @@ class ContinualSum:
                 "t": self.t,
                 "sums": [np.asarray(steps).tolist() for steps in self._sums],
                 "start_sums": [np.asarray(steps).tolist() for steps in self._start_sums],
-                "server": self._server.state,
-                "stocks": [[*key, stock.state] for key, stock in self._stocks.items()],
+                "server": self._server.state(),
+                "stocks": [stock.state() for stock in self._stocks],
                 "streams": [stream.state for stream in self._streams],
                 "rounding": [stream.state for stream in self._rounding.streams],
             }
         )
 
     @classmethod
-    def restored(cls, plan: Plan, saved: str) -> ContinualSum:
+    def from_json(cls, plan: Plan, text: str) -> ContinualSum:
         """The sum that was saved, over the same plan."""
-        state: dict[str, Any] = json.loads(saved)
+        state: dict[str, Any] = json.loads(text)
         if state["plan"] != plan.digest:
             raise errors.DamagedPlan(
                 f"the state belongs to plan {state['plan'][:12]}, not {plan.digest[:12]}"
@@ -199,14 +195,86 @@ class ContinualSum:
         streams = [restored_random(stream) for stream in state["streams"]]
         total = cls(plan, restored_random(state["streams"][0]))  # which it replaces all at once
         total._streams = streams
-        total._rounding = Rounding(plan, [restored_random(s) for s in state["rounding"]])
+        total._rounding = _Rounding(plan, [restored_random(s) for s in state["rounding"]])
         total.t = state["t"]
         total._sums = [_number_or_array(steps) for steps in state["sums"]]
         total._start_sums = [_number_or_array(steps) for steps in state["start_sums"]]
         total._server = SumServer.restored(plan, state["server"])
-        for level, size, ready in state["stocks"]:
-            total._stocks[level, size].restore(ready)
+        for stock, ready in zip(total._stocks, state["stocks"], strict=True):
+            stock.restore(ready)
         return total
+
+
+class _Rounding:
+    """Turns values into steps, once for all levels if they are whole, else for each level afresh.
+
+    A track is the steps of some users as one or more levels see them; values add them up as they
+    add up coordinates. Every level has a stream of its own, so that it does not matter how many
+    users come at once.
+    """
+
+    def __init__(self, plan: Plan, streams: list[Random]) -> None:
+        self.streams = [] if plan.values.is_whole else streams
+        self._mechanisms = plan.mechanisms
+
+    @property
+    def tracks(self) -> int:
+        return max(1, len(self.streams))
+
+    def track_of(self, level: int) -> int:
+        """The track that a level sees."""
+        return level - 1 if self.streams else 0
+
+    def tracks_of(self, rows: Rows) -> list[Rows]:
+        """Checked values as every track has them."""
+        if not self.streams:
+            return [rows]
+        return [
+            mechanism.steps_of(rows, stream)
+            for mechanism, stream in zip(self._mechanisms, self.streams, strict=True)
+        ]
+
+
+class _NoiseStock:
+    """The analyzed noise of the next batches of one mechanism, drawn ahead of its use.
+
+    Portions have a fixed length, so that one user at a time and a million at once meet the same
+    noise in the same batches.
+    """
+
+    def __init__(self, mechanism: Mechanism) -> None:
+        self.mechanism = mechanism
+        self._portion = max(1, min(256, _PORTION_COINS // max(1, mechanism.draw_cost)))
+        self._ready: Floats = np.empty((0, *mechanism.values.shape))
+        self._used = 0
+
+    def take(self, batches: int, random: Random) -> Floats:
+        """The noise of the next so many batches."""
+        missing = self._used + batches - len(self._ready)
+        if missing > 0:
+            portions = -(-missing // self._portion)
+            drawn = [self.mechanism.draw_noise(random, self._portion) for _ in range(portions)]
+            self._ready = np.concatenate([self._ready[self._used :], *drawn])
+            self._used = 0
+        self._used += batches
+        return self._ready[self._used - batches : self._used]
+
+    def take_one(self, random: Random) -> Any:
+        """The noise of the next batch."""
+        if self._used == len(self._ready):
+            self.take(1, random)
+        else:
+            self._used += 1
+        if self._ready.ndim == 1:
+            return self._ready.item(self._used - 1)
+        return self._ready[self._used - 1]
+
+    def state(self) -> list[Any]:
+        return list(self._ready[self._used :].tolist())
+
+    def restore(self, state: list[Any]) -> None:
+        ready = np.array(state, np.float64)
+        self._ready, self._used = ready.reshape(-1, *self.mechanism.values.shape), 0
 
 
 def _listed(array: Rows) -> Any:

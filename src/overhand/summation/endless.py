@@ -13,9 +13,8 @@ from numpy.typing import ArrayLike
 from overhand import errors
 from overhand.model import Estimate
 from overhand.plan import Plan
-from overhand.randomness import Random, restored_random
+from overhand.randomness import Random, restored_random, source_of
 from overhand.summation.continual import ContinualSum
-from overhand.trees import PathTree, RegularTree
 
 
 class EndlessSum:
@@ -36,13 +35,13 @@ class EndlessSum:
     def __init__(
         self,
         plan_for: Callable[[int], Plan],
-        random: Random,
+        random: Random | None = None,
         *,
         first: int = 1024,
         growth: int = 2,
     ) -> None:
         self._plan_for = plan_for
-        self._random = random
+        self._random = source_of(random)
         self._growth = errors.whole("growth", growth, least=1)
         self._next_horizon = errors.whole("first", first, least=2)
         self._settled = Estimate(0, 0.0, 0.0)
@@ -80,8 +79,8 @@ class EndlessSum:
         """The running sum of all users so far."""
         return self._settled + self._current.estimate
 
-    def saved(self) -> str:
-        """The state, from which `restored` goes on; as secret as that of a `ContinualSum`."""
+    def to_json(self) -> str:
+        """The state, from which `from_json` goes on; as secret as that of a `ContinualSum`."""
         return json.dumps(
             {
                 "growth": self._growth,
@@ -93,15 +92,15 @@ class EndlessSum:
                     self._settled.kurtosis,
                 ],
                 "plans": [plan.to_json() for plan in self.plans],
-                "current": self._current.saved(),
+                "current": self._current.to_json(),
                 "random": self._random.state,
             }
         )
 
     @classmethod
-    def restored(cls, plan_for: Callable[[int], Plan], saved: str) -> EndlessSum:
+    def from_json(cls, plan_for: Callable[[int], Plan], text: str) -> EndlessSum:
         """The sum that was saved."""
-        state = json.loads(saved)
+        state = json.loads(text)
         total = cls.__new__(cls)
         total._plan_for = plan_for
         total._random = restored_random(state["random"])
@@ -111,7 +110,7 @@ class EndlessSum:
         total.plans = [Plan.from_json(text) for text in state["plans"]]
         unit = max((plan.unit for plan in total.plans[:-1]), default=0.0)
         total._settled = Estimate(t, value, std, kurtosis=kurtosis, unit=unit)
-        total._current = ContinualSum.restored(total.plans[-1], state["current"])
+        total._current = ContinualSum.from_json(total.plans[-1], state["current"])
         return total
 
     def _settle(self) -> None:
@@ -137,5 +136,4 @@ class EndlessSum:
 
 def _without_rest(plan: Plan) -> Plan:
     """The plan for whole blocks only, so that nobody is left pending when it ends."""
-    assert isinstance(plan.tree, RegularTree | PathTree)
     return replace(plan, tree=replace(plan.tree, horizon=plan.tree.covered))

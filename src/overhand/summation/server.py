@@ -1,233 +1,449 @@
-"""The server of Algorithms 2 and 3 as a pure state machine."""
+"""The server of Algorithms 2 and 3 as a pure state machine: batches in any order, estimates out."""
 
 from __future__ import annotations
 
 import math
-from typing import Any
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from overhand import errors
 from overhand.errors import ProtocolViolation
+from overhand.mechanisms import Mechanism
 from overhand.model import Estimate, Node, Shuffled
-from overhand.plan import Plan
-from overhand.summation.schedule import Schedule
-
-Floats = NDArray[np.float64]
+from overhand.plan import Plan, combined, own_weight
+from overhand.summation.archive import Archive, NodeSum
 
 
 class SumServer:
-    """Takes shuffled batches in the order in which they become full, answers with estimates.
+    """Adds up whatever batches there are, in any order, late ones included.
 
-    It keeps one sum and one variance a level: those of the cover. (Siblings whose parent is full
-    are replaced by it, Section 3.1.) With `archive`, it also keeps every node's estimate, which
-    is what the sum of a range needs.
+    Where a batch is missing, those below it stand in, with the larger error bar that is theirs;
+    where a lowest batch is missing, the estimate waits for one above it. Whoever of the users of
+    an estimate is in no batch that came counts as the middle of what it may hold.
+
+    What no later estimate can need is forgotten: batches below one that is settled, and settled
+    ones that every estimate begins with. So memory grows with batches that are missing, not with
+    those that came. With `archive`, every node's estimate is kept, which is what the sum of a
+    range needs.
 
     Full batches in, as their shufflers release them; estimates out:
 
     >>> import overhand as oh
+    >>> from overhand.shufflers import shuffle
     >>> plan = oh.Plan.best(300, shufflers=2, privacy=oh.Privacy(1.0, 1e-6), tree="paper")
     >>> server, random = SumServer(plan), oh.seeded_random(1)
     >>> for t in range(1, 301):
     ...     for node in plan.tree.closes(t):
     ...         messages = plan.mechanism(node).encode_many([1] * node.size, random)
-    ...         server.receive(node, Shuffled(random.permute(messages.reshape(-1))))
+    ...         server.receive(node, shuffle(messages.gathered(node.size), random))
     >>> estimate = server.estimate(300)
     >>> abs(estimate.value - 300) < 4 * estimate.rms
     True
+
+    A batch is late, and those below it stand in for it:
+
+    >>> server = SumServer(plan)
+    >>> for number in range(9):
+    ...     server.receive_sum(plan.tree.node(level=1, number=number), 3.0)
+    >>> first, was_fallback = server.estimate(27), server.is_fallback
+    >>> server.receive_sum(plan.tree.node(level=2, number=0), 27.0)
+    >>> was_fallback, server.is_fallback, server.estimate(27).std < first.std
+    (True, False, True)
     """
 
     def __init__(self, plan: Plan, *, archive: bool = False) -> None:
         self.plan = plan
-        self.covered = 0
-        self.schedule = Schedule(plan.tree)
-        self._lowest = plan.tree.lowest
-        self._node_estimates = plan.node_estimates
-        _, self._block_variance, self._block_fourth = plan.node_estimates[1, self._lowest]
+        self._tree = plan.tree
+        self._sizes = plan.tree.sizes
+        self._laws = [(m.variance, m.fourth_cumulant) for m in plan.mechanisms]
         self._shape = plan.values.shape
-        self._zero: Any = 0.0 if plan.values.is_scalar else np.zeros(plan.values.shape)
-        self._sums = [self._zero] * plan.tree.levels
-        self._variances = [0.0] * plan.tree.levels
-        self._fourths = [0.0] * plan.tree.levels
-        self._due: list[Node] = []
-        self._archive = Archive(plan) if archive else None
+        self._came = [_Numbers() for _ in self._sizes]
+        self._spans: list[dict[int, _Span]] = [{} for _ in self._sizes]
+        self._tails = [-1] * len(self._sizes)  # where the span starts that grew last
+        self._begin = 0  # every estimate begins with the same sum of so many users
+        self._beginning = NodeSum(
+            0.0 if plan.values.is_scalar else np.zeros(plan.values.shape), 0.0, 0.0, 0.0
+        )
+        self._lost_stop = math.inf  # where the first lost batch ends that the beginning went into
+        self._is_blocked = False  # all batches of some user are lost: no estimate goes past it
+        self.archive = Archive(plan) if archive else None
+
+    def copy(self) -> SumServer:
+        """Another one that has received the same, without an archive."""
+        result = SumServer(self.plan)
+        result._came = [came.copy() for came in self._came]
+        result._spans = [spans.copy() for spans in self._spans]
+        result._tails = self._tails.copy()
+        result._begin, result._beginning = self._begin, self._beginning
+        result._lost_stop, result._is_blocked = self._lost_stop, self._is_blocked
+        return result
 
     def receive(self, node: Node, shuffled: Shuffled) -> None:
         """A batch that became full (Algorithm 2, step 4)."""
-        self.receive_sum(node, self.plan.mechanism(node).analyze(shuffled))
+        self.receive_sum(node, self.plan.mechanism(node).analyze(shuffled)[0])
 
-    def receive_sum(self, node: Node, value: Any) -> None:
-        """The analyzed sum of a batch that became full."""
-        if (self._shape or not isinstance(value, float)) and np.shape(value) != self._shape:
+    def receive_sum(self, node: Node, value: Any, slack: float = 0.0) -> None:
+        """The analyzed sum of a batch, which may be off by `slack` beyond its noise."""
+        if np.shape(value) != self._shape:
             raise errors.InvalidValue(
                 f"a sum of shape {np.shape(value)} where one of shape {self._shape} is due"
             )
-        if node != (self._due[0] if self._due else self._expected()):
-            raise ProtocolViolation(f"{node} received where {self._expected()} was due")
-        if node.level == 1:
-            self.receive_blocks(node.start, 1, value)
-            self.archive_blocks(np.asarray(value)[np.newaxis])
+        self._note(node.level, node.start, node.stop)
+        own = NodeSum(value, *self._laws[node.level - 1], slack)
+        if self.archive is not None and node.level == 1:
+            self.archive.keep(node, own)
+        self._take(*node, own)
+
+    def receive_blocks(self, start: int, blocks: int, total: Any) -> None:
+        """The sum of consecutive lowest batches within one batch of the next level.
+
+        An archive is told of them one by one, by `archive.keep_blocks`.
+        """
+        stop = start + blocks * self._sizes[0]
+        if len(self._sizes) > 1 and start // self._sizes[1] != (stop - 1) // self._sizes[1]:
+            raise ProtocolViolation(f"lowest batches {start} .. {stop} are not of one batch above")
+        self._note(1, start, stop)
+        variance, fourth = self._laws[0]
+        self._take(1, start, stop, NodeSum(total, blocks * variance, blocks * fourth, 0.0))
+
+    def lose(self, node: Node) -> None:
+        """A batch came, and its sum cannot be told: no estimate waits for it."""
+        self._note(node.level, node.start, node.stop)
+        self._take(*node, None)
+
+    def _note(self, level: int, start: int, stop: int) -> None:
+        """Refuse what is no batch of the plan, or came already."""
+        size = self._sizes[level - 1] if 1 <= level <= len(self._sizes) else 0
+        last = self._tree.horizon
+        if not size or start % size or stop % size or not 0 <= start < stop <= last:
+            raise errors.InvalidValue(f"no batch of this plan is {Node(level, start, stop)}")
+        if not self._came[level - 1].add(start // size, stop // size):
+            raise ProtocolViolation(f"{Node(level, start, stop)} received twice")
+
+    # Everything that came, as spans: batches of one level side by side, all of one batch above.
+
+    def _take(self, level: int, start: int, stop: int, own: NodeSum | None) -> None:
+        if self._is_blocked or self._is_covered(level, start, stop):
             return
-        self._due = self._due[1:]
-        level, start, stop = node
-        own, variance, fourth = self._node_estimates[level, stop - start]
-        index = level - 1
-        if own < 1.0:
-            # What is below in the cover are the node's children, and nothing else.
-            value = own * value + (1 - own) * sum(self._sums[:index])
-        self._sums[:index] = [self._zero] * index
-        self._variances[:index] = self._fourths[:index] = [0.0] * index
-        self._sums[index] = self._sums[index] + value
-        self._variances[index] += variance
-        self._fourths[index] += fourth
-        if self._archive is not None:
-            self._archive.keep(node, value)
+        self._improve(level, start, stop, own)
+        self._extend_beginning()
 
-    def receive_blocks(self, start: int, blocks: int, total: Any) -> list[Node]:
-        """The sum of consecutive lowest batches; returns the nodes that close with the last."""
-        stop = start + blocks * self._lowest
-        if self._due or start != self.covered or stop > max(self.schedule.boundary, start):
-            raise ProtocolViolation(
-                f"lowest batches {start} .. {stop} received where {self._expected()} was due"
-            )
-        self.covered = stop
-        self._sums[0] = self._sums[0] + total
-        self._variances[0] += blocks * self._block_variance
-        self._fourths[0] += blocks * self._block_fourth
-        if stop == self.schedule.boundary:
-            self._due = self.schedule.close()
-        return self._due
+    def _is_covered(self, level: int, start: int, stop: int) -> bool:
+        """Whether every estimate from now on has another sum of these users."""
+        if stop <= self._begin:
+            return True
+        for above in range(level, len(self._sizes)):
+            span = self._spans[above].get(start - start % self._sizes[above])
+            if span is not None and span.is_settled and span.best is not None:
+                return True
+        return False
 
-    def archive_blocks(self, values: Floats) -> None:
-        """Keep the single sums of the next lowest batches, if there is an archive."""
-        if self._archive is not None:
-            self._archive.keep_blocks(values)
+    def _improve(self, level: int, start: int, stop: int, own: NodeSum | None) -> None:
+        """Combine a batch with its children, and then the one above if that is made better."""
+        best, is_settled = self._best(level, start, stop, own)
+        if self.archive is not None and level > 1 and best is not None:
+            self.archive.keep(Node(level, start, stop), best)
+        self._put(level, start, _Span(stop, own, best, is_settled))
+        if is_settled and best is not None:
+            self._forget_below(level, start, stop)
+        if level < len(self._sizes):
+            size = self._sizes[level]
+            parent = start - start % size
+            above = self._spans[level].get(parent)
+            if above is not None and above.own is not None and not above.is_settled:
+                self._improve(level + 1, parent, parent + size, above.own)
 
-    def _expected(self) -> Node:
-        return self._due[0] if self._due else Node(1, self.covered, self.covered + self._lowest)
+    def _best(
+        self, level: int, start: int, stop: int, own: NodeSum | None
+    ) -> tuple[NodeSum | None, bool]:
+        """The best sum of a batch that came, and whether it stays so."""
+        if level == 1 or own is None or not self.plan.combine:
+            return own, True
+        spans, size = self._spans[level - 2], self._sizes[level - 2]
+        total: NodeSum | None = None
+        is_whole = is_settled = True
+        place = start
+        while place < stop:
+            span = spans.get(place)
+            if span is None:
+                is_whole, place = False, place + size
+                continue
+            if span.best is None:
+                return own, True  # one is lost, so they never add up to this batch
+            total = span.best if total is None else total.plus(span.best)
+            is_settled, place = is_settled and span.is_settled, span.stop
+        if total is None or not is_whole:
+            return own, False
+        weight = own_weight(own.variance, total.variance)
+        return own.combined_with(total, weight), is_settled
+
+    def _put(self, level: int, start: int, span: _Span) -> None:
+        """Keep a span, joined to the one before it if neither can change any more."""
+        spans = self._spans[level - 1]
+        if span.is_settled and span.best is not None:
+            tail = self._tails[level - 1]
+            left = spans.get(tail)
+            is_first = level < len(self._sizes) and start % self._sizes[level] == 0
+            if left is not None and left.stop == start and left.is_settled and not is_first:
+                if left.best is not None:
+                    spans.pop(start, None)
+                    spans[tail] = _Span(span.stop, None, left.best.plus(span.best), True)
+                    return
+            self._tails[level - 1] = start
+        spans[start] = span
+
+    def _forget_below(self, level: int, start: int, stop: int) -> None:
+        for below in range(level - 1):
+            spans, size, place = self._spans[below], self._sizes[below], start
+            while place < stop and spans:
+                span = spans.pop(place, None)
+                place = place + size if span is None else span.stop
+
+    def _extend_beginning(self) -> None:
+        """Add up what every later estimate will begin with."""
+        while (found := self._settled_next()) is not None:
+            level, best, stop = found
+            for at_level in range(level - 1, len(self._sizes)):  # those above are lost
+                self._spans[at_level].pop(self._begin, None)
+            self._beginning = self._beginning.plus(best)
+            self._begin = stop
+
+    def _settled_next(self) -> tuple[int, NodeSum, int] | None:
+        """The span that follows the beginning, if nothing can take its place any more."""
+        place = self._begin
+        if self._is_blocked or place + self._sizes[0] > self._tree.horizon:
+            return None
+        for node in self._tree.starting_at(place, self._tree.horizon):
+            span = self._spans[node.level - 1].get(place)
+            if span is None or not span.is_settled:
+                return None
+            if span.best is not None:
+                return node.level, span.best, span.stop
+            self._lost_stop = min(self._lost_stop, node.stop)
+        self._is_blocked = True
+        for spans in self._spans:
+            spans.clear()
+        return None
+
+    # What is read off them.
+
+    def _prefix(self) -> tuple[int, NodeSum, bool]:
+        """How many users are counted, their sum, and whether a batch of the cover is missing."""
+        place, total, starts = self._begin, self._beginning, list[tuple[int, int]]()
+        while (found := self._next(place)) is not None:
+            level, span = found
+            assert span.best is not None
+            total = total.plus(span.best)
+            starts.append((level, place))
+            place = span.stop
+        is_fallback = place >= self._lost_stop or any(
+            level < len(self._sizes)
+            and start % self._sizes[level] == 0
+            and start + self._sizes[level] <= place
+            for level, start in starts
+        )
+        return place, total, is_fallback
+
+    def _next(self, place: int) -> tuple[int, _Span] | None:
+        """The highest span that starts at this place and has a sum."""
+        for level in range(len(self._sizes), 0, -1):
+            if place % self._sizes[level - 1] == 0:
+                span = self._spans[level - 1].get(place)
+                if span is not None and span.best is not None:
+                    return level, span
+        return None
+
+    @property
+    def covered(self) -> int:
+        """How many users the batches so far reach without a gap."""
+        return self._prefix()[0]
+
+    @property
+    def is_fallback(self) -> bool:
+        """Whether the last estimate has to do without a batch of the cover (Definition 3.1)."""
+        return self._prefix()[2]
 
     @property
     def cover_sum(self) -> Any:
         """The sum over the cover: the estimate without pending users."""
-        return _added(self._sums)
+        return self._prefix()[1].value
 
-    def estimate(self, t: int) -> Estimate:
-        """The sum over V*_t, and what is said of the users no full batch holds yet."""
-        t = errors.whole("t", t, least=0, most=self.plan.horizon)
-        pending = t - self.covered
-        if self._due or not 0 <= pending < self._lowest:
-            raise ProtocolViolation(
-                f"no estimate at t={t}: the next batch due is {self._expected()}"
-            )
-        noise = math.fsum(self._variances), math.fsum(self._fourths)
-        return _imputed(self.plan, t, self.cover_sum, noise, pending)
+    def estimate(self, t: int | None = None) -> Estimate:
+        """The sum of the first `t` users, or of all that batches reach."""
+        covered, total, _ = self._prefix()
+        t = covered if t is None else errors.whole("t", t, least=0, most=self.plan.horizon)
+        if t < covered:
+            raise ProtocolViolation(f"no estimate at t={t}: {covered} users are counted already")
+        return total.estimate(self.plan, t, pending=t - covered)
 
     def between(self, start: int, stop: int) -> Estimate:
         """The sum of the users at places start .. stop - 1, from the fewest batches."""
-        if self._archive is None:
+        if self.archive is None:
             raise errors.InvalidValue("sums of a range need a server with archive=True")
         start = errors.whole("start", start, least=0)
         stop = errors.whole("stop", stop, least=start)
-        if stop > self.covered + self._lowest - 1:
-            raise errors.InvalidValue(f"stop={stop} is beyond the {self.covered} users counted")
-        last = min(stop, self.covered)
-        nodes = list(self.plan.tree.cover(min(start, last), last))
-        value = _added([self._zero, *(self._archive.value(node) for node in nodes)])
-        parts = [self._node_estimates[node.level, node.size] for node in nodes]
-        noise = math.fsum(p.variance for p in parts), math.fsum(p.fourth_cumulant for p in parts)
-        uncovered = stop - start - sum(node.size for node in nodes)
-        return _imputed(self.plan, stop, value, noise, uncovered, start)
+        covered = self.covered
+        if stop > covered + self._sizes[0] - 1:
+            raise errors.InvalidValue(f"stop={stop} is beyond the {covered} users counted")
+        return self.archive.between(start, stop, min(stop, covered))
 
     @property
+    def reach(self) -> int:
+        """Where the last batch that came ends."""
+        return max(size * came.stop for size, came in zip(self._sizes, self._came, strict=True))
+
+    def missing(self, level: int, below: int) -> Iterator[int]:
+        """The numbers below this of the batches of a level that did not come."""
+        return self._came[level - 1].gaps(below)
+
+    @property
+    def kept(self) -> int:
+        """How many spans and intervals of batches are in memory."""
+        intervals = sum(came.intervals for came in self._came)
+        return intervals + sum(len(spans) for spans in self._spans)
+
     def state(self) -> dict[str, Any]:
         """Everything needed to go on, ready for JSON: nothing here is private."""
         return {
-            "covered": self.covered,
-            "sums": [np.asarray(value).tolist() for value in self._sums],
-            "variances": self._variances,
-            "fourths": self._fourths,
-            "due": [list(node) for node in self._due],
-            "archive": None if self._archive is None else self._archive.state,
-        }
+            "came": [came.state() for came in self._came],
+            "spans": [
+                [[start, span.stop, *map(_saved, (span.own, span.best)), span.is_settled]
+                 for start, span in spans.items()]
+                for spans in self._spans
+            ],
+            "tails": self._tails,
+            "begin": [self._begin, _saved(self._beginning)],
+            "lost": [None if self._lost_stop == math.inf else self._lost_stop, self._is_blocked],
+            "archive": None if self.archive is None else self.archive.state(),
+        }  # fmt: skip
 
     @classmethod
-    def restored(cls, plan: Plan, state: dict[str, Any]) -> SumServer:
+    def restored(cls, plan: Plan, state: Mapping[str, Any]) -> SumServer:
         """The server that `state` was taken from."""
         server = cls(plan)
-        server.covered = state["covered"]
-        server.schedule = Schedule(plan.tree, server.covered)
-        server._sums = [_number_or_array(value) for value in state["sums"]]
-        server._variances, server._fourths = list(state["variances"]), list(state["fourths"])
-        server._due = [Node(*node) for node in state["due"]]
+        server._came = [_Numbers(*intervals) for intervals in state["came"]]
+        server._spans = [
+            {start: _Span(stop, _read(own), _read(best), settled)
+             for start, stop, own, best, settled in spans}
+            for spans in state["spans"]
+        ]  # fmt: skip
+        server._tails = list(state["tails"])
+        begin, beginning = state["begin"]
+        server._begin, server._beginning = begin, _read(beginning) or server._beginning
+        lost_stop, server._is_blocked = state["lost"]
+        server._lost_stop = math.inf if lost_stop is None else lost_stop
         if state["archive"] is not None:
-            server._archive = Archive.restored(plan, state["archive"])
+            server.archive = Archive.restored(plan, state["archive"])
         return server
 
 
-class Archive:
-    """The estimates of all nodes so far: public, and small beside the users they came from."""
+class _Span(NamedTuple):
+    """Consecutive batches that came, up to place `stop`: one that may change, or settled ones.
 
-    def __init__(self, plan: Plan) -> None:
-        self._lowest = plan.tree.lowest
-        self._blocks = np.empty((64, *plan.values.shape))
-        self._used = 0
-        self._above: list[dict[int, Any]] = [{} for _ in range(plan.tree.levels - 1)]
+    `own` is the own sum of a single one, `best` the estimate of all; both are None if it is lost.
+    """
 
-    def keep_blocks(self, values: Floats) -> None:
-        needed = self._used + len(values)
-        if needed > len(self._blocks):
-            grown = np.empty((max(needed, 2 * len(self._blocks)), *self._blocks.shape[1:]))
-            grown[: self._used] = self._blocks[: self._used]
-            self._blocks = grown
-        self._blocks[self._used : needed] = values
-        self._used = needed
+    stop: int
+    own: NodeSum | None
+    best: NodeSum | None
+    is_settled: bool
+    """Whether no other batch can make it better."""
 
-    def keep(self, node: Node, value: Any) -> None:
-        # A copy: what was received stays as it was received.
-        kept = value.copy() if isinstance(value, np.ndarray) else value
-        self._above[node.level - 2][node.start] = kept
 
-    def value(self, node: Node) -> Any:
-        if node.level == 1:
-            return self._blocks[node.start // self._lowest]
-        return self._above[node.level - 2][node.start]
+def _saved(found: NodeSum | None) -> list[Any] | None:
+    return None if found is None else found.state()
+
+
+def _read(saved: list[Any] | None) -> NodeSum | None:
+    return None if saved is None else NodeSum.restored(saved)
+
+
+class _Numbers:
+    """Numbers of batches that came, as half-open intervals: no larger than its gaps are many.
+
+    >>> numbers = _Numbers()
+    >>> [numbers.add(first, stop) for first, stop in ((0, 2), (5, 6), (4, 5), (2, 3), (1, 3))]
+    [True, True, True, True, False]
+    >>> numbers.stop, numbers.intervals, list(numbers.gaps(below=8))
+    (6, 2, [3, 6, 7])
+    """
+
+    def __init__(self, starts: list[int] | None = None, stops: list[int] | None = None) -> None:
+        self._starts, self._stops = list(starts or []), list(stops or [])
+
+    def copy(self) -> _Numbers:
+        return _Numbers(self._starts, self._stops)
+
+    def state(self) -> list[list[int]]:
+        return [self._starts, self._stops]
 
     @property
-    def state(self) -> dict[str, Any]:
-        above = [
-            [[start, np.asarray(value).tolist()] for start, value in level.items()]
-            for level in self._above
-        ]
-        return {"blocks": self._blocks[: self._used].tolist(), "above": above}
+    def stop(self) -> int:
+        """One more than the largest."""
+        return self._stops[-1] if self._stops else 0
 
-    @classmethod
-    def restored(cls, plan: Plan, state: dict[str, Any]) -> Archive:
-        archive = cls(plan)
-        blocks = np.array(state["blocks"], np.float64)
-        archive.keep_blocks(blocks.reshape(-1, *plan.values.shape))
-        archive._above = [
-            {int(start): _number_or_array(value) for start, value in level}
-            for level in state["above"]
-        ]
-        return archive
+    @property
+    def intervals(self) -> int:
+        return len(self._starts)
+
+    def add(self, first: int, stop: int) -> bool:
+        """Add consecutive numbers, unless one of them is there: whether that was so."""
+        place = bisect_right(self._starts, first)
+        before = self._stops[place - 1] if place else -1
+        after = self._starts[place] if place < len(self._starts) else math.inf
+        if before > first or after < stop:
+            return False
+        if before == first and after == stop:
+            self._stops[place - 1] = self._stops.pop(place)
+            del self._starts[place]
+        elif before == first:
+            self._stops[place - 1] = stop
+        elif after == stop:
+            self._starts[place] = first
+        else:
+            self._starts.insert(place, first)
+            self._stops.insert(place, stop)
+        return True
+
+    def gaps(self, below: int) -> Iterator[int]:
+        """The numbers that are not there, smallest first."""
+        start = 0
+        for first, stop in zip(self._starts, self._stops, strict=True):
+            yield from range(start, min(first, below))
+            start = stop
+        yield from range(start, below)
 
 
-def _added(values: list[Any]) -> Any:
-    """A sum of numbers without rounding in between, or of arrays."""
-    return sum(values) if isinstance(values[0], np.ndarray) else math.fsum(values)
+class TreeServer:
+    """Algorithms 2 and 3 for `ConcurrentShufflers`: one shuffler to a level of the tree.
 
+    The first user opens a batch at every level:
 
-def _number_or_array(value: Any) -> Any:
-    return np.array(value, np.float64) if isinstance(value, list) else float(value)
+    >>> import overhand as oh
+    >>> plan = oh.Plan.best(300, shufflers=2, privacy=oh.Privacy(1.0, 1e-6), tree="paper")
+    >>> batches = TreeServer(plan).activate(t=1, idle=frozenset({0, 1}))
+    >>> {shuffler: mechanism.size for shuffler, mechanism in batches.items()}
+    {0: 3, 1: 27}
+    """
 
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self._sums = SumServer(plan)
+        self._running: dict[int, Node] = {}
 
-def _imputed(
-    plan: Plan, t: int, value: Any, noise: tuple[float, float], pending: int, start: int = 0
-) -> Estimate:
-    """Add what the plan says of the pending users: the middle of what they may hold, or nothing."""
-    variance, fourth = noise
-    kurtosis = max(0.0, fourth / variance**2) if variance > 0 else 0.0
-    value = value + plan.imputed * pending
-    slack = plan.pending_slack * pending
-    return Estimate(t, value, math.sqrt(variance), slack, start, kurtosis, plan.unit)
+    def activate(self, t: int, idle: frozenset[int]) -> Mapping[int, Mechanism]:
+        """Step 1: a mechanism for every node of which user `t` is the first."""
+        opening = [node for node in self.plan.tree.joins(t) if node.start == t - 1]
+        self._running.update({node.level - 1: node for node in opening})
+        return {node.level - 1: self.plan.mechanism(node) for node in opening}
+
+    def receive(self, t: int, shuffler: int, shuffled: Shuffled) -> None:
+        """Step 4: whichever of the batches that close with one user comes first."""
+        self._sums.receive(self._running.pop(shuffler), shuffled)
+
+    def estimate(self, t: int) -> Estimate:
+        """Step 5."""
+        return self._sums.estimate(t)

@@ -1,0 +1,127 @@
+"""Sums of nodes: what is known of some users, and the archive of all of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from overhand.model import Estimate, Floats, Node
+from overhand.plan import Plan, combined
+
+
+class NodeSum(NamedTuple):
+    """What is known of some users: a sum, its noise, and how far it may be off beyond that."""
+
+    value: Any
+    variance: float
+    fourth_cumulant: float
+    slack: float
+
+    def plus(self, other: NodeSum) -> NodeSum:
+        """The sum of these users and of others, whose noise is independent."""
+        return NodeSum(
+            self.value + other.value,
+            self.variance + other.variance,
+            self.fourth_cumulant + other.fourth_cumulant,
+            self.slack + other.slack,
+        )
+
+    def combined_with(self, children: NodeSum, weight: float) -> NodeSum:
+        """The estimate of a node, this being its own sum: see `Combination`."""
+        return NodeSum(
+            combined(self.value, children.value, weight),
+            combined(self.variance, children.variance, weight, power=2),
+            combined(self.fourth_cumulant, children.fourth_cumulant, weight, power=4),
+            combined(self.slack, children.slack, weight),
+        )
+
+    def estimate(self, plan: Plan, t: int, *, pending: int, start: int = 0) -> Estimate:
+        """With what the plan says of pending users: the middle of what they may hold, or nothing."""
+        variance = self.variance
+        kurtosis = max(0.0, self.fourth_cumulant / variance**2) if variance > 0 else 0.0
+        value = self.value + plan.imputed * pending
+        slack = self.slack + plan.pending_slack * pending if pending else self.slack
+        return Estimate(t, value, math.sqrt(variance), slack, start, kurtosis, plan.unit)
+
+    def state(self) -> list[Any]:
+        """Ready for JSON."""
+        return [np.asarray(self.value).tolist(), *self[1:]]
+
+    @classmethod
+    def restored(cls, state: list[Any]) -> NodeSum:
+        value, *rest = state
+        return cls(np.array(value, np.float64) if isinstance(value, list) else value, *rest)
+
+
+class Archive:
+    """The estimates of all nodes so far: public, and small beside the users they came from."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._lowest = plan.tree.lowest
+        self._block = plan.mechanisms[0]
+        self._blocks = np.empty((64, *plan.values.shape))
+        self._used = 0  # blocks that came one after the other, from the first on
+        self._nodes: dict[Node, NodeSum] = {}
+
+    def keep_blocks(self, values: Floats) -> None:
+        """The single sums of the lowest batches that follow those that came so far."""
+        needed = self._used + len(values)
+        if needed > len(self._blocks):
+            grown = np.empty((max(needed, 2 * len(self._blocks)), *self._blocks.shape[1:]))
+            grown[: self._used] = self._blocks[: self._used]
+            self._blocks = grown
+        self._blocks[self._used : needed] = values
+        self._used = needed
+
+    def keep(self, node: Node, known: NodeSum) -> None:
+        """The estimate of any node, which may be better than the last."""
+        if node.level == 1 and node.start == self._used * self._lowest and known.slack == 0:
+            self.keep_blocks(np.asarray(known.value)[np.newaxis])
+            return
+        value = known.value
+        # A copy: what was received stays as it was received.
+        kept = value.copy() if isinstance(value, np.ndarray) else value
+        self._nodes[node] = known._replace(value=kept)
+
+    def _found(self, node: Node) -> NodeSum | None:
+        if node.level == 1 and node.stop <= self._used * self._lowest:
+            value = self._blocks[node.start // self._lowest]
+            return NodeSum(value, self._block.variance, self._block.fourth_cumulant, 0.0)
+        return self._nodes.get(node)
+
+    def between(self, start: int, stop: int, covered: int) -> Estimate:
+        """The sum of a range; who is in none of its batches counts as the middle of its values."""
+        zero = 0.0 if self._plan.values.is_scalar else np.zeros(self._plan.values.shape)
+        total, users = NodeSum(zero, 0.0, 0.0, 0.0), 0
+        place = -(-start // self._lowest) * self._lowest
+        while place + self._lowest <= covered:
+            nodes = self._plan.tree.starting_at(place, covered)
+            found = next(((n, s) for n in nodes if (s := self._found(n)) is not None), None)
+            if found is None:
+                place += self._lowest
+                continue
+            node, known = found
+            total, users, place = total.plus(known), users + node.size, node.stop
+        value = total.value.item() if self._plan.values.is_scalar and users else total.value
+        total = total._replace(value=value)
+        return total.estimate(self._plan, stop, pending=stop - start - users, start=start)
+
+    def state(self) -> dict[str, Any]:
+        """Ready for JSON."""
+        nodes = [[*node, known.state()] for node, known in self._nodes.items()]
+        return {"blocks": self._blocks[: self._used].tolist(), "nodes": nodes}
+
+    @classmethod
+    def restored(cls, plan: Plan, state: Mapping[str, Any]) -> Archive:
+        archive = cls(plan)
+        blocks = np.array(state["blocks"], np.float64)
+        archive.keep_blocks(blocks.reshape(-1, *plan.values.shape))
+        archive._nodes = {
+            Node(level, start, stop): NodeSum.restored(known)
+            for level, start, stop, known in state["nodes"]
+        }
+        return archive
