@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Any
 
@@ -23,6 +24,7 @@ from overhand.bandits import (
     Theory,
 )
 from overhand.errors import InvalidValue, ProtocolViolation
+from overhand.randomness import SecureRandom
 from overhand.values import Moments
 from support.bandits import (
     CONSTANT,
@@ -38,7 +40,50 @@ from support.bandits import (
     user,
     with_constant,
 )
+from support.chance import UNSAFE
 from support.plans import PRIVACY
+
+# --- where chance comes from ----------------------------------------------------------------------
+
+ROLES: dict[str, Callable[..., Any]] = {
+    "roles.BanditUser": lambda *random: BanditUser(small_plan(), learner(), *random),
+    "recommender.Recommender": lambda *random: Recommender(small_plan(), *random),
+}
+
+
+@pytest.mark.parametrize("name", ROLES)
+def test_noise_is_never_of_a_source_that_can_be_guessed(name: str) -> None:
+    for kind, random in UNSAFE.items():
+        with pytest.raises(InvalidValue, match=f"random is {kind}: noise in deployment"):
+            ROLES[name](random)
+
+
+@pytest.mark.parametrize("name", ROLES)
+def test_a_role_that_takes_any_source_would_be_caught(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = name.split(".")[0]
+    monkeypatch.setattr(f"overhand.bandits.{module}.source_of", lambda random: Spawning(random))
+    with pytest.raises(pytest.fail.Exception, match="DID NOT RAISE"):
+        test_noise_is_never_of_a_source_that_can_be_guessed(name)
+
+
+@dataclass(frozen=True)
+class Spawning:
+    """Anything at all, taken for a source of chance."""
+
+    random: Any
+
+    def spawn(self, count: int) -> list[Any]:
+        return [oh.seeded_random(1)] * count
+
+
+@pytest.mark.parametrize("name", ROLES)
+def test_nobody_has_to_say_where_chance_comes_from(name: str) -> None:
+    role = ROLES[name]()
+    assert isinstance(role._random, SecureRandom)
+    assert ROLES[name](oh.seeded_random(1)) is not None
+
 
 # --- a constant feature ---------------------------------------------------------------------------
 

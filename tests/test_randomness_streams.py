@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,9 +19,11 @@ from overhand.randomness import (
     SeededRandom,
     restored_random,
     secure_random,
+    secured,
     seeded_random,
+    source_of,
 )
-from support.chance import STREAMS, keyed
+from support.chance import STREAMS, UNSAFE, keyed
 from support.sampled import assert_probability
 
 
@@ -182,3 +184,46 @@ def test_any_natural_number_is_a_seed(seed: int) -> None:
 def test_a_secure_stream_takes_no_seed() -> None:
     with pytest.raises(TypeError):
         SecureRandom(1)  # type: ignore[call-arg]
+
+
+# --- where noise comes from -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("source", [source_of, secured])
+def test_noise_comes_from_the_operating_system_unless_told_otherwise(
+    source: Callable[[Random | None], Random],
+) -> None:
+    one, other = source(None), source(None)
+    assert type(one) is type(other) is SecureRandom
+    assert future(one) != future(other)
+    assert source(one) is one
+
+
+def test_a_simulation_says_so_by_the_type_of_its_stream() -> None:
+    seeded = seeded_random(1)
+    assert source_of(seeded) is seeded
+    with pytest.raises(InvalidValue, match="random is a SeededRandom: what is deployed"):
+        secured(seeded)
+
+
+def refuses_what_is_unsafe(source: Callable[[Any], Random]) -> None:
+    for name, random in UNSAFE.items():
+        with pytest.raises(InvalidValue) as refusal:
+            source(random)
+        message = str(refusal.value)
+        assert message.startswith(f"random is {name}: ")
+        assert "operating system's randomness, which is the default" in message
+
+
+@pytest.mark.parametrize("source", [source_of, secured])
+def test_other_sources_are_refused_with_the_way_to_the_right_one(
+    source: Callable[[Any], Random],
+) -> None:
+    refuses_what_is_unsafe(source)
+    with pytest.raises(InvalidValue, match=r"simulation passes seeded_random\(seed\)"):
+        source_of(42)  # type: ignore[arg-type]
+
+
+def test_a_source_that_takes_whatever_it_is_given_would_be_caught() -> None:
+    with pytest.raises(pytest.fail.Exception, match="DID NOT RAISE"):
+        refuses_what_is_unsafe(lambda random: SecureRandom() if random is None else random)

@@ -343,6 +343,45 @@ def seeded_random(seed: int) -> SeededRandom:
     return SeededRandom(seed)
 
 
+def source_of(random: Random | None) -> Random:
+    """Where noise comes from: the operating system's randomness, unless a simulation says a seed.
+
+    >>> type(source_of(None)).__name__, type(source_of(seeded_random(1))).__name__
+    ('SecureRandom', 'SeededRandom')
+    >>> source_of(np.random.default_rng(1))
+    Traceback (most recent call last):
+    overhand.errors.InvalidValue: random is a Generator: noise in deployment comes from the ...
+    """
+    if random is None:
+        return SecureRandom()
+    if not isinstance(random, Random):
+        raise errors.InvalidValue(
+            f"random is {_a_kind_of(random)}: noise in deployment comes from the operating "
+            "system's randomness, which is the default; a simulation passes seeded_random(seed)"
+        )
+    return random
+
+
+def secured(random: Random | None) -> Random:
+    """The same for what is only ever deployed: a stream with a seed is refused, too.
+
+    >>> secured(seeded_random(1))
+    Traceback (most recent call last):
+    overhand.errors.InvalidValue: random is a SeededRandom: what is deployed takes its noise ...
+    """
+    if random is not None and not isinstance(random, SecureRandom):
+        raise errors.InvalidValue(
+            f"random is {_a_kind_of(random)}: what is deployed takes its noise from the operating "
+            "system's randomness, which is the default"
+        )
+    return SecureRandom() if random is None else random
+
+
+def _a_kind_of(thing: object) -> str:
+    kind = type(thing).__name__
+    return f"an {kind}" if kind[0] in "aeiouAEIOU" else f"a {kind}"
+
+
 def generator_of(random: Random) -> np.random.Generator:
     """The generator of continuous noise: only simulations have one."""
     if not isinstance(random, SeededRandom):

@@ -14,7 +14,7 @@ from overhand.bandits.linucb import ALIKE, LinUCB, checked_contexts
 from overhand.bandits.policy import Floats, Policy
 from overhand.bandits.roles import dimension_of, learner_for
 from overhand.plan import Plan
-from overhand.randomness import Random
+from overhand.randomness import Random, source_of
 from overhand.summation import ContinualSum
 from overhand.values.vectors import TOLERANCE
 
@@ -26,7 +26,7 @@ class Recommender:
     for servers that are trusted; `BanditUser` and `BanditServer` are the two halves where the
     boundary matters. Arms may change every round. Rewards are in [0, 1], features of norm at most
     1. If the first of them is always the same, say so by `constant`: it halves the regret
-    (`Practical`).
+    (`Practical`). Only a simulation says where chance comes from, by `random`.
 
     >>> import overhand as oh
     >>> from overhand.bandits import plan_for_regret
@@ -44,7 +44,7 @@ class Recommender:
     def __init__(
         self,
         plan: Plan,
-        random: Random,
+        random: Random | None = None,
         *,
         constant: float | None = None,
         constants: Constants | None = None,
@@ -56,7 +56,7 @@ class Recommender:
         constants = constants or Practical(dimension, constant)
         self._constant = constants.constant
         self._learner = learner_for(plan, LinUCB(constants))
-        self._random, sums = random.spawn(2)
+        self._random, sums = source_of(random).spawn(2)
         self._sum = ContinualSum(plan, sums, archive=False)
         # Features and rewards of the users whose batch is not full yet.
         self._open = np.empty((plan.tree.lowest, dimension + 1))

@@ -11,7 +11,7 @@ from overhand.bandits.policy import Floats, Policy
 from overhand.errors import ProtocolViolation
 from overhand.model import Messages, Node, Shuffled
 from overhand.plan import Plan
-from overhand.randomness import Random
+from overhand.randomness import Random, source_of
 from overhand.summation import SumServer
 from overhand.values import Moments
 
@@ -38,7 +38,7 @@ class BanditUser:
     >>> import overhand as oh
     >>> from overhand.bandits import Practical, plan_for_regret
     >>> plan = plan_for_regret(1000, 2, oh.Privacy(1.0, 1e-6), dimension=2)
-    >>> user = BanditUser(plan, LinUCB(Practical(2)), oh.secure_random())
+    >>> user = BanditUser(plan, LinUCB(Practical(2)))
     >>> arm = user.choose(None, [[0.7, 0.7], [0.7, -0.7]])  # no rule yet: any arm
     >>> for node, messages in user.report(t=1, reward=1.0):
     ...     print(node.level, messages.shape == (1, plan.mechanism(node).messages_per_user))
@@ -46,10 +46,10 @@ class BanditUser:
     2 True
     """
 
-    def __init__(self, plan: Plan, learner: LinUCB, random: Random) -> None:
+    def __init__(self, plan: Plan, learner: LinUCB, random: Random | None = None) -> None:
         self._plan = plan
         self._learner = learner_for(plan, learner)
-        self._random = random
+        self._random = source_of(random)
         self._chosen: Floats | None = None
 
     def choose(self, policy: Policy | None, contexts: ArrayLike) -> int:
