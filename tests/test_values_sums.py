@@ -16,6 +16,7 @@ from overhand.values import (
     BITS,
     Histogram,
     Moments,
+    Reals,
     SymmetricMatrices,
     Values,
     Vectors,
@@ -194,3 +195,34 @@ def test_a_sum_of_moments_is_split_into_what_a_regression_needs(
     vector, matrix = Moments(features).split(Moments(features).total(Moments(features).rows(raw)))
     assert np.allclose(vector, x.T @ y, rtol=1e-12, atol=1e-12)
     assert np.allclose(matrix, x.T @ x, rtol=1e-12, atol=1e-12)
+
+
+# --- the value of reports that fill up a batch ----------------------------------------------------
+
+
+@pytest.mark.parametrize("spec", KINDS)
+@pytest.mark.parametrize("reports", [0, 1, 7])
+def test_neutral_reports_add_as_much_as_users_who_hold_that_value(spec: str, reports: int) -> None:
+    values = KINDS[spec]
+    points = [point(values, values.neutral)] * reports
+    expected = np.sum(points, axis=0) if reports else np.zeros(values.dimension)
+    assert np.allclose(np.reshape(values.neutral_sum(reports), -1), expected, rtol=1e-12)
+    assert np.shape(values.neutral_sum(reports)) == values.shape
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "neutral"),
+    [(-2.0, 5.0, 0.0), (0.0, 1.0, 0.0), (3.0, 5.0, 3.0), (-5.0, -3.0, -3.0), (-5.0, 0.0, 0.0)],
+)
+def test_zero_is_neutral_or_the_value_next_to_it(low: float, high: float, neutral: float) -> None:
+    assert Reals(low, high).neutral == neutral
+    assert Reals(low, high).neutral_sum(4) == 4 * neutral
+
+
+def test_neutral_vectors_are_zero() -> None:
+    """So are matrices and moments; and bits and buckets count from there."""
+    for values in (Vectors(3, norm=2.0), SymmetricMatrices(2), Moments(2)):
+        assert not np.any(values.neutral)
+        assert not np.any(values.neutral_sum(9))
+    assert BITS.neutral_sum(9) == 0
+    assert Histogram(3).neutral_sum(9).tolist() == [9, 0, 0]

@@ -36,6 +36,7 @@ class Histogram(Values):
     is_whole: ClassVar[bool] = True
     moves: ClassVar[int] = 2
     sensitivity: ClassVar[float] = math.sqrt(2)
+    neutral: ClassVar[int] = 0
 
     def __post_init__(self) -> None:
         errors.whole("buckets", self.buckets, least=2, most=MOST_BUCKETS)

@@ -84,6 +84,28 @@ class Values(ABC):
         """Values spread evenly over all that may occur, for simulations."""
 
     @property
+    @abstractmethod
+    def neutral(self) -> Any:
+        """The value of a shuffling service's own reports, which fill up batches that are late.
+
+        It is one that everybody knows: 0 where there is one, else an agreed one. How many reports
+        of a batch were the service's own is public, so the server takes them out again.
+
+        >>> from overhand.values import Bits, Histogram, Reals
+        >>> Bits().neutral, Reals(10, 50).neutral, Histogram(3).neutral
+        (0, 10.0, 0)
+        """
+
+    def neutral_sum(self, reports: int) -> Any:
+        """What so many reports of the neutral value add to a sum.
+
+        >>> from overhand.values import Histogram, Reals
+        >>> float(Reals(10, 50).neutral_sum(3)), Histogram(3).neutral_sum(5)
+        (30.0, array([5, 0, 0]))
+        """
+        return reports * self.total(self.rows([self.neutral]))
+
+    @property
     def shape(self) -> tuple[int, ...]:
         """The shape of a sum: () for a number."""
         return () if self.is_scalar else (self.dimension,)

@@ -31,6 +31,7 @@ class Bits(Values):
     dimension: ClassVar[int] = 1
     moves: ClassVar[int] = 1
     sensitivity: ClassVar[float] = 1.0
+    neutral: ClassVar[int] = 0
 
     @property
     def lows(self) -> Floats:
@@ -113,6 +114,10 @@ class Reals(Values):
     @property
     def sensitivity(self) -> float:
         return self.high - self.low
+
+    @property
+    def neutral(self) -> float:
+        return min(max(0.0, self.low), self.high)
 
     def rows(self, values: ArrayLike, *, first: int = 0) -> Floats:
         numbers = finite_array(values, what="numbers", shape=(), first=first)

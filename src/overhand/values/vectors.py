@@ -112,6 +112,10 @@ class Vectors(Ball):
     def spec(self) -> str:
         return f"vector:{self.dimension}" + ("" if self.norm == 1 else f":{self.norm!r}")
 
+    @property
+    def neutral(self) -> Floats:
+        return np.zeros(self.length)
+
     def rows(self, values: ArrayLike, *, first: int = 0) -> Floats:
         what = f"vectors of {self.dimension} numbers"
         vectors = finite_array(values, what=what, shape=(self.dimension,), first=first)
@@ -143,6 +147,10 @@ class SymmetricMatrices(Ball):
     @property
     def dimension(self) -> int:
         return self.side * (self.side + 1) // 2
+
+    @property
+    def neutral(self) -> Floats:
+        return np.zeros((self.side, self.side))
 
     def rows(self, values: ArrayLike, *, first: int = 0) -> Floats:
         shape = (self.side, self.side)
@@ -211,6 +219,10 @@ class Moments(Values):
         lows = -self.highs
         lows[self.features :][_diagonal(self.features)] = 0.0
         return lows
+
+    @property
+    def neutral(self) -> Floats:
+        return np.zeros(self.features + 1)
 
     def rows(self, values: ArrayLike, *, first: int = 0) -> Floats:
         what = f"rows of {self.features} features and a response"
