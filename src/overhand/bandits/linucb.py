@@ -12,9 +12,7 @@ from numpy.typing import ArrayLike
 from overhand import errors
 from overhand.bandits.constants import Constants
 from overhand.bandits.policy import Features, Floats, Policy
-from overhand.values import Moments
-from overhand.values.kind import finite_array
-from overhand.values.vectors import TOLERANCE, bounded
+from overhand.values import TOLERANCE, Moments, bounded, finite_array
 
 _FLOOR = 0.25
 ALIKE = 1e-6

@@ -16,7 +16,7 @@ from overhand.bandits.roles import dimension_of, learner_for
 from overhand.plan import Plan
 from overhand.randomness import Random, source_of
 from overhand.summation import ContinualSum
-from overhand.values.vectors import TOLERANCE
+from overhand.values import TOLERANCE
 
 
 class Recommender:

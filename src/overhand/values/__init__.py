@@ -1,13 +1,14 @@
 """What users hold: bits, reals, vectors, matrices, one of many buckets; and how it is checked."""
 
-from overhand.values.buckets import Histogram
-from overhand.values.kind import Values
-from overhand.values.scalars import BITS, Bits, Reals
+from overhand.values.kind import Values, finite_array
+from overhand.values.scalars import BITS, Bits, Histogram, Reals
 from overhand.values.spec import FORMS, values_of
 from overhand.values.vectors import (
+    TOLERANCE,
     Moments,
     SymmetricMatrices,
     Vectors,
+    bounded,
     packed,
     unpacked,
 )
@@ -15,6 +16,7 @@ from overhand.values.vectors import (
 __all__ = [
     "BITS",
     "FORMS",
+    "TOLERANCE",
     "Bits",
     "Histogram",
     "Moments",
@@ -22,6 +24,8 @@ __all__ = [
     "SymmetricMatrices",
     "Values",
     "Vectors",
+    "bounded",
+    "finite_array",
     "packed",
     "unpacked",
     "values_of",

@@ -9,11 +9,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from overhand import errors
+from overhand.model import Floats, Rows
 from overhand.randomness import Random
-
-Floats = NDArray[np.float64]
-Rows = NDArray[Any]
-"""Checked values, one user to a row."""
 
 SMALLEST, LARGEST = 1e-100, 1e100
 """Norms and widths are between these, so that their squares are numbers, too."""
@@ -137,7 +134,14 @@ class Values(ABC):
 
 
 def finite_array(values: ArrayLike, *, what: str, shape: tuple[int, ...], first: int) -> Floats:
-    """Floats of this shape for each user, or an error that names the first that is none."""
+    """Floats of this shape for each user, or an error that names the first that is none.
+
+    >>> finite_array([1, 2.5], what="numbers", shape=(), first=0)
+    array([1. , 2.5])
+    >>> finite_array([1.0, np.inf], what="numbers", shape=(), first=10)
+    Traceback (most recent call last):
+    overhand.errors.InvalidValue: value of user 12 is not finite: inf
+    """
     try:
         array = np.asarray(values)
     except ValueError:

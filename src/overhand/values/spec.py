@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from overhand.errors import InvalidValue
-from overhand.values.buckets import Histogram
 from overhand.values.kind import Values
-from overhand.values.scalars import BITS, Reals
+from overhand.values.scalars import BITS, Histogram, Reals
 from overhand.values.vectors import Moments, SymmetricMatrices, Vectors
 
 FORMS = (

@@ -11,8 +11,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from overhand import errors
+from overhand.model import Counts, Floats, Rows
 from overhand.randomness import Random
-from overhand.values.kind import LARGEST, SMALLEST, Floats, Rows, Values, finite_array
+from overhand.values.kind import LARGEST, SMALLEST, Values, finite_array
 
 MOST_COORDINATES = 1 << 20
 TOLERANCE = 1e-6
@@ -28,7 +29,12 @@ def bounded(
     name: str = "norm",
     tolerance: float = TOLERANCE,
 ) -> Floats:
-    """The vectors with l2 norms of at most `bound`, or an error that names the first too long."""
+    """The vectors with l2 norms of at most `bound`, or an error that names the first too long.
+
+    >>> bounded(np.array([[3.0, 4.0], [0.6, 0.8]]), 1.0, clip=True, first=0)
+    array([[0.6, 0.8],
+           [0.6, 0.8]])
+    """
     norms = _norms(vectors)
     wrong = norms > bound * (1 + tolerance)
     if wrong.any() and not clip:
@@ -295,13 +301,13 @@ def unpacked(vectors: Floats, side: int) -> Floats:
 
 
 @lru_cache(maxsize=64)
-def _triangle(side: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _triangle(side: int) -> tuple[Counts, Counts]:
     """Which rows and columns the packed upper triangle has, entry by entry."""
     return np.triu_indices(side)
 
 
 @lru_cache(maxsize=64)
-def _diagonal(side: int) -> NDArray[np.int64]:
+def _diagonal(side: int) -> Counts:
     """Where the diagonal stands in the packed upper triangle."""
     lengths = np.arange(side, 0, -1)
     return np.concatenate([[0], np.cumsum(lengths)[:-1]])
