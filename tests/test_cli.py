@@ -31,11 +31,11 @@ def test_plan_prints_what_the_library_computes(tmp_path: Path) -> None:
     assert beside["rms_error"] > 5 * printed["rms_error"]
     assert set(printed) >= PLAN_KEYS
     assert all(set(level) >= LEVEL_KEYS for level in printed["levels"])
-    assert plan == oh.Plan.best(3000, 2, oh.Privacy(1.0, 1e-6))
+    assert plan == oh.Plan.best(3000, 2, oh.Privacy(1.0, 1e-6), tree="regular")
 
 
 def test_plan_shows_a_table() -> None:
-    result = overhand("plan", "--horizon", "3000", "--tree", "regular")
+    result = overhand("plan", "--horizon", "3000")
     assert result.returncode == 0
     for words in ("3,000 users", "users a batch", "rms error", "certified", "messages a user"):
         assert words in result.stdout
@@ -133,7 +133,10 @@ BAD = [
     ("plan --horizon 100 --epsilon 1 --error 3", "--epsilon or --error"),
     ("plan --horizon 100 --error -1", "error=-1"),
     ("plan --horizon ten", "valid int"),
-    ("plan --horizon 100 --tree oak", "oak"),
+    ("plan --horizon 100 --tree oak", "--tree oak: it must be one of"),
+    ("plan --horizon 100 --tree path", "a client would have to know its batch"),
+    ("compare --horizon 100 --tree path", "2 to 5 % less error"),
+    ("simulate --horizon 100 --tree best", "take regular"),
     ("plan --horizon 100 --save nowhere/plan.json", "nowhere"),
     ("plan --horizon 100 --published --error 3", "--published"),
     ("simulate --horizon 100 --input noise", "noise"),

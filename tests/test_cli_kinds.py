@@ -13,7 +13,7 @@ from support.commands import as_json, overhand
 
 
 def test_a_limit_on_messages_is_kept_and_its_cost_is_told() -> None:
-    options = ("--horizon", "100", "--shufflers", "2", "--tree", "regular", "--values", "vector:3")
+    options = ("--horizon", "100", "--shufflers", "2", "--values", "vector:3")
     printed = as_json("plan", *options, "--max-messages", "4000")
     unlimited = as_json("plan", *options)
     assert "unlimited" not in unlimited

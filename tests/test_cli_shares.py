@@ -44,7 +44,7 @@ def test_the_frontier_shows_every_trade(tmp_path: Path) -> None:
               "is_best"}  # fmt: skip
     assert all(set(row) == fields for row in rows)
     assert {row["mechanism"] for row in rows} == {"coins", "shares"}
-    assert {row["tree"] for row in rows} == {"regular", "path"}
+    assert {row["tree"] for row in rows} == {"regular"}
     assert {row["shufflers"] for row in rows} <= {1, 2}
     for row in rows:
         better = [
@@ -67,6 +67,7 @@ def test_the_frontier_shows_every_trade(tmp_path: Path) -> None:
         ("plan --horizon 100 --plot figure.svg", "--frontier"),
         ("plan --horizon 100 --frontier --error 5", "--error"),
         ("plan --horizon 100 --frontier --max-messages 5", "--max-messages"),
+        ("plan --horizon 100 --frontier --tree paper", "--tree paper"),
         ("plan --horizon 100 --frontier --plot missing/figure.svg", "missing"),
         ("plan --horizon 100 --mechanism oak", "oak"),
     ],

@@ -147,7 +147,7 @@ def frontier_figure(lines: Sequence[Line], path: Path, *, title: str) -> None:
     figure = new_figure(8.0, 4.8)
     axes = figure.subplots()
     for index, line in enumerate(lines):
-        colour = _COLOURS[(3 * (index // 2)) % len(_COLOURS)]
+        colour = _COLOURS[3 * index % len(_COLOURS)]
         axes.plot(line.x, line.y, line.style, marker="o", ms=5, label=line.label, color=colour)
         for shufflers, (x, y) in enumerate(zip(line.x, line.y, strict=True), start=1):
             axes.annotate(

@@ -25,7 +25,7 @@ from overhand.cli.output import (
 )
 from overhand.errors import InvalidValue
 from overhand.lower_bound import repeats
-from overhand.plan import Plan, TreeKind
+from overhand.plan import Plan
 from overhand.plots import Line, check_figure_path, comparison
 from overhand.simulation import Counter, PlanCounter, Simulation, stream_for
 from overhand.simulation import simulate as run_simulation
@@ -51,7 +51,7 @@ def compare(
     delta: options.Delta = DEFAULT_DELTA,
     values: options.ValuesOption = "bit",
     mechanism: options.MechanismOption = "coins",
-    tree: options.TreeOption = "best",
+    tree: options.TreeOption = "regular",
     input_form: options.Input = "ones",
     runs: options.Runs = 10,
     seed: options.Seed = 0,
@@ -227,16 +227,12 @@ def _plot(asked: PlanOptions, models: list[Model], results: list[Simulation], pa
 def _by_shufflers(asked: PlanOptions, counts: list[int]) -> list[Line]:
     users, privacy, values = asked.users, asked.privacy, asked.values
 
-    def best(tree: TreeKind) -> list[float]:
-        plans = [replace(asked, shufflers=k, tree=tree).plan() for k in counts]
-        return [plan.rms_error for plan in plans]
-
     published = [Plan.published(users, k, privacy, values=values).rms_error for k in counts]
     bound = [values.width * repeats(users, k, privacy.epsilon) for k in counts]
+    ours = [replace(asked, shufflers=k, tree="regular").plan().rms_error for k in counts]
     x = np.array(counts)
     return [
         Line("as published", x, np.array(published)),
-        Line("ours, regular trees", x, np.array(best("regular"))),
-        Line("ours, best trees", x, np.array(best("best"))),
+        Line("ours", x, np.array(ours)),
         Line("lower bound rep (up to constants)", x, np.array(bound), "--"),
     ]

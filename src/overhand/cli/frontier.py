@@ -1,4 +1,4 @@
-"""`overhand plan --frontier`: error against messages, over mechanisms, trees and shufflers."""
+"""`overhand plan --frontier`: error against messages, over mechanisms and shufflers."""
 
 from __future__ import annotations
 
@@ -11,27 +11,25 @@ import numpy as np
 from overhand.cli.options import PlanOptions
 from overhand.cli.output import console, new_table, number, print_json, steps_bar
 from overhand.errors import Infeasible, InvalidValue
-from overhand.plan import MechanismKind, Plan, TreeKind
+from overhand.plan import MechanismKind, Plan
 from overhand.plots import Line, frontier_figure
 
 MECHANISMS: tuple[MechanismKind, ...] = ("coins", "shares")
-TREES: tuple[TreeKind, ...] = ("regular", "path")
 
 
 @dataclass(frozen=True)
-class Point:
-    """One plan among those that could be had."""
+class Trade:
+    """What one plan among those that could be had costs and reaches."""
 
     mechanism: MechanismKind
-    tree: TreeKind
     shufflers: int
     plan: Plan
     is_best: bool = False
 
-    def row(self) -> dict[str, Any]:
+    def summary(self) -> dict[str, Any]:
         return {
             "mechanism": self.mechanism,
-            "tree": self.tree,
+            "tree": "regular",
             "shufflers": self.shufflers,
             "rms_error": self.plan.rms_error,
             "messages_per_user": self.plan.messages_per_user,
@@ -44,23 +42,24 @@ def show_frontier(asked: PlanOptions, plot: Path | None, *, as_json: bool) -> No
     """The table, the figure, or the JSON object."""
     if asked.error is not None or asked.max_messages is not None:
         raise InvalidValue("--frontier shows all trades: --error and --max-messages make one")
-    points = _points(asked)
+    if asked.tree != "regular":
+        raise InvalidValue(f"--frontier compares regular trees, not those of --tree {asked.tree}")
+    trades = _trades(asked)
     if plot is not None:
-        frontier_figure(_lines(points), plot, title=f"{asked.users:,} users, {asked.privacy}")
+        frontier_figure(_lines(trades), plot, title=f"{asked.users:,} users, {asked.privacy}")
     if as_json:
-        print_json({"frontier": [point.row() for point in points]})
+        print_json({"frontier": [trade.summary() for trade in trades]})
         return
-    table = new_table("mechanism", "tree", "shufflers", "rms error", "messages", "bytes", "best")
-    for point in points:
+    table = new_table("mechanism", "shufflers", "rms error", "messages", "bytes", "best")
+    for trade in trades:
         table.add_row(
-            point.mechanism,
-            point.tree,
-            str(point.shufflers),
-            number(point.plan.rms_error),
-            f"{point.plan.messages_per_user:,}",
-            f"{point.plan.bits_per_user / 8:,.0f}",
-            "*" if point.is_best else "",
-            style="bold" if point.is_best else "",
+            trade.mechanism,
+            str(trade.shufflers),
+            number(trade.plan.rms_error),
+            f"{trade.plan.messages_per_user:,}",
+            f"{trade.plan.bits_per_user / 8:,.0f}",
+            "*" if trade.is_best else "",
+            style="bold" if trade.is_best else "",
         )
     console.print(f"[bold]{asked.users:,} users ({asked.values})[/], {asked.privacy}")
     console.print(table)
@@ -69,45 +68,34 @@ def show_frontier(asked: PlanOptions, plot: Path | None, *, as_json: bool) -> No
         console.print(f"wrote {plot}")
 
 
-def _points(asked: PlanOptions) -> list[Point]:
-    cases = [
-        (mechanism, tree, k)
-        for mechanism in MECHANISMS
-        for tree in TREES
-        for k in range(1, asked.most_shufflers + 1)
-    ]
-    points: list[Point] = []
+def _trades(asked: PlanOptions) -> list[Trade]:
+    cases = [(m, k) for m in MECHANISMS for k in range(1, asked.most_shufflers + 1)]
+    trades: list[Trade] = []
     with steps_bar("planning", len(cases)) as (begin, done):
-        for mechanism, tree, k in cases:
-            begin(f"{mechanism}, {tree} tree, {k}")
-            case = replace(asked, mechanism=mechanism, tree=tree, shufflers=k)
+        for mechanism, k in cases:
+            begin(f"{mechanism}, {k}")
             try:
-                plan = case.plan()
+                plan = replace(asked, mechanism=mechanism, shufflers=k).plan()
             except Infeasible:
                 plan = None
             if plan is not None and plan.tree.levels == k:  # fewer were better: seen already
-                points.append(Point(mechanism, tree, k, plan))
+                trades.append(Trade(mechanism, k, plan))
             done()
-    return [replace(point, is_best=_is_best(point, points)) for point in points]
+    return [replace(trade, is_best=_is_best(trade, trades)) for trade in trades]
 
 
-def _is_best(point: Point, points: list[Point]) -> bool:
-    cost = point.plan.messages_per_user, point.plan.rms_error
-    others = [(p.plan.messages_per_user, p.plan.rms_error) for p in points]
+def _is_best(trade: Trade, trades: list[Trade]) -> bool:
+    cost = trade.plan.messages_per_user, trade.plan.rms_error
+    others = [(other.plan.messages_per_user, other.plan.rms_error) for other in trades]
     return not any(o != cost and o[0] <= cost[0] and o[1] <= cost[1] for o in others)
 
 
-def _lines(points: list[Point]) -> list[Line]:
-    lines: list[Line] = []
-    for mechanism in MECHANISMS:
-        for tree in TREES:
-            of_line = [p for p in points if (p.mechanism, p.tree) == (mechanism, tree)]
-            lines.append(
-                Line(
-                    f"{mechanism}, {tree} trees",
-                    np.array([p.plan.messages_per_user for p in of_line]),
-                    np.array([p.plan.rms_error for p in of_line]),
-                    "-" if tree == "regular" else "--",
-                )
-            )
-    return lines
+def _lines(trades: list[Trade]) -> list[Line]:
+    return [
+        Line(
+            mechanism,
+            np.array([t.plan.messages_per_user for t in trades if t.mechanism == mechanism]),
+            np.array([t.plan.rms_error for t in trades if t.mechanism == mechanism]),
+        )
+        for mechanism in MECHANISMS
+    ]

@@ -28,7 +28,7 @@ def plan(
     delta: options.Delta = DEFAULT_DELTA,
     values: options.ValuesOption = "bit",
     clip: options.Clip = False,
-    tree: options.TreeOption = "best",
+    tree: options.TreeOption = "regular",
     honest: options.Honest = 1.0,
     reports: options.Reports = 1,
     composition: options.CompositionOption = "exact",
@@ -40,9 +40,7 @@ def plan(
     ] = False,
     frontier: Annotated[
         bool,
-        typer.Option(
-            "--frontier", help="Error against messages, over mechanisms, trees and shufflers."
-        ),
+        typer.Option("--frontier", help="Error against messages, over mechanisms and shufflers."),
     ] = False,
     plot: options.Figure = None,
     save: Annotated[Path | None, typer.Option(help="Write the plan to a file.")] = None,

@@ -29,7 +29,7 @@ def simulate(
     values: options.ValuesOption = "bit",
     mechanism: options.MechanismOption = "coins",
     clip: options.Clip = False,
-    tree: options.TreeOption = "best",
+    tree: options.TreeOption = "regular",
     honest: options.Honest = 1.0,
     reports: options.Reports = 1,
     composition: options.CompositionOption = "exact",
