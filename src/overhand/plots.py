@@ -118,17 +118,13 @@ def comparison(
         )
     for label, error in levels:
         right.axhline(error, ls=":", lw=1, color="#444444")
+        nearest = min((line.y[-1] for line in by_shufflers), key=lambda y: abs(math.log(y / error)))
+        is_above = nearest < error  # where there is room
         right.annotate(
-            label,
-            (1.0, error),
-            xycoords=("axes fraction", "data"),
-            ha="right",
-            va="bottom",
-            fontsize=8,
+            label, (1.0, error), (-4, 1 if is_above else -2), xycoords=("axes fraction", "data"),
+            textcoords="offset points", ha="right", va="bottom" if is_above else "top", fontsize=8,
             color="#444444",
-            xytext=(-4, 1),
-            textcoords="offset points",
-        )
+        )  # fmt: skip
     right.set(
         xlabel="shufflers",
         ylabel="rms error over all users",
@@ -149,10 +145,9 @@ def frontier_figure(lines: Sequence[Line], path: Path, *, title: str) -> None:
     for index, line in enumerate(lines):
         colour = _COLOURS[3 * index % len(_COLOURS)]
         axes.plot(line.x, line.y, line.style, marker="o", ms=5, label=line.label, color=colour)
-        for shufflers, (x, y) in enumerate(zip(line.x, line.y, strict=True), start=1):
-            axes.annotate(
-                str(shufflers), (x, y), xytext=(4, 4), textcoords="offset points", fontsize=7
-            )
+        beside = (-8, -10) if index % 2 else (4, 4)  # on different sides where two lines meet
+        for shufflers, point in enumerate(zip(line.x, line.y, strict=True), start=1):
+            axes.annotate(str(shufflers), point, beside, textcoords="offset points", fontsize=7)
     axes.set(xlabel="messages a user", ylabel="rms error", xscale="log", yscale="log", title=title)
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_locator(_round_numbers(1.0, 2.0, 3.0, 5.0, 7.0))
