@@ -81,7 +81,9 @@ def main() -> None:
             c: plan_for_regret(HORIZON, 4, PRIVACY, d, users_per_std=c) for c in (1, 2, 5, 12, 30)
         }
         named = [(f"{c} users per std: batches of {p.tree.lowest}", p) for c, p in plans.items()]
-        counter = oh.Plan.best(HORIZON, 4, PRIVACY, values=oh.Moments(d), mechanism="shares")
+        counter = oh.Plan.best(
+            HORIZON, 4, PRIVACY, values=oh.Moments(d), mechanism="shares", tree="regular"
+        )
         named.append((f"a counter's plan: batches of {counter.tree.lowest}", counter))
         show("plan", environment, [adding(base, name, plan) for name, plan in named])
 
@@ -95,12 +97,10 @@ def main() -> None:
     rules.append(learning(base, "projection", Projected(Practical(9, CONSTANT))))
     show("rule", segments, rules)
 
-    trees = [
-        (f"at most {k} shufflers, {kind} tree", plan_for_regret(HORIZON, k, PRIVACY, 9, tree=kind))
-        for k in (1, 2, 4, 6)
-        for kind in (("regular", "path") if k > 1 else ("regular",))
+    counts = [
+        (f"at most {k} shufflers", plan_for_regret(HORIZON, k, PRIVACY, 9)) for k in (1, 2, 4, 6)
     ]
-    show("tree", segments, [adding(base, name, plan) for name, plan in trees])
+    show("shufflers", segments, [adding(base, name, plan) for name, plan in counts])
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ def main() -> None:
         )
         print(f"{composition:<11}   {plan.rms_error:>5.1f}")
 
-    plan = oh.Plan.best(HORIZON, 3, error=50.0, delta=DELTA)
+    plan = oh.Plan.best(HORIZON, 3, error=50.0, delta=DELTA, tree="regular")
     print(f"\nan error of 50 needs epsilon = {plan.privacy.epsilon:.2f} with 3 shufflers")
 
 

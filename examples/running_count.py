@@ -11,7 +11,9 @@ import overhand as oh
 
 
 def main() -> None:
-    plan = oh.Plan.best(horizon=50_000, shufflers=4, privacy=oh.Privacy(epsilon=1.0, delta=1e-6))
+    plan = oh.Plan.best(
+        horizon=50_000, shufflers=4, privacy=oh.Privacy(epsilon=1.0, delta=1e-6), tree="regular"
+    )
     print(plan)
 
     clicked = np.random.default_rng(1).random(50_000) < 0.2  # stands in for the users

@@ -31,7 +31,7 @@ def _one(users: int, privacy: Privacy) -> Plan:
 
 
 def _ours(users: int, privacy: Privacy) -> Plan:
-    return Plan.best(users, _SHUFFLERS, privacy, mechanism="best")
+    return Plan.best(users, _SHUFFLERS, privacy, tree="regular", mechanism="best")
 
 
 def _tree(users: int, privacy: Privacy) -> Plan:
