@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import overhand as oh
+from overhand.mechanisms import Coins
 from overhand.plan import TreeKind
 from overhand.randomness import HALF
 from overhand.simulation.counts import CountsRun, CoverNoise
@@ -69,10 +70,7 @@ def test_one_run_side_by_side_is_a_run_alone(name: str, gaussian: bool) -> None:
 def rounding_plan(values: Values, *, steps: int = 3) -> oh.Plan:
     """A plan without noise, of which rounding is the only error."""
     mechanisms = tuple(
-        tuple(
-            oh.CoinSum(size, 0, HALF, opposed=True, values=values, steps=steps)
-            for size in REGULAR.sizes(level)
-        )
+        tuple(oh.CoinSum(size, Coins(0, HALF), values, steps) for size in REGULAR.sizes(level))
         for level in range(1, REGULAR.levels + 1)
     )
     return oh.Plan(REGULAR, mechanisms, PRIVACY, REGULAR.levels, combine=False)

@@ -16,7 +16,7 @@ from scipy import stats
 
 from overhand import accounting
 from overhand.errors import Infeasible, InvalidValue
-from overhand.mechanisms import CoinNoise, CoinSum
+from overhand.mechanisms import CoinNoise, Coins, CoinSum
 from overhand.mechanisms.published import BITS_CONSTANT, binary_sum
 from overhand.model import Privacy, Shuffled
 from overhand.randomness import HALF, BinaryFraction, seeded_random
@@ -25,13 +25,13 @@ from support.coins import EIGHTH, QUARTER, Chosen
 Law = dict[int, Fraction]
 
 TINY = {
-    "no coins": CoinSum(3, 0, HALF),
-    "opposed fair": CoinSum(2, 2, HALF),
-    "opposed": CoinSum(2, 4, EIGHTH),
-    "one user": CoinSum(1, 6, QUARTER),
-    "plain": CoinSum(3, 2, EIGHTH, opposed=False),
-    "odd": CoinSum(3, 1, BinaryFraction(5, 4), opposed=False),
-    "plain fair": CoinSum(2, 3, HALF, opposed=False),
+    "no coins": CoinSum(3, Coins(0, HALF)),
+    "opposed fair": CoinSum(2, Coins(2, HALF)),
+    "opposed": CoinSum(2, Coins(4, EIGHTH)),
+    "one user": CoinSum(1, Coins(6, QUARTER)),
+    "plain": CoinSum(3, Coins(2, EIGHTH, opposed=False)),
+    "odd": CoinSum(3, Coins(1, BinaryFraction(5, 4), opposed=False)),
+    "plain fair": CoinSum(2, Coins(3, HALF, opposed=False)),
 }
 
 
@@ -125,12 +125,12 @@ def test_the_noise_of_some_users_is_that_of_a_smaller_batch(users: int) -> None:
 
 
 def test_fair_opposed_coins_are_one_binomial() -> None:
-    assert CoinSum(5, 4, HALF).noise() == CoinNoise(((20, HALF),))
-    assert CoinSum(5, 4, BinaryFraction(2, 2)).noise() == CoinNoise(((20, HALF),))
+    assert CoinSum(5, Coins(4, HALF)).noise() == CoinNoise(((20, HALF),))
+    assert CoinSum(5, Coins(4, BinaryFraction(2, 2))).noise() == CoinNoise(((20, HALF),))
 
 
 def test_messages_are_counted_per_user_and_per_batch() -> None:
-    mechanism = CoinSum(5, 4, EIGHTH)
+    mechanism = CoinSum(5, Coins(4, EIGHTH))
     assert mechanism.messages_per_user == 5
     assert mechanism.noise_trials == 20
     messages = mechanism.encode_many([0, 1, 1], seeded_random(20230))
@@ -144,17 +144,17 @@ def test_messages_are_counted_per_user_and_per_batch() -> None:
 @pytest.mark.parametrize("bad", [2, -1, 0.5, math.nan, "1", None], ids=repr)
 def test_a_value_that_is_no_bit_is_not_encoded(bad: Any) -> None:
     with pytest.raises(InvalidValue):
-        CoinSum(5, 4, EIGHTH).encode(bad, seeded_random(20230))
+        CoinSum(5, Coins(4, EIGHTH)).encode(bad, seeded_random(20230))
 
 
 @pytest.mark.parametrize("messages", [0, 9, 11, 20])
 def test_a_wrong_number_of_messages_is_refused(messages: int) -> None:
     with pytest.raises(InvalidValue, match=f"{messages} messages in a batch that has 10"):
-        CoinSum(2, 4, EIGHTH).analyze(Shuffled(np.zeros(messages, np.uint8)))
+        CoinSum(2, Coins(4, EIGHTH)).analyze(Shuffled(np.zeros(messages, np.uint8)))
 
 
 def test_a_batch_that_was_not_shuffled_is_refused() -> None:
-    mechanism = CoinSum(2, 4, EIGHTH)
+    mechanism = CoinSum(2, Coins(4, EIGHTH))
     messages = mechanism.encode_many([0, 1], seeded_random(20230))
     with pytest.raises(InvalidValue, match="2 messages"):
         mechanism.analyze(Shuffled(messages))
@@ -167,7 +167,7 @@ def test_a_batch_that_was_not_shuffled_is_refused() -> None:
 )
 def test_bad_parameters_are_refused(size: Any, noise_bits: Any, opposed: bool) -> None:
     with pytest.raises(InvalidValue):
-        CoinSum(size, noise_bits, HALF, opposed)
+        CoinSum(size, Coins(noise_bits, HALF, opposed=opposed))
 
 
 # --- with_variance --------------------------------------------------------------------------------
@@ -243,7 +243,7 @@ def test_a_small_published_batch_sends_fair_coins(guarantee: str) -> None:
     for size in (1, 7, math.floor(tau(privacy) / 2), math.ceil(tau(privacy)) - 1):
         mechanism = binary_sum(size, privacy)
         rounds = math.ceil(tau(privacy) / size)
-        assert mechanism == CoinSum(size, rounds, HALF, opposed=False)
+        assert mechanism == CoinSum(size, Coins(rounds, HALF, opposed=False))
         assert mechanism.messages_per_user == rounds + 1
         assert mechanism.noise().mean == size * rounds / 2
         assert mechanism.variance == size * rounds / 4
@@ -331,7 +331,7 @@ def test_the_window_of_a_sum_is_the_convolution_of_its_terms(
 
 @pytest.mark.parametrize("bits", [40, 54, 60, 64])
 def test_the_rarest_coins_have_a_window_too(bits: int) -> None:
-    window = CoinSum(4, 2, BinaryFraction(1, bits)).noise().window
+    window = CoinSum(4, Coins(2, BinaryFraction(1, bits))).noise().window
     assert math.isclose(window.probabilities.sum(), 1.0, rel_tol=1e-12)
     at_mean = window.probabilities[4 - window.first]
     assert math.isclose(at_mean, 1.0, abs_tol=1e-10)
@@ -395,8 +395,8 @@ def test_noise_and_its_opposite_together_are_symmetric(
         (CoinNoise(((7, EIGHTH),)), False),
         (CoinNoise(((7, EIGHTH), (6, BinaryFraction(7, 3)))), False),
         (CoinNoise(((7, EIGHTH), (7, BinaryFraction(3, 2)))), False),
-        (CoinSum(3, 4, EIGHTH).noise(), True),
-        (CoinSum(3, 4, EIGHTH, opposed=False).noise(), False),
+        (CoinSum(3, Coins(4, EIGHTH)).noise(), True),
+        (CoinSum(3, Coins(4, EIGHTH, opposed=False)).noise(), False),
     ],
     ids=["fair", "skewed", "unequal numbers", "unequal coins", "opposed", "not opposed"],
 )

@@ -12,7 +12,7 @@ import pytest
 from numpy.typing import ArrayLike, NDArray
 from scipy import stats
 
-from overhand.mechanisms import CoinNoise, CoinSum
+from overhand.mechanisms import CoinNoise, Coins, CoinSum
 from overhand.model import Messages, Shuffled
 from overhand.randomness import HALF, Random, restored_random, seeded_random
 from overhand.shufflers import Shuffler
@@ -24,7 +24,7 @@ from support.sampled import Outcomes, assert_follows, kolmogorov, samples_for
 
 DISCREPANCY = 0.078
 VALUES = [1, 0, 1, 1, 0, 1, 0, 1]
-MECHANISM = CoinSum(8, 4, QUARTER)
+MECHANISM = CoinSum(8, Coins(4, QUARTER))
 
 
 class ForgetsNoise(CoinSum):
@@ -127,10 +127,10 @@ def test_the_test_of_the_estimate_sees(mutant: type[CoinSum]) -> None:
 
 
 DRAWN = {
-    "opposed": (CoinSum(8, 4, QUARTER), law_of((16, 0.25), (16, 0.75))),
-    "fair": (CoinSum(10, 2, HALF), law_of((20, 0.5))),
-    "plain": (CoinSum(50, 1, EIGHTH, opposed=False), law_of((50, 0.125))),
-    "none": (CoinSum(5, 0, HALF), law_of()),
+    "opposed": (CoinSum(8, Coins(4, QUARTER)), law_of((16, 0.25), (16, 0.75))),
+    "fair": (CoinSum(10, Coins(2, HALF)), law_of((20, 0.5))),
+    "plain": (CoinSum(50, Coins(1, EIGHTH, opposed=False)), law_of((50, 0.125))),
+    "none": (CoinSum(5, Coins(0, HALF)), law_of()),
 }
 
 
@@ -201,12 +201,12 @@ def test_the_recurrence_for_opposed_coins_agrees_with_their_convolution(
 
 JOINT_DISCREPANCY = 0.06
 HELD: dict[str, tuple[CoinSum, Any]] = {
-    "real": (CoinSum(4, 2, QUARTER, values=Reals(-1, 3), steps=2), [-1, 0.5, 2.2, 3]),
+    "real": (CoinSum(4, Coins(2, QUARTER), Reals(-1, 3), 2), [-1, 0.5, 2.2, 3]),
     "vector": (
-        CoinSum(3, 2, QUARTER, values=Vectors(2), steps=2),
+        CoinSum(3, Coins(2, QUARTER), Vectors(2), 2),
         [[1, 0], [-0.6, 0.8], [0.2, -0.5]],
     ),
-    "histogram": (CoinSum(4, 2, QUARTER, values=Histogram(3)), [0, 2, 2, 2]),
+    "histogram": (CoinSum(4, Coins(2, QUARTER), Histogram(3)), [0, 2, 2, 2]),
 }
 Ones = NDArray[np.float64]
 """The probabilities of 0, 1, ... ones of a coordinate."""

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from numpy.typing import ArrayLike, NDArray
 
 from overhand.errors import InvalidValue
-from overhand.mechanisms import CoinSum
+from overhand.mechanisms import Coins, CoinSum
 from overhand.model import Change, Shuffled
 from overhand.randomness import HALF, seeded_random
 from overhand.shufflers import Shuffler
@@ -26,12 +26,12 @@ from support.coins import EIGHTH, QUARTER, Given
 PARTS = 64
 
 KINDS: dict[str, CoinSum] = {
-    "bit": CoinSum(3, 4, QUARTER),
-    "real": CoinSum(3, 4, QUARTER, values=Reals(-2, 6), steps=4),
-    "vector": CoinSum(3, 4, QUARTER, values=Vectors(2, norm=4), steps=8),
-    "matrix": CoinSum(3, 2, QUARTER, values=SymmetricMatrices(3), steps=5),
-    "moments": CoinSum(3, 1, QUARTER, opposed=False, values=Moments(2), steps=3),
-    "histogram": CoinSum(3, 0, HALF, values=Histogram(5)),
+    "bit": CoinSum(3, Coins(4, QUARTER)),
+    "real": CoinSum(3, Coins(4, QUARTER), Reals(-2, 6), 4),
+    "vector": CoinSum(3, Coins(4, QUARTER), Vectors(2, norm=4), 8),
+    "matrix": CoinSum(3, Coins(2, QUARTER), SymmetricMatrices(3), 5),
+    "moments": CoinSum(3, Coins(1, QUARTER, opposed=False), Moments(2), 3),
+    "histogram": CoinSum(3, Coins(0, HALF), Histogram(5)),
 }
 ROUNDED = ("real", "vector", "matrix", "moments")
 DYADIC = ("real", "vector")  # (value - low) / unit is exact for them
@@ -95,7 +95,7 @@ def test_no_other_value_moves_the_counts_further_than_stated(kind: str, seed: in
 
 def test_rounding_can_move_the_counts_by_more_than_the_sensitivity() -> None:
     """So the root of the dimension in `change.norm` is needed."""
-    mechanism = CoinSum(1, 2, HALF, values=Vectors(4), steps=3)
+    mechanism = CoinSum(1, Coins(2, HALF), Vectors(4), 3)
     ends = np.array([[0.5] * 4, [-0.5] * 4])
     steps = mechanism.steps_of(ends, Given(0.125))
     away = float(np.linalg.norm(steps[0] - steps[1]))
@@ -136,9 +136,9 @@ def test_the_ends_of_every_interval_stay_within_the_steps(kind: str, uniform: fl
 def test_every_coordinate_has_as_many_steps_as_it_is_wide(
     low: float, width: float, steps: int
 ) -> None:
-    mechanism = CoinSum(2, 2, HALF, values=Reals(low, low + width), steps=steps)
+    mechanism = CoinSum(2, Coins(2, HALF), Reals(low, low + width), steps)
     assert mechanism.coordinate_steps.tolist() == [steps]
-    moments = CoinSum(2, 2, HALF, values=Moments(2), steps=steps)
+    moments = CoinSum(2, Coins(2, HALF), Moments(2), steps)
     reached = moments.coordinate_steps * moments.unit
     widths = moments.values.highs - moments.values.lows
     assert (reached >= widths * (1 - 1e-8)).all()
@@ -148,13 +148,13 @@ def test_every_coordinate_has_as_many_steps_as_it_is_wide(
 @pytest.mark.parametrize("values", [BITS, Histogram(3)], ids=str)
 def test_whole_values_have_one_step(values: Values) -> None:
     with pytest.raises(InvalidValue, match="steps=2 must be 1"):
-        CoinSum(2, 2, HALF, values=values, steps=2)
+        CoinSum(2, Coins(2, HALF), values, 2)
 
 
 @pytest.mark.parametrize("steps", [0, -1, 1.5, True, None], ids=repr)
 def test_steps_that_are_none_are_refused(steps: Any) -> None:
     with pytest.raises(InvalidValue, match="steps="):
-        CoinSum(2, 2, HALF, values=Reals(), steps=steps)
+        CoinSum(2, Coins(2, HALF), Reals(), steps)
 
 
 # --- values that are not bits: messages -----------------------------------------------------------
@@ -225,7 +225,7 @@ def test_without_coins_values_of_whole_steps_are_summed_exactly(kind: str, value
 def test_messages_are_as_short_as_their_labels_allow(
     dimension: int, bits: int, dtype: type[np.generic]
 ) -> None:
-    mechanism = CoinSum(1, 1, HALF, opposed=False, values=Histogram(dimension))
+    mechanism = CoinSum(1, Coins(1, HALF, opposed=False), Histogram(dimension))
     assert mechanism.message_bits == bits
     messages = mechanism.encode(dimension - 1, seeded_random(20230))
     assert messages.dtype == dtype
@@ -236,7 +236,7 @@ def test_messages_are_as_short_as_their_labels_allow(
 
 
 def test_the_labels_of_the_most_buckets_leave_room_for_the_keys_of_a_shuffle() -> None:
-    mechanism = CoinSum(1, 1, HALF, opposed=False, values=Histogram(1 << 20))
+    mechanism = CoinSum(1, Coins(1, HALF, opposed=False), Histogram(1 << 20))
     assert mechanism.message_bits == 21
     batch = np.array([[0, (1 << 21) - 1]], np.uint32)
     shuffled = seeded_random(1).permute_rows(batch, mechanism.message_bits)
@@ -310,11 +310,11 @@ def test_a_variance_is_asked_for_in_steps(
 # --- values that are not bits: every outcome ------------------------------------------------------
 
 ENUMERATED: dict[str, tuple[CoinSum, Any]] = {
-    "real": (CoinSum(2, 2, QUARTER, values=Reals(-1, 1), steps=2), [-0.75, 0.5]),
-    "real, not opposed": (CoinSum(2, 1, EIGHTH, False, Reals(0, 4), 1), [1.0, 3.0]),
-    "vector": (CoinSum(1, 2, QUARTER, values=Vectors(2, norm=2), steps=4), [[0.25, -1.5]]),
-    "histogram": (CoinSum(2, 2, QUARTER, values=Histogram(2)), [1, 1]),
-    "skewed histogram": (CoinSum(2, 1, EIGHTH, False, Histogram(3)), [0, 2]),
+    "real": (CoinSum(2, Coins(2, QUARTER), Reals(-1, 1), 2), [-0.75, 0.5]),
+    "real, not opposed": (CoinSum(2, Coins(1, EIGHTH, opposed=False), Reals(0, 4), 1), [1.0, 3.0]),
+    "vector": (CoinSum(1, Coins(2, QUARTER), Vectors(2, norm=2), 4), [[0.25, -1.5]]),
+    "histogram": (CoinSum(2, Coins(2, QUARTER), Histogram(2)), [1, 1]),
+    "skewed histogram": (CoinSum(2, Coins(1, EIGHTH, opposed=False), Histogram(3)), [0, 2]),
 }
 
 

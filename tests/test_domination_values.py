@@ -11,7 +11,7 @@ import pytest
 
 from overhand.accounting import Level, certified_delta, dominated_delta, hockey_stick
 from overhand.accounting.composition import search_delta
-from overhand.mechanisms import CoinSum, Mechanism
+from overhand.mechanisms import Coins, CoinSum, Mechanism
 from overhand.model import Privacy
 from overhand.randomness import HALF, BinaryFraction, seeded_random
 from overhand.values import Histogram, Moments, Reals, SymmetricMatrices, Values, Vectors
@@ -59,7 +59,7 @@ def disc(points: int, radii: Sequence[float]) -> list[Floats]:
 @pytest.mark.parametrize("epsilon", [0.5, 1.0, 2.0])
 @pytest.mark.parametrize("steps", [1, 3, 6])
 def test_no_two_vectors_are_told_apart_beyond_the_bound(steps: int, epsilon: float) -> None:
-    mechanism = CoinSum(4, 10 * steps, HALF, values=Vectors(2), steps=steps)
+    mechanism = CoinSum(4, Coins(10 * steps, HALF), Vectors(2), steps)
     truth = worst_of_values([mechanism], disc(8, (0.45, 1.0)), epsilon)
     claimed = dominated_delta(as_levels([mechanism]), Privacy(epsilon, 0.05))
     assert_bounds(claimed, truth)
@@ -68,7 +68,7 @@ def test_no_two_vectors_are_told_apart_beyond_the_bound(steps: int, epsilon: flo
 
 
 def test_no_two_vectors_are_told_apart_at_two_levels_beyond_the_bound() -> None:
-    mechanisms = [CoinSum(2, 12, HALF, values=Vectors(2), steps=steps) for steps in (1, 2)]
+    mechanisms = [CoinSum(2, Coins(12, HALF), Vectors(2), steps) for steps in (1, 2)]
     truth = worst_of_values(mechanisms, disc(6, (1.0,)), 1.0)
     assert_bounds(dominated_delta(as_levels(mechanisms), Privacy(1.0, 0.5)), truth)
 
@@ -76,7 +76,7 @@ def test_no_two_vectors_are_told_apart_at_two_levels_beyond_the_bound() -> None:
 @pytest.mark.parametrize("epsilon", [0.5, 1.0, 2.0])
 @pytest.mark.parametrize("steps", [2, 5])
 def test_no_two_moments_are_told_apart_beyond_the_bound(steps: int, epsilon: float) -> None:
-    mechanism = CoinSum(4, 10 * steps, HALF, values=Moments(1), steps=steps)
+    mechanism = CoinSum(4, Coins(10 * steps, HALF), Moments(1), steps)
     xs, ys = (-1.0, -0.6, 0.3, 1.0), (-1.0, 0.2, 1.0)
     rows = list(Moments(1).rows([[x, y] for x in xs for y in ys]))
     truth = worst_of_values([mechanism], rows, epsilon)
@@ -84,14 +84,14 @@ def test_no_two_moments_are_told_apart_beyond_the_bound(steps: int, epsilon: flo
 
 
 REALS: dict[str, list[CoinSum]] = {
-    "one level": [CoinSum(6, 20, HALF, values=Reals(-2.0, 5.0), steps=4)],
+    "one level": [CoinSum(6, Coins(20, HALF), Reals(-2.0, 5.0), 4)],
     "two levels": [
-        CoinSum(6, 10, HALF, values=Reals(-2.0, 5.0), steps=2),
-        CoinSum(12, 20, HALF, values=Reals(-2.0, 5.0), steps=5),
+        CoinSum(6, Coins(10, HALF), Reals(-2.0, 5.0), 2),
+        CoinSum(12, Coins(20, HALF), Reals(-2.0, 5.0), 5),
     ],
-    "skewed": [CoinSum(6, 40, BinaryFraction(1, 3), False, Reals(-2.0, 5.0), 3)],
-    "skewed, two levels": [CoinSum(6, 24, MOST, False, Reals(-2.0, 5.0), 2)] * 2,
-    "opposed": [CoinSum(6, 20, BinaryFraction(1, 3), True, Reals(-2.0, 5.0), 3)],
+    "skewed": [CoinSum(6, Coins(40, BinaryFraction(1, 3), opposed=False), Reals(-2.0, 5.0), 3)],
+    "skewed, two levels": [CoinSum(6, Coins(24, MOST, opposed=False), Reals(-2.0, 5.0), 2)] * 2,
+    "opposed": [CoinSum(6, Coins(20, BinaryFraction(1, 3)), Reals(-2.0, 5.0), 3)],
 }
 
 
@@ -116,7 +116,7 @@ def test_two_buckets_are_what_a_histogram_counts(
     buckets: int, coins: tuple[int, ...], epsilon: float
 ) -> None:
     values = Histogram(buckets)
-    mechanisms = [CoinSum(1, n, HALF, values=values) for n in coins]
+    mechanisms = [CoinSum(1, Coins(n, HALF), values) for n in coins]
     rows = list(values.rows(list(range(buckets))))
     truth = worst_of_values(mechanisms, rows, epsilon)
     for accountant in (certified_delta, search_delta):
@@ -165,7 +165,7 @@ def diagonal(values: Values) -> Floats:
 @pytest.mark.parametrize("steps", [1, 2, 7, 30])
 @pytest.mark.parametrize("values", BOUNDED, ids=str)
 def test_values_rounded_alike_move_no_farther_than_the_norm(values: Values, steps: int) -> None:
-    mechanism = CoinSum(10, 2, HALF, values=values, steps=steps)
+    mechanism = CoinSum(10, Coins(2, HALF), values, steps)
     some = values.uniform(seeded_random(9), 24)
     pairs = [values.opposites(np.array([0, 1], np.uint8)), *some.reshape(12, 2, -1)]
     if isinstance(values, Vectors):
@@ -184,7 +184,7 @@ def test_values_rounded_alike_move_no_farther_than_the_norm(values: Values, step
 @pytest.mark.parametrize("length", [2, 3, 20])
 def test_a_norm_that_forgets_rounding_would_be_caught(length: int, steps: int) -> None:
     values = Vectors(length)
-    mechanism = CoinSum(10, 2, HALF, values=values, steps=steps)
+    mechanism = CoinSum(10, Coins(2, HALF), values, steps)
     norm, _ = largest_coupled_move(mechanism, diagonal(values))
     assert norm > values.sensitivity / mechanism.unit
 
@@ -202,7 +202,7 @@ def test_reals_that_move_by_one_step_would_be_caught(kind: str) -> None:
 
 
 def test_a_histogram_counted_once_would_be_caught() -> None:
-    mechanism = CoinSum(1, 12, HALF, values=Histogram(2))
+    mechanism = CoinSum(1, Coins(12, HALF), Histogram(2))
     truth = worst_of_values([mechanism], list(Histogram(2).rows([0, 1])), 1.0)
     for accountant in (certified_delta, search_delta):
         with pytest.raises(AssertionError, match="understates"):

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from overhand.service.tolerance import LostBatch, tolerant_sum
 
 import overhand as oh
 from overhand import errors
@@ -17,7 +18,6 @@ from overhand.randomness import HALF, secure_random, seeded_random
 from overhand.service.protocol.reports import encode_report, messages_of, open_release
 from overhand.service.protocol.sealing import Opener
 from overhand.service.protocol.wire import LevelFormat
-from overhand.service.tolerance import LostBatch, tolerant_sum
 from overhand.values import Histogram, values_of
 from support.sealed import KEY, coin_document
 
@@ -42,10 +42,10 @@ def test_copied_and_foreign_ciphertexts_of_a_release_are_garbage() -> None:
 
 
 COIN_SUMS = [
-    oh.CoinSum(4, 2, HALF),
-    oh.CoinSum(4, 2, HALF, values=values_of("real:-1:3"), steps=3),
-    oh.CoinSum(3, 2, HALF, values=Histogram(3)),
-    oh.CoinSum(3, 2, HALF, values=values_of("moments:2"), steps=4),
+    oh.CoinSum(4, Coins(2, HALF)),
+    oh.CoinSum(4, Coins(2, HALF), values_of("real:-1:3"), 3),
+    oh.CoinSum(3, Coins(2, HALF), Histogram(3)),
+    oh.CoinSum(3, Coins(2, HALF), values_of("moments:2"), 4),
 ]
 
 

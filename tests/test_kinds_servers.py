@@ -135,8 +135,8 @@ def test_a_restored_endless_sum_has_the_same_future(values: Values, choices: lis
     raw, plan_for = shrunk(values, choices, 60), plans_for(values, noise_bits=24)
     first = oh.EndlessSum(plan_for, oh.seeded_random(2), first=10)
     first.update_many(raw[:20])
-    second = oh.EndlessSum.restored(plan_for, first.saved())
-    assert second.saved() == first.saved()
+    second = oh.EndlessSum.from_json(plan_for, first.to_json())
+    assert second.to_json() == first.to_json()
     for total in (first, second):
         total.update_many(raw[20:])
     assert second.estimate == first.estimate
@@ -149,11 +149,11 @@ def test_an_endless_sum_keeps_to_its_kind() -> None:
     asked = iter(kinds)
     total = oh.EndlessSum(lambda h: plans_for(next(asked))(h), oh.seeded_random(1), first=12)
     total.update_many(np.zeros((12, 3)))
-    before, saved = total.estimate, total.saved()
+    before, saved = total.estimate, total.to_json()
     for wrong in ("vector:2", "vector:3:2.0", "histogram:3"):
         with pytest.raises(oh.InvalidValue, match=f"a plan for {wrong} after one for vector:3"):
             total.update(np.zeros(3))
-        assert (total.t, total.estimate, total.saved()) == (12, before, saved)
+        assert (total.t, total.estimate, total.to_json()) == (12, before, saved)
     total.update(np.zeros(3))
     assert total.t == 13
 

@@ -106,23 +106,23 @@ def test_a_restored_sum_has_the_same_future(
     for cut in (0, 1, tree.lowest, tree.horizon // 2, tree.horizon):
         first = oh.ContinualSum(plan, random(7), archive=cut != 1)
         first.update_many(raw[:cut])
-        saved = first.saved()
-        second = oh.ContinualSum.restored(plan, saved)
+        saved = first.to_json()
+        second = oh.ContinualSum.from_json(plan, saved)
         assert second.estimate == first.estimate
-        assert second.saved() == saved
+        assert second.to_json() == saved
         for start in range(cut, tree.horizon, 4):
             first.update_many(raw[start : start + 4])
             second.update_many(raw[start : start + 4])
             assert second.estimate == first.estimate
-        assert second.saved() == first.saved()
+        assert second.to_json() == first.to_json()
 
 
 @pytest.mark.parametrize(("values", "choices"), KINDS)
 def test_a_state_of_another_kind_is_refused(values: Values, choices: list[Any]) -> None:
-    saved = fed(kind_plan(REGULAR, values), choices).saved()
+    saved = fed(kind_plan(REGULAR, values), choices).to_json()
     other = kind_plan(REGULAR, Vectors(3, norm=2.0))
     with pytest.raises(oh.DamagedPlan, match="belongs to plan"):
-        oh.ContinualSum.restored(other, saved)
+        oh.ContinualSum.from_json(other, saved)
 
 
 BAD: list[tuple[Values, list[Any]]] = [
@@ -142,13 +142,13 @@ def test_a_bad_value_changes_nothing(values: Values, value: Any) -> None:
     choices = dict(WHOLE)[values]
     for before in (0, 5, 6):
         total = fed(kind_plan(REGULAR, values), chosen(choices, before))
-        saved = total.saved()
+        saved = total.to_json()
         with pytest.raises(oh.InvalidValue):
             total.update(value)
         for good in (1, 4, 9):
             with pytest.raises(oh.InvalidValue):
                 total.update_many([*chosen(choices, good), value, *chosen(choices, good)])
-        assert total.saved() == saved
+        assert total.to_json() == saved
 
 
 @pytest.mark.parametrize(("values", "choices"), KINDS)
@@ -165,10 +165,10 @@ def test_a_bad_value_is_named_by_its_place(values: Values, choices: list[Any]) -
 @pytest.mark.parametrize(("values", "choices"), KINDS)
 def test_nobody_comes_after_the_horizon(values: Values, choices: list[Any]) -> None:
     total = fed(kind_plan(REGULAR, values), chosen(choices, 50))
-    saved = total.saved()
+    saved = total.to_json()
     with pytest.raises(oh.InvalidValue, match="4 users after 50 go beyond the horizon 53"):
         total.update_many(chosen(choices, 4))
-    assert total.saved() == saved
+    assert total.to_json() == saved
     total.update_many(chosen(choices, 3))
     total.update_many([])
     with pytest.raises(oh.InvalidValue, match="horizon 53"):
@@ -221,8 +221,8 @@ def test_ranges_need_an_archive_and_are_of_users_that_came(
     forgetful = oh.ContinualSum(plan, oh.seeded_random(1), archive=False)
     forgetful.update_many(raw)
     assert forgetful.estimate == fed(plan, raw).estimate
-    assert json.loads(forgetful.saved())["server"]["archive"] is None
-    for total in (forgetful, oh.ContinualSum.restored(plan, forgetful.saved())):
+    assert json.loads(forgetful.to_json())["server"]["archive"] is None
+    for total in (forgetful, oh.ContinualSum.from_json(plan, forgetful.to_json())):
         with pytest.raises(oh.InvalidValue, match="archive=True"):
             total.between(0, 10)
     with pytest.raises(oh.InvalidValue, match="beyond the 20 users"):
@@ -257,5 +257,5 @@ def test_secure_randomness_serves_every_kind(values: Values, choices: list[Any])
             total.update_many(raw[start : start + 10])
             error = np.abs(total.estimate.value - truth[total.t - 1])
             assert (error <= reach(plan, total.t) + np.add(total.estimate.slack, 1e-9)).all()
-    blocks = [json.loads(total.saved())["server"]["archive"]["blocks"] for total in totals]
+    blocks = [json.loads(total.to_json())["server"]["archive"]["blocks"] for total in totals]
     assert blocks[0] != blocks[1]  # all 16 are alike with a probability below 1e-11

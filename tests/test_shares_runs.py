@@ -117,7 +117,7 @@ def test_a_sum_by_shares_goes_on_where_it_was_saved(values: Values, value: Any) 
     plan, raw = small(values), [value] * 29
     for stop in (0, 4, 12, 17):
         before = fed(plan, raw[:stop], [])
-        after = oh.ContinualSum.restored(plan, before.saved())
+        after = oh.ContinualSum.from_json(plan, before.to_json())
         assert after.estimate == before.estimate
         for total in (before, after):
             total.update_many(raw[stop:])
@@ -149,7 +149,7 @@ def test_endless_sums_by_shares_go_on_and_are_restored(values: Values, value: An
 
     total = oh.EndlessSum(plan_for, oh.seeded_random(3), first=100)
     total.update_many([value] * 450)
-    again = oh.EndlessSum.restored(plan_for, total.saved())
+    again = oh.EndlessSum.from_json(plan_for, total.to_json())
     for part in (total, again):
         part.update_many([value] * 300)
     assert again.estimate == total.estimate

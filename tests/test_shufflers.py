@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from overhand.errors import InvalidValue, OverhandError, ProtocolViolation
-from overhand.mechanisms import CoinSum
+from overhand.mechanisms import Coins, CoinSum
 from overhand.model import Messages, Shuffled, ShuffleMechanism
 from overhand.randomness import HALF, BinaryFraction, Random, restored_random, seeded_random
 from overhand.shufflers import ConcurrentShufflers, Shuffler
 from support.sampled import assert_probability, assert_uniform_over
 
-THREE = CoinSum(size=3, noise_bits=2, noise_probability=BinaryFraction(1, 2))
-PAIR = CoinSum(size=2, noise_bits=0, noise_probability=HALF)
+THREE = CoinSum(3, Coins(2, BinaryFraction(1, 2)))
+PAIR = CoinSum(2, Coins(0, HALF))
 
 
 def keyed(key: int) -> Random:
@@ -212,7 +212,7 @@ def test_any_sequence_of_steps_ends_as_the_model_does(steps: list[tuple[Any, ...
             allowed = bool(size) and len(users) == size
         try:
             if step[0] == "activate":
-                shuffler.activate(CoinSum(step[1], 2, HALF))
+                shuffler.activate(CoinSum(step[1], Coins(2, HALF)))
             elif step[0] == "send":
                 shape = rows(*range(first, first + count), width=3 if well_formed else 2)
                 shuffler.send_many(range(first, first + count), shape)
@@ -236,7 +236,7 @@ def test_any_sequence_of_steps_ends_as_the_model_does(steps: list[tuple[Any, ...
 
 # --- the order ------------------------------------------------------------------------------------
 
-FOUR = CoinSum(size=2, noise_bits=1, noise_probability=HALF, opposed=False)
+FOUR = CoinSum(2, Coins(1, HALF, opposed=False))
 
 
 class LeavesTheOrder(Shuffler):
@@ -327,7 +327,7 @@ class Recorder:
 
 def plain(size: int) -> CoinSum:
     """No noise: what arrives can be counted."""
-    return CoinSum(size, 0, HALF)
+    return CoinSum(size, Coins(0, HALF))
 
 
 def test_every_user_sends_to_every_active_shuffler() -> None:
@@ -397,7 +397,7 @@ def test_every_encoding_has_noise_of_its_own() -> None:
 
     class Coins(Recorder):
         def activate(self, t: int, idle: frozenset[int]) -> Mapping[int, ShuffleMechanism]:
-            return {i: CoinSum(1, 1, HALF, opposed=False) for i in idle}
+            return {i: CoinSum(1, Coins(1, HALF, opposed=False)) for i in idle}
 
     server = Coins({})
     model = ConcurrentShufflers(2, server, keyed(20230))

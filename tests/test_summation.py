@@ -189,7 +189,7 @@ def test_a_restored_sum_has_the_same_future(tree: Tree, random: Any) -> None:
     for cut in (0, 1, tree.lowest, tree.horizon // 2, tree.horizon - 1, tree.horizon):
         first = oh.ContinualSum(plan, random(7))
         first.update_many(bits[:cut])
-        second = oh.ContinualSum.restored(plan, first.saved())
+        second = oh.ContinualSum.from_json(plan, first.to_json())
         assert second.estimate == first.estimate
         for bit in bits[cut:]:
             first.update(bit)
@@ -199,9 +199,9 @@ def test_a_restored_sum_has_the_same_future(tree: Tree, random: Any) -> None:
 
 
 def test_a_state_of_another_plan_is_refused() -> None:
-    saved = oh.ContinualSum(coin_plan(REGULAR), oh.seeded_random(1)).saved()
+    saved = oh.ContinualSum(coin_plan(REGULAR), oh.seeded_random(1)).to_json()
     with pytest.raises(oh.DamagedPlan, match="belongs to plan"):
-        oh.ContinualSum.restored(coin_plan(PATH), saved)
+        oh.ContinualSum.from_json(coin_plan(PATH), saved)
 
 
 @pytest.mark.parametrize("tree", TREES)
@@ -242,21 +242,21 @@ def test_a_range_needs_an_archive() -> None:
 def test_a_value_that_is_no_bit_changes_nothing(value: Any) -> None:
     total = oh.ContinualSum(coin_plan(REGULAR), oh.seeded_random(1))
     total.update_many([1] * 5)
-    before = total.saved()
+    before = total.to_json()
     with pytest.raises(oh.InvalidValue, match="of user 6|not bits|one-dimensional"):
         total.update(value)
     with pytest.raises(oh.InvalidValue):
         total.update_many([1, value])
-    assert total.saved() == before
+    assert total.to_json() == before
 
 
 def test_nobody_comes_after_the_horizon() -> None:
     total = oh.ContinualSum(coin_plan(REGULAR), oh.seeded_random(1))
     total.update_many([1] * 50)
-    before = total.saved()
+    before = total.to_json()
     with pytest.raises(oh.InvalidValue, match="4 users after 50 go beyond the horizon 53"):
         total.update_many([1] * 4)
-    assert total.saved() == before
+    assert total.to_json() == before
     total.update_many([1] * 3)
     with pytest.raises(oh.InvalidValue, match="user 54 comes after the horizon 53"):
         total.update(1)
@@ -325,7 +325,7 @@ def test_a_restored_endless_sum_has_the_same_future() -> None:
     bits = np.random.default_rng(1).integers(0, 2, 900).tolist()
     first = oh.EndlessSum(plan_for, oh.seeded_random(2), first=100, growth=2)
     first.update_many(bits[:250])
-    second = oh.EndlessSum.restored(plan_for, first.saved())
+    second = oh.EndlessSum.from_json(plan_for, first.to_json())
     for bit in bits[250:]:
         first.update(bit)
         second.update(bit)
@@ -368,4 +368,4 @@ def test_sums_after_blocks_are_running_sums(size: int, blocks: int, seed: int) -
 def test_saved_states_are_plain_json() -> None:
     total = oh.ContinualSum(coin_plan(PATH), oh.secure_random())
     total.update_many([1] * 20)
-    assert json.loads(total.saved())["t"] == 20
+    assert json.loads(total.to_json())["t"] == 20

@@ -21,6 +21,7 @@ import numpy as np
 import psycopg
 
 import overhand as oh
+from overhand.mechanisms import Coins
 from overhand.model import Shuffled
 from overhand.randomness import HALF
 from overhand.service.databases import is_postgres
@@ -40,9 +41,7 @@ BATCHES = (HORIZON // LOWEST, HORIZON // (LOWEST * DEGREE))
 def small_plan(horizon: int = HORIZON) -> oh.Plan:
     """Twelve batches of four users and four of twelve, four coins a user: private enough."""
     tree = oh.RegularTree(horizon, (LOWEST, DEGREE))
-    mechanisms = tuple(
-        (oh.CoinSum(tree.sizes(level)[0], 4, HALF, opposed=True),) for level in (1, 2)
-    )
+    mechanisms = tuple((oh.CoinSum(tree.sizes(level)[0], Coins(4, HALF)),) for level in (1, 2))
     return oh.Plan(tree, mechanisms, oh.Privacy(4.0, 1e-4), 2)
 
 

@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 import overhand as oh
-from overhand.mechanisms import CoinSum
+from overhand.mechanisms import Coins, CoinSum
 from overhand.randomness import HALF
 from overhand.trees import Tree
 from overhand.values import BITS, Histogram, Moments, Reals, SymmetricMatrices, Values, Vectors
@@ -52,11 +52,9 @@ def kind_plan(
         tuple(
             oh.CoinSum(
                 size,
-                noise_bits,
-                HALF,
-                opposed=noise_bits % 2 == 0,
-                values=values,
-                steps=1 if values.is_whole else by_level[level - 1],
+                Coins(noise_bits, HALF, opposed=noise_bits % 2 == 0),
+                values,
+                1 if values.is_whole else by_level[level - 1],
             )
             for size in tree.sizes(level)
         )

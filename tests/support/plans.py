@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 import overhand as oh
+from overhand.mechanisms import Coins
 from overhand.randomness import HALF
 from overhand.trees import Tree
 from support.sampled import Outcomes
@@ -21,7 +22,7 @@ def coin_plan(
     """A plan of fair coins, the same number at every level: no guarantee, but an exact law."""
     mechanisms = tuple(
         tuple(
-            oh.CoinSum(size, noise_bits, HALF, opposed=noise_bits % 2 == 0)
+            oh.CoinSum(size, Coins(noise_bits, HALF, opposed=noise_bits % 2 == 0))
             for size in tree.sizes(level)
         )
         for level in range(1, tree.levels + 1)

@@ -177,9 +177,7 @@ def _curves(level: Level, step: float) -> _Curves:
     law, largest, reports = level.law, level.change.largest, level.reports
     last = math.ceil(_reach(law, reports * largest) / step) + 1
     epsilons = np.arange(-last, last + 1, dtype=np.float64) * step
-    of_shift = {
-        count: profile(law, count * largest, epsilons) for count in range(1, reports + 1)
-    }
+    of_shift = {count: profile(law, count * largest, epsilons) for count in range(1, reports + 1)}
     symmetric = law.is_symmetric
     if level.both_ways and not symmetric:
         of_shift = {count: (np.maximum(*pair),) * 2 for count, pair in of_shift.items()}

@@ -7,12 +7,15 @@ from dataclasses import dataclass
 
 from overhand import errors
 from overhand.accounting import spent_delta
+from overhand.mechanisms import Mechanism, Recipe
 from overhand.model import Privacy
-from overhand.plan import DEFAULT_FAILURE_PROBABILITY
-from overhand.plan.estimator import chernoff_bound
-from overhand.plan.levels import AnyMechanism, calibrated_sizes, levels_of
-from overhand.plan.recipe import Recipe
-from overhand.plan.terms import Terms
+from overhand.plan import (
+    DEFAULT_FAILURE_PROBABILITY,
+    Terms,
+    calibrated,
+    chernoff_bound,
+    levels_of,
+)
 from overhand.values import Values
 
 
@@ -24,9 +27,9 @@ class GrowingBatches:
     added up: hard to beat as long as users are all alike. Who comes with something new waits for
     a batch that lasts a good part of the whole stream.
 
-    >>> from overhand.plan.recipe import UNARY
+    >>> from overhand.mechanisms import CoinSum
     >>> from overhand.values import BITS
-    >>> batches = GrowingBatches.best(10_000, Privacy(1.0, 1e-6), BITS, recipe=UNARY)
+    >>> batches = GrowingBatches.best(10_000, Privacy(1.0, 1e-6), BITS, recipe=Recipe(CoinSum))
     >>> batches.sizes, batches.delta_spent <= 1e-6
     ((100, 150, 225, 338, 506, 759, 1139, 1709, 2563), True)
     """
@@ -34,7 +37,7 @@ class GrowingBatches:
     horizon: int
     privacy: Privacy
     sizes: tuple[int, ...]
-    mechanisms: tuple[AnyMechanism, ...]
+    mechanisms: tuple[Mechanism, ...]
 
     @classmethod
     def best(
@@ -57,8 +60,8 @@ class GrowingBatches:
             left -= sizes[-1]
             size *= ratio
         terms = Terms(privacy, values=values, recipe=recipe)
-        (mechanisms,) = calibrated_sizes([tuple(sizes)], [1.0], terms)
-        return cls(horizon, privacy, tuple(sizes), mechanisms)
+        mechanisms = [calibrated([size], [1.0], terms)[0] for size in sizes]
+        return cls(horizon, privacy, tuple(sizes), tuple(mechanisms))
 
     @property
     def values(self) -> Values:
@@ -67,7 +70,8 @@ class GrowingBatches:
     @property
     def delta_spent(self) -> float:
         """What a batch costs its users: each is in one of them only."""
-        return spent_delta(levels_of((self.mechanisms,), Terms(self.privacy)), self.privacy)
+        terms = Terms(self.privacy)
+        return max(spent_delta(levels_of([m], terms), self.privacy) for m in self.mechanisms)
 
     def error_bound(self, failure_probability: float = DEFAULT_FAILURE_PROBABILITY) -> float:
         """On all entries of all sums at once, pending users at an end of their interval."""

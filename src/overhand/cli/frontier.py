@@ -11,17 +11,16 @@ import numpy as np
 from overhand.cli.options import PlanOptions
 from overhand.cli.output import console, new_table, number, print_json, steps_bar
 from overhand.errors import Infeasible, InvalidValue
-from overhand.plan import MechanismKind, Plan
+from overhand.mechanisms import MECHANISMS
+from overhand.plan import Plan
 from overhand.plots import Line, frontier_figure
-
-MECHANISMS: tuple[MechanismKind, ...] = ("coins", "shares")
 
 
 @dataclass(frozen=True)
 class Trade:
     """What one plan among those that could be had costs and reaches."""
 
-    mechanism: MechanismKind
+    mechanism: str
     shufflers: int
     plan: Plan
     is_best: bool = False

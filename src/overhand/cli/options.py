@@ -5,24 +5,19 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal, cast
+from typing import Annotated, Any, Literal
 
 import typer
 
 from overhand.errors import InvalidValue, whole
 from overhand.model import Privacy
-from overhand.plan import TREE_KINDS, Composition, MechanismKind, Plan, TreeKind
+from overhand.plan import MECHANISM_KINDS, Composition, Plan, checked_tree
 from overhand.trees import binary_degrees
 from overhand.values import Values, values_of
 
 DEFAULT_SHUFFLERS = 5
 DEFAULT_EPSILON = 1.0
 DEFAULT_DELTA = 1e-6
-_DROPPED = {
-    "path": "path trees had 2 to 5 % less error and could not be deployed, because a client would "
-    "have to know its batch; take regular",
-    "best": "all trees are regular ones now; take regular, the default",
-}
 
 Horizon = Annotated[
     int | None, typer.Option(help="How many users the plan serves.", show_default=False)
@@ -55,9 +50,10 @@ Clip = Annotated[
     bool, typer.Option("--clip", help="Move values that are out of range to its edge.")
 ]
 MechanismOption = Annotated[
-    MechanismKind,
+    str,
     typer.Option(
-        help="coins: one-bit messages; shares: numbers that mean nothing alone, with Laplace "
+        help=f"One of {', '.join(MECHANISM_KINDS)}. "
+        "coins: one-bit messages; shares: numbers that mean nothing alone, with Laplace "
         "noise; best: the one of least error.",
     ),
 ]
@@ -118,12 +114,10 @@ class PlanOptions:
     spec: str = "bit"
     clip: bool = False
     max_messages: int | None = None
-    mechanism: MechanismKind = "coins"
+    mechanism: str = "coins"
 
     def __post_init__(self) -> None:
-        if self.tree in _DROPPED or self.tree not in TREE_KINDS:
-            reason = _DROPPED.get(self.tree, f"it must be one of {', '.join(TREE_KINDS)}")
-            raise InvalidValue(f"--tree {self.tree}: {reason}")
+        checked_tree(self.tree)
 
     @property
     def values(self) -> Values:
@@ -151,20 +145,15 @@ class PlanOptions:
         """The best plan for these options."""
         if self.error is not None and self.epsilon is not None:
             raise InvalidValue("give --epsilon or --error, not both")
-        goal = (
-            {"privacy": self.privacy}
-            if self.error is None
-            else {"error": self.error, "delta": self.delta}
-        )
-        return Plan.best(
-            self.users,
-            self.most_shufflers,
-            tree=cast(TreeKind, self.tree),
-            honest=self.honest,
-            reports=self.reports,
-            composition=self.composition,
-            values=self.values,
-            max_messages=self.max_messages,
-            mechanism=self.mechanism,
-            **goal,
-        )
+        options: dict[str, Any] = {
+            "tree": self.tree,
+            "honest": self.honest,
+            "reports": self.reports,
+            "composition": self.composition,
+            "values": self.values,
+            "max_messages": self.max_messages,
+            "mechanism": self.mechanism,
+        }
+        if self.error is None:
+            return Plan.best(self.users, self.most_shufflers, self.privacy, **options)
+        return Plan.for_error(self.users, self.most_shufflers, self.error, self.delta, **options)

@@ -20,9 +20,7 @@ from rich.progress import (
 from rich.status import Status
 from rich.table import Table
 
-from overhand.mechanisms import SharesSum
 from overhand.plan import Plan
-from overhand.plan.levels import AnyMechanism
 
 console = Console()
 messages = Console(stderr=True)
@@ -84,29 +82,16 @@ def steps_bar(label: str, total: int) -> Iterator[Any]:
 
 
 def levels_table(plan: Plan) -> Table:
-    """One row a level: what differs between the batches of a level is given as a range."""
+    """One row per level."""
     rounded = not plan.values.is_whole
-    shares = isinstance(plan.mechanisms[0][0], SharesSum)
-    sending = ("shares a user", "bits") if shares else ("coins a user", "coin probability")
     steps = ("steps",) if rounded else ()
-    table = new_table("level", "users a batch", *steps, *sending, "variance")
-    for level, of_level in enumerate(plan.mechanisms, start=1):
+    table = new_table("level", "users per batch", *steps, *plan.mechanisms[0].columns(), "variance")
+    for level, mechanism in enumerate(plan.mechanisms, start=1):
         table.add_row(
             str(level),
-            _range([m.size for m in of_level]),
-            *([number(of_level[0].steps)] if rounded else []),
-            *(_range([_sent(m)[i] for m in of_level]) for i in (0, 1)),
-            _range([m.variance for m in of_level]),
+            number(mechanism.size),
+            *([number(mechanism.steps)] if rounded else []),
+            *map(number, mechanism.columns().values()),
+            number(mechanism.variance),
         )
     return table
-
-
-def _sent(mechanism: AnyMechanism) -> tuple[float, float]:
-    if isinstance(mechanism, SharesSum):
-        return mechanism.messages_per_user, mechanism.message_bits
-    return mechanism.noise_bits, float(mechanism.noise_probability)
-
-
-def _range(values: list[Any]) -> str:
-    low, high = number(min(values)), number(max(values))
-    return low if low == high else f"{low} .. {high}"

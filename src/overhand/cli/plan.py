@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,8 +14,8 @@ from overhand.cli import options
 from overhand.cli.frontier import show_frontier
 from overhand.cli.options import DEFAULT_DELTA, PlanOptions
 from overhand.cli.output import console, levels_table, number, print_json, working
-from overhand.errors import InvalidValue
-from overhand.mechanisms import CoinSum
+from overhand.errors import Infeasible, InvalidValue
+from overhand.mechanisms import MECHANISMS
 from overhand.plan import DEFAULT_FAILURE_PROBABILITY, Plan
 from overhand.plots import check_figure_path
 
@@ -85,6 +86,8 @@ def plan(
         show(chosen, beside)
         if save is not None:
             console.print(f"saved to {save}")
+        if not published:
+            _advise(asked, chosen)
 
 
 def _published(asked: PlanOptions) -> Plan:
@@ -99,6 +102,18 @@ def _published(asked: PlanOptions) -> Plan:
 def _best(asked: PlanOptions) -> Plan:
     with working("searching for the best plan"):
         return asked.plan()
+
+
+def _advise(asked: PlanOptions, chosen: Plan) -> None:
+    """Name a mechanism that takes far fewer messages, where they are many."""
+    if chosen.messages_per_user <= _MANY_MESSAGES:
+        return
+    for kind in MECHANISMS:
+        at = replace(asked, mechanism=kind, error=None, epsilon=chosen.privacy.epsilon)
+        with working(f"looking at --mechanism {kind}"), suppress(Infeasible):
+            messages = at.plan().messages_per_user
+            if 2 * messages <= chosen.messages_per_user:
+                console.print(f"--mechanism {kind} takes {messages:,} messages", style="dim")
 
 
 def _beside(asked: PlanOptions, chosen: Plan) -> dict[str, Plan]:
@@ -117,11 +132,10 @@ def _beside(asked: PlanOptions, chosen: Plan) -> dict[str, Plan]:
 
 def show(plan: Plan, beside: dict[str, Plan]) -> None:
     """The plan as tables."""
-    kind = plan.tree.description()["kind"]
     users = "users" if plan.values.spec == "bit" else f"users ({plan.values})"
     console.print(
         f"[bold]{plan.horizon:,} {users}[/], {plan.tree.levels} of {plan.shufflers} shufflers "
-        f"({kind} tree), [bold]epsilon {plan.privacy.epsilon:.4g}[/], delta {plan.privacy.delta:g}"
+        f"at [bold]epsilon {plan.privacy.epsilon:.4g}[/], delta {plan.privacy.delta:g}"
     )
     console.print(levels_table(plan))
     facts = Table(show_header=False, box=None)
@@ -132,7 +146,7 @@ def show(plan: Plan, beside: dict[str, Plan]) -> None:
         number(plan.error_bound()),
     )
     facts.add_row(
-        "messages a user", f"{plan.messages_per_user:,} ({plan.bits_per_user / 8:,.0f} bytes)"
+        "messages per user", f"{plan.messages_per_user:,} ({plan.bits_per_user / 8:,.0f} bytes)"
     )
     facts.add_row("delta spent, certified", f"{plan.delta_spent:.4g} of {plan.privacy.delta:g}")
     if plan.honest < 1 or plan.reports > 1:
@@ -143,8 +157,6 @@ def show(plan: Plan, beside: dict[str, Plan]) -> None:
         facts.add_row(labels[name], _against(other, plan))
     facts.add_row("digest", plan.digest[:16])
     console.print(facts)
-    if plan.messages_per_user > _MANY_MESSAGES and isinstance(plan.mechanisms[0][0], CoinSum):
-        console.print("--mechanism shares takes far fewer messages", style="dim")
 
 
 def _error_row(plan: Plan) -> tuple[str, Any]:

@@ -46,7 +46,9 @@ class CoinNoise:
 
     @cached_property
     def mean(self) -> float:
-        return float(sum(Fraction(trials * p.numerator, 1 << p.bits) for trials, p in self.binomials))
+        return float(
+            sum(Fraction(trials * p.numerator, 1 << p.bits) for trials, p in self.binomials)
+        )
 
     @cached_property
     def variance(self) -> float:

@@ -196,7 +196,7 @@ class SharesSum(Mechanism):
         shares = messages.sealed.reshape(len(messages.sealed), self.values.dimension, self.shares)
         sums = (shares & self._mask).sum(axis=2, dtype=np.uint64) & self._mask
         whole = sums.astype(np.int64)
-        return np.where(whole > self.modulus // 2, whole - self.modulus, whole)
+        return np.asarray(np.where(whole > self.modulus // 2, whole - self.modulus, whole))
 
     @property
     def _mask(self) -> np.uint64:

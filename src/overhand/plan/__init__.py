@@ -11,7 +11,14 @@ from overhand.plan.combination import (
 from overhand.plan.json import fields_of, parameters
 from overhand.plan.objective import SQUARED_ERROR, Delay, Objective
 from overhand.plan.plan import Plan
-from overhand.plan.request import MECHANISM_KINDS, TREE_KINDS, Composition, Terms, TreeKind
+from overhand.plan.request import (
+    MECHANISM_KINDS,
+    TREE_KINDS,
+    Composition,
+    Terms,
+    TreeKind,
+    checked_tree,
+)
 from overhand.plan.search import best_split
 
 __all__ = [
@@ -28,6 +35,7 @@ __all__ = [
     "TreeKind",
     "best_split",
     "calibrated",
+    "checked_tree",
     "chernoff_bound",
     "combined",
     "fields_of",

@@ -151,7 +151,9 @@ class _Calibration:
             scale *= 1 + _SAFETY_STEP * 2**step
         raise errors.Infeasible(f"no certificate for {terms.privacy} near variance {scale:g}")
 
-    def least_scale(self, coins: Sequence[int] | None = None, *, start: float | None = None) -> float:
+    def least_scale(
+        self, coins: Sequence[int] | None = None, *, start: float | None = None
+    ) -> float:
         """The least scale for the guarantee, uncertified."""
         if start is None:
             start = _first_scale(self.split, self.terms) * (1 + self.terms.norm_share) ** 2
@@ -176,13 +178,9 @@ class _Calibration:
 
     def _noises(self, scale: float, coins: Sequence[int] | None) -> list[UserNoise]:
         """A user's noise at every level, with the coins given or needed."""
-        bits = coins or [None] * len(self.sizes)
-        return [
-            self._noise(size, variance, of_level)
-            for size, variance, of_level in zip(
-                self.sizes, self._variances(scale), bits, strict=True
-            )
-        ]
+        bits: Sequence[int | None] = coins or [None] * len(self.sizes)
+        levels = zip(self.sizes, self._variances(scale), bits, strict=True)
+        return [self._noise(size, variance, of_level) for size, variance, of_level in levels]
 
     def _noise(self, size: int, variance: float, bits: int | None) -> UserNoise:
         laplace = self.terms.recipe.laplace

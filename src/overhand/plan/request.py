@@ -25,11 +25,26 @@ TREE_KINDS: tuple[TreeKind, ...] = ("regular", "paper", "binary")
 MECHANISM_KINDS = (*MECHANISMS, "best")
 """How values may be sent: "best" is the one of least error."""
 
-_NO_PATH = (
-    "tree='path' is gone: path trees had 2 to 5 % less error and could not be deployed, because a "
-    "client would have to know its batch; the default tree can"
-)
+_GONE = {
+    "path": "path trees had 2 to 5 % less error and could not be deployed, because a client would "
+    "have to know its batch",
+    "best": "every tree is a regular one now",
+}
 _LEAK_SHARE = 0.01  # of delta is what all messages may leak
+
+
+def checked_tree(kind: str) -> TreeKind:
+    """The kind of tree of this name, or `InvalidValue`.
+
+    >>> checked_tree("path")
+    Traceback (most recent call last):
+    overhand.errors.InvalidValue: tree='path' must be one of regular, paper, binary: path trees ...
+    """
+    for known in TREE_KINDS:
+        if kind == known:
+            return known
+    reason = f": {_GONE[kind]}" if kind in _GONE else ""
+    raise errors.InvalidValue(f"tree={kind!r} must be one of {', '.join(TREE_KINDS)}{reason}")
 
 
 @dataclass(frozen=True)
@@ -122,11 +137,7 @@ class Request:
         errors.whole("shufflers", self.shufflers, least=1)
         if self.max_messages is not None:
             errors.whole("max_messages", self.max_messages, least=1)
-        if self.tree not in TREE_KINDS:
-            kinds = ", ".join(TREE_KINDS)
-            raise errors.InvalidValue(
-                _NO_PATH if self.tree == "path" else f"tree={self.tree!r} must be one of {kinds}"
-            )
+        checked_tree(self.tree)
         if self.mechanism not in MECHANISM_KINDS:
             kinds = ", ".join(MECHANISM_KINDS)
             raise errors.InvalidValue(f"mechanism={self.mechanism!r} must be one of {kinds}")

@@ -39,7 +39,7 @@ class NodeSum(NamedTuple):
         )
 
     def estimate(self, plan: Plan, t: int, *, pending: int, start: int = 0) -> Estimate:
-        """With what the plan says of pending users: the middle of what they may hold, or nothing."""
+        """With what the plan says of pending users: the middle of their values, or nothing."""
         variance = self.variance
         kurtosis = max(0.0, self.fourth_cumulant / variance**2) if variance > 0 else 0.0
         value = self.value + plan.imputed * pending

@@ -13,7 +13,7 @@ from overhand import errors
 from overhand.errors import ProtocolViolation
 from overhand.mechanisms import Mechanism
 from overhand.model import Estimate, Node, Shuffled
-from overhand.plan import Plan, combined, own_weight
+from overhand.plan import Plan, own_weight
 from overhand.summation.archive import Archive, NodeSum
 
 
@@ -187,11 +187,11 @@ class SumServer:
             tail = self._tails[level - 1]
             left = spans.get(tail)
             is_first = level < len(self._sizes) and start % self._sizes[level] == 0
-            if left is not None and left.stop == start and left.is_settled and not is_first:
-                if left.best is not None:
-                    spans.pop(start, None)
-                    spans[tail] = _Span(span.stop, None, left.best.plus(span.best), True)
-                    return
+            is_beside = left is not None and left.stop == start and left.is_settled
+            if left is not None and left.best is not None and is_beside and not is_first:
+                spans.pop(start, None)
+                spans[tail] = _Span(span.stop, None, left.best.plus(span.best), True)
+                return
             self._tails[level - 1] = start
         spans[start] = span
 

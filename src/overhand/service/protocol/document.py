@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from overhand import errors
-from overhand.plan import Plan, files
+from overhand.plan import Plan, fields_of, parameters
 from overhand.service.protocol.keys import key_id
 from overhand.service.protocol.sealing import Sealer
 from overhand.service.protocol.wire import VERSION, Formats
@@ -60,7 +60,7 @@ class Document:
 
     def _check_noise(self) -> None:
         """A short report may still ask for work without end: shares carry noise of any width."""
-        for level, (mechanism,) in enumerate(self.plan.mechanisms, start=1):
+        for level, mechanism in enumerate(self.plan.mechanisms, start=1):
             width = math.sqrt(mechanism.noise().variance)
             if not width <= _WIDEST_NOISE:
                 raise errors.InvalidValue(
@@ -110,7 +110,7 @@ class Document:
     def _entries(self) -> dict[str, Any]:
         return {
             "version": self.version,
-            "plan": files.parameters(self.plan),
+            "plan": parameters(self.plan),
             "plan_digest": self.plan.digest,
             "public_key": self.public_key.hex(),
             "key_id": self.key_id.hex(),
@@ -152,7 +152,7 @@ class Document:
             version, written = saved["version"], saved["plan_digest"]
             if version != VERSION:
                 raise errors.InvalidValue(f"version {version!r} is not {VERSION}")
-            plan = Plan(**files.fields_of(saved["plan"]))
+            plan = Plan(**fields_of(saved["plan"]))
             if plan.digest != written:
                 raise errors.InvalidValue(
                     f"the plan's digest is {plan.digest[:12]}, not {str(written)[:12]}"

@@ -39,8 +39,8 @@ def encode_reports(document: Document, rows: NDArray[Any], random: Random) -> li
     formats = document.formats
     levels = zip(formats.levels, document.plan.mechanisms, strict=True)
     parts = [
-        _sealed(document, level, mechanism.encode_rows(rows, random))
-        for level, (mechanism,) in levels
+        _sealed(document, level, mechanism.encode_rows(rows, random).sealed)
+        for level, mechanism in levels
     ]
     return [formats.pack_report(report) for report in zip(*parts, strict=True)]
 

@@ -22,7 +22,6 @@ from numpy.typing import NDArray
 
 from overhand import errors
 from overhand.plan import Plan
-from overhand.trees import RegularTree
 
 VERSION = 1
 REPORT_MAGIC = b"OVH1"
@@ -134,15 +133,7 @@ class Formats:
 
         `digest` names what a report is made for: that of a document, so that a new key is another
         name even if the plan is the same; without one, the plan's.
-
-        A report must be made without knowing its batch, so all batches of a level must run the
-        same mechanism: only a `RegularTree` has that.
         """
-        if not isinstance(plan.tree, RegularTree):
-            raise errors.InvalidValue(
-                "only a plan with tree='regular' can be deployed: in others a user's messages "
-                "depend on its batch"
-            )
         errors.whole("the number of levels", plan.tree.levels, least=1, most=MOST_LEVELS)
         levels = tuple(
             LevelFormat(
@@ -154,7 +145,7 @@ class Formats:
                     "message_bits", mechanism.message_bits, least=1, most=MOST_MESSAGE_BITS
                 ),
             )
-            for level, (mechanism,) in enumerate(plan.mechanisms, start=1)
+            for level, mechanism in enumerate(plan.mechanisms, start=1)
         )
         formats = cls(bytes.fromhex(plan.digest if digest is None else digest), levels)
         if formats.report_length > MOST_REPORT_BYTES:

@@ -6,7 +6,11 @@ import logging
 from threading import RLock
 from typing import Any
 
-from overhand.service.neutral import neutral_sum
+import numpy as np
+
+from overhand.errors import LostBatch
+from overhand.model import Shuffled
+from overhand.randomness import secure_random
 from overhand.service.protocol.document import Document
 from overhand.service.protocol.reports import open_release
 from overhand.service.protocol.sealing import Opens
@@ -14,7 +18,6 @@ from overhand.service.protocol.wire import ReleasedBatch
 from overhand.service.server.book import Book
 from overhand.service.server.pages import Counts, Published, Received, Summed, by_coordinate
 from overhand.service.server.total import Total
-from overhand.service.tolerance import LostBatch, tolerant_sum
 from overhand.service.web.logs import log
 
 CONFIDENCE = 0.95
@@ -35,6 +38,7 @@ class Publisher:
         self._book = book
         self._opener = opener
         self._lock = RLock()
+        self._random = secure_random()
         self._total = Total.begun(self._plan, book)
         self._first = _published(self._total)
         self._news = book.news()
@@ -75,12 +79,12 @@ class Publisher:
         """The sum of a release without the service's own reports, or that it is lost."""
         release = ReleasedBatch(received.level, received.number, received.own, received.body)
         opened = open_release(self.document.formats, release, self._opener)
-        (mechanism,) = self._plan.mechanisms[received.level - 1]
+        mechanism = self._plan.mechanisms[received.level - 1]
         value, slack = None, 0.0
         try:
-            found = tolerant_sum(mechanism, opened.messages, opened.garbage)
-            own = neutral_sum(self._plan.values, received.own)
-            value, slack = by_coordinate(found.total - own), found.missing * mechanism.unit
+            shuffled = Shuffled(opened.messages[np.newaxis], np.empty((1, 0), np.uint64))
+            total, slack = mechanism.summed(shuffled, opened.garbage, self._random)
+            value = by_coordinate(total - self._plan.values.neutral_sum(received.own))
         except LostBatch:
             log("a batch is lost", level=logging.ERROR, batch_level=received.level)
         if opened.garbage:
@@ -150,10 +154,10 @@ class Publisher:
         total, formats = self._total, self.document.formats
         waiting = self._book.waiting(total.count)
         ends = (formats.level(level).size * (number + 1) for level, number in waiting)
-        reach = max([total.gathered.reach, *ends])
+        reach = max([total.server.reach, *ends])
         found: list[tuple[int, int]] = []
         for level in formats.levels:
-            for number in total.gathered.missing(level.level, reach // level.size):
+            for number in total.server.missing(level.level, reach // level.size):
                 if len(found) == _MOST_MISSING:
                     return found
                 if (level.level, number) not in waiting:
@@ -168,10 +172,9 @@ class Publisher:
 
 
 def _published(total: Total) -> Published | None:
-    latest = total.latest()
-    if latest is None:
+    estimate = total.latest()
+    if estimate is None:
         return None
-    estimate = latest.estimate
     low, high = estimate.interval(CONFIDENCE)
     value, low, high = map(by_coordinate, (estimate.value, low, high))
-    return Published(estimate.t, value, low, high, estimate.std, latest.is_fallback)
+    return Published(estimate.t, value, low, high, estimate.std, total.server.is_fallback)

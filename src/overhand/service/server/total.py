@@ -9,7 +9,7 @@ from overhand.model import Estimate
 from overhand.plan import Plan
 from overhand.service.server.book import Book
 from overhand.service.server.pages import Summed, sum_of
-from overhand.summation import Gathered, GatheredSums
+from overhand.summation import SumServer
 
 _AT_ONCE = 1000  # sums that are read together
 
@@ -18,7 +18,7 @@ _AT_ONCE = 1000  # sums that are read together
 class Total:
     """The first `count` sums of a book. It never changes: what is new makes a new one."""
 
-    gathered: GatheredSums
+    server: SumServer
     earlier: Estimate | None
     """What an earlier plan ended with."""
     count: int = 0
@@ -27,7 +27,7 @@ class Total:
     def begun(cls, plan: Plan, book: Book) -> Total:
         """Without any sum of the book."""
         settled = book.settled
-        return cls(GatheredSums(plan), None if settled is None else settled.estimate(plan.values))
+        return cls(SumServer(plan), None if settled is None else settled.estimate(plan.values))
 
     def followed(self, book: Book) -> Total:
         """With all sums that are in the book now."""
@@ -37,20 +37,19 @@ class Total:
         return total
 
     def with_sums(self, sums: Sequence[Summed]) -> Total:
-        gathered = self.gathered.copy()
+        server = self.server.copy()
         for summed in sums:
+            node = server.plan.tree.node(summed.level, summed.number)
             if summed.value is None:
-                gathered.lose(summed.level, summed.number)
+                server.lose(node)
             else:
-                value = sum_of(gathered.plan.values, summed.value)
-                gathered.receive(summed.level, summed.number, value, summed.slack)
-        return replace(self, gathered=gathered, count=self.count + len(sums))
+                value = sum_of(server.plan.values, summed.value)
+                server.receive_sum(node, value, summed.slack)
+        return replace(self, server=server, count=self.count + len(sums))
 
-    def latest(self) -> Gathered | None:
-        """The sum of all users so far, those of earlier plans included."""
-        latest = self.gathered.latest()
-        if self.earlier is None:
-            return latest
-        if latest is None:
-            return Gathered(self.earlier, is_fallback=False)
-        return replace(latest, estimate=self.earlier + latest.estimate)
+    def latest(self) -> Estimate | None:
+        """The sum of all users so far, those of earlier plans included; None if there are none."""
+        latest = self.server.estimate() if self.server.covered else None
+        if self.earlier is None or latest is None:
+            return latest or self.earlier
+        return self.earlier + latest

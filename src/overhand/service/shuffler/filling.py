@@ -8,7 +8,6 @@ import time
 
 from overhand.errors import StoreUnavailable
 from overhand.randomness import secure_random
-from overhand.service.neutral import neutral_value
 from overhand.service.protocol.document import Document
 from overhand.service.protocol.reports import encode_reports
 from overhand.service.shuffler.admission import Admission, Overloaded
@@ -79,5 +78,5 @@ class Filler:
 
     def _encoded(self, reports: int) -> list[bytes]:
         values = self._document.plan.values
-        rows = values.rows([neutral_value(values)] * reports)
+        rows = values.rows([values.neutral] * reports)
         return encode_reports(self._document, rows, secure_random())

@@ -8,11 +8,9 @@ from dataclasses import dataclass
 from overhand import errors
 from overhand.bandits import Constants, ConstantsName, LinUCB, Practical, Theory, plan_for_regret
 from overhand.baselines import GaussianResponse, GaussianTree, GrowingBatches, local_counter
+from overhand.mechanisms import Recipe, SharesSum
 from overhand.model import Privacy
-from overhand.plan import Plan
-from overhand.plan.levels import calibrated
-from overhand.plan.recipe import Recipe
-from overhand.plan.terms import Terms
+from overhand.plan import Plan, Terms, calibrated
 from overhand.simulation.regret.environments import Environment
 from overhand.simulation.regret.sums import (
     ExactSums,
@@ -25,7 +23,7 @@ from overhand.simulation.regret.sums import (
 from overhand.trees import RegularTree, binary_degrees
 from overhand.values import Moments
 
-SHARES = Recipe(shares=True)
+SHARES = Recipe(SharesSum)
 
 _ONE_SHUFFLER = "one shuffler"
 
@@ -109,7 +107,7 @@ class Field:
         """A plan over a given tree, all levels with the same noise, sent as shares."""
         tree = RegularTree(self.horizon, degrees)
         terms = Terms(self.privacy, values=self.moments, recipe=SHARES)
-        mechanisms = calibrated(tree, [1.0] * len(degrees), terms)
+        mechanisms = calibrated(tree.sizes, [1.0] * len(degrees), terms)
         return Plan(tree, mechanisms, self.privacy, len(degrees))
 
 
