@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -40,6 +41,11 @@ class Messages(NamedTuple):
     @classmethod
     def of(cls, sealed: NDArray[Any], clear: NDArray[np.uint64] | None = None) -> Messages:
         return cls(sealed, np.empty((len(sealed), 0), np.uint64) if clear is None else clear)
+
+    @classmethod
+    def joined(cls, parts: Sequence[Messages]) -> Messages:
+        """The rows of all of them."""
+        return cls(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))
 
     def gathered(self, users: int) -> Messages:
         """By batches of so many users: their messages side by side, and what is clear added up."""

@@ -115,8 +115,8 @@ class Shuffler:
             raise ProtocolViolation(
                 f"release at {len(self._users)} of {self._mechanism.size} users"
             )
-        together = Messages(*(np.concatenate(parts) for parts in zip(*self._messages, strict=True)))
-        batch = with_added(together.gathered(self._mechanism.size), self._mechanism, random)
+        together = Messages.joined(self._messages).gathered(self._mechanism.size)
+        batch = with_added(together, self._mechanism, random)
         message_bits = self._mechanism.message_bits
         self._mechanism = None
         self._messages, self._users = [], set()
@@ -127,9 +127,9 @@ def with_added(batches: Messages, mechanism: Mechanism, random: Random) -> Messa
     """Batches with what the shuffling service adds to each: nothing, where users make the noise."""
     if not (mechanism.added_messages or mechanism.clear_numbers):
         return batches
-    added = [mechanism.added(random) for _ in batches.sealed]
-    sealed, clear = (np.concatenate(parts) for parts in zip(*added, strict=True))
-    return Messages(np.concatenate([batches.sealed, sealed], axis=1), batches.clear + clear)
+    added = Messages.joined([mechanism.added(random) for _ in batches.sealed])
+    sealed = np.concatenate([batches.sealed, added.sealed], axis=1)
+    return Messages(sealed, batches.clear + added.clear)
 
 
 class Server(Protocol):

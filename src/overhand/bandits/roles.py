@@ -41,7 +41,7 @@ class BanditUser:
     >>> user = BanditUser(plan, LinUCB(Practical(2)))
     >>> arm = user.choose(None, [[0.7, 0.7], [0.7, -0.7]])  # no rule yet: any arm
     >>> for node, messages in user.report(t=1, reward=1.0):
-    ...     print(node.level, messages.shape == (1, plan.mechanism(node).messages_per_user))
+    ...     print(node.level, messages.sealed.shape == (1, plan.mechanism(node).messages_per_user))
     1 True
     2 True
     """
@@ -87,6 +87,7 @@ class BanditServer:
 
     >>> import overhand as oh
     >>> from overhand.bandits import Practical, plan_for_regret
+    >>> from overhand.shufflers import shuffle
     >>> plan = plan_for_regret(1000, 1, oh.Privacy(1.0, 1e-6), dimension=2)
     >>> random, learner = oh.seeded_random(1), LinUCB(Practical(2))
     >>> user, server = BanditUser(plan, learner, random), BanditServer(plan, learner)
@@ -96,7 +97,7 @@ class BanditServer:
     ...     ((node, messages),) = user.report(t, reward=float(arm == 0))
     ...     batch.append(messages)
     >>> server.policy  # before the first batch there is no rule
-    >>> server.receive(node, Shuffled(random.permute(np.concatenate(batch).reshape(-1))))
+    >>> server.receive(node, shuffle(Messages.joined(batch).gathered(node.size), random))
     >>> server.policy.t == plan.tree.lowest
     True
     """

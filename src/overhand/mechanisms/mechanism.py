@@ -181,7 +181,12 @@ class Mechanism(ABC):
     def summed(self, shuffled: Shuffled, garbage: int, random: Random) -> tuple[Any, float]:
         """The sum of one batch with so much garbage, and how far that may be off for it."""
         repaired, missing = self.repaired(shuffled, garbage)
-        return self.analyze(repaired, self.server_noise(random, 1))[0], missing * self.unit
+        return self.sum_of(repaired, self.server_noise(random, 1)), missing * self.unit
+
+    def sum_of(self, shuffled: Shuffled, noise: Counts | None = None) -> Any:
+        """The sum of one batch: a number, or an array of its coordinates."""
+        (total,) = self.analyze(shuffled, noise)
+        return float(total) if self.values.is_scalar else total
 
     def repaired(self, shuffled: Shuffled, garbage: int) -> tuple[Shuffled, int]:
         """One batch as `analyze` takes it, and by how many steps a coordinate may be wrong.

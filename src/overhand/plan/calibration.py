@@ -48,7 +48,7 @@ def calibrated(sizes: Sequence[int], split: Split, terms: Terms) -> tuple[Mechan
     to with exact mechanisms.
 
     >>> [round(m.variance) for m in calibrated((10, 100), (1.0, 2.0), Terms(Privacy(1.0, 1e-6)))]
-    [26, 52]
+    [27, 55]
     """
     if terms.composition == "exact":
         return _Calibration.of(sizes, split, terms).certified()

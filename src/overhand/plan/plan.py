@@ -117,7 +117,7 @@ class Plan:
 
         >>> plan = Plan.for_error(1000, 2, error=20.0, delta=1e-6)
         >>> plan.rms_error <= 20.0, round(plan.privacy.epsilon, 2)
-        (True, 0.78)
+        (True, 0.66)
         """
         error = errors.number("error", error, above=0)
         terms = Terms(Privacy(1.0, delta), honest, reports, composition, values)

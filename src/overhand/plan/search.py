@@ -231,7 +231,7 @@ def best_split(tree: RegularTree) -> Floats:
     """The split that is best once nodes are combined with their children, in the Gaussian limit.
 
     >>> best_split(RegularTree(horizon=1000, degrees=(10, 10))).round(2)
-    array([0.77, 1.  ])
+    array([0.85, 1.  ])
     """
     start = np.log(_closed_form_split(tree))
     if tree.levels == 1:

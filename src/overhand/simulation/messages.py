@@ -86,8 +86,7 @@ class MessagesRun:
             some = rows[place - self._t : until - self._t]
             self._open[index].append(self._encoded(mechanism, some))
             if until % size == 0:
-                parts = zip(*self._open[index], strict=True)
-                batch = Messages(*(np.concatenate(part) for part in parts))
+                batch = Messages.joined(self._open[index])
                 self._open[index] = []
                 self._sums[index].extend(self._shuffled_sums(mechanism, batch))
             place = until

@@ -83,7 +83,7 @@ class SumServer:
 
     def receive(self, node: Node, shuffled: Shuffled) -> None:
         """A batch that became full (Algorithm 2, step 4)."""
-        self.receive_sum(node, self.plan.mechanism(node).analyze(shuffled)[0])
+        self.receive_sum(node, self.plan.mechanism(node).sum_of(shuffled))
 
     def receive_sum(self, node: Node, value: Any, slack: float = 0.0) -> None:
         """The analyzed sum of a batch, which may be off by `slack` beyond its noise."""
