@@ -28,7 +28,7 @@ messages = Console(stderr=True)
 
 def print_json(value: Any) -> None:
     """One JSON object on standard output."""
-    print(json.dumps(value))
+    print(json.dumps(value), flush=True)  # before anything that is said of it on stderr
 
 
 def number(value: float) -> str:
