@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -101,7 +102,7 @@ def test_the_ends_of_an_interval_are_told_apart_best_and_are_what_is_counted(
     kind: str, epsilon: float
 ) -> None:
     mechanisms = REALS[kind]
-    rows = list(np.linspace(-2.0, 5.0, 15))
+    rows: list[Any] = list(np.linspace(-2.0, 5.0, 15))
     truth = worst_of_values(mechanisms, rows, epsilon)
     assert truth == pytest.approx(worst_of_values(mechanisms, [rows[0], rows[-1]], epsilon))
     for accountant in (certified_delta, search_delta):

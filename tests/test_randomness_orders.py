@@ -134,7 +134,7 @@ class SortsTiedBits(FewWords):
 
     def permute_rows(self, rows: NDArray[Any], message_bits: int = 1) -> NDArray[Any]:
         keys = self.words(rows.size, np.uint32).reshape(rows.shape) << np.uint32(1)
-        return (np.sort(keys | rows, axis=1) & np.uint32(1)).astype(np.uint8)
+        return np.asarray(np.sort(keys | rows, axis=1) & np.uint32(1), np.uint8)
 
 
 def test_ties_would_be_further_off_than_the_test_of_bits_allows() -> None:

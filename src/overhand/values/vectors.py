@@ -317,7 +317,7 @@ def _in_ball(random: Random, users: int, dimension: int) -> Rows:
     """Uniform in the unit ball: a normal direction, and a radius of the right law."""
     from scipy.special import ndtri
 
-    normal = ndtri(np.maximum(random.uniforms(users * dimension), 2.0**-54))
-    normal = normal.reshape(users, dimension)
+    uniform = np.maximum(random.uniforms(users * dimension), 2.0**-54)
+    normal = np.asarray(ndtri(uniform), np.float64).reshape(users, dimension)
     radius = random.uniforms(users) ** (1 / dimension)
     return np.asarray(normal * (radius / np.maximum(_norms(normal), 1e-300))[:, np.newaxis])
