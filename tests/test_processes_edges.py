@@ -221,7 +221,10 @@ def _signed(
         .not_valid_before(now - timedelta(days=1))
         .not_valid_after(now + timedelta(days=1))
     )
-    for extension, critical in extensions:
+    # Since 3.13, Python checks certificates by the letter of RFC 5280.
+    issued_to = x509.SubjectKeyIdentifier.from_public_key(key.public_key())
+    issued_by = x509.AuthorityKeyIdentifier.from_issuer_public_key(by.public_key())
+    for extension, critical in [(issued_to, False), (issued_by, False), *extensions]:
         builder = builder.add_extension(extension, critical)
     return builder.sign(by, hashes.SHA256())
 
@@ -232,9 +235,10 @@ def make_certificates(folder: Path) -> None:
         ec.generate_private_key(ec.SECP256R1()),
         ec.generate_private_key(ec.SECP256R1()),
     )
-    root = _signed(
-        "root", authority, "root", authority, [(x509.BasicConstraints(True, None), True)]
-    )
+    no = False
+    usage = x509.KeyUsage(no, no, no, no, no, True, no, no, no)  # the sixth: signs certificates
+    basics = x509.BasicConstraints(True, None)
+    root = _signed("root", authority, "root", authority, [(basics, True), (usage, True)])
     here = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])
     leaf = _signed("here", key, "root", authority, [(here, False)])
     pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
