@@ -3,7 +3,9 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test browser check docs bench clean
+PYTEST := $(BIN)/python -m pytest --quiet --numprocesses auto --dist worksteal
+
+.PHONY: demo test test-slow browser check docs bench clean
 
 # Reinstalled whenever the project's metadata changes.
 $(VENV)/installed-%: pyproject.toml
@@ -16,7 +18,13 @@ demo: $(VENV)/installed-service
 	$(BIN)/overhand demo
 
 test: $(VENV)/installed-dev
-	$(BIN)/python -m pytest --quiet --numprocesses auto --dist worksteal
+	$(PYTEST)
+
+# Examples and printed commands, audits, evidence, clusters, killed services on PostgreSQL; then
+# new examples for every property, a bounded number of them.
+test-slow: $(VENV)/installed-dev
+	$(PYTEST) -m 'slow and not browser'
+	HYPOTHESIS_PROFILE=nightly $(PYTEST) -m 'hypothesis and not slow and not browser'
 
 # Needs Debian's chromium.
 browser: $(VENV)/installed-dev

@@ -15,7 +15,7 @@ pytest.register_assert_rewrite("support")
 pytest_plugins = ("support.browsing", "support.deploying", "support.storing")
 
 settings.register_profile("ci", derandomize=True, deadline=None)
-settings.register_profile("nightly", max_examples=1000, deadline=None)
+settings.register_profile("nightly", max_examples=200, deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
 
