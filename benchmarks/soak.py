@@ -39,8 +39,8 @@ from rich.table import Table
 
 from benchmarks.soak_crowd import crowd, heads_of, known_of
 from overhand.model import Shuffled
-from overhand.service.protocol.document import Document
-from overhand.service.server.book import Book
+from overhand.service.protocol import Document
+from overhand.service.server import Book
 from overhand.service.shuffler.store import BatchName
 from overhand.service.shuffler.store.batch_keys import BatchKeys
 

@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 
 import overhand as oh
 from overhand.service.client import AsyncClient, NotCounted
-from overhand.service.protocol.document import Document
-from overhand.service.protocol.wire import LevelFormat
+from overhand.service.protocol import Document, LevelFormat
 
 Heads = NDArray[np.void]
 """The beginnings of ciphertexts, which are keys that were drawn at random: no two are equal."""

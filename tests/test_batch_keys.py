@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from overhand.errors import InvalidValue, ProtocolViolation, StoreUnavailable
-from overhand.service.protocol.keys import UnsafeSecret
+from overhand.service.protocol import UnsafeSecret
 from overhand.service.shuffler.store import (
     BatchName,
     Outcome,

@@ -19,10 +19,9 @@ import pytest
 
 import overhand as oh
 from overhand.errors import InvalidValue, ProtocolViolation, StoreUnavailable
-from overhand.service.protocol.document import Document
-from overhand.service.server.book import Book
-from overhand.service.server.pages import Counts, Pages, Published, Summed
-from overhand.service.server.publisher import Publisher
+from overhand.service.protocol import Document
+from overhand.service.server import Book, Published, Publisher, Summed
+from overhand.service.server.pages import Counts, Pages
 from support.books import (
     DOCUMENT,
     GARBAGE,

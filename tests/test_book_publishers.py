@@ -16,10 +16,10 @@ import pytest
 
 from overhand.errors import StoreUnavailable
 from overhand.service.databases import Database
-from overhand.service.protocol.sealing import Opened, WorkersLost
-from overhand.service.server.book import Book
-from overhand.service.server.pages import Pages, Published, Summed
-from overhand.service.server.publisher import Publisher, _published
+from overhand.service.protocol import Opened, WorkersLost
+from overhand.service.server import Book, Published, Publisher, Summed
+from overhand.service.server.pages import Pages
+from overhand.service.server.publisher import _published
 from overhand.service.server.total import Total
 from overhand.summation import GatheredSums
 from support.books import DOCUMENT, NAMES, ReadsThem, check, drain, raise_alarm, receive, waiting

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from overhand.service.protocol.keys import hashed, new_token
+from overhand.service.protocol import hashed, new_token
 from support.deployed import HORIZON, Deployment
 from support.forked import Setting
 

@@ -14,13 +14,17 @@ from openapi_spec_validator import OpenAPIV31SpecValidator
 
 import overhand as oh
 from overhand.plan import Plan
-from overhand.service.protocol.document import Document
-from overhand.service.protocol.keys import KeyPair, hashed, load_hashes, load_token, matches
-from overhand.service.protocol.sealing import Opener
-from overhand.service.server.app import ServerApp
-from overhand.service.server.book import Book
-from overhand.service.server.publisher import Publisher
-from overhand.service.web.openapi import server_description, shuffler_description
+from overhand.service.protocol import (
+    Document,
+    KeyPair,
+    Opener,
+    hashed,
+    load_hashes,
+    load_token,
+    matches,
+)
+from overhand.service.server import Book, Publisher, ServerApp
+from overhand.service.web import server_description, shuffler_description
 from support.commands import as_json, overhand
 
 

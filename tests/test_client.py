@@ -16,9 +16,8 @@ import overhand as oh
 from overhand.errors import InvalidValue
 from overhand.plan import Plan
 from overhand.service.client import AsyncClient, NotCounted, Outdated, client
-from overhand.service.protocol.document import DamagedDocument, Document
-from overhand.service.protocol.keys import KeyPair
-from overhand.service.web.transport import Answer, HttpTransport, Unreachable
+from overhand.service.protocol import DamagedDocument, Document, KeyPair
+from overhand.service.web import Answer, HttpTransport, Unreachable
 
 COUNTED = Answer(200, b'{"status": "counted"}')
 KEYS = [KeyPair.of_raw(bytes([number]) * 32) for number in (1, 2)]

@@ -18,11 +18,20 @@ import uvloop
 
 from overhand.plan import Plan
 from overhand.service.server import app as server_app
-from overhand.service.shuffler.uploads import Uploads
-from overhand.service.web import http
+from overhand.service.shuffler import Uploads
+from overhand.service.web import (
+    Impatient,
+    Listener,
+    Receive,
+    Reply,
+    Scope,
+    Send,
+    Site,
+    body_of,
+    http,
+)
 from overhand.service.web import listening as processes
-from overhand.service.web.http import Receive, Reply, Scope, Send, body_of
-from overhand.service.web.listening import Impatient, Listener, Site, _server
+from overhand.service.web.listening import _server
 from support.system import TOKEN, System, plan_for
 
 HEALTH = b"GET /healthz HTTP/1.1\r\nhost: x\r\n"

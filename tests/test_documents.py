@@ -23,10 +23,14 @@ from overhand.mechanisms.user_noise import Polya, UserNoise
 from overhand.model import Shuffled
 from overhand.plan import MechanismKind, files
 from overhand.randomness import HALF, secure_random, seeded_random
-from overhand.service.protocol.document import DamagedDocument, Document
-from overhand.service.protocol.keys import KeyPair
-from overhand.service.protocol.reports import encode_report, open_release
-from overhand.service.protocol.sealing import Opener
+from overhand.service.protocol import (
+    DamagedDocument,
+    Document,
+    KeyPair,
+    Opener,
+    encode_report,
+    open_release,
+)
 from overhand.service.tolerance import tolerant_sum
 from overhand.values import values_of
 from support.plans import PATH, coin_plan

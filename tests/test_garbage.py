@@ -15,9 +15,8 @@ from overhand import errors
 from overhand.mechanisms import Coins, SharesSum
 from overhand.model import Shuffled
 from overhand.randomness import HALF, secure_random, seeded_random
-from overhand.service.protocol.reports import encode_report, messages_of, open_release
-from overhand.service.protocol.sealing import Opener
-from overhand.service.protocol.wire import LevelFormat
+from overhand.service.protocol import LevelFormat, Opener, encode_report, open_release
+from overhand.service.protocol.reports import messages_of
 from overhand.values import Histogram, values_of
 from support.sealed import KEY, coin_document
 

@@ -23,7 +23,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import NameOID
 
-from overhand.service.protocol.keys import KeyPair, create_token
+from overhand.service.protocol import KeyPair, create_token
 from support.deployed import HORIZON, LOWEST, Deployment, small_plan
 from support.forked import WITHOUT_WORKERS, free_port, until
 from support.postgres import Postgres

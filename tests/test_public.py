@@ -26,7 +26,12 @@ PUBLIC = (*PACKAGES, "overhand.baselines.local")
 INTERNAL = (
     "overhand.cli",
     "overhand.service.databases",
+    "overhand.service.protocol",
+    "overhand.service.server",
+    "overhand.service.server.dashboard",
+    "overhand.service.shuffler",
     "overhand.service.shuffler.store",
+    "overhand.service.web",
 )
 """Their lists are for the package's own use."""
 

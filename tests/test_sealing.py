@@ -22,9 +22,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from overhand import errors
-from overhand.service.protocol import keys, sealing
-from overhand.service.protocol.keys import KeyPair, UnsafeSecret
-from overhand.service.protocol.sealing import Opener, OpenerPool, Sealer, WorkersLost
+from overhand.service.protocol import (
+    KeyPair,
+    Opener,
+    OpenerPool,
+    Sealer,
+    UnsafeSecret,
+    WorkersLost,
+    keys,
+    sealing,
+)
 from support.sealed import KEY
 
 DIGEST = hashlib.sha256(b"a plan").digest()

@@ -8,17 +8,19 @@ from pathlib import Path
 import pytest
 
 import overhand as oh
-from overhand.service.protocol.document import Document
-from overhand.service.protocol.keys import KeyPair
-from overhand.service.protocol.reports import encode_reports
-from overhand.service.shuffler import filling, sending
-from overhand.service.shuffler.admission import Admission
-from overhand.service.shuffler.filling import Filler
-from overhand.service.shuffler.metrics import ShufflerMetrics
-from overhand.service.shuffler.run import open_store
-from overhand.service.shuffler.sending import NotTaken, Sender
+from overhand.service.protocol import Document, KeyPair, encode_reports
+from overhand.service.shuffler import (
+    Admission,
+    Filler,
+    NotTaken,
+    Sender,
+    ShufflerMetrics,
+    filling,
+    open_store,
+    sending,
+)
 from overhand.service.shuffler.store import Arrival, BatchName, Outcome, Store
-from overhand.service.web.transport import Answer
+from overhand.service.web import Answer
 from support.plans import coin_plan
 
 USERS = 24

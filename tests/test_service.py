@@ -13,8 +13,8 @@ import pytest
 import overhand as oh
 from overhand.errors import StoreUnavailable
 from overhand.service.client import NotCounted
-from overhand.service.protocol.keys import hashed, new_token
-from overhand.service.shuffler.admission import Admission
+from overhand.service.protocol import hashed, new_token
+from overhand.service.shuffler import Admission
 from overhand.service.shuffler.store import Arrival, Outcome, Store
 from overhand.service.web import http
 from support.system import System, plan_for, run, values_for

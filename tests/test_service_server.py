@@ -13,12 +13,10 @@ import pytest
 
 import overhand as oh
 from overhand.errors import InvalidValue, StoreUnavailable
-from overhand.service.protocol.keys import new_token
-from overhand.service.protocol.sealing import Opener
+from overhand.service.protocol import Opener, new_token
+from overhand.service.server import Book, Publisher
 from overhand.service.server import app as server_app
-from overhand.service.server.book import Book
-from overhand.service.server.publisher import Publisher
-from overhand.service.shuffler.filling import Filler
+from overhand.service.shuffler import Filler
 from support.books import waiting
 from support.system import System, plan_for, run, values_for
 

@@ -14,11 +14,8 @@ import pytest
 import overhand as oh
 from overhand.errors import InvalidValue
 from overhand.model import Estimate
-from overhand.service.protocol.document import Document
-from overhand.service.server.book import Book
-from overhand.service.server.publisher import Publisher
-from overhand.service.server.run import settled_sum
-from overhand.service.server.settled import Settled
+from overhand.service.protocol import Document
+from overhand.service.server import Book, Publisher, Settled, settled_sum
 from support.books import DOCUMENT, NAMES, ReadsThem, drain, receive
 from support.deployed import HORIZON, Deployment, prepared
 from support.forked import WITHOUT_WORKERS, until

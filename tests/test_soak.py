@@ -20,10 +20,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from overhand.service.client import client as client_module
-from overhand.service.shuffler.metrics import ShufflerMetrics
-from overhand.service.shuffler.sending import Sender
-from overhand.service.shuffler.store import BatchName, Lane, batching, open_store
-from overhand.service.shuffler.store.transactional import TransactionalStore
+from overhand.service.shuffler import Sender, ShufflerMetrics
+from overhand.service.shuffler.store import (
+    BatchName,
+    Lane,
+    TransactionalStore,
+    batching,
+    open_store,
+)
 from support.faults import Fault
 from support.postgres import Postgres
 from support.sampled import assert_uniform_over

@@ -15,9 +15,16 @@ import pytest
 
 from overhand.errors import InvalidValue, ProtocolViolation, StoreUnavailable
 from overhand.service.databases import SqliteDatabase, Transaction, sqlite
-from overhand.service.shuffler.store import BatchName, Lane, Release, Store, batching, open_store
+from overhand.service.shuffler.store import (
+    BatchName,
+    Lane,
+    Release,
+    Store,
+    TransactionalStore,
+    batching,
+    open_store,
+)
 from overhand.service.shuffler.store.ledger import Ledger
-from overhand.service.shuffler.store.transactional import TransactionalStore
 from support.postgres import Postgres
 from support.stores import (
     ADMITTED,

@@ -13,8 +13,7 @@ import aiohttp
 import pytest
 
 from overhand.service.client import Client, Outdated
-from overhand.service.web import transport
-from overhand.service.web.transport import Answer, HttpTransport, Unreachable
+from overhand.service.web import Answer, HttpTransport, Unreachable, transport
 
 Conversation = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 

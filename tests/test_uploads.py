@@ -20,16 +20,11 @@ import pytest
 import overhand as oh
 from overhand.errors import StoreUnavailable
 from overhand.plan import Plan
-from overhand.service.protocol.document import Document
-from overhand.service.protocol.keys import KeyPair, hashed
-from overhand.service.protocol.reports import encode_report
-from overhand.service.shuffler.admission import Admission
-from overhand.service.shuffler.app import ShufflerApp
-from overhand.service.shuffler.run import open_store
+from overhand.service.protocol import Document, KeyPair, encode_report, hashed
+from overhand.service.shuffler import Admission, ShufflerApp, Uploads, open_store
 from overhand.service.shuffler.store import Arrival, Outcome, Store
-from overhand.service.shuffler.uploads import Uploads
-from overhand.service.web import http
-from overhand.service.web.listening import Listener, Site, _server
+from overhand.service.web import Listener, Site, http
+from overhand.service.web.listening import _server
 
 TOKENS = {"one": "1" * 43, "two": "2" * 43}
 COUNTED = (200, b'{"status": "counted"}')

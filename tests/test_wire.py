@@ -15,16 +15,15 @@ import overhand as oh
 from overhand import errors
 from overhand.mechanisms import Coins, SharesSum
 from overhand.randomness import HALF, seeded_random
-from overhand.service.protocol import wire
-from overhand.service.protocol.wire import (
-    RELEASE_MAGIC,
+from overhand.service.protocol import (
     REPORT_MAGIC,
-    SEAL_BYTES,
     Formats,
     LevelFormat,
     ReleasedBatch,
     WrongPlan,
+    wire,
 )
+from overhand.service.protocol.wire import RELEASE_MAGIC, SEAL_BYTES
 from overhand.values import Vectors
 from support.plans import PATH, REGULAR, coin_plan
 

@@ -17,8 +17,8 @@ from benchmarks.services import processor
 from benchmarks.services.deployment import Home, Shuffler, prepared, settle, shuffling
 from benchmarks.services.load import Load, Sent, random_reports
 from benchmarks.services.rows import Row, answer
-from overhand.service.protocol.document import Document
-from overhand.service.shuffler.run import open_store
+from overhand.service.protocol import Document
+from overhand.service.shuffler import open_store
 from overhand.service.shuffler.store import Arrival
 
 CONNECTIONS = 128

@@ -15,7 +15,7 @@ from urllib.request import urlopen
 
 from benchmarks.measure import ROOT, Failed
 from benchmarks.services import processor
-from overhand.service.protocol.document import Document
+from overhand.service.protocol import Document
 
 _START = 60.0
 _QUIET = 2.0  # seconds: longer than a shuffler's ticks are apart

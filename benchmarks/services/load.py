@@ -15,7 +15,7 @@ from itertools import cycle
 from typing import NamedTuple
 
 from benchmarks.measure import Failed
-from overhand.service.protocol.wire import REPORT_MAGIC, Formats
+from overhand.service.protocol import REPORT_MAGIC, Formats
 
 _PATIENCE = 120.0
 _AT_MOST = 1 << 16

@@ -23,11 +23,15 @@ from benchmarks.services.rows import Row, answer
 from overhand.model import Privacy
 from overhand.plan import Plan
 from overhand.randomness import secure_random
-from overhand.service.protocol.document import Document
-from overhand.service.protocol.keys import KeyPair
-from overhand.service.protocol.reports import open_release
-from overhand.service.protocol.sealing import SUITE, OpenerPool, info
-from overhand.service.protocol.wire import ReleasedBatch
+from overhand.service.protocol import (
+    SUITE,
+    Document,
+    KeyPair,
+    OpenerPool,
+    ReleasedBatch,
+    info,
+    open_release,
+)
 
 LEVEL = 4  # of five: 14,749 users with two messages each
 _WORKERS = os.cpu_count() or 1

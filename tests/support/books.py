@@ -9,12 +9,9 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 import overhand as oh
-from overhand.service.protocol.document import Document
-from overhand.service.protocol.keys import KeyPair
-from overhand.service.protocol.sealing import Opened
-from overhand.service.server.book import Book
-from overhand.service.server.pages import Published, Received
-from overhand.service.server.publisher import Publisher, _published
+from overhand.service.protocol import Document, KeyPair, Opened
+from overhand.service.server import Book, Published, Publisher, Received
+from overhand.service.server.publisher import _published
 from overhand.service.server.total import Total
 from overhand.summation import GatheredSums
 from support.plans import coin_plan

@@ -25,10 +25,7 @@ from overhand.mechanisms import Coins
 from overhand.model import Shuffled
 from overhand.randomness import HALF
 from overhand.service.databases import is_postgres
-from overhand.service.protocol.document import Document
-from overhand.service.protocol.keys import KeyPair
-from overhand.service.protocol.reports import encode_report
-from overhand.service.protocol.sealing import Opener
+from overhand.service.protocol import Document, KeyPair, Opener, encode_report
 from overhand.summation import GatheredSums
 from support.forked import SECONDS, WEB, Change, Service, fork, free_port, until
 from support.relay import Relay

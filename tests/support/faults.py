@@ -18,20 +18,18 @@ from pathlib import Path
 from typing import Any
 
 from overhand.errors import StoreUnavailable
-from overhand.service.protocol.document import Document
-from overhand.service.protocol.keys import KeyPair, hashed, new_token
-from overhand.service.protocol.sealing import Opened, Opener
-from overhand.service.server.app import ServerApp
-from overhand.service.server.book import Book
-from overhand.service.server.publisher import Publisher
-from overhand.service.shuffler.admission import Admission
-from overhand.service.shuffler.app import ShufflerApp
-from overhand.service.shuffler.filling import Filler
-from overhand.service.shuffler.metrics import ShufflerMetrics
-from overhand.service.shuffler.sending import NotTaken, Sender
-from overhand.service.shuffler.store import Arrival, Outcome
-from overhand.service.shuffler.store.transactional import TransactionalStore
-from overhand.service.web.transport import Answer, Transport, Unreachable
+from overhand.service.protocol import Document, KeyPair, Opened, Opener, hashed, new_token
+from overhand.service.server import Book, Publisher, ServerApp
+from overhand.service.shuffler import (
+    Admission,
+    Filler,
+    NotTaken,
+    Sender,
+    ShufflerApp,
+    ShufflerMetrics,
+)
+from overhand.service.shuffler.store import Arrival, Outcome, TransactionalStore
+from overhand.service.web import Answer, Transport, Unreachable
 from support.asgi import AsgiTransport
 
 TOKEN = new_token()

@@ -28,8 +28,7 @@ from typing import Any, Literal
 
 import httpx
 
-from overhand.service.protocol.keys import KeyPair
-from overhand.service.protocol.sealing import Opener
+from overhand.service.protocol import KeyPair, Opener
 from overhand.service.shuffler.store import BatchName
 from overhand.service.shuffler.store.batch_keys import BatchKeys
 

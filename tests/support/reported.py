@@ -11,7 +11,7 @@ from typing import Any
 
 import httpx
 
-from overhand.service.protocol.document import Document
+from overhand.service.protocol import Document
 from support.forked import SECONDS, until
 
 FORWARDED, CLIENT = "203.0.113.7", "127.0.0.2"

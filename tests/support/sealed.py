@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from overhand.service.protocol.document import Document
-from overhand.service.protocol.keys import KeyPair
+from overhand.service.protocol import Document, KeyPair
 from support.plans import REGULAR, coin_plan
 
 KEY = KeyPair.of_raw(bytes(range(32)))

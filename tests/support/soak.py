@@ -25,13 +25,10 @@ from overhand.mechanisms import SharesSum
 from overhand.mechanisms.user_noise import Polya
 from overhand.model import Node, Shuffled
 from overhand.service.client import AsyncClient, NotCounted
-from overhand.service.protocol.document import Document
-from overhand.service.protocol.keys import KeyPair
-from overhand.service.protocol.reports import encode_reports
-from overhand.service.shuffler.admission import Overloaded
-from overhand.service.shuffler.store import Arrival, BatchName, Lane
+from overhand.service.protocol import Document, KeyPair, encode_reports
+from overhand.service.shuffler import Overloaded
+from overhand.service.shuffler.store import Arrival, BatchName, Lane, TransactionalStore
 from overhand.service.shuffler.store.batching import Piece
-from overhand.service.shuffler.store.transactional import TransactionalStore
 from overhand.summation import SumServer
 from support.faults import Deployment, Fault, RememberingOpener
 

@@ -11,9 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from overhand.service.server.book import Book
-from overhand.service.server.pages import Published, Summed
-from overhand.service.server.publisher import Publisher
+from overhand.service.server import Book, Published, Publisher, Summed
 from overhand.service.shuffler.store import TransactionalStore
 from support.books import DOCUMENT, NAMES, ReadsThem, check, receive
 from support.postgres import Postgres, running_postgres

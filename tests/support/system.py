@@ -14,18 +14,9 @@ import numpy as np
 import overhand as oh
 from overhand.plan import Plan
 from overhand.service.client import AsyncClient
-from overhand.service.protocol.document import Document
-from overhand.service.protocol.keys import KeyPair, hashed, new_token
-from overhand.service.protocol.reports import encode_report
-from overhand.service.protocol.sealing import Opener
-from overhand.service.server.app import ServerApp
-from overhand.service.server.book import Book
-from overhand.service.server.publisher import Publisher
-from overhand.service.shuffler.admission import Admission
-from overhand.service.shuffler.app import ShufflerApp
-from overhand.service.shuffler.metrics import ShufflerMetrics
-from overhand.service.shuffler.run import open_store
-from overhand.service.shuffler.sending import Sender
+from overhand.service.protocol import Document, KeyPair, Opener, encode_report, hashed, new_token
+from overhand.service.server import Book, Publisher, ServerApp
+from overhand.service.shuffler import Admission, Sender, ShufflerApp, ShufflerMetrics, open_store
 from overhand.service.shuffler.store import Store
 from support.asgi import AsgiTransport
 

@@ -105,7 +105,7 @@ def _tell(failure: NotCounted, file: Path | None, as_json: bool) -> None:
 
 def _kept(reports: Sequence[bytes]) -> str:
     """The file that they are in now."""
-    from overhand.service.protocol.keys import write_secret
+    from overhand.service.protocol import write_secret
 
     content = b"".join(reports)
     path = f"undelivered-{hashlib.sha256(content).hexdigest()[:12]}.reports"

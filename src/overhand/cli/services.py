@@ -39,8 +39,7 @@ def prepare(
     The key and the token's hash stay with the server; the document is public; the token goes to
     the shuffling service.
     """
-    from overhand.service.protocol.document import Document
-    from overhand.service.protocol.keys import KeyPair, create_token, hashed
+    from overhand.service.protocol import Document, KeyPair, create_token, hashed
 
     directory.mkdir(parents=True, exist_ok=True)
     plan = Plan.load(plan_file)
@@ -74,7 +73,7 @@ def tokens(
     as_json: options.Json = False,
 ) -> None:
     """Make tokens for clients: each of them may report once, and nobody else may."""
-    from overhand.service.protocol.keys import hashed, new_token, write_secret
+    from overhand.service.protocol import hashed, new_token, write_secret
 
     if hashes.exists():
         raise InvalidValue(f"{hashes} exists: tokens are never overwritten")
@@ -115,9 +114,8 @@ def server(
     certificate_key: CertificateKey = None,
 ) -> None:
     """Run the server: it opens shuffled batches and publishes the running sum, with a dashboard."""
-    from overhand.service.server.run import ServerSettings, run_server
-    from overhand.service.web.listening import Listener, loopback, run
-    from overhand.service.web.logs import start_logging
+    from overhand.service.server import ServerSettings, run_server
+    from overhand.service.web import Listener, loopback, run, start_logging
 
     start_logging("server")
     settings = ServerSettings(
@@ -143,8 +141,8 @@ def settle(
     as_json: options.Json = False,
 ) -> None:
     """Write down what a plan ended with, so that the next plan's running sum goes on from it."""
-    from overhand.service.protocol.document import Document
-    from overhand.service.server.run import settled_sum
+    from overhand.service.protocol import Document
+    from overhand.service.server import settled_sum
 
     if out.exists():
         raise InvalidValue(f"{out} exists: it is never overwritten")
@@ -187,9 +185,8 @@ def shuffler(
     authorities: Authorities = None,
 ) -> None:
     """Run the shuffling service: it collects sealed reports and releases full batches, shuffled."""
-    from overhand.service.shuffler.run import ShufflerSettings, run_shuffler
-    from overhand.service.web.listening import Listener, loopback, run
-    from overhand.service.web.logs import start_logging
+    from overhand.service.shuffler import ShufflerSettings, run_shuffler
+    from overhand.service.web import Listener, loopback, run, start_logging
 
     start_logging("shuffler")
     settings = ShufflerSettings(

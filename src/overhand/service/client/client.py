@@ -14,9 +14,8 @@ from typing import Any, TypeVar
 
 from overhand.errors import OverhandError, whole
 from overhand.randomness import Random, secure_random
-from overhand.service.protocol.document import Document
-from overhand.service.protocol.reports import encode_report, encode_reports
-from overhand.service.web.transport import Answer, HttpTransport, Transport, Unreachable, Untrusted
+from overhand.service.protocol import Document, encode_report, encode_reports
+from overhand.service.web import Answer, HttpTransport, Transport, Unreachable, Untrusted
 
 T = TypeVar("T")
 
@@ -42,7 +41,7 @@ class NotCounted(OverhandError):
     report the value again instead would cost privacy again, and might count twice. `counted`
     others were counted, and of what came after nothing was encoded.
 
-    >>> from overhand.service.web.transport import Answer
+    >>> from overhand.service.web import Answer
     >>> class Closed:
     ...     async def request(self, method, path, body=None):
     ...         return Answer(410, b'{"error": "all places are taken"}')
@@ -63,7 +62,7 @@ class NotCounted(OverhandError):
 class Outdated(NotCounted):
     """The service runs another plan or key now, and certainly did not count this report.
 
-    >>> from overhand.service.web.transport import Answer
+    >>> from overhand.service.web import Answer
     >>> class Renewed:
     ...     async def request(self, method, path, body=None):
     ...         return Answer(409, b'{"error": "the document is another"}')
@@ -84,7 +83,7 @@ class AsyncClient:
     the system's.
 
     >>> import overhand as oh
-    >>> from overhand.service.protocol.keys import KeyPair
+    >>> from overhand.service.protocol import KeyPair
     >>> plan = oh.Plan.best(300, 2, oh.Privacy(1.0, 1e-6), tree="paper")
     >>> public = Document(plan, KeyPair.generate().public_key)
     >>> class Service:
@@ -278,7 +277,7 @@ class Client:
     It takes the arguments of `AsyncClient`.
 
     >>> import overhand as oh
-    >>> from overhand.service.protocol.keys import KeyPair
+    >>> from overhand.service.protocol import KeyPair
     >>> plan = oh.Plan.best(300, 2, oh.Privacy(1.0, 1e-6), tree="paper")
     >>> public = Document(plan, KeyPair.generate().public_key).to_json().encode()
     >>> class Service:

@@ -20,12 +20,11 @@ from starlette.routing import Route
 
 from overhand import __version__
 from overhand.errors import InvalidValue, ProtocolViolation, StoreUnavailable
-from overhand.service.protocol.document import Document
-from overhand.service.protocol.keys import matches
+from overhand.service.protocol import Document, matches
 from overhand.service.server import dashboard
 from overhand.service.server.book import Book
 from overhand.service.server.publisher import Publisher
-from overhand.service.web.http import (
+from overhand.service.web import (
     Gone,
     Receive,
     Refused,
@@ -35,9 +34,9 @@ from overhand.service.web.http import (
     bearer,
     body_of,
     header,
+    log,
+    server_description,
 )
-from overhand.service.web.logs import log
-from overhand.service.web.openapi import server_description
 
 T = TypeVar("T")
 

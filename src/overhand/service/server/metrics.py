@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from overhand.errors import StoreUnavailable
 from overhand.service.server.app import ServerApp
-from overhand.service.web.metrics import Metrics
+from overhand.service.web import Metrics
 
 _PER_LEVEL = {
     "received": "Batches that came",

@@ -11,14 +11,11 @@ import numpy as np
 from overhand.errors import LostBatch
 from overhand.model import Shuffled
 from overhand.randomness import secure_random
-from overhand.service.protocol.document import Document
-from overhand.service.protocol.reports import open_release
-from overhand.service.protocol.sealing import Opens
-from overhand.service.protocol.wire import ReleasedBatch
+from overhand.service.protocol import Document, Opens, ReleasedBatch, open_release
 from overhand.service.server.book import Book
 from overhand.service.server.pages import Counts, Published, Received, Summed, by_coordinate
 from overhand.service.server.total import Total
-from overhand.service.web.logs import log
+from overhand.service.web import log
 
 CONFIDENCE = 0.95
 _HISTORY = 500

@@ -12,7 +12,7 @@ from overhand.errors import OverhandError
 from overhand.service.server.app import ServerApp
 from overhand.service.server.metrics import ServerMetrics
 from overhand.service.server.publisher import Publisher
-from overhand.service.web.logs import log
+from overhand.service.web import log
 
 _LOOK = 1.0
 """Seconds after which a process looks for what others have published."""

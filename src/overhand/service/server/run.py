@@ -11,9 +11,7 @@ from pathlib import Path
 
 from overhand.errors import InvalidValue, number, whole
 from overhand.service.databases import is_postgres
-from overhand.service.protocol.document import Document
-from overhand.service.protocol.keys import KeyPair, load_hashes
-from overhand.service.protocol.sealing import OpenerPool
+from overhand.service.protocol import Document, KeyPair, OpenerPool, load_hashes
 from overhand.service.server.app import ServerApp
 from overhand.service.server.book import Book
 from overhand.service.server.metrics import ServerMetrics
@@ -21,9 +19,7 @@ from overhand.service.server.publisher import Publisher
 from overhand.service.server.publishing import publish
 from overhand.service.server.settled import Settled
 from overhand.service.server.total import Total
-from overhand.service.web.listening import Listener, Site, serve
-from overhand.service.web.logs import log
-from overhand.service.web.metrics import metrics_app
+from overhand.service.web import Listener, Site, log, metrics_app, serve
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from overhand.errors import OverhandError, StoreUnavailable
 from overhand.service.shuffler.metrics import ShufflerMetrics
 from overhand.service.shuffler.store import Arrival, Outcome, Store
-from overhand.service.web.logs import log
+from overhand.service.web import log
 
 Done = Callable[[Outcome | Exception], None]
 

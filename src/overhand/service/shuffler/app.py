@@ -8,13 +8,11 @@ from dataclasses import dataclass, field
 from http import HTTPStatus
 
 from overhand.errors import InvalidValue, StoreUnavailable
-from overhand.service.protocol.document import Document
-from overhand.service.protocol.keys import hashed
-from overhand.service.protocol.wire import MOST_REPORT_BYTES, WrongPlan
+from overhand.service.protocol import MOST_REPORT_BYTES, Document, WrongPlan, hashed
 from overhand.service.shuffler.admission import Admission, Overloaded
 from overhand.service.shuffler.metrics import ShufflerMetrics
 from overhand.service.shuffler.store import Arrival, Outcome
-from overhand.service.web.http import (
+from overhand.service.web import (
     Gone,
     Receive,
     Refused,
@@ -24,9 +22,9 @@ from overhand.service.web.http import (
     bearer,
     body_of,
     header,
+    log,
+    shuffler_description,
 )
-from overhand.service.web.logs import log
-from overhand.service.web.openapi import shuffler_description
 
 _COUNTED = Reply.of(HTTPStatus.OK, {"status": "counted"})
 _ANSWERS = {

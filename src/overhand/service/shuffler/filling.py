@@ -8,11 +8,10 @@ import time
 
 from overhand.errors import StoreUnavailable
 from overhand.randomness import secure_random
-from overhand.service.protocol.document import Document
-from overhand.service.protocol.reports import encode_reports
+from overhand.service.protocol import Document, encode_reports
 from overhand.service.shuffler.admission import Admission, Overloaded
 from overhand.service.shuffler.store import Arrival, Outcome, Store
-from overhand.service.web.logs import log
+from overhand.service.web import log
 
 _AT_ONCE = 256  # reports that are made together: all of them wait for their commit
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from overhand.errors import StoreUnavailable
 from overhand.service.shuffler.store import Outcome, Store
-from overhand.service.web.metrics import Metrics
+from overhand.service.web import Metrics
 
 
 class ShufflerMetrics(Metrics):

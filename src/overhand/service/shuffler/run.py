@@ -9,8 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from overhand.errors import number
-from overhand.service.protocol.document import Document
-from overhand.service.protocol.keys import load_hashes, load_token
+from overhand.service.protocol import Document, load_hashes, load_token
 from overhand.service.shuffler import store as stores
 from overhand.service.shuffler.admission import Admission
 from overhand.service.shuffler.app import ShufflerApp
@@ -19,10 +18,7 @@ from overhand.service.shuffler.metrics import ShufflerMetrics
 from overhand.service.shuffler.sending import Sender
 from overhand.service.shuffler.store import Lane, Store
 from overhand.service.shuffler.uploads import Uploads
-from overhand.service.web.listening import Listener, Site, serve
-from overhand.service.web.logs import log
-from overhand.service.web.metrics import metrics_app
-from overhand.service.web.transport import HttpTransport
+from overhand.service.web import HttpTransport, Listener, Site, log, metrics_app, serve
 
 
 @dataclass(frozen=True)

@@ -9,11 +9,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from http import HTTPStatus
 
 from overhand.errors import OverhandError, ProtocolViolation, StoreUnavailable
-from overhand.service.protocol.document import Document
+from overhand.service.protocol import Document
 from overhand.service.shuffler.metrics import ShufflerMetrics
 from overhand.service.shuffler.store import BatchName, Release, Store
-from overhand.service.web.logs import log
-from overhand.service.web.transport import Answer, Transport, Unreachable
+from overhand.service.web import Answer, Transport, Unreachable, log
 
 _LONGEST_WAIT = 60.0
 _TICKS_A_SCRUB = 10

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from overhand.service.shuffler.app import ShufflerApp
-from overhand.service.web.http import Refused, Reply
-from overhand.service.web.listening import Impatient
+from overhand.service.web import Impatient, Refused, Reply
 
 _PATH = b"/v1/reports"
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from overhand import __version__
-from overhand.service.protocol.document import Document
+from overhand.service.protocol import Document
 
 Entry = dict[str, Any]
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from importlib import resources
 
+__all__ = ["FILES", "HEADERS", "PAGE", "content"]
+
 PAGE = "index.html"
 
 # Said here: the machine's own table may call a script plain text, and no browser runs that.

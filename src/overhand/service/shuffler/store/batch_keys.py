@@ -25,7 +25,7 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from overhand.errors import ProtocolViolation
-from overhand.service.protocol.keys import UnsafeSecret, read_secret, write_secret
+from overhand.service.protocol import UnsafeSecret, read_secret, write_secret
 from overhand.service.shuffler.store.store import BatchName
 
 MARK_BYTES = 16

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from overhand.errors import InvalidValue, ProtocolViolation, whole
 from overhand.randomness import Random, secure_random
-from overhand.service.protocol.wire import ID_BYTES
+from overhand.service.protocol import ID_BYTES
 from overhand.service.shuffler.store.batch_keys import BatchKeys
 from overhand.service.shuffler.store.store import Arrival, BatchName, Lane, Outcome, Release
 

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from overhand.errors import InvalidValue, ProtocolViolation
 from overhand.service.databases import Contents, Database, Dialect, Transaction
-from overhand.service.protocol.keys import UnsafeSecret
+from overhand.service.protocol import UnsafeSecret
 from overhand.service.shuffler.store import batching
 from overhand.service.shuffler.store.batch_keys import BatchKeys, KeyGone
 from overhand.service.shuffler.store.batching import Marks, Piece
