@@ -39,9 +39,8 @@ from rich.table import Table
 
 from benchmarks.soak_crowd import crowd, heads_of, known_of
 from overhand.model import Shuffled
-from overhand.service.protocol import Document
+from overhand.service.protocol import Batch, Document
 from overhand.service.server import Book
-from overhand.service.shuffler.store import BatchName
 from overhand.service.shuffler.store.batch_keys import BatchKeys
 
 MORE = 1000  # users that never come: when a plan is over, what no batch can hold is destroyed
@@ -291,7 +290,7 @@ def judge(run: Run, level: int) -> Verdict:
     with closing(sqlite3.connect(run.folder / "shuffler.db")) as store:
         rows = store.execute(f"SELECT number, own, body FROM messages_{level}").fetchall()
     still = [
-        heads_of(keys.open(BatchName(level, number), own, sealed), shape)
+        heads_of(keys.open(Batch(level, number), own, sealed), shape)
         for number, own, sealed in rows
         if number not in released
     ]
@@ -315,9 +314,9 @@ def sums_of(run: Run, level: int) -> dict[int, float | None]:
     """The batch sums in the server's book, by number."""
     with closing(Book(run.folder / "server.db", run.document.digest)) as book:
         return {
-            summed.number: None if summed.value is None else summed.value[0]
+            summed.batch.number: None if summed.value is None else summed.value[0]
             for summed in book.sums(0, 10**9)
-            if summed.level == level
+            if summed.batch.level == level
         }
 
 

@@ -26,16 +26,20 @@ import psycopg
 from rich.table import Table
 
 from benchmarks.tables import console
-from overhand.service.shuffler.store import Arrival, Lane, open_store
+from overhand.service.protocol import Formats, LevelFormat
+from overhand.service.shuffler.store import Arrival, Store
 from overhand.service.shuffler.store.batch_keys import MARK_BYTES
 
 MESSAGES = (24, 12, 12, 12, 12)
 SIZES = (50, 500, 5_000, 20_000, 100_000)
-LANES = [
-    Lane(level, size, messages, 49)
-    for level, (size, messages) in enumerate(zip(SIZES, MESSAGES, strict=True), start=1)
-]
 HORIZON = 10**9
+FORMATS = Formats(
+    bytes(32),
+    tuple(
+        LevelFormat(level, size, HORIZON // size, messages, message_bits=1)
+        for level, (size, messages) in enumerate(zip(SIZES, MESSAGES, strict=True), start=1)
+    ),
+)
 RUNS = 3
 Insert = Callable[[Sequence[Arrival]], object]
 
@@ -52,13 +56,13 @@ class Figure:
 
 
 def report() -> Arrival:
-    parts = tuple(os.urandom(lane.report_bytes) for lane in LANES)
+    parts = tuple(os.urandom(level.part_bytes) for level in FORMATS.levels)
     return Arrival(tuple(hashlib.sha256(part).digest()[:16] for part in parts), parts)
 
 
 @contextmanager
 def sqlite_ours(place: str) -> Iterator[Insert]:
-    with closing(open_store(place, LANES, HORIZON)) as store:
+    with closing(Store(place, FORMATS)) as store:
         yield store.admit
 
 
@@ -80,7 +84,7 @@ def sqlite_bare(place: str) -> Iterator[Insert]:
 def postgres_ours(place: str) -> Iterator[Insert]:
     from support.postgres import keys_of
 
-    with closing(open_store(place, LANES, HORIZON, keys_of(place))) as store:
+    with closing(Store(place, FORMATS, keys_of(place))) as store:
         yield store.admit
 
 
@@ -135,10 +139,10 @@ def timed(
 
 def know(place: str, reports: int) -> None:
     """A store that has seen so many reports already: their marks fill the lookup table."""
-    with closing(open_store(place, LANES, HORIZON)):
+    with closing(Store(place, FORMATS)):
         pass
     with closing(sqlite3.connect(place)) as connection:
-        marks = sorted(os.urandom(MARK_BYTES) for _ in range(len(LANES) * reports))
+        marks = sorted(os.urandom(MARK_BYTES) for _ in range(len(FORMATS.levels) * reports))
         connection.executemany("INSERT INTO seen VALUES (?)", ((mark,) for mark in marks))
         connection.commit()
 

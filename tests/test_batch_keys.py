@@ -17,28 +17,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from overhand.errors import InvalidValue, ProtocolViolation, StoreUnavailable
-from overhand.service.protocol import UnsafeSecret
-from overhand.service.shuffler.store import (
-    BatchName,
-    Outcome,
-    Scrubbed,
-    TransactionalStore,
-    batch_keys,
-    open_store,
-)
+from overhand.service.protocol import Batch, UnsafeSecret
+from overhand.service.shuffler.store import Outcome, Scrubbed, Store, batch_keys
 from overhand.service.shuffler.store.batch_keys import MOST_HELD, BatchKeys, KeyGone
-from overhand.service.shuffler.store.ledger import Ledger, Record
+from overhand.service.shuffler.store.tables import Record, StoreTables
 from support.postgres import Postgres
 from support.stores import (
     ADMITTED,
     HORIZON,
-    LANES,
     REPEATED,
+    SHAPES,
     TRACED,
     Where,
     admit,
     message,
     messages_in,
+    open_store,
     report,
 )
 from support.storing import Places
@@ -64,15 +58,15 @@ def keys(path: Path) -> BatchKeys:
 def test_what_is_sealed_opens_in_every_process(
     tmp_path_factory: pytest.TempPathFactory, body: bytes, number: int, own: int
 ) -> None:
-    path, name = tmp_path_factory.mktemp("keys") / "store.keys", BatchName(2, number)
+    path, name = tmp_path_factory.mktemp("keys") / "store.keys", Batch(2, number)
     sealed = BatchKeys.create(path, LEVELS).seal(name, own, body)
     assert BatchKeys(path).open(name, own, sealed) == body
 
 
 def test_what_was_moved_changed_or_cut_does_not_open(keys: BatchKeys) -> None:
-    name, body = BatchName(1, 7), b"messages"
+    name, body = Batch(1, 7), b"messages"
     sealed = keys.seal(name, 2, body)
-    for other, own in ((BatchName(1, 6), 2), (BatchName(1, 8), 2), (BatchName(2, 7), 2), (name, 3)):
+    for other, own in ((Batch(1, 6), 2), (Batch(1, 8), 2), (Batch(2, 7), 2), (name, 3)):
         with pytest.raises(ProtocolViolation, match="not what was stored"):
             keys.open(other, own, sealed)
     flipped = [
@@ -109,14 +103,14 @@ def chain(path: Path, level: int, count: int) -> list[bytes]:
 
 def firsts(keys: BatchKeys) -> dict[int, int]:
     """By level, the first batch from which on there are all keys."""
-    gone = {level: [n for n in range(50) if not keys.has(BatchName(level, n))] for level in LEVELS}
+    gone = {level: [n for n in range(50) if not keys.has(Batch(level, n))] for level in LEVELS}
     return {level: max(numbers, default=-1) + 1 for level, numbers in gone.items()}
 
 
 def test_destroyed_keys_are_nowhere_and_later_ones_still_are(keys: BatchKeys, path: Path) -> None:
     links = chain(path, 1, 9)
-    sealed = {name: keys.seal(name, 0, b"x") for name in (BatchName(1, n) for n in range(9))}
-    kept = keys.seal(BatchName(2, 0), 0, b"x")
+    sealed = {name: keys.seal(name, 0, b"x") for name in (Batch(1, n) for n in range(9))}
+    kept = keys.seal(Batch(2, 0), 0, b"x")
     size = path.stat().st_size
     keys.keep_only({1: {5}, 2: {0}})
     content = path.read_bytes()
@@ -130,11 +124,11 @@ def test_destroyed_keys_are_nowhere_and_later_ones_still_are(keys: BatchKeys, pa
                     one.open(name, 0, one_sealed)
             else:
                 assert one.open(name, 0, one_sealed) == b"x"
-        assert one.open(BatchName(2, 0), 0, kept) == b"x"
+        assert one.open(Batch(2, 0), 0, kept) == b"x"
 
 
 def test_batches_that_wait_do_not_keep_the_keys_of_later_ones(keys: BatchKeys, path: Path) -> None:
-    sealed = {number: keys.seal(BatchName(1, number), 0, b"x") for number in range(9)}
+    sealed = {number: keys.seal(Batch(1, number), 0, b"x") for number in range(9)}
     links = chain(path, 1, 9)
     keys.keep_only({1: {2, 5, 8}, 2: {0}})
     kept = path.read_bytes()
@@ -142,22 +136,22 @@ def test_batches_that_wait_do_not_keep_the_keys_of_later_ones(keys: BatchKeys, p
     for one in (keys, BatchKeys(path)):
         for number, one_sealed in sealed.items():
             if number in (2, 5, 8):
-                assert one.open(BatchName(1, number), 0, one_sealed) == b"x"
+                assert one.open(Batch(1, number), 0, one_sealed) == b"x"
             else:
                 with pytest.raises(KeyGone):
-                    one.open(BatchName(1, number), 0, one_sealed)
+                    one.open(Batch(1, number), 0, one_sealed)
     keys.keep_only({1: {5, 9}, 2: {0}})
-    assert [n for n in range(12) if keys.has(BatchName(1, n))] == [5, 9, 10, 11]
+    assert [n for n in range(12) if keys.has(Batch(1, n))] == [5, 9, 10, 11]
 
 
 def test_of_many_that_wait_only_the_first_have_their_keys_alone(keys: BatchKeys) -> None:
     waiting = range(0, 100, 2)
     keys.keep_only({1: {*waiting, 101}, 2: {0}})
-    kept = [number for number in range(102) if keys.has(BatchName(1, number))]
+    kept = [number for number in range(102) if keys.has(Batch(1, number))]
     alone = list(waiting[:MOST_HELD])
     assert kept == [*alone, *range(alone[-1] + 2, 102)]
     keys.keep_only({1: {0, 90, 101}, 2: {0}})
-    assert [n for n in range(102) if keys.has(BatchName(1, n))] == [0, 90, 101]
+    assert [n for n in range(102) if keys.has(Batch(1, n))] == [0, 90, 101]
 
 
 numbers_needed = st.sets(st.integers(0, 40), min_size=1, max_size=25)
@@ -178,13 +172,13 @@ def test_whatever_several_processes_need_no_key_is_lost_and_none_comes_back(
         processes[process].keep_only({1: {n for n in needed if n <= frontier}, 2: {0}})
         now = BatchKeys(path)
         for number in range(41):
-            name = BatchName(1, number)
+            name = Batch(1, number)
             if number in needed:
                 sealed = reference.seal(name, 0, b"x")
                 assert now.open(name, 0, sealed) == b"x" == processes[process].open(name, 0, sealed)
             elif not now.has(name):
                 gone.add(number)
-        assert not any(now.has(BatchName(1, number)) for number in gone)
+        assert not any(now.has(Batch(1, number)) for number in gone)
 
 
 def test_nobody_brings_a_destroyed_key_back(keys: BatchKeys, path: Path) -> None:
@@ -216,7 +210,7 @@ def test_a_crash_while_the_file_is_written_leaves_keys_that_do(
     keys: BatchKeys, path: Path, writes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Half of a record is written before the crash, of the first or of the second."""
-    sealed, done = keys.seal(BatchName(1, 6), 0, b"x"), list[Any]()
+    sealed, done = keys.seal(Batch(1, 6), 0, b"x"), list[Any]()
 
     class Crash(BaseException):
         pass
@@ -242,7 +236,7 @@ def test_a_crash_while_the_file_is_written_leaves_keys_that_do(
             keys.keep_only({1: {6}, 2: {0}})
     again = BatchKeys(path)
     assert firsts(again)[1] == (0 if writes == 0 else 6)
-    assert again.open(BatchName(1, 6), 0, sealed) == b"x"
+    assert again.open(Batch(1, 6), 0, sealed) == b"x"
     again.keep_only({1: {6}, 2: {0}})
     half = path.stat().st_size // 2
     assert path.read_bytes()[:half] == path.read_bytes()[half:]
@@ -269,28 +263,28 @@ def test_files_that_hold_no_keys_are_refused(keys: BatchKeys, path: Path) -> Non
 # --- what a store does with them ------------------------------------------------------------------
 
 
-def rows(store: TransactionalStore, level: int) -> list[tuple[BatchName, int, bytes]]:
+def rows(store: Store, level: int) -> list[tuple[Batch, int, bytes]]:
     """What the database has, as it has it."""
     statement = f"SELECT number, own, body FROM messages_{level}"
     found = store._database.read(lambda reading: reading.rows(statement))
-    return [(BatchName(level, number), own, body) for number, own, body in found]
+    return [(Batch(level, number), own, body) for number, own, body in found]
 
 
-def send(store: TransactionalStore, *names: BatchName) -> None:
+def send(store: Store, *names: Batch) -> None:
     for name in names:
         store.acknowledge(name, store.freeze(name).digest)
     store.scrub()
 
 
 def test_a_copy_from_before_a_batch_was_sent_is_beyond_reach(
-    where: Where, store: TransactionalStore, tmp_path: Path
+    where: Where, store: Store, tmp_path: Path
 ) -> None:
     admit(store, range(1, 4))
     pieces = rows(store, 1)
-    store.freeze(BatchName(1, 0))
+    store.freeze(Batch(1, 0))
     pieces += [one for one in rows(store, 1) if one not in pieces]
     shutil.copy(where.keys, stolen := tmp_path / "stolen.keys")
-    send(store, BatchName(1, 0))
+    send(store, Batch(1, 0))
     now = BatchKeys(where.keys)
     for name, own, sealed in pieces:
         assert BatchKeys(stolen).open(name, own, sealed), "with the keys of then it can be read"
@@ -299,28 +293,28 @@ def test_a_copy_from_before_a_batch_was_sent_is_beyond_reach(
                 now.open(name, own, sealed)
     assert sorted(name.number for name, _, _ in pieces) == [0, 0, 1]
     (open_batch,) = [one for one in pieces if one[0].number == 1]
-    whole = sorted(message(3, LANES[0], place) for place in range(2))
-    assert sorted(messages_in(now.open(*open_batch), LANES[0])) == whole
+    whole = sorted(message(3, SHAPES[0], place) for place in range(2))
+    assert sorted(messages_in(now.open(*open_batch), SHAPES[0])) == whole
 
 
 def left(where: Where, level: int) -> list[int]:
     """The batches of a level whose keys are there, of the first nine."""
     keys = BatchKeys(where.keys)
-    return [number for number in range(9) if keys.has(BatchName(level, number))]
+    return [number for number in range(9) if keys.has(Batch(level, number))]
 
 
-def test_keys_of_batches_that_are_not_sent_stay(where: Where, store: TransactionalStore) -> None:
+def test_keys_of_batches_that_are_not_sent_stay(where: Where, store: Store) -> None:
     admit(store, range(1, 14))
-    send(store, BatchName(1, 1), BatchName(1, 2), BatchName(2, 0))
+    send(store, Batch(1, 1), Batch(1, 2), Batch(2, 0))
     assert left(where, 1) == [0, 3, 4, 5, 6, 7, 8]
     assert left(where, 2) == [1, 2, 3, 4, 5, 6, 7, 8]
-    assert len(store.freeze(BatchName(1, 0)).body) == LANES[0].size * LANES[0].report_bytes
+    assert len(store.freeze(Batch(1, 0)).body) == SHAPES[0].size * SHAPES[0].part_bytes
     send(store, *store.full())
     assert left(where, 1) == [6, 7, 8]
     assert left(where, 2) == [2, 3, 4, 5, 6, 7, 8]
 
 
-def test_when_the_plan_is_over_nothing_is_left(where: Where, store: TransactionalStore) -> None:
+def test_when_the_plan_is_over_nothing_is_left(where: Where, store: Store) -> None:
     admit(store, range(1, HORIZON))
     store.scrub()
     assert rows(store, 2), "the plan is not over"
@@ -334,7 +328,7 @@ def test_when_the_plan_is_over_nothing_is_left(where: Where, store: Transactiona
 
 
 def test_keys_are_destroyed_although_the_files_cannot_be_swept(
-    where: Where, store: TransactionalStore, monkeypatch: pytest.MonkeyPatch
+    where: Where, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def busy(database: object, tables: object) -> None:
         raise StoreUnavailable("somebody reads")
@@ -342,38 +336,36 @@ def test_keys_are_destroyed_although_the_files_cannot_be_swept(
     admit(store, [1, 2, 3])
     monkeypatch.setattr(type(store._database), "sweep", busy)
     with pytest.raises(StoreUnavailable, match="somebody reads"):
-        send(store, BatchName(1, 0))
+        send(store, Batch(1, 0))
     assert left(where, 1)[0] == 1
     monkeypatch.undo()
     assert store.scrub() == 1
 
 
-def test_a_process_that_sends_nothing_destroys_its_keys_too(
-    where: Where, store: TransactionalStore
-) -> None:
+def test_a_process_that_sends_nothing_destroys_its_keys_too(where: Where, store: Store) -> None:
     with closing(where.open()) as idle:
         admit(idle, [1, 2, 3])
-        send(store, BatchName(1, 0))
+        send(store, Batch(1, 0))
         assert firsts(idle._keys) == {1: 0, 2: 0}
         assert idle.scrub() == 0
         assert firsts(idle._keys) == {1: 1, 2: 0}
         assert admit(idle, [4]) == [ADMITTED]
-        assert len(store.freeze(BatchName(1, 1)).body) == LANES[0].size * LANES[0].report_bytes
+        assert len(store.freeze(Batch(1, 1)).body) == SHAPES[0].size * SHAPES[0].part_bytes
 
 
 def test_a_batch_whose_key_goes_while_it_is_looked_at_was_sent(
-    store: TransactionalStore, monkeypatch: pytest.MonkeyPatch
+    store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     admit(store, [1, 2, 3])
-    looked = Ledger.record
+    looked = StoreTables.record
 
-    def overtaken(ledger: Ledger, name: BatchName) -> Record | None:
+    def overtaken(ledger: StoreTables, name: Batch) -> Record | None:
         store._keys.keep_only({1: {1}, 2: {0}})  # as another thread does that scrubs
         return looked(ledger, name)
 
-    monkeypatch.setattr(Ledger, "record", overtaken)
+    monkeypatch.setattr(StoreTables, "record", overtaken)
     with pytest.raises(Scrubbed):
-        store.freeze(BatchName(1, 0))
+        store.freeze(Batch(1, 0))
 
 
 NAME = re.compile(rb"8\d{5}\.\d\.\d{3}")
@@ -387,14 +379,14 @@ def test_no_message_is_ever_in_the_files(
         monkeypatch.setattr(BatchKeys, "seal", lambda keys, name, own, body: body)
     with closing(places.new().open(TRACED, 10**6)) as store:
         users = range(800_000, 800_070)
-        store.admit([report(user, lanes=TRACED) for user in users])
+        store.admit([report(user, levels=TRACED) for user in users])
         if is_sealed:
-            store.freeze(BatchName(1, 0))
+            store.freeze(Batch(1, 0))
         found = {name for path in places.files() for name in NAME.findall(path.read_bytes())}
     assert bool(found) == (not is_sealed)
 
 
-def test_nobody_can_try_which_messages_make_up_a_report(store: TransactionalStore) -> None:
+def test_nobody_can_try_which_messages_make_up_a_report(store: Store) -> None:
     arrival = report(1, b"t" * 32)
     store.admit([arrival])
     marks = store._database.read(lambda reading: reading.rows("SELECT mark FROM seen"))
@@ -404,11 +396,11 @@ def test_nobody_can_try_which_messages_make_up_a_report(store: TransactionalStor
     assert not [guess for guess in (*guesses, b"t" * 16) if guess in kept]
 
 
-def test_pieces_that_somebody_changed_are_not_released(store: TransactionalStore) -> None:
+def test_pieces_that_somebody_changed_are_not_released(store: Store) -> None:
     admit(store, [1, 2, 3])
     store._database.write(lambda writing: writing.change("UPDATE messages_1 SET own = own + 1"))
     with pytest.raises(ProtocolViolation, match="not what was stored"):
-        store.freeze(BatchName(1, 0))
+        store.freeze(Batch(1, 0))
 
 
 # --- a store opens with its own keys only ---------------------------------------------------------
@@ -420,7 +412,7 @@ def test_an_old_copy_of_a_store_is_refused(tmp_path: Path) -> None:
         admit(store, [1, 2, 3])
     shutil.copy(where.place, old := tmp_path / "old.db")
     with closing(where.open()) as store:
-        send(store, BatchName(1, 0))
+        send(store, Batch(1, 0))
     shutil.copy(old, where.place)
     with pytest.raises(InvalidValue, match="older than its keys"):
         where.open()
@@ -430,7 +422,7 @@ def test_two_stores_never_share_their_keys(places: Places) -> None:
     where, other = places.new(), places.new()
     with closing(where.open()) as store:
         with pytest.raises(InvalidValue, match="a new store has new keys"):
-            open_store(other.place, LANES, HORIZON, where.keys)
+            open_store(other.place, SHAPES, HORIZON, where.keys)
         admit(store, [1])
     where.open().close()
     other.open().close()
@@ -438,7 +430,7 @@ def test_two_stores_never_share_their_keys(places: Places) -> None:
 
 def test_files_side_by_side_have_keys_of_their_own(tmp_path: Path) -> None:
     for name in ("week.46", "week.47"):
-        open_store(tmp_path / name, LANES, HORIZON).close()
+        open_store(tmp_path / name, SHAPES, HORIZON).close()
     assert {path.name for path in tmp_path.glob("*.keys")} == {"week.46.keys", "week.47.keys"}
 
 
@@ -447,9 +439,9 @@ def test_a_store_needs_the_keys_it_was_made_with(places: Places) -> None:
     with closing(where.open()), closing(other.open()):
         pass
     with pytest.raises(InvalidValue, match="keys of another store"):
-        open_store(where.place, LANES, HORIZON, other.keys)
+        open_store(where.place, SHAPES, HORIZON, other.keys)
     with pytest.raises(UnsafeSecret, match="copy them from the machine that made it"):
-        open_store(where.place, LANES, HORIZON, where.keys.with_name("nowhere.keys"))
+        open_store(where.place, SHAPES, HORIZON, where.keys.with_name("nowhere.keys"))
     assert not where.keys.with_name("nowhere.keys").exists()
     where.open().close()
 
@@ -471,4 +463,4 @@ def test_keys_of_a_store_that_was_never_finished_are_used(places: Places) -> Non
 
 def test_in_postgresql_the_keys_have_no_place_of_their_own(postgres: Postgres) -> None:
     with pytest.raises(InvalidValue, match="needs a file for its keys"):
-        open_store(postgres.new_schema(), LANES, HORIZON)
+        open_store(postgres.new_schema(), SHAPES, HORIZON)

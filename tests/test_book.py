@@ -19,9 +19,9 @@ import pytest
 
 import overhand as oh
 from overhand.errors import InvalidValue, ProtocolViolation, StoreUnavailable
-from overhand.service.protocol import Document
-from overhand.service.server import Book, Published, Publisher, Summed
-from overhand.service.server.pages import Counts, Pages
+from overhand.service.protocol import Batch, Document, Release
+from overhand.service.server import BatchSum, Book, Published, Publisher
+from overhand.service.server.tables import BookTables, LevelTally
 from support.books import (
     DOCUMENT,
     GARBAGE,
@@ -35,6 +35,7 @@ from support.books import (
     names_of,
     raise_alarm,
     receive,
+    release_of,
     waiting,
 )
 from support.plans import PRIVACY, coin_plan
@@ -53,13 +54,13 @@ VECTORS = Document(
 
 def test_a_release_is_kept_once_however_often_it_comes(book: Book) -> None:
     body = body_of((1, 0))
-    assert book.receive(1, 0, OWN, body)
-    assert not book.receive(1, 0, OWN, body)
+    assert book.receive(Release(Batch(1, 0), OWN, body))
+    assert not book.receive(Release(Batch(1, 0), OWN, body))
     found = waiting(book)
     assert found is not None
-    assert (found.level, found.number, found.own, found.body) == (1, 0, OWN, body)
+    assert found == Release(Batch(1, 0), OWN, body)
     drain(Publisher(DOCUMENT, book, ReadsThem()))
-    assert not book.receive(1, 0, OWN, body)
+    assert not book.receive(Release(Batch(1, 0), OWN, body))
     assert waiting(book) is None
     assert book.news().levels[1].received == 1
 
@@ -69,13 +70,13 @@ def test_other_bytes_are_refused_change_nothing_and_leave_an_alarm(
     place: str, book: Book, is_opened: bool
 ) -> None:
     body = body_of((1, 0))
-    book.receive(1, 0, OWN, body)
+    book.receive(Release(Batch(1, 0), OWN, body))
     if is_opened:
         drain(Publisher(DOCUMENT, book, ReadsThem()))
     before = (book.news(), waiting(book), book.published())
     for other, own in ((body[:-1] + b"\1", OWN), (body, OWN + 1), (body[:-1] + b"\1", OWN)):
         with pytest.raises(ProtocolViolation, match="another release of batch 0 of level 1"):
-            book.receive(1, 0, own, other)
+            book.receive(Release(Batch(1, 0), own, other))
     assert (book.news(), waiting(book), book.published()) == before
     with closing(Book(place, DOCUMENT.digest)) as again:
         assert again.alarms() == ["another release of batch 0 of level 1"]
@@ -94,8 +95,7 @@ def test_copies_that_come_at_once_are_kept_once(place: str) -> None:
     with ThreadPoolExecutor(3) as threads:
         books = [Book(place, DOCUMENT.digest) for _ in range(3)]
         for name in NAMES[:8]:
-            body = body_of(name)
-            new = list(threads.map(lambda one, n=name, b=body: one.receive(*n, OWN, b), books))
+            new = list(threads.map(lambda one, n=name: one.receive(release_of(n)), books))
             assert new.count(True) == 1
         assert sum(counts.received for counts in books[0].news().levels.values()) == 8
         for book in books:
@@ -152,20 +152,20 @@ def test_only_the_owner_may_read_a_book(tmp_path: Path) -> None:
 
 
 def test_batches_in_any_order_end_at_the_same_estimate(
-    book: Book, straight: tuple[list[Published], list[Summed]]
+    book: Book, straight: tuple[list[Published], list[BatchSum]]
 ) -> None:
     order = [NAMES[i] for i in np.random.default_rng(5).permutation(len(NAMES))]
     receive(book, order)
     publisher = Publisher(DOCUMENT, book, ReadsThem())
     drain(publisher)
     check(book)
-    assert [(one.level, one.number) for one in book.sums(0, 100)] == order
+    assert [one.batch for one in book.sums(0, 100)] == order
     assert book.published()[-1] == straight[0][-1]
     assert sorted(book.sums(0, 100), key=repr) == sorted(straight[1], key=repr)
 
 
 def test_a_restart_knows_what_was_published_and_goes_on(
-    place: str, straight: tuple[list[Published], list[Summed]]
+    place: str, straight: tuple[list[Published], list[BatchSum]]
 ) -> None:
     with closing(Book(place, DOCUMENT.digest)) as book:
         receive(book, NAMES)
@@ -198,7 +198,7 @@ def test_an_estimate_has_the_keys_that_the_dashboard_reads(book: Book) -> None:
 
 def test_levels_count_what_came_of_their_batches(book: Book) -> None:
     receive(book, [(1, 0), (1, 1)])
-    book.receive(1, 2, 0, body_of((1, 2), garbage=3))
+    book.receive(Release(Batch(1, 2), 0, body_of((1, 2), garbage=3)))
     publisher = Publisher(DOCUMENT, book, ReadsThem())
     drain(publisher)
     receive(book, [(1, 3), (2, 0)])
@@ -216,7 +216,7 @@ def test_a_lost_batch_is_counted_and_neither_summed_nor_missing(place: str) -> N
     with closing(Book(place, SHARES.digest)) as book:
         lowest = SHARES.formats.levels[0]
         broken = os.urandom(lowest.batch_bytes - 1) + bytes([GARBAGE])
-        book.receive(1, 0, 0, broken)
+        book.receive(Release(Batch(1, 0), 0, broken))
         receive(book, [(1, 1)], SHARES)
         publisher = Publisher(SHARES, book, ReadsThem(SHARES))
         assert (1, 0) not in publisher.missing()
@@ -269,7 +269,7 @@ def test_a_kill_before_any_statement_changes_nothing_of_the_history(
             assert before == expected[: len(before)]
             assert len(before) >= len(set(said.splitlines()[len(FEW) :]))
             for name in FEW:
-                is_new = book.receive(*name, OWN, body_of(name))
+                is_new = book.receive(release_of(name))
                 assert not (is_new and f"received {name}" in said)
             drain(publisher)
             check(book, FEW)
@@ -368,7 +368,7 @@ def test_a_history_is_thinned_to_even_steps_that_end_with_the_last(place: str, c
         for i in range(1, count + 1)
     ]
 
-    def fill(pages: Pages) -> None:
+    def fill(pages: BookTables) -> None:
         for number, estimate in enumerate(estimates, start=1):
             pages.add_estimate(number, estimate)
         pages.advance(0, count)
@@ -407,5 +407,5 @@ def test_counts_are_those_of_the_sums(book: Book) -> None:
     receive(book, NAMES)
     drain(Publisher(DOCUMENT, book, ReadsThem()))
     for level, counts in book.news().levels.items():
-        sums = [one for one in book.sums(0, 100) if one.level == level]
-        assert counts == Counts(len(sums), len(sums), 0, OWN * len(sums), 0)
+        sums = [one for one in book.sums(0, 100) if one.batch.level == level]
+        assert counts == LevelTally(len(sums), len(sums), 0, OWN * len(sums), 0)

@@ -16,11 +16,10 @@ import pytest
 
 from overhand.errors import StoreUnavailable
 from overhand.service.databases import Database
-from overhand.service.protocol import Opened, WorkersLost
-from overhand.service.server import Book, Published, Publisher, Summed
-from overhand.service.server.pages import Pages
-from overhand.service.server.publisher import _published
-from overhand.service.server.total import Total
+from overhand.service.protocol import Opened
+from overhand.service.server import BatchSum, Book, Published, Publisher, WorkersLost
+from overhand.service.server.publishing import Total, _published
+from overhand.service.server.tables import BookTables
 from overhand.summation import GatheredSums
 from support.books import DOCUMENT, NAMES, ReadsThem, check, drain, raise_alarm, receive, waiting
 from support.postgres import Postgres
@@ -45,7 +44,7 @@ def publish_all(place: str, most: int) -> tuple[int, list[dict[str, Any]]]:
 
 
 def test_processes_open_every_release_once_and_agree(
-    postgres: Postgres, pool: ProcessPoolExecutor, straight: tuple[list[Published], list[Summed]]
+    postgres: Postgres, pool: ProcessPoolExecutor, straight: tuple[list[Published], list[BatchSum]]
 ) -> None:
     place = postgres.new_schema()
     with closing(Book(place, DOCUMENT.digest)) as book:
@@ -63,7 +62,7 @@ def test_processes_open_every_release_once_and_agree(
 
 
 def test_those_who_open_the_same_release_publish_it_once(
-    place: str, monkeypatch: pytest.MonkeyPatch, straight: tuple[list[Published], list[Summed]]
+    place: str, monkeypatch: pytest.MonkeyPatch, straight: tuple[list[Published], list[BatchSum]]
 ) -> None:
     """Nothing rests on claims: here everybody gets all of them."""
     monkeypatch.setattr(Database, "claim", lambda self, table, key: True)
@@ -146,10 +145,10 @@ def test_a_release_in_hand_is_left_to_who_has_it(postgres: Postgres) -> None:
         with book.claimed() as first, other.claimed() as second, book.claimed() as third:
             assert first is not None
             assert second is not None
-            assert (first.place, second.place, third) == (1, 2, None)
+            assert (first.batch, second.batch, third) == (*NAMES[:2], None)
             with elsewhere.claimed() as unrelated:
                 assert unrelated is not None
-                assert unrelated.place == 1
+                assert unrelated.batch == NAMES[0]
         with other.claimed() as again:
             assert again == first
 
@@ -239,7 +238,7 @@ def test_a_book_says_so_when_its_server_is_down_and_recovers(postgres: Postgres)
 
 STATEMENTS = (
     "lock", "forget", "sums", "add_sum", "count", "estimate", "add_estimate", "advance", "length",
-    "counts", "unopened", "unopened_after",
+    "tallies", "unopened", "unopened_after",
 )  # fmt: skip
 
 
@@ -262,14 +261,14 @@ def check_memory(publisher: Publisher, book: Book) -> None:
 def test_a_publish_that_fails_anywhere_leaves_memory_as_the_book_is(
     book: Book,
     monkeypatch: pytest.MonkeyPatch,
-    straight: tuple[list[Published], list[Summed]],
+    straight: tuple[list[Published], list[BatchSum]],
     statement: str,
 ) -> None:
     receive(book, NAMES)
     publisher = Publisher(DOCUMENT, book, ReadsThem())
-    truth, calls = getattr(Pages, statement), itertools.count()
+    truth, calls = getattr(BookTables, statement), itertools.count()
 
-    def fails(pages: Pages, *arguments: Any) -> Any:
+    def fails(pages: BookTables, *arguments: Any) -> Any:
         if next(calls) % 5 < 3:
             raise StoreUnavailable("injected")
         return truth(pages, *arguments)
@@ -277,7 +276,7 @@ def test_a_publish_that_fails_anywhere_leaves_memory_as_the_book_is(
     failures = 0
     for _ in range(60 * len(NAMES)):
         with monkeypatch.context() as patched:
-            patched.setattr(Pages, statement, fails)
+            patched.setattr(BookTables, statement, fails)
             try:
                 if not publisher.step():
                     break
@@ -291,7 +290,7 @@ def test_a_publish_that_fails_anywhere_leaves_memory_as_the_book_is(
 
 
 def test_a_commit_whose_end_was_not_seen_counts_once(
-    book: Book, monkeypatch: pytest.MonkeyPatch, straight: tuple[list[Published], list[Summed]]
+    book: Book, monkeypatch: pytest.MonkeyPatch, straight: tuple[list[Published], list[BatchSum]]
 ) -> None:
     receive(book, NAMES)
     publisher = Publisher(DOCUMENT, book, ReadsThem())
@@ -315,7 +314,7 @@ def test_a_commit_whose_end_was_not_seen_counts_once(
 
 
 def test_work_that_the_database_runs_twice_counts_once(
-    book: Book, monkeypatch: pytest.MonkeyPatch, straight: tuple[list[Published], list[Summed]]
+    book: Book, monkeypatch: pytest.MonkeyPatch, straight: tuple[list[Published], list[BatchSum]]
 ) -> None:
     write = book._database.write
 
@@ -352,7 +351,7 @@ def test_a_release_whose_workers_die_is_opened_the_next_time(place: str, book: B
         check_memory(publisher, book)
     with closing(Book(place, DOCUMENT.digest)) as other, other.claimed() as received:
         assert received is not None
-        assert received.place == 1
+        assert received.batch == NAMES[0]
     publisher._opener = ReadsThem()
     drain(publisher)
     check(book)

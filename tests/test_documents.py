@@ -24,10 +24,12 @@ from overhand.model import Shuffled
 from overhand.plan import MechanismKind, files
 from overhand.randomness import HALF, secure_random, seeded_random
 from overhand.service.protocol import (
+    Batch,
     DamagedDocument,
     Document,
     KeyPair,
     Opener,
+    Release,
     encode_report,
     open_release,
 )
@@ -218,13 +220,13 @@ def test_reports_become_sums(spec: str, mechanism: MechanismKind) -> None:
             joined = b"".join(parts[place] for parts in reports[users])
             ciphertexts = np.frombuffer(joined, f"V{level.ciphertext_bytes}")
             body = secure_random().permute(ciphertexts).tobytes()
-            packed = formats.pack_release(level.level, number, 0, body)
+            packed = formats.pack_release(Release(Batch(level.level, number), 0, body))
             release = formats.unpack_release(packed)
-            opened = open_release(formats, release, Opener(KEY, formats.digest))
+            messages, garbage = open_release(formats, release, Opener(KEY, formats.digest))
             expected = np.concatenate([messages[place] for messages in sent[users]])
-            assert opened.garbage == 0
-            assert np.array_equal(np.sort(opened.messages), np.sort(expected))
-            summed = tolerant_sum(used, *opened)
+            assert garbage == 0
+            assert np.array_equal(np.sort(messages), np.sort(expected))
+            summed = tolerant_sum(used, messages, garbage)
             assert summed.missing == 0
             assert np.array_equal(summed.total, used.analyze(Shuffled(expected)))
             error = np.abs(summed.total - plan.values.total(rows[users]))

@@ -8,25 +8,31 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from overhand.service.tolerance import LostBatch, tolerant_sum
 
 import overhand as oh
 from overhand import errors
 from overhand.mechanisms import Coins, SharesSum
 from overhand.model import Shuffled
 from overhand.randomness import HALF, secure_random, seeded_random
-from overhand.service.protocol import LevelFormat, Opener, encode_report, open_release
-from overhand.service.protocol.reports import messages_of
+from overhand.service.protocol import (
+    Batch,
+    LevelFormat,
+    Opener,
+    Release,
+    encode_report,
+    open_release,
+)
+from overhand.service.protocol.reports import readable
+from overhand.service.tolerance import LostBatch, tolerant_sum
 from overhand.values import Histogram, values_of
 from support.sealed import KEY, coin_document
 
 
 def test_garbage_is_counted_by_what_is_wrong_with_it() -> None:
     level = LevelFormat(1, 2, 1, 4, 3)
-    opened = messages_of([b"\0", b"\7", None, b"", b"\1\0", b"\x08", b"\xff", b"\3"], level)
-    assert opened.messages.tolist() == [0, 7, 3]
-    assert opened.garbage == 5
-    assert messages_of([], level).garbage == 0
+    opened = [b"\0", b"\7", None, b"", b"\1\0", b"\x08", b"\xff", b"\3"]
+    assert readable(opened, level).tolist() == [0, 7, 3]
+    assert readable([], level).tolist() == []
 
 
 def test_copied_and_foreign_ciphertexts_of_a_release_are_garbage() -> None:
@@ -35,16 +41,16 @@ def test_copied_and_foreign_ciphertexts_of_a_release_are_garbage() -> None:
     reports = [encode_report(document, 1, secure_random()) for _ in range(3)]
     first, _, third = (formats.unpack_report(report) for report in reports)
     body = first[0] + first[0] + third[1]
-    release = formats.unpack_release(formats.pack_release(1, 0, 0, body))
-    opened = open_release(formats, release, Opener(KEY, formats.digest))
-    assert (len(opened.messages), opened.garbage) == (level.messages, 2 * level.messages)
+    release = formats.unpack_release(formats.pack_release(Release(Batch(1, 0), 0, body)))
+    messages, garbage = open_release(formats, release, Opener(KEY, formats.digest))
+    assert (len(messages), garbage) == (level.messages, 2 * level.messages)
 
 
 COIN_SUMS = [
-    oh.CoinSum(4, Coins(2, HALF)),
-    oh.CoinSum(4, Coins(2, HALF), values_of("real:-1:3"), 3),
-    oh.CoinSum(3, Coins(2, HALF), Histogram(3)),
-    oh.CoinSum(3, Coins(2, HALF), values_of("moments:2"), 4),
+    oh.CoinSum(4, 2, HALF),
+    oh.CoinSum(4, 2, HALF, values=values_of("real:-1:3"), steps=3),
+    oh.CoinSum(3, 2, HALF, values=Histogram(3)),
+    oh.CoinSum(3, 2, HALF, values=values_of("moments:2"), steps=4),
 ]
 
 

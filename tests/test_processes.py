@@ -14,20 +14,20 @@ from pathlib import Path
 import pytest
 
 from overhand.service.client import AsyncClient
-from overhand.service.shuffler.store import BatchName
+from overhand.service.protocol import Batch, Release
 from overhand.service.shuffler.store.batch_keys import BatchKeys
 from support.deployed import BATCHES, HORIZON, LOWEST, Deployment, in_the_clear, pieces_left
 from support.forked import UNSEALED, WITHOUT_WORKERS, Change, Kill, Pause, free_port, runs, until
 from support.postgres import Postgres
 from support.relay import Loss, Relay
 
-STORE = "overhand.service.shuffler.store.transactional:TransactionalStore"
-LEDGER = "overhand.service.shuffler.store.ledger:Ledger"
+STORE = "overhand.service.shuffler.store.store:Store"
+LEDGER = "overhand.service.shuffler.store.tables:StoreTables"
 BOOK = "overhand.service.server.book:Book"
 DROP = f"{STORE}._drop"
 SWEEP = "overhand.service.databases.{}:{}Database.sweep"
 OVERWRITE = "overhand.service.shuffler.store.batch_keys:_overwrite"
-OPENING = "overhand.service.server.publisher:open_release"
+OPENING = "overhand.service.server.publishing:open_release"
 
 SHUFFLER_STEPS = {
     "before a report is stored": Kill(f"{STORE}.admit", "before", 4),
@@ -209,7 +209,7 @@ def numbers_of(keys: Path) -> tuple[int, ...]:
     """The first batch of every level whose key is there."""
     kept = BatchKeys(keys)
     return tuple(
-        next(number for number in itertools.count() if kept.has(BatchName(level, number)))
+        next(number for number in itertools.count() if kept.has(Batch(level, number)))
         for level in kept.levels
     )
 
@@ -266,7 +266,7 @@ def test_a_batch_of_which_the_server_has_another_release_holds_up_no_other(
 ) -> None:
     server = deployed.server()
     formats, token = deployed.document.formats, (deployed.folder / "token").read_text().strip()
-    other = formats.pack_release(1, 0, 0, bytes(formats.level(1).batch_bytes))
+    other = formats.pack_release(Release(Batch(1, 0), 0, bytes(formats.level(1).batch_bytes)))
     assert deployed.put(server, "/v1/releases/1/0", other, token) == 200
     shuffler = deployed.shuffler()
     deployed.reports.send_until_counted(shuffler.url)

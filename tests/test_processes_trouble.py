@@ -28,8 +28,8 @@ from support.forked import (
 )
 from support.postgres import Postgres
 
-STORE = "overhand.service.shuffler.store.transactional:TransactionalStore"
-OPENING = "overhand.service.server.publisher:open_release"
+STORE = "overhand.service.shuffler.store.store:Store"
+OPENING = "overhand.service.server.publishing:open_release"
 PATIENCE = Setting("overhand.service.web.http:PATIENCE", 1.0)
 IMPATIENT = Setting("overhand.service.databases.sqlite:_WAIT", 0.3)
 SIGNALS = pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["TERM", "INT"])

@@ -22,16 +22,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from overhand import errors
-from overhand.service.protocol import (
-    KeyPair,
-    Opener,
-    OpenerPool,
-    Sealer,
-    UnsafeSecret,
-    WorkersLost,
-    keys,
-    sealing,
-)
+from overhand.service.protocol import KeyPair, Opener, Sealer, UnsafeSecret, keys
+from overhand.service.server import OpenerPool, WorkersLost, opening
 from support.sealed import KEY
 
 DIGEST = hashlib.sha256(b"a plan").digest()
@@ -223,7 +215,7 @@ def test_the_pool_reads_ahead_a_few_chunks_only(pool: OpenerPool) -> None:
 
     opened = pool.open(1, endless())
     assert next(opened) is None
-    assert taken <= sealing.CHUNK * (sealing._CHUNKS_AHEAD * 2 + 1)
+    assert taken <= opening.CHUNK * (opening._CHUNKS_AHEAD * 2 + 1)
     assert isinstance(opened, Iterator)
     del opened
 
@@ -265,8 +257,8 @@ def test_a_closed_pool_leaves_no_process_behind() -> None:
 
 ORPHANS = """
 import multiprocessing, time
-from overhand.service.protocol.keys import KeyPair
-from overhand.service.protocol.sealing import OpenerPool
+from overhand.service.protocol import KeyPair
+from overhand.service.server import OpenerPool
 if __name__ == "__main__":
     pool = OpenerPool(KeyPair.of_raw(bytes(range(32))), bytes(32), workers=1)
     assert list(pool.open(1, [b"x"])) == [None]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import overhand as oh
-from overhand.service.protocol import Document, KeyPair, encode_reports
+from overhand.service.protocol import Batch, Document, KeyPair, encode_reports
 from overhand.service.shuffler import (
     Admission,
     Filler,
@@ -16,28 +16,27 @@ from overhand.service.shuffler import (
     Sender,
     ShufflerMetrics,
     filling,
-    open_store,
     sending,
 )
-from overhand.service.shuffler.store import Arrival, BatchName, Outcome, Store
+from overhand.service.shuffler.store import Arrival, Outcome, Store
 from overhand.service.web import Answer
 from support.plans import coin_plan
 
 USERS = 24
 DOCUMENT = Document(coin_plan(oh.RegularTree(USERS, (4, 3))), KeyPair.generate().public_key)
-ALL = {*(BatchName(1, number) for number in range(6)), BatchName(2, 0), BatchName(2, 1)}
+ALL = {*(Batch(1, number) for number in range(6)), Batch(2, 0), Batch(2, 1)}
 
 
 class Refusing:
     """A server that takes all batches but these."""
 
-    def __init__(self, refused: set[BatchName], status: int = 413) -> None:
+    def __init__(self, refused: set[Batch], status: int = 413) -> None:
         self.refused, self.status = refused, status
-        self.taken: list[BatchName] = []
+        self.taken: list[Batch] = []
 
     async def request(self, method: str, path: str, body: bytes | None = None) -> Answer:
         level, number = map(int, path.split("/")[-2:])
-        if (name := BatchName(level, number)) in self.refused:
+        if (name := Batch(level, number)) in self.refused:
             return Answer(self.status, b"{}")
         self.taken.append(name)
         return Answer(200, b"{}")
@@ -48,7 +47,7 @@ class Refusing:
 
 @pytest.fixture
 def store(tmp_path: Path) -> Store:
-    return open_store(str(tmp_path / "store.db"), DOCUMENT)
+    return Store(tmp_path / "store.db", DOCUMENT.formats)
 
 
 def arrivals(users: int) -> list[Arrival]:
@@ -67,11 +66,11 @@ def test_a_batch_that_is_refused_holds_up_no_other(
 ) -> None:
     monkeypatch.setattr(sending, "_MOST_BYTES_AT_ONCE", 1)  # each in a group of its own
     store.admit(arrivals(USERS))
-    server = Refusing({BatchName(1, 0)})
+    server = Refusing({Batch(1, 0)})
     with pytest.raises(NotTaken, match="413"):
         asyncio.run(sender(store, server).send_all())
     assert set(server.taken) == ALL - server.refused
-    assert store.full() == [BatchName(1, 0)]
+    assert store.full() == [Batch(1, 0)]
     server.refused = set()
     asyncio.run(sender(store, server).send_all())
     assert (store.full(), len(server.taken)) == ([], len(ALL))
@@ -133,7 +132,7 @@ def test_a_large_batch_is_filled_a_few_reports_at_a_time(
 
     asyncio.run(main())
     assert (made, store.arrived) == ([2, 1], 4)
-    assert store.freeze(BatchName(1, 0)).own == 2
+    assert store.freeze(Batch(1, 0)).own == 2
 
 
 def test_an_own_report_never_joins_a_batch_that_is_not_late(store: Store) -> None:

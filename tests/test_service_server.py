@@ -27,10 +27,10 @@ async def filled(system: System, users: int) -> None:
 
 
 def release_of(system: System, level: int = 1, number: int = 0) -> bytes:
-    from overhand.service.shuffler.store import BatchName
+    from overhand.service.protocol import Batch
 
-    release = system.store.freeze(BatchName(level, number))
-    return system.document.formats.pack_release(level, number, release.own, release.body)
+    release = system.store.freeze(Batch(level, number))
+    return system.document.formats.pack_release(release)
 
 
 def test_a_release_is_kept_once_and_other_bytes_raise_an_alarm(tmp_path: Path) -> None:
@@ -82,7 +82,7 @@ def test_the_server_goes_on_after_a_crash_at_any_step(tmp_path: Path) -> None:
             Opener(system.key, system.document.formats.digest),
         )
         while (received := waiting(system.book)) is not None:
-            straight._book.receive(received.level, received.number, received.own, received.body)
+            straight._book.receive(received)
             assert straight.step()
             again = Publisher(system.document, system.book, straight._opener)  # a new process
             assert again.history == system.publisher.history

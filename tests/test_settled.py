@@ -113,7 +113,7 @@ def test_a_new_book_goes_on_from_an_earlier_plan(place: str, tmp_path: Path) -> 
 def test_a_history_has_no_more_points_for_its_beginning(
     place: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("overhand.service.server.publisher._HISTORY", 4)
+    monkeypatch.setattr("overhand.service.server.publishing._HISTORY", 4)
     book, publisher = opened(place, BITS)
     receive(book, NAMES)
     drain(publisher)

@@ -20,19 +20,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from overhand.service.client import client as client_module
+from overhand.service.protocol import Batch
 from overhand.service.shuffler import Sender, ShufflerMetrics
-from overhand.service.shuffler.store import (
-    BatchName,
-    Lane,
-    TransactionalStore,
-    batching,
-    open_store,
-)
+from overhand.service.shuffler.store import Store, shuffling
 from support.faults import Fault
 from support.postgres import Postgres
 from support.sampled import assert_uniform_over
-from support.soak import HORIZON, Soak, Step, crowd
-from support.stores import messages_in, user_of
+from support.soak import Soak, Step, crowd
+from support.stores import messages_in, shape, user_of
 from support.stores import report as store_report
 
 NONE, BEFORE, AFTER, TWICE, LATE = Fault
@@ -65,18 +60,18 @@ def impatient() -> Iterator[None]:
         yield
 
 
-def in_sqlite(kind: str, home: Path) -> TransactionalStore:
-    return open_store(home / "store.db", crowd(kind).lanes, HORIZON)
+def in_sqlite(kind: str, home: Path) -> Store:
+    return Store(home / "store.db", crowd(kind).formats)
 
 
-def in_postgres(dsn: str, kind: str, home: Path) -> TransactionalStore:
-    return open_store(dsn, crowd(kind).lanes, HORIZON, home / "store.keys")
+def in_postgres(dsn: str, kind: str, home: Path) -> Store:
+    return Store(dsn, crowd(kind).formats, home / "store.keys")
 
 
 def soak(
     kind: str,
     steps: Sequence[Step],
-    opened: Callable[[str, Path], TransactionalStore] = in_sqlite,
+    opened: Callable[[str, Path], Store] = in_sqlite,
 ) -> None:
     with tempfile.TemporaryDirectory() as name:
         home = Path(name)
@@ -142,7 +137,7 @@ def with_soak(test: Callable[[Soak], Awaitable[None]]) -> None:
         soak = Soak("coins", home, partial(in_sqlite, "coins", home))
         soak.system.start()
         try:
-            await soak.report(Step("report", 4 * crowd("coins").lanes[0].size))
+            await soak.report(Step("report", 4 * crowd("coins").formats.levels[0].size))
             await test(soak)
             soak.check()
         finally:
@@ -155,7 +150,7 @@ def with_soak(test: Callable[[Soak], Awaitable[None]]) -> None:
 def held(soak: Soak) -> int:
     """Rows of messages of full batches."""
     store = soak.system.store
-    full = store.arrived // crowd("coins").lanes[0].size
+    full = store.arrived // crowd("coins").formats.levels[0].size
     query = f"SELECT number FROM messages_1 WHERE number < {full}"
     return len(store._database.read(lambda reading: reading.rows(query)))
 
@@ -180,7 +175,7 @@ def test_a_batch_that_another_process_sent_and_scrubbed_is_no_error() -> None:
         class Overtaken:
             """A store whose full batches are all sent by somebody else, once they were listed."""
 
-            def full(self) -> list[BatchName]:
+            def full(self) -> list[Batch]:
                 found = store.full()
                 asyncio.run_coroutine_threadsafe(soak.system.sender.send_all(), loop).result()
                 return found
@@ -213,7 +208,7 @@ def test_a_batch_of_which_the_server_has_another_release_holds_up_no_other() -> 
 
 # --- the order in which messages leave ------------------------------------------------------------
 
-PAIR = Lane(1, 2, 2, 16)
+PAIR = shape(1, 2, 2)
 EVERY_ORDER = list(itertools.permutations([(1, 0), (1, 1), (2, 0), (2, 1)]))
 BATCHES = 5_200
 """So many show an order whose probability is off by 1/24, at both rates of `sampled`."""
@@ -225,9 +220,9 @@ def orders() -> Iterator[tuple[tuple[int, int], ...]]:
         alone = [
             piece
             for arrived, user in enumerate((1, 2))
-            for piece in batching.pieces([PAIR], [store_report(user, lanes=[PAIR])], arrived)
+            for piece in shuffling.pieces([PAIR], [store_report(user, levels=[PAIR])], arrived)
         ]
-        body = batching.released(BatchName(1, 0), PAIR, alone).body
+        body = shuffling.released(Batch(1, 0), PAIR, alone).body
         yield tuple((user_of(one), int(one[9:12])) for one in messages_in(body, PAIR))
 
 
@@ -254,12 +249,12 @@ def turned(messages: Any, random: Any) -> Any:
     return np.roll(messages, int(random.permute(np.arange(len(messages)))[0]), axis=0)
 
 
-batching_permuted = batching.permuted
+batching_permuted = shuffling.permuted
 
 
 @pytest.mark.parametrize("mutant", [as_it_came, report_by_report, turned])
 def test_the_test_of_orders_sees(mutant: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each gives some order a probability that is off by 1/24 or more: none, or twice its due."""
-    monkeypatch.setattr(batching, "permuted", mutant)
+    monkeypatch.setattr(shuffling, "permuted", mutant)
     with pytest.raises(AssertionError, match="if uniform"):
         assert_uniform_over(orders(), EVERY_ORDER, discrepancy=1 / 24)

@@ -13,27 +13,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from overhand.errors import InvalidValue, ProtocolViolation
-from overhand.service.shuffler.store import (
-    Arrival,
-    BatchName,
-    Lane,
-    Outcome,
-    Release,
-    Store,
-    open_store,
-)
+from overhand.service.protocol import Batch, LevelFormat, Release
+from overhand.service.shuffler.store import Arrival, Outcome, Store
 from support.stores import (
     ADMITTED,
     HORIZON,
-    LANES,
     REPEATED,
+    SHAPES,
     Where,
     admit,
     arrival,
     check_all,
     message,
     messages_in,
+    open_store,
     report,
+    shape,
     users_in,
 )
 from support.storing import Places
@@ -46,14 +41,14 @@ NOT_NEEDED = Outcome.NOT_NEEDED
 
 
 def test_a_batch_is_filled_frozen_acknowledged_and_scrubbed(store: Store) -> None:
-    lowest, name = LANES[0], BatchName(1, 0)
+    lowest, name = SHAPES[0], Batch(1, 0)
     assert (store.arrived, store.full()) == (0, [])
     assert admit(store, [7]) == [ADMITTED]
     assert (store.arrived, store.full()) == (1, [])
     assert admit(store, [8, 9]) == [ADMITTED, ADMITTED]
     assert (store.arrived, store.full()) == (3, [name])
     release = store.freeze(name)
-    assert (release.name, release.own, release.repeats) == (name, 0, 0)
+    assert (release.batch, release.own, release.repeats) == (name, 0, 0)
     assert users_in(release.body, lowest) == [7, 8]
     assert store.full() == [name]
     store.acknowledge(name, release.digest)
@@ -69,7 +64,7 @@ def test_a_batch_is_filled_frozen_acknowledged_and_scrubbed(store: Store) -> Non
 def test_a_group_is_cut_where_batches_end(store: Store) -> None:
     admit(store, range(13))
     assert [tuple(name) for name in store.full()] == [*((1, i) for i in range(6)), (2, 0), (2, 1)]
-    assert users_in(store.freeze(BatchName(1, 4)).body, LANES[0]) == [8, 9]
+    assert users_in(store.freeze(Batch(1, 4)).body, SHAPES[0]) == [8, 9]
     assert check_all(store) == set(range(12))
 
 
@@ -132,10 +127,10 @@ def test_a_refused_report_spends_no_token(store: Store) -> None:
 
 
 def test_equal_messages_are_kept_once_and_void_nothing(store: Store) -> None:
-    lowest, first = LANES[0], report(1)
+    lowest, first = SHAPES[0], report(1)
     stolen = message(1, lowest, 0) + message(2, lowest, 1)
     assert store.admit([first, arrival([stolen, report(2).parts[1]])]) == [ADMITTED] * 2
-    release = store.freeze(BatchName(1, 0))
+    release = store.freeze(Batch(1, 0))
     found = messages_in(release.body, lowest)
     known = {message(1, lowest, 0), message(1, lowest, 1), message(2, lowest, 1)}
     assert release.repeats == 1
@@ -165,15 +160,15 @@ def test_reports_of_another_shape_never_touch_the_database(store: Store, wrong: 
 
 def test_no_batch_is_frozen_early(store: Store) -> None:
     for users in range(6):
-        for name in (BatchName(2, 0), BatchName(1, users // 2), BatchName(1, 10**6)):
+        for name in (Batch(2, 0), Batch(1, users // 2), Batch(1, 10**6)):
             with pytest.raises(ProtocolViolation, match="cannot be frozen at"):
                 store.freeze(name)
         admit(store, [users])
-    assert store.freeze(BatchName(2, 0)).own == 0
+    assert store.freeze(Batch(2, 0)).own == 0
 
 
 def test_only_the_digest_of_the_release_acknowledges_it(store: Store) -> None:
-    name = BatchName(1, 0)
+    name = Batch(1, 0)
     admit(store, [1, 2])
     with pytest.raises(ProtocolViolation, match="before it was frozen"):
         store.acknowledge(name, bytes(32))
@@ -183,8 +178,8 @@ def test_only_the_digest_of_the_release_acknowledges_it(store: Store) -> None:
     assert (store.full(), store.scrub()) == ([name], 0)
 
 
-@pytest.mark.parametrize("name", [BatchName(3, 0), BatchName(0, 0), BatchName(1, -1)])
-def test_batches_outside_the_plan_are_refused(store: Store, name: BatchName) -> None:
+@pytest.mark.parametrize("name", [Batch(3, 0), Batch(0, 0), Batch(1, -1)])
+def test_batches_outside_the_plan_are_refused(store: Store, name: Batch) -> None:
     with pytest.raises(InvalidValue, match="no batch"):
         store.freeze(name)
     with pytest.raises(InvalidValue, match="no batch"):
@@ -192,42 +187,41 @@ def test_batches_outside_the_plan_are_refused(store: Store, name: BatchName) -> 
 
 
 @pytest.mark.parametrize(
-    ("lanes", "horizon"),
+    ("levels", "horizon"),
     [
         ((), 1),
-        (LANES[::-1], 1),
-        ((LANES[0], LANES[0]), 1),
-        ((Lane(0, 2, 2, 16),), 1),
-        ((Lane(1, 0, 2, 16),), 1),
-        ((Lane(1, 2, 0, 16),), 1),
-        ((Lane(1, 2, 2, 15),), 1),
-        ((Lane(1, 10**6, 100, 49),), 1),
-        (LANES, 0),
+        (SHAPES[::-1], 1),
+        ((SHAPES[0], SHAPES[0]), 1),
+        ((shape(0, 2, 2),), 1),
+        ((shape(1, 0, 2),), 1),
+        ((shape(1, 2, 0),), 1),
+        ((shape(1, 10**6, 100, 49),), 1),
+        (SHAPES, 0),
     ],
 )
 def test_plans_that_no_store_can_serve_are_refused(
-    where: Where, lanes: Sequence[Lane], horizon: int
+    where: Where, levels: Sequence[LevelFormat], horizon: int
 ) -> None:
     with pytest.raises(InvalidValue):
-        where.open(lanes, horizon)
+        where.open(levels, horizon)
 
 
 def test_a_store_is_not_opened_for_another_plan(where: Where, store: Store) -> None:
     admit(store, [1])
-    for lanes, horizon in ((LANES, HORIZON + 1), (LANES[:1], HORIZON)):
-        with pytest.raises(InvalidValue, match=r"16 reports in .*, not 1[67] in"):
-            where.open(lanes, horizon)
+    for levels, horizon in ((SHAPES, HORIZON + 2), (SHAPES[:1], HORIZON)):
+        with pytest.raises(InvalidValue, match="made for .*'batches': 8.* not .*: [89]"):
+            where.open(levels, horizon)
     with closing(where.open()) as again:
         assert again.arrived == 1
 
 
 def test_a_store_is_not_opened_for_another_document(where: Where) -> None:
     """The same plan with another key: its reports must not get into the same batches."""
-    with closing(open_store(where.place, LANES, HORIZON, where.keys, "a" * 64)) as store:
+    with closing(open_store(where.place, SHAPES, HORIZON, where.keys, "a" * 64)) as store:
         admit(store, [1])
     with pytest.raises(InvalidValue, match="the document aaaaaaaaaaaa, not bbbbbbbbbbbb"):
-        open_store(where.place, LANES, HORIZON, where.keys, "b" * 64)
-    with closing(open_store(where.place, LANES, HORIZON, where.keys, "a" * 64)) as store:
+        open_store(where.place, SHAPES, HORIZON, where.keys, "b" * 64)
+    with closing(open_store(where.place, SHAPES, HORIZON, where.keys, "a" * 64)) as store:
         assert store.arrived == 1
 
 
@@ -261,8 +255,8 @@ class Model:
     def __init__(self) -> None:
         self.admitted: list[Arrival] = []
         self.tokens: set[bytes] = set()
-        self.releases: dict[BatchName, Release] = {}
-        self.acknowledged: list[BatchName] = []
+        self.releases: dict[Batch, Release] = {}
+        self.acknowledged: list[Batch] = []
         self.scrubbed = 0
 
     def admit(self, new: Arrival) -> Outcome:
@@ -272,32 +266,32 @@ class Model:
             return TOKEN_USED
         if len(self.admitted) == HORIZON:
             return CLOSED
-        number, taken = divmod(len(self.admitted), LANES[0].size)
+        number, taken = divmod(len(self.admitted), SHAPES[0].size)
         if new.fills is not None and (new.fills != number or taken == 0):
             return NOT_NEEDED
         self.admitted.append(new)
         self.tokens |= set() if new.token is None else {new.token}
         return ADMITTED
 
-    def batch(self, name: BatchName) -> list[Arrival]:
-        size = LANES[name.level - 1].size
+    def batch(self, name: Batch) -> list[Arrival]:
+        size = SHAPES[name.level - 1].size
         return self.admitted[name.number * size : (name.number + 1) * size]
 
-    def full(self) -> list[BatchName]:
+    def full(self) -> list[Batch]:
         names = [
-            BatchName(lane.level, number)
-            for lane in LANES
-            for number in range(len(self.admitted) // lane.size)
+            Batch(level.level, number)
+            for level in SHAPES
+            for number in range(len(self.admitted) // level.size)
         ]
         return [name for name in names if name not in self.acknowledged]
 
     def check(self, release: Release) -> None:
         """Exact contents; reports that share no part share no messages."""
-        batch, lane = self.batch(release.name), LANES[release.name.level - 1]
-        parts = [messages_in(one.parts[lane.level - 1], lane) for one in batch]
-        assert Counter(messages_in(release.body, lane)) == Counter(itertools.chain(*parts))
+        batch, level = self.batch(release.batch), SHAPES[release.batch.level - 1]
+        parts = [messages_in(one.parts[level.level - 1], level) for one in batch]
+        assert Counter(messages_in(release.body, level)) == Counter(itertools.chain(*parts))
         assert release.own == sum(one.is_own for one in batch)
-        assert self.releases.setdefault(release.name, release) == release
+        assert self.releases.setdefault(release.batch, release) == release
 
 
 def run(steps: Sequence[Any], where: Where) -> None:

@@ -15,17 +15,9 @@ from scipy import stats
 
 from overhand.randomness import secure_random
 from overhand.service.databases import sqlite
-from overhand.service.shuffler.store import (
-    BatchName,
-    Lane,
-    Outcome,
-    Release,
-    Store,
-    batching,
-    open_store,
-)
+from overhand.service.protocol import Batch, Release
+from overhand.service.shuffler.store import Outcome, Piece, Store, shuffling
 from overhand.service.shuffler.store.batch_keys import BatchKeys
-from overhand.service.shuffler.store.batching import Piece
 from support.sampled import assert_uniform_over
 from support.stores import (
     REPEATED,
@@ -33,7 +25,9 @@ from support.stores import (
     Where,
     message,
     messages_in,
+    open_store,
     report,
+    shape,
     uneven_groups,
     user_of,
 )
@@ -45,7 +39,9 @@ from support.storing import Places
 def orders(count: int) -> list[tuple[int, ...]]:
     messages = np.arange(4 * 16, dtype=np.uint8).reshape(4, 16)
     random = secure_random()
-    return [tuple((batching.permuted(messages, random)[:, 0] // 16).tolist()) for _ in range(count)]
+    return [
+        tuple((shuffling.permuted(messages, random)[:, 0] // 16).tolist()) for _ in range(count)
+    ]
 
 
 EVERY_ORDER = list(itertools.permutations(range(4)))
@@ -66,18 +62,18 @@ def turned(messages: Any, random: Any) -> Any:
 
 @pytest.mark.parametrize("mutant", [as_it_came, turned])
 def test_the_order_test_sees(mutant: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batching, "permuted", mutant)
+    monkeypatch.setattr(shuffling, "permuted", mutant)
     with pytest.raises(AssertionError, match="if uniform"):
         assert_uniform_over(orders(8000), EVERY_ORDER, discrepancy=1 / 24)
 
 
-PAIRS = (Lane(1, 2, 1, 16),)
+PAIRS = (shape(1, 2, 1),)
 
 
 def pair_orders(where: Where) -> list[bool]:
     """Whether the first of two users is first in the release of their batch."""
     with closing(where.open(PAIRS, 10**6)) as store:
-        store.admit([report(user, lanes=PAIRS) for user in range(300)])
+        store.admit([report(user, levels=PAIRS) for user in range(300)])
         bodies = [messages_in(store.freeze(name).body, PAIRS[0]) for name in store.full()]
     return [user_of(first) < user_of(second) for first, second in bodies]
 
@@ -89,13 +85,13 @@ def test_releases_come_in_any_order(where: Where) -> None:
 def test_the_release_test_sees_the_order_of_arrival(
     where: Where, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(batching, "permuted", as_it_came)
+    monkeypatch.setattr(shuffling, "permuted", as_it_came)
     with pytest.raises(AssertionError, match="if uniform"):
         assert_uniform_over(pair_orders(where), [True, False], discrepancy=0.5)
 
 
 MANY = 15_000  # so many ranks are off by 0.05 with probability 1e-9
-ONE = (Lane(1, MANY, 1, 16),)
+ONE = (shape(1, MANY, 1),)
 
 
 def rank_correlation(bodies: Sequence[bytes]) -> float:
@@ -105,8 +101,8 @@ def rank_correlation(bodies: Sequence[bytes]) -> float:
 def test_a_release_does_not_tell_who_came_first(where: Where) -> None:
     with closing(where.open(ONE, MANY)) as store:
         for start in range(0, MANY, 500):
-            store.admit([report(user, lanes=ONE) for user in range(start, start + 500)])
-        body = store.freeze(BatchName(1, 0)).body
+            store.admit([report(user, levels=ONE) for user in range(start, start + 500)])
+        body = store.freeze(Batch(1, 0)).body
     assert abs(rank_correlation(messages_in(body, ONE[0]))) < 0.05
 
 
@@ -119,7 +115,7 @@ def unsealed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_tables_of_sqlite_do_not_tell_who_came_first(tmp_path: Path, unsealed: None) -> None:
     with closing(open_store(tmp_path / "store.db", ONE, MANY)) as store:
-        alone = [Piece(BatchName(1, 0), 0, message(user, ONE[0], 0)) for user in range(MANY)]
+        alone = [Piece(Batch(1, 0), 0, message(user, ONE[0], 0)) for user in range(MANY)]
         store._write(lambda ledger: ledger.add(alone))
         rows = store._database.read(lambda reading: reading.rows("SELECT body FROM messages_1"))
     assert abs(rank_correlation([body for (body,) in rows])) < 0.05
@@ -140,13 +136,13 @@ def found_in(files: Sequence[Path]) -> set[bytes]:
 
 
 def names_in(release: Release) -> set[bytes]:
-    return {one[:12] for one in messages_in(release.body, TRACED[release.name.level - 1])}
+    return {one[:12] for one in messages_in(release.body, TRACED[release.batch.level - 1])}
 
 
 def test_nothing_of_a_scrubbed_batch_is_left_in_the_files(places: Places, unsealed: None) -> None:
     with closing(places.new().open(TRACED, 10**6)) as store:
         for group in uneven_groups(range(FIRST, FIRST + 910), seed=3):
-            store.admit([report(user, lanes=TRACED) for user in group])
+            store.admit([report(user, levels=TRACED) for user in group])
         gone = set[bytes]()
         for name in store.full()[:-1]:
             release = store.freeze(name)
@@ -154,7 +150,7 @@ def test_nothing_of_a_scrubbed_batch_is_left_in_the_files(places: Places, unseal
             gone |= names_in(release)
         assert len(found_in(places.files()) & gone) > 0.9 * len(gone)
         assert store.scrub() == 32
-        kept, left = names_in(store.freeze(BatchName(2, 2))), found_in(places.files())
+        kept, left = names_in(store.freeze(Batch(2, 2))), found_in(places.files())
         assert len(left & kept) > 0.9 * len(kept)
         assert not left & gone
         assert admit_again(store) == {REPEATED}
@@ -174,7 +170,7 @@ def test_messages_in_sqlite_never_move(
     monkeypatch.setattr(sqlite, "_PADDING", padding)
     with closing(open_store(tmp_path / "store.db", TRACED, 10**6)) as store:
         for users in (range(FIRST, FIRST + 1), range(FIRST + 1, FIRST + 50)):
-            store.admit([report(user, lanes=TRACED) for user in users])
+            store.admit([report(user, levels=TRACED) for user in users])
         store.scrub()
     assert found_in([tmp_path / "store.db"])
     assert bool(names_that_move(tmp_path / "store.db")) == (not padding)
@@ -182,4 +178,4 @@ def test_messages_in_sqlite_never_move(
 
 def admit_again(store: Store) -> set[Outcome]:
     users = range(FIRST, FIRST + 910)
-    return set(store.admit([report(user, lanes=TRACED) for user in users]))
+    return set(store.admit([report(user, levels=TRACED) for user in users]))

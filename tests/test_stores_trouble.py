@@ -15,22 +15,15 @@ import pytest
 
 from overhand.errors import InvalidValue, ProtocolViolation, StoreUnavailable
 from overhand.service.databases import SqliteDatabase, Transaction, sqlite
-from overhand.service.shuffler.store import (
-    BatchName,
-    Lane,
-    Release,
-    Store,
-    TransactionalStore,
-    batching,
-    open_store,
-)
-from overhand.service.shuffler.store.ledger import Ledger
+from overhand.service.protocol import Batch, Release
+from overhand.service.shuffler.store import Store, shuffling
+from overhand.service.shuffler.store.tables import StoreTables
 from support.postgres import Postgres
 from support.stores import (
     ADMITTED,
     HORIZON,
-    LANES,
     REPEATED,
+    SHAPES,
     TRACED,
     Where,
     admit,
@@ -40,7 +33,9 @@ from support.stores import (
     freeze_all,
     live,
     live_and_die,
+    open_store,
     report,
+    shape,
     uneven_groups,
     users_in,
 )
@@ -48,7 +43,7 @@ from support.storing import Places
 
 # --- many at once ---------------------------------------------------------------------------------
 
-WIDE = (Lane(1, 4, 2, 20), Lane(2, 40, 1, 20))
+WIDE = (shape(1, 4, 2), shape(2, 40, 1))
 
 
 def test_three_copies_at_the_same_time_are_counted_once(where: Where) -> None:
@@ -59,7 +54,7 @@ def test_three_copies_at_the_same_time_are_counted_once(where: Where) -> None:
             admitted = 0
             for user in range(30):
                 barrier.wait()
-                admitted += store.admit([report(user, lanes=WIDE)]).count(ADMITTED)
+                admitted += store.admit([report(user, levels=WIDE)]).count(ADMITTED)
             return admitted
 
         assert sum(pool.map(send, range(3))) == 30 == store.arrived
@@ -70,7 +65,7 @@ def test_threads_that_race_fill_exact_batches(where: Where) -> None:
 
         def send(seed: int) -> int:
             groups = uneven_groups(range(403), seed)
-            reports = [[report(user, lanes=WIDE) for user in group] for group in groups]
+            reports = [[report(user, levels=WIDE) for user in group] for group in groups]
             return sum(store.admit(group).count(ADMITTED) for group in reports)
 
         assert sum(pool.map(send, range(4))) == 403 == store.arrived
@@ -93,16 +88,16 @@ def test_the_first_to_freeze_a_batch_decides_its_order(
     where: Where, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     admit(store, [1, 2])
-    make, first = batching.released, list[Release]()
+    make, first = shuffling.released, list[Release]()
 
-    def overtaken(name: BatchName, *others: Any) -> Release:
-        monkeypatch.setattr(batching, "released", make)
+    def overtaken(name: Batch, *others: Any) -> Release:
+        monkeypatch.setattr(shuffling, "released", make)
         with closing(where.open()) as faster:
             first.append(faster.freeze(name))
         return make(name, *others)
 
-    monkeypatch.setattr(batching, "released", overtaken)
-    assert [store.freeze(BatchName(1, 0))] == first
+    monkeypatch.setattr(shuffling, "released", overtaken)
+    assert [store.freeze(Batch(1, 0))] == first
 
 
 def test_batches_are_sent_and_scrubbed_while_reports_arrive(where: Where) -> None:
@@ -110,9 +105,9 @@ def test_batches_are_sent_and_scrubbed_while_reports_arrive(where: Where) -> Non
 
         def send(seed: int) -> None:
             for group in uneven_groups(range(403), seed):
-                store.admit([report(user, lanes=WIDE) for user in group])
+                store.admit([report(user, levels=WIDE) for user in group])
 
-        sending, found = [pool.submit(send, seed) for seed in range(2)], list[BatchName]()
+        sending, found = [pool.submit(send, seed) for seed in range(2)], list[Batch]()
         while len(found) < 110:
             for name in store.full():
                 release = store.freeze(name)
@@ -143,9 +138,7 @@ def check_promises(where: Where, notes: Path) -> None:
     """Whatever was said before the kill holds, and the rest of the life can be lived."""
     said = [line.split() for line in notes.read_text().splitlines()] if notes.exists() else []
     promised = max((int(line[1]) for line in said if line[0] == "admitted"), default=0)
-    frozen = {
-        BatchName(int(line[1]), int(line[2])): line[3] for line in said if line[0] == "frozen"
-    }
+    frozen = {Batch(int(line[1]), int(line[2])): line[3] for line in said if line[0] == "frozen"}
     with closing(where.open()) as store:
         retried = store.admit([report(user, b"token %d" % user) for user in range(1, promised + 1)])
         assert retried == [REPEATED] * promised
@@ -155,7 +148,7 @@ def check_promises(where: Where, notes: Path) -> None:
         before = {name: store.freeze(name) for name in store.full()}
         live(store, lambda said: None)
         assert (store.arrived, len(store.full())) == (6, 1)
-        assert users_in(store.freeze(BatchName(1, 2)).body, LANES[0]) == [5, 6]
+        assert users_in(store.freeze(Batch(1, 2)).body, SHAPES[0]) == [5, 6]
         for name, release in before.items():
             store.acknowledge(name, release.digest)
 
@@ -175,26 +168,26 @@ def test_a_kill_at_any_step_loses_and_repeats_nothing(
 # --- databases that cannot ------------------------------------------------------------------------
 
 
-def test_a_batch_that_lost_messages_is_not_released(store: TransactionalStore) -> None:
+def test_a_batch_that_lost_messages_is_not_released(store: Store) -> None:
     admit(store, [1])
-    store._write(lambda ledger: ledger.drop(BatchName(1, 0)))
+    store._write(lambda ledger: ledger.drop(Batch(1, 0)))
     admit(store, [2])
     with pytest.raises(ProtocolViolation, match="holds 2 of 4 messages"):
-        store.freeze(BatchName(1, 0))
+        store.freeze(Batch(1, 0))
 
 
-def connection_of(store: TransactionalStore) -> sqlite3.Connection:
+def connection_of(store: Store) -> sqlite3.Connection:
     assert isinstance(store._database, SqliteDatabase)
     return store._database._connection
 
 
 def test_a_full_database_takes_nothing_and_recovers(tmp_path: Path) -> None:
     with closing(open_store(tmp_path / "store.db", TRACED, 10**6)) as store:
-        store.admit([report(1, lanes=TRACED)])
+        store.admit([report(1, levels=TRACED)])
         connection = connection_of(store)
         (pages,) = connection.execute("PRAGMA page_count").fetchone()
         connection.execute(f"PRAGMA max_page_count = {pages + 5}")
-        many = [report(user, lanes=TRACED) for user in range(2, 200)]
+        many = [report(user, levels=TRACED) for user in range(2, 200)]
         with pytest.raises(StoreUnavailable, match="full"):
             store.admit(many)
         assert store.arrived == 1
@@ -203,7 +196,7 @@ def test_a_full_database_takes_nothing_and_recovers(tmp_path: Path) -> None:
 
 
 def test_a_read_only_file_takes_nothing_and_recovers(tmp_path: Path) -> None:
-    with closing(open_store(tmp_path / "store.db", LANES, HORIZON)) as store:
+    with closing(open_store(tmp_path / "store.db", SHAPES, HORIZON)) as store:
         connection_of(store).execute("PRAGMA query_only = ON")
         with pytest.raises(StoreUnavailable, match="readonly"):
             admit(store, [1])
@@ -218,7 +211,7 @@ def test_a_locked_file_takes_nothing_and_recovers(
     monkeypatch.setattr(sqlite, "_WAIT", 0.05)
     path = tmp_path / "store.db"
     with (
-        closing(open_store(path, LANES, HORIZON)) as store,
+        closing(open_store(path, SHAPES, HORIZON)) as store,
         closing(sqlite3.connect(path, isolation_level=None)) as other,
     ):
         other.execute("BEGIN IMMEDIATE")
@@ -228,7 +221,7 @@ def test_a_locked_file_takes_nothing_and_recovers(
         other.execute("BEGIN")
         other.execute("SELECT * FROM progress").fetchall()
         assert admit(store, [1, 2]) == [ADMITTED, ADMITTED]
-        store.acknowledge(BatchName(1, 0), store.freeze(BatchName(1, 0)).digest)
+        store.acknowledge(Batch(1, 0), store.freeze(Batch(1, 0)).digest)
         with pytest.raises(StoreUnavailable, match="reader"):
             store.scrub()
         other.execute("ROLLBACK")
@@ -239,28 +232,28 @@ def test_files_that_are_no_stores_give_one_clear_error(tmp_path: Path) -> None:
     (garbage := tmp_path / "garbage").write_bytes(bytes(range(256)) * 64)
     with closing(sqlite3.connect(tmp_path / "foreign")) as foreign:
         foreign.execute("CREATE TABLE progress (other TEXT)")
-    with closing(open_store(damaged := tmp_path / "damaged", LANES, HORIZON)):
+    with closing(open_store(damaged := tmp_path / "damaged", SHAPES, HORIZON)):
         pass
     damaged.write_bytes(damaged.read_bytes()[:5000] + b"x" * 4000)
     before = (tmp_path / "foreign").read_bytes()
     for path in (garbage, tmp_path / "foreign", damaged):
         with pytest.raises(InvalidValue, match="store"):
-            open_store(path, LANES, HORIZON)
+            open_store(path, SHAPES, HORIZON)
     assert (tmp_path / "foreign").read_bytes() == before
     with pytest.raises(StoreUnavailable, match="No such file"):
-        open_store(tmp_path / "nowhere" / "store.db", LANES, HORIZON)
+        open_store(tmp_path / "nowhere" / "store.db", SHAPES, HORIZON)
     with pytest.raises(StoreUnavailable, match="unable to open"):
-        open_store(tmp_path, LANES, HORIZON)
+        open_store(tmp_path, SHAPES, HORIZON)
 
 
 def test_only_the_owner_may_read_the_file(tmp_path: Path) -> None:
-    with closing(open_store(tmp_path / "store.db", LANES, HORIZON)) as store:
+    with closing(open_store(tmp_path / "store.db", SHAPES, HORIZON)) as store:
         admit(store, [1])
         assert {path.stat().st_mode & 0o777 for path in tmp_path.iterdir()} == {0o600}
 
 
 def test_a_closed_store_says_so(tmp_path: Path) -> None:
-    store = open_store(tmp_path / "store.db", LANES, HORIZON)
+    store = open_store(tmp_path / "store.db", SHAPES, HORIZON)
     store.close()
     with pytest.raises(StoreUnavailable, match="closed"):
         admit(store, [1])
@@ -311,7 +304,7 @@ def test_a_deadlock_is_tried_again(postgres: Postgres) -> None:
     def work(writing: Transaction) -> int:
         for failure in failures:
             writing.change(f"DO $$ BEGIN RAISE EXCEPTION SQLSTATE '{failure.sqlstate}'; END $$")
-        return Ledger(writing, store._keys).arrived()
+        return StoreTables(writing, store._keys).arrived()
 
     with closing(Where("postgres", postgres.new_schema()).open()) as store:
         assert store._database.write(work) == 0

@@ -21,7 +21,7 @@ import overhand as oh
 from overhand.errors import StoreUnavailable
 from overhand.plan import Plan
 from overhand.service.protocol import Document, KeyPair, encode_report, hashed
-from overhand.service.shuffler import Admission, ShufflerApp, Uploads, open_store
+from overhand.service.shuffler import Admission, ShufflerApp, Uploads
 from overhand.service.shuffler.store import Arrival, Outcome, Store
 from overhand.service.web import Listener, Site, http
 from overhand.service.web.listening import _server
@@ -81,7 +81,7 @@ class Answers:
 
 @asynccontextmanager
 async def serving(home: Path, **options: Any) -> AsyncIterator[Service]:
-    store = options.pop("store", None) or open_store(str(home / "store.db"), document())
+    store = options.pop("store", None) or Store(home / "store.db", document().formats)
     most_waiting = options.pop("most_waiting", 100)
     admission = Admission(store, most_waiting=most_waiting)
     app = ShufflerApp(document(), admission, **options)

@@ -17,9 +17,10 @@ from overhand.mechanisms import Coins, SharesSum
 from overhand.randomness import HALF, seeded_random
 from overhand.service.protocol import (
     REPORT_MAGIC,
+    Batch,
     Formats,
     LevelFormat,
-    ReleasedBatch,
+    Release,
     WrongPlan,
     wire,
 )
@@ -170,7 +171,9 @@ def test_another_plan_is_told_apart_from_damage() -> None:
         formats().unpack_report(other_formats().pack_report(parts_of(other_formats())))
     level = other_formats().level(2)
     with pytest.raises(WrongPlan):
-        formats().unpack_release(other_formats().pack_release(2, 0, 0, batch_of(level)))
+        formats().unpack_release(
+            other_formats().pack_release(Release(Batch(2, 0), 0, batch_of(level)))
+        )
 
 
 def test_a_report_is_no_release() -> None:
@@ -182,11 +185,11 @@ def test_a_report_is_no_release() -> None:
 @pytest.mark.parametrize(("level", "number", "own"), [(1, 0, 0), (1, 16, 3), (3, 1, 24)])
 def test_a_release_round_trips(level: int, number: int, own: int) -> None:
     body = batch_of(formats().level(level))
-    packed = formats().pack_release(level, number, own, body)
+    packed = formats().pack_release(Release(Batch(level, number), own, body))
     assert len(packed) == RELEASE_HEADER + len(body)
     assert packed[:4] == RELEASE_MAGIC
     assert packed[37:45] == number.to_bytes(8, "big")
-    assert formats().unpack_release(packed) == ReleasedBatch(level, number, own, body)
+    assert formats().unpack_release(packed) == Release(Batch(level, number), own, body)
 
 
 @pytest.mark.parametrize(
@@ -196,14 +199,14 @@ def test_a_release_round_trips(level: int, number: int, own: int) -> None:
 def test_no_plan_has_such_a_batch(level: int, number: int, own: int) -> None:
     body = batch_of(formats().levels[max(0, min(level, 3) - 1)])
     with pytest.raises(errors.InvalidValue, match="must be a whole number from"):
-        formats().pack_release(level, number, own, body)
+        formats().pack_release(Release(Batch(level, number), own, body))
 
 
 def test_a_release_of_part_of_a_batch_is_refused() -> None:
     body = batch_of(formats().level(1))
     for short in (body[:-1], body[: -formats().level(1).part_bytes], body + b"\0", b""):
         with pytest.raises(errors.InvalidValue, match="batch of level 1 has 735 bytes"):
-            formats().pack_release(1, 0, 0, short)
+            formats().pack_release(Release(Batch(1, 0), 0, short))
 
 
 def test_copies_of_a_ciphertext_count_once() -> None:
@@ -244,7 +247,7 @@ def test_any_release_header_is_taken_whole_or_refused(
     head = RELEASE_MAGIC + formats().digest + bytes([level])
     packed = head + number.to_bytes(8, "big") + own.to_bytes(4, "big") + bytes(length)
     if level == 1 and number < 17 and own <= 3 and length == 735:
-        assert formats().pack_release(*formats().unpack_release(packed)) == packed
+        assert formats().pack_release(formats().unpack_release(packed)) == packed
     else:
         with pytest.raises(errors.InvalidValue):
             formats().unpack_release(packed)
@@ -252,7 +255,7 @@ def test_any_release_header_is_taken_whole_or_refused(
 
 @given(st.integers(0, RELEASE_HEADER - 1))
 def test_a_release_cut_in_its_header_is_refused(length: int) -> None:
-    packed = formats().pack_release(1, 0, 0, batch_of(formats().level(1)))
+    packed = formats().pack_release(Release(Batch(1, 0), 0, batch_of(formats().level(1))))
     with pytest.raises(errors.InvalidValue):
         formats().unpack_release(packed[:length])
 

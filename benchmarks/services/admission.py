@@ -18,8 +18,7 @@ from benchmarks.services.deployment import Home, Shuffler, prepared, settle, shu
 from benchmarks.services.load import Load, Sent, random_reports
 from benchmarks.services.rows import Row, answer
 from overhand.service.protocol import Document
-from overhand.service.shuffler import open_store
-from overhand.service.shuffler.store import Arrival
+from overhand.service.shuffler.store import Arrival, Store
 
 CONNECTIONS = 128
 _WARM = 2_000  # reports before the first round
@@ -110,7 +109,7 @@ def bare_store(
         arrivals.append(Arrival(formats.part_digests(parts), parts))
     size = round(group)
     groups = [arrivals[start : start + size] for start in range(0, reports, size)]
-    with closing(open_store(place, home.document, home.folder / "bare.keys")) as store:
+    with closing(Store(place, home.document.formats, home.folder / "bare.keys")) as store:
         store.admit(groups.pop())
         count = sum(map(len, groups))
         started, used, stored = time.perf_counter(), time.process_time(), _used_by(database)

@@ -23,15 +23,8 @@ from benchmarks.services.rows import Row, answer
 from overhand.model import Privacy
 from overhand.plan import Plan
 from overhand.randomness import secure_random
-from overhand.service.protocol import (
-    SUITE,
-    Document,
-    KeyPair,
-    OpenerPool,
-    ReleasedBatch,
-    info,
-    open_release,
-)
+from overhand.service.protocol import SUITE, Batch, Document, KeyPair, Release, info, open_release
+from overhand.service.server import OpenerPool
 
 LEVEL = 4  # of five: 14,749 users with two messages each
 _WORKERS = os.cpu_count() or 1
@@ -44,14 +37,14 @@ class Timed(NamedTuple):
     processor: float
 
 
-def sealed_release(document: Document) -> tuple[ReleasedBatch, list[bytes]]:
+def sealed_release(document: Document) -> tuple[Release, list[bytes]]:
     """A batch that users really sent, and its ciphertexts one by one."""
     level = document.formats.level(LEVEL)
     (mechanism,) = document.plan.mechanisms[LEVEL - 1]
     rows = document.plan.values.rows([1] * level.size)
     messages = level.messages_to_bytes(mechanism.encode_rows(rows, secure_random()))
     ciphertexts = document.sealer.seal(LEVEL, messages)
-    return ReleasedBatch(LEVEL, 0, 0, b"".join(ciphertexts)), ciphertexts
+    return Release(Batch(LEVEL, 0), 0, b"".join(ciphertexts)), ciphertexts
 
 
 def timed(messages: int, work: Callable[[], object]) -> Timed:

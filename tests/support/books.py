@@ -9,10 +9,9 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 import overhand as oh
-from overhand.service.protocol import Document, KeyPair, Opened
-from overhand.service.server import Book, Published, Publisher, Received
-from overhand.service.server.publisher import _published
-from overhand.service.server.total import Total
+from overhand.service.protocol import Batch, Document, KeyPair, Opened, Release
+from overhand.service.server import Book, Published, Publisher
+from overhand.service.server.publishing import Total, _published
 from overhand.summation import GatheredSums
 from support.plans import coin_plan
 
@@ -54,6 +53,10 @@ def body_of(name: Name, document: Document = DOCUMENT, *, garbage: int = 0) -> b
     )
 
 
+def release_of(name: Name, document: Document = DOCUMENT) -> Release:
+    return Release(Batch(*name), OWN, body_of(name, document))
+
+
 def names_of(document: Document = DOCUMENT) -> list[Name]:
     """All batches, in the order in which they become full."""
     levels = document.formats.levels
@@ -67,7 +70,7 @@ NAMES = names_of()
 
 def receive(book: Book, names: Iterable[Name], document: Document = DOCUMENT) -> None:
     for name in names:
-        book.receive(*name, OWN, body_of(name, document))
+        book.receive(release_of(name, document))
 
 
 def drain(publisher: Publisher) -> None:
@@ -89,13 +92,13 @@ def replayed(book: Book, document: Document = DOCUMENT) -> list[Published]:
 def check(book: Book, names: Sequence[Name] = NAMES) -> None:
     """Every batch has one sum, the history follows from them, nothing waits."""
     sums = book.sums(0, 10**6)
-    assert sorted((one.level, one.number) for one in sums) == sorted(names)
+    assert sorted(one.batch for one in sums) == sorted(names)
     assert book.published() == replayed(book)
     assert waiting(book) is None
     assert book.news().sums == len(names)
 
 
-def waiting(book: Book) -> Received | None:
+def waiting(book: Book) -> Release | None:
     """The release that has waited longest and that nobody has in hand."""
     with book.claimed() as received:
         return received

@@ -28,7 +28,7 @@ from overhand.service.shuffler import (
     ShufflerApp,
     ShufflerMetrics,
 )
-from overhand.service.shuffler.store import Arrival, Outcome, TransactionalStore
+from overhand.service.shuffler.store import Arrival, Outcome, Store
 from overhand.service.web import Answer, Transport, Unreachable
 from support.asgi import AsgiTransport
 
@@ -164,7 +164,7 @@ class Faulty:
 class Admitted:
     """A store that notes whom it admitted, in their order: what no store may keep."""
 
-    def __init__(self, inner: TransactionalStore, notes: list[Arrival]) -> None:
+    def __init__(self, inner: Store, notes: list[Arrival]) -> None:
         self._inner = inner
         self._notes = notes
 
@@ -202,7 +202,7 @@ class Deployment:
         home: Path,
         document: Document,
         opener: RememberingOpener,
-        open_store: Callable[[], TransactionalStore],
+        open_store: Callable[[], Store],
     ) -> None:
         self.document, self.opener = document, opener
         self._home, self._open_store = home, open_store
@@ -210,11 +210,11 @@ class Deployment:
         self.store_script: Script = deque()
         self.book_script: Script = deque()
         self.admitted: list[Arrival] = []
-        self._store: TransactionalStore | None = None
+        self._store: Store | None = None
         self._book: Book | None = None
 
     @property
-    def store(self) -> TransactionalStore:
+    def store(self) -> Store:
         assert self._store is not None
         return self._store
 

@@ -28,8 +28,7 @@ from typing import Any, Literal
 
 import httpx
 
-from overhand.service.protocol import KeyPair, Opener
-from overhand.service.shuffler.store import BatchName
+from overhand.service.protocol import Batch, KeyPair, Opener
 from overhand.service.shuffler.store.batch_keys import BatchKeys
 
 PRELOADED = [
@@ -38,8 +37,8 @@ PRELOADED = [
     "overhand.service.client",
     "overhand.service.databases.postgres",
     "overhand.service.web.logs",
-    "overhand.service.server.run",
-    "overhand.service.shuffler.run",
+    "overhand.service.server.running",
+    "overhand.service.shuffler.running",
     "uvicorn.protocols.http.httptools_impl",
 ]
 SECONDS = 20.0
@@ -140,10 +139,10 @@ class OpensHere(Opener):
         """There is nobody to end."""
 
 
-WITHOUT_WORKERS = Setting("overhand.service.server.run:OpenerPool", OpensHere)
+WITHOUT_WORKERS = Setting("overhand.service.server.running:OpenerPool", OpensHere)
 
 
-def _as_it_is(keys: BatchKeys, name: BatchName, own: int, body: bytes) -> bytes:
+def _as_it_is(keys: BatchKeys, name: Batch, own: int, body: bytes) -> bytes:
     return body
 
 

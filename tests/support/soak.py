@@ -25,10 +25,9 @@ from overhand.mechanisms import SharesSum
 from overhand.mechanisms.user_noise import Polya
 from overhand.model import Node, Shuffled
 from overhand.service.client import AsyncClient, NotCounted
-from overhand.service.protocol import Document, KeyPair, encode_reports
+from overhand.service.protocol import Batch, Document, KeyPair, Release, encode_reports
 from overhand.service.shuffler import Overloaded
-from overhand.service.shuffler.store import Arrival, BatchName, Lane, TransactionalStore
-from overhand.service.shuffler.store.batching import Piece
+from overhand.service.shuffler.store import Arrival, Piece, Store
 from overhand.summation import SumServer
 from support.faults import Deployment, Fault, RememberingOpener
 
@@ -64,10 +63,6 @@ class Crowd:
         self.bodies = encode_reports(self.document, rows, oh.seeded_random(20230))
         elsewhere = Document(plan, KeyPair.of_raw(bytes(range(1, 33))).public_key)
         self.foreign = encode_reports(elsewhere, rows[:8], oh.seeded_random(20231))
-        self.lanes = [
-            Lane(level.level, level.size, level.messages, level.ciphertext_bytes)
-            for level in self.formats.levels
-        ]
 
     @staticmethod
     def _values(plan: oh.Plan) -> list[Any]:
@@ -98,7 +93,7 @@ class Step:
 class Soak:
     """A deployment, and all that must be true of it after every step."""
 
-    def __init__(self, kind: str, home: Path, open_store: Callable[[], TransactionalStore]) -> None:
+    def __init__(self, kind: str, home: Path, open_store: Callable[[], Store]) -> None:
         self.crowd = crowd(kind)
         self.formats, self.plan = self.crowd.formats, self.crowd.document.plan
         self.open_store = open_store
@@ -244,7 +239,7 @@ class Soak:
     async def release_early(self, step: Step) -> None:
         """Nobody gets a batch that is not full: not from the store, and not into the book."""
         for level in self.formats.levels:
-            name = BatchName(level.level, len(self.system.admitted) // level.size)
+            name = Batch(level.level, len(self.system.admitted) // level.size)
             with pytest.raises(ProtocolViolation, match="cannot be frozen"):
                 self.system.store.freeze(name)
             with pytest.raises(ProtocolViolation, match="before it was frozen"):
@@ -263,8 +258,8 @@ class Soak:
             assert await self.put(name, own, body) == 200
             assert f"batch {name.number} of level {name.level}" in str(self.system.book.alarms())
 
-    async def put(self, name: BatchName, own: int, body: bytes) -> int:
-        release = self.formats.pack_release(*name, own, body)
+    async def put(self, name: Batch, own: int, body: bytes) -> int:
+        release = self.formats.pack_release(Release(name, own, body))
         path = f"/v1/releases/{name.level}/{name.number}"
         return (await self.system.to_server.inner.request("PUT", path, release)).status
 
@@ -296,10 +291,10 @@ class Soak:
         store, size = self.system.store, self.formats.level(level).size
         query = f"SELECT DISTINCT number FROM messages_{level}"
         numbers = store._database.read(lambda reading: reading.rows(query))
-        found = {number: self.pieces(BatchName(level, number)) for (number,) in numbers}
+        found = {number: self.pieces(Batch(level, number)) for (number,) in numbers}
         assert store.arrived == len(self.system.admitted)
         for number in range(-(-store.arrived // size)):
-            name = BatchName(level, number)
+            name = Batch(level, number)
             if number in found:
                 _, owns, bodies = zip(*found.pop(number), strict=True)
                 self.check_batch(name, sum(owns), b"".join(bodies), is_release=len(bodies) == 1)
@@ -307,10 +302,10 @@ class Soak:
                 assert name in self.kept()
         assert not found
 
-    def pieces(self, name: BatchName) -> list[Piece]:
+    def pieces(self, name: Batch) -> list[Piece]:
         return self.system.store._read(lambda ledger: ledger.pieces(name))
 
-    def check_batch(self, name: BatchName, own: int, body: bytes, *, is_release: bool) -> None:
+    def check_batch(self, name: Batch, own: int, body: bytes, *, is_release: bool) -> None:
         """All messages of its reports and no others; in a release, bytes instead of copies."""
         expected = Counter(self.messages(name))
         found = Counter(self.crowd.ciphertexts(name.level, body))
@@ -320,28 +315,29 @@ class Soak:
         assert set(missing) <= set(found)
         assert is_release or not missing
 
-    def full(self) -> list[BatchName]:
+    def full(self) -> list[Batch]:
         return self.system.store.full()
 
-    def batch(self, name: BatchName) -> list[Arrival]:
+    def batch(self, name: Batch) -> list[Arrival]:
         size = self.formats.level(name.level).size
         return self.system.admitted[name.number * size : (name.number + 1) * size]
 
-    def own(self, name: BatchName) -> int:
+    def own(self, name: Batch) -> int:
         return sum(arrival.is_own for arrival in self.batch(name))
 
-    def messages(self, name: BatchName) -> list[bytes]:
+    def messages(self, name: Batch) -> list[bytes]:
         parts = (arrival.parts[name.level - 1] for arrival in self.batch(name))
         return [one for part in parts for one in self.crowd.ciphertexts(name.level, part)]
 
-    def kept(self) -> dict[BatchName, tuple[int, bytes]]:
+    def kept(self) -> dict[Batch, tuple[int, bytes]]:
         """The releases that the server took: all copies of one are the same, byte for byte."""
-        result: dict[BatchName, tuple[int, bytes]] = {}
+        result: dict[Batch, tuple[int, bytes]] = {}
         for handled in self.system.to_server.handled:
-            level, number, own, body = self.formats.unpack_release(handled.body)
+            release = self.formats.unpack_release(handled.body)
+            own, body = release.own, release.body
             assert handled.status in (200, 503)
             if handled.status == 200:
-                assert result.setdefault(BatchName(level, number), (own, body)) == (own, body)
+                assert result.setdefault(release.batch, (own, body)) == (own, body)
         return result
 
     def check_book(self) -> None:
@@ -351,14 +347,14 @@ class Soak:
         assert published[: len(self.published)] == self.published
         self.published = published
         for summed in book.sums(self.checked, HORIZON):
-            name = BatchName(summed.level, summed.number)
+            name = summed.batch
             value, garbage = self.reference(name)
             assert summed.value == (None if value is None else (value,))
             assert summed.garbage == garbage
             assert summed.own == self.own(name)
             self.checked += 1
 
-    def reference(self, name: BatchName) -> tuple[float | None, int]:
+    def reference(self, name: Batch) -> tuple[float | None, int]:
         """The sum of a batch from the messages of those who are in it, and how many are garbage."""
         (mechanism,) = self.plan.mechanisms[name.level - 1]
         messages = self.messages(name)
@@ -379,7 +375,7 @@ class Soak:
         """All batches that are full are published, and add up to what one server would say."""
         assert self.full() == []
         arrived, levels = len(self.system.admitted), self.formats.levels
-        names = [BatchName(one.level, i) for one in levels for i in range(arrived // one.size)]
+        names = [Batch(one.level, i) for one in levels for i in range(arrived // one.size)]
         assert self.checked == len(names) == len(self.kept())
         sums = {name: self.reference(name)[0] for name in names}
         if not names or None in sums.values():
@@ -392,6 +388,6 @@ class Soak:
         assert (last.t, last.is_fallback) == (estimate.t, False)
         assert last.value == pytest.approx((estimate.value,), rel=1e-12)
 
-    def node(self, name: BatchName) -> Node:
+    def node(self, name: Batch) -> Node:
         size = self.formats.level(name.level).size
         return Node(name.level, name.number * size, (name.number + 1) * size)

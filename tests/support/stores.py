@@ -8,6 +8,7 @@ import signal
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,21 +17,33 @@ import numpy as np
 from overhand.errors import ProtocolViolation
 from overhand.service.databases import Database, SqliteDatabase, is_postgres
 from overhand.service.databases.postgres import PostgresDatabase, PostgresTransaction
-from overhand.service.shuffler.store import (
-    Arrival,
-    BatchName,
-    Lane,
-    Outcome,
-    Store,
-    TransactionalStore,
-    open_store,
-)
+from overhand.service.protocol import Batch, Formats, LevelFormat
+from overhand.service.protocol.wire import SEAL_BYTES
+from overhand.service.shuffler.store import Arrival, Outcome, Store
 from support.postgres import keys_of
 
-LANES = (Lane(1, 2, 2, 16), Lane(2, 6, 1, 20))
-HORIZON = 16
-TRACED = (Lane(1, 30, 40, 49), Lane(2, 300, 5, 49))
 ADMITTED, REPEATED = Outcome.ADMITTED, Outcome.REPEATED
+
+
+def shape(level: int, size: int, messages: int, length: int = 49) -> LevelFormat:
+    """A level whose ciphertexts have this length; the horizon says how many batches it has."""
+    return LevelFormat(level, size, 0, messages, 8 * (length - SEAL_BYTES))
+
+
+SHAPES = (shape(1, 2, 2), shape(2, 6, 1, 53))
+HORIZON = 16
+TRACED = (shape(1, 30, 40), shape(2, 300, 5))
+
+
+def open_store(
+    place: str | Path,
+    levels: Sequence[LevelFormat] = SHAPES,
+    horizon: int = HORIZON,
+    keys: Path | None = None,
+    document: str = "0" * 64,
+) -> Store:
+    whole = tuple(replace(level, batches=horizon // max(1, level.size)) for level in levels)
+    return Store(place, Formats(bytes.fromhex(document), whole), keys)
 
 
 class Where(NamedTuple):
@@ -39,18 +52,18 @@ class Where(NamedTuple):
     kind: str
     place: str
 
-    def open(self, lanes: Sequence[Lane] = LANES, horizon: int = HORIZON) -> TransactionalStore:
-        return open_store(self.place, lanes, horizon, self.keys)
+    def open(self, levels: Sequence[LevelFormat] = SHAPES, horizon: int = HORIZON) -> Store:
+        return open_store(self.place, levels, horizon, self.keys)
 
     @property
     def keys(self) -> Path:
         return keys_of(self.place) if is_postgres(self.place) else Path(self.place + ".keys")
 
 
-def message(user: int, lane: Lane, place: int) -> bytes:
+def message(user: int, level: LevelFormat, place: int) -> bytes:
     """A ciphertext that tells whose it is; the digest stands for the bytes that nobody reads."""
-    name = f"{user:06d}.{lane.level}.{place:03d}".encode()
-    return (name + hashlib.sha512(name).digest())[: lane.length]
+    name = f"{user:06d}.{level.level}.{place:03d}".encode()
+    return (name + hashlib.sha512(name).digest())[: level.ciphertext_bytes]
 
 
 def user_of(one: bytes) -> int:
@@ -62,9 +75,9 @@ def report(
     token: bytes | None = None,
     *,
     fills: int | None = None,
-    lanes: Sequence[Lane] = LANES,
+    levels: Sequence[LevelFormat] = SHAPES,
 ) -> Arrival:
-    parts = [b"".join(message(user, lane, i) for i in range(lane.messages)) for lane in lanes]
+    parts = [b"".join(message(user, level, i) for i in range(level.messages)) for level in levels]
     return arrival(parts, token, fills=fills)
 
 
@@ -89,49 +102,54 @@ def uneven_groups(users: Sequence[int], seed: int) -> list[list[int]]:
     return [group.tolist() for group in groups]
 
 
-def messages_in(body: bytes, lane: Lane) -> list[bytes]:
-    return [body[start : start + lane.length] for start in range(0, len(body), lane.length)]
+def messages_in(body: bytes, level: LevelFormat) -> list[bytes]:
+    return [
+        body[start : start + level.ciphertext_bytes]
+        for start in range(0, len(body), level.ciphertext_bytes)
+    ]
 
 
-def users_in(body: bytes, lane: Lane) -> list[int]:
+def users_in(body: bytes, level: LevelFormat) -> list[int]:
     """Whose messages a release holds: all of each user's, once."""
-    found = messages_in(body, lane)
+    found = messages_in(body, level)
     users = sorted({user_of(one) for one in found})
-    whole = [message(user, lane, i) for user in users for i in range(lane.messages)]
+    whole = [message(user, level, i) for user in users for i in range(level.messages)]
     assert Counter(found) == Counter(whole)
     return users
 
 
-def check_all(store: Store, lanes: Sequence[Lane] = LANES) -> set[int]:
+def check_all(store: Store, levels: Sequence[LevelFormat] = SHAPES) -> set[int]:
     """Freeze all that is full: exact batches, which cover the same users at every level."""
     batches = {
-        name: users_in(store.freeze(name).body, lanes[name.level - 1]) for name in store.full()
+        name: users_in(store.freeze(name).body, levels[name.level - 1]) for name in store.full()
     }
-    for (level, number), users in batches.items():
-        lane, lowest = lanes[level - 1], lanes[0].size
-        assert len(users) == lane.size
-        children = range(number * lane.size // lowest, (number + 1) * lane.size // lowest)
-        assert users == sorted(user for child in children for user in batches[BatchName(1, child)])
+    for (place, number), users in batches.items():
+        level, lowest = levels[place - 1], levels[0].size
+        assert len(users) == level.size
+        children = range(number * level.size // lowest, (number + 1) * level.size // lowest)
+        assert users == sorted(user for child in children for user in batches[Batch(1, child)])
     return {user for users in batches.values() for user in users}
 
 
 # --- what other processes do ----------------------------------------------------------------------
 
 
-def admit_groups(where: Where, groups: Sequence[Sequence[int]], lanes: Sequence[Lane]) -> int:
+def admit_groups(
+    where: Where, groups: Sequence[Sequence[int]], levels: Sequence[LevelFormat]
+) -> int:
     """Admit groups of users; how many of them this process was the first to bring."""
-    with closing(where.open(lanes, 10**6)) as store:
+    with closing(where.open(levels, 10**6)) as store:
         outcomes = [
             outcome
             for group in groups
-            for outcome in store.admit([report(user, lanes=lanes) for user in group])
+            for outcome in store.admit([report(user, levels=levels) for user in group])
         ]
     assert set(outcomes) <= {ADMITTED, REPEATED}
     return outcomes.count(ADMITTED)
 
 
-def freeze_all(where: Where, names: Sequence[BatchName], lanes: Sequence[Lane]) -> list[bytes]:
-    with closing(where.open(lanes, 10**6)) as store:
+def freeze_all(where: Where, names: Sequence[Batch], levels: Sequence[LevelFormat]) -> list[bytes]:
+    with closing(where.open(levels, 10**6)) as store:
         return [store.freeze(name).body for name in names]
 
 
@@ -140,7 +158,7 @@ def live(store: Store, say: Callable[[str], object]) -> None:
     for users in ([1], [2, 3], [4, 5, 6]):
         store.admit([report(user, b"token %d" % user) for user in users])
         say(f"admitted {users[-1]}")
-    for name in (BatchName(1, 0), BatchName(1, 1), BatchName(2, 0)):
+    for name in (Batch(1, 0), Batch(1, 1), Batch(2, 0)):
         release = freeze_unless_scrubbed(store, name)
         if release is not None:
             say(f"frozen {name.level} {name.number} {release.hex()}")
@@ -150,7 +168,7 @@ def live(store: Store, say: Callable[[str], object]) -> None:
     say("scrubbed")
 
 
-def freeze_unless_scrubbed(store: Store, name: BatchName) -> bytes | None:
+def freeze_unless_scrubbed(store: Store, name: Batch) -> bytes | None:
     try:
         return store.freeze(name).digest
     except ProtocolViolation as error:

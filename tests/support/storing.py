@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from overhand.service.server import Book, Published, Publisher, Summed
-from overhand.service.shuffler.store import TransactionalStore
+from overhand.service.server import BatchSum, Book, Published, Publisher
+from overhand.service.shuffler.store import Store
 from support.books import DOCUMENT, NAMES, ReadsThem, check, receive
 from support.postgres import Postgres, running_postgres
 from support.stores import Where
@@ -64,7 +64,7 @@ def where(places: Places) -> Where:
 
 
 @pytest.fixture
-def store(where: Where) -> Iterator[TransactionalStore]:
+def store(where: Where) -> Iterator[Store]:
     with closing(where.open()) as opened:
         yield opened
 
@@ -82,7 +82,7 @@ def book(place: str) -> Iterator[Book]:
 
 
 @pytest.fixture(scope="session")
-def straight(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Published], list[Summed]]:
+def straight(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Published], list[BatchSum]]:
     """What one publisher makes of all batches in their order, one at a time."""
     path = tmp_path_factory.mktemp("straight") / "book.db"
     with closing(Book(path, DOCUMENT.digest)) as book:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,16 +12,9 @@ from numpy.typing import NDArray
 from overhand.randomness import Random
 from overhand.service.protocol.document import Document
 from overhand.service.protocol.sealing import Opened, Opens
-from overhand.service.protocol.wire import Formats, LevelFormat, ReleasedBatch
+from overhand.service.protocol.wire import Formats, LevelFormat, Release
 
 _AT_ONCE = 1 << 14
-
-
-class OpenedBatch(NamedTuple):
-    """The messages of a batch that can be read, and how many cannot."""
-
-    messages: NDArray[np.uint64]
-    garbage: int
 
 
 def encode_report(document: Document, value: Any, random: Random) -> bytes:
@@ -52,13 +45,17 @@ def _sealed(document: Document, level: LevelFormat, messages: NDArray[Any]) -> l
     return [b"".join(ciphertexts[start : start + level.messages]) for start in starts]
 
 
-def open_release(formats: Formats, release: ReleasedBatch, opener: Opens) -> OpenedBatch:
-    """The messages of a release; a ciphertext that repeats another is garbage."""
-    level = formats.level(release.level)
+def open_release(
+    formats: Formats, release: Release, opener: Opens
+) -> tuple[NDArray[np.uint64], int]:
+    """The messages of a release that can be read, and how many cannot.
+
+    A ciphertext that repeats another is garbage.
+    """
+    level = formats.level(release.batch.level)
     distinct = level.distinct(release.body)
-    opened = messages_of(opener.open(level.level, _one_by_one(distinct)), level)
-    repeated = level.size * level.messages - len(distinct)
-    return OpenedBatch(opened.messages, opened.garbage + repeated)
+    messages = readable(opener.open(level.level, _one_by_one(distinct)), level)
+    return messages, level.size * level.messages - len(messages)
 
 
 def _one_by_one(ciphertexts: NDArray[np.void]) -> Iterator[bytes]:
@@ -66,17 +63,15 @@ def _one_by_one(ciphertexts: NDArray[np.void]) -> Iterator[bytes]:
         yield from ciphertexts[start : start + _AT_ONCE].tolist()
 
 
-def messages_of(opened: Iterable[Opened], level: LevelFormat) -> OpenedBatch:
+def readable(opened: Iterable[Opened], level: LevelFormat) -> NDArray[np.uint64]:
     """The numbers among what was opened.
 
     Garbage is what did not open, has the wrong length, or is not below 2^message_bits.
     """
-    plaintexts, found, seen = iter(opened), [np.empty(0, np.uint64)], 0
+    plaintexts, found = iter(opened), [np.empty(0, np.uint64)]
     most = np.uint64((1 << level.message_bits) - 1)
     while some := list(islice(plaintexts, _AT_ONCE)):
         whole = [p for p in some if p is not None and len(p) == level.plaintext_bytes]
         numbers = level.bytes_to_messages(whole)
         found.append(numbers[numbers <= most])
-        seen += len(some)
-    messages = np.concatenate(found)
-    return OpenedBatch(messages, seen - len(messages))
+    return np.concatenate(found)

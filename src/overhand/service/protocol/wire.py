@@ -45,13 +45,36 @@ class WrongPlan(errors.InvalidValue):
     """Bytes that were made for another plan: their sender should fetch the document again."""
 
 
-class ReleasedBatch(NamedTuple):
-    """A release as it was sent: `own` reports of its batch were the shuffling service's."""
+class Batch(NamedTuple):
+    """The reports number * size + 1 .. (number + 1) * size, at this level.
+
+    >>> str(Batch(2, 0))
+    'batch 0 of level 2'
+    """
 
     level: int
     number: int
+
+    def __str__(self) -> str:
+        return f"batch {self.number} of level {self.level}"
+
+
+@dataclass(frozen=True)
+class Release:
+    """A frozen batch as it is sent, however often: its ciphertexts, in random order.
+
+    `own` reports of it were the shuffling service's.
+    """
+
+    batch: Batch
     own: int
     body: bytes
+    repeats: int = 0
+    """Messages that came more than once: struck out, a reason to look at who may send reports."""
+
+    @cached_property
+    def digest(self) -> bytes:
+        return hashlib.sha256(self.body).digest()
 
 
 @dataclass(frozen=True)
@@ -205,20 +228,21 @@ class Formats:
         """The length of the longest release."""
         return _RELEASE_HEADER.size + max(level.batch_bytes for level in self.levels)
 
-    def pack_release(self, level: int, number: int, own: int, body: bytes) -> bytes:
-        """A release of the batch's ciphertexts, which have been put in random order."""
-        self._check_release(level, number, own, body)
-        return _RELEASE_HEADER.pack(RELEASE_MAGIC, self.digest, level, number, own) + body
+    def pack_release(self, release: Release) -> bytes:
+        """The bytes of a release."""
+        self._check_release(release)
+        header = (RELEASE_MAGIC, self.digest, *release.batch, release.own)
+        return _RELEASE_HEADER.pack(*header) + release.body
 
-    def unpack_release(self, release: bytes) -> ReleasedBatch:
-        """What a release says, if it is a batch of this plan."""
-        self._check_header("release", RELEASE_MAGIC, release)
-        if len(release) < _RELEASE_HEADER.size:
-            raise errors.InvalidValue(f"a release of {len(release)} bytes ends in its header")
-        _, _, level, number, own = _RELEASE_HEADER.unpack_from(release)
-        body = release[_RELEASE_HEADER.size :]
-        self._check_release(level, number, own, body)
-        return ReleasedBatch(level, number, own, body)
+    def unpack_release(self, sent: bytes) -> Release:
+        """What was sent, if it is a batch of this plan."""
+        self._check_header("release", RELEASE_MAGIC, sent)
+        if len(sent) < _RELEASE_HEADER.size:
+            raise errors.InvalidValue(f"a release of {len(sent)} bytes ends in its header")
+        _, _, level, number, own = _RELEASE_HEADER.unpack_from(sent)
+        release = Release(Batch(level, number), own, sent[_RELEASE_HEADER.size :])
+        self._check_release(release)
+        return release
 
     def _check_header(self, what: str, magic: bytes, body: bytes) -> None:
         if body[: len(magic)] != magic:
@@ -238,12 +262,13 @@ class Formats:
     def _part_lengths(self) -> list[int]:
         return [level.part_bytes for level in self.levels]
 
-    def _check_release(self, level: int, number: int, own: int, body: bytes) -> None:
+    def _check_release(self, release: Release) -> None:
+        level, number = release.batch
         shape = self.level(level)
         last = min(shape.batches - 1, _MOST_BATCHES)
         errors.whole(f"the batch number at level {level}", number, least=0, most=last)
-        errors.whole("the number of own reports", own, least=0, most=shape.size)
-        _check_length(f"batch of level {level}", body, shape.batch_bytes)
+        errors.whole("the number of own reports", release.own, least=0, most=shape.size)
+        _check_length(f"batch of level {level}", release.body, shape.batch_bytes)
 
 
 def _check_length(what: str, body: bytes, expected: int) -> None:

@@ -1,21 +1,22 @@
 """The server: it learns what, never who."""
 
 from overhand.service.server.app import ServerApp
-from overhand.service.server.book import Book
-from overhand.service.server.pages import Published, Received, Summed
-from overhand.service.server.publisher import Publisher
-from overhand.service.server.run import ServerSettings, run_server, settled_sum
-from overhand.service.server.settled import Settled
+from overhand.service.server.book import Book, Settled
+from overhand.service.server.opening import OpenerPool, WorkersLost
+from overhand.service.server.publishing import Publisher
+from overhand.service.server.running import ServerSettings, run_server, settled_sum
+from overhand.service.server.tables import BatchSum, Published
 
 __all__ = [
+    "BatchSum",
     "Book",
+    "OpenerPool",
     "Published",
     "Publisher",
-    "Received",
     "ServerApp",
     "ServerSettings",
     "Settled",
-    "Summed",
+    "WorkersLost",
     "run_server",
     "settled_sum",
 ]

@@ -20,10 +20,10 @@ from starlette.routing import Route
 
 from overhand import __version__
 from overhand.errors import InvalidValue, ProtocolViolation, StoreUnavailable
-from overhand.service.protocol import Document, matches
+from overhand.service.protocol import Batch, Document, matches
 from overhand.service.server import dashboard
 from overhand.service.server.book import Book
-from overhand.service.server.publisher import Publisher
+from overhand.service.server.publishing import Publisher
 from overhand.service.web import (
     Gone,
     Receive,
@@ -101,8 +101,8 @@ class ServerApp:
         self._is_stopping = True
         self.announce()
 
-    def show_late(self, batches: Iterable[tuple[int, int]]) -> None:
-        """Level and number of the batches that should be here for a while, and are not."""
+    def show_late(self, batches: Iterable[Batch]) -> None:
+        """The batches that should be here for a while, and are not."""
         late = Counter(level for level, _ in batches)
         if late != self._late:
             self._late = late
@@ -121,10 +121,10 @@ class ServerApp:
         except InvalidValue as error:
             raise Refused(HTTPStatus.BAD_REQUEST, str(error)) from error
         named = (request.path_params["level"], request.path_params["number"])
-        if named != (str(release.level), str(release.number)):
+        if named != tuple(map(str, release.batch)):
             raise Refused(HTTPStatus.BAD_REQUEST, "the release is of another batch than its path")
         try:
-            await self._asked(lambda: self._book.receive(*release))
+            await self._asked(lambda: self._book.receive(release))
         except ProtocolViolation as error:
             self.announce()
             raise Refused(HTTPStatus.CONFLICT, str(error)) from error

@@ -2,29 +2,87 @@
 
 from __future__ import annotations
 
-import hashlib
+import json
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from overhand.errors import InvalidValue, ProtocolViolation
+from overhand.errors import InvalidValue, ProtocolViolation, number, whole
+from overhand.model import Estimate
 from overhand.service.databases import Contents, Dialect, Transaction, open_database
-from overhand.service.server.pages import (
-    Counts,
-    Pages,
-    Point,
+from overhand.service.protocol import Batch, Release
+from overhand.service.server.tables import (
+    BatchSum,
+    BookTables,
+    Coordinate,
+    LevelTally,
     Published,
-    Received,
-    Summed,
+    by_coordinate,
     schema,
+    sum_of,
 )
-from overhand.service.server.settled import Settled
+from overhand.values import Values
 
 T = TypeVar("T")
 
 _APPLICATION = 0x4F564842  # "OVHB"
+_NUMBERS = ("std", "slack", "kurtosis", "unit")
+
+
+@dataclass(frozen=True)
+class Settled:
+    """What an earlier plan ended with: the running sum goes on although plan and key are new.
+
+    The last estimate of a plan for these values; as public as everything that was published.
+    """
+
+    values: str
+    t: int
+    value: tuple[float, ...]
+    std: float
+    slack: float
+    kurtosis: float
+    unit: float
+
+    @classmethod
+    def of(cls, values: Values, estimate: Estimate) -> Settled:
+        rest = {name: float(getattr(estimate, name)) for name in _NUMBERS}
+        return cls(values.spec, estimate.t, by_coordinate(estimate.value), **rest)
+
+    def estimate(self, values: Values) -> Estimate:
+        """The same as a sum of these values, if it is one."""
+        if values.spec != self.values or len(self.value) != values.dimension:
+            raise InvalidValue(f"a sum of {self.values} does not go on as one of {values.spec}")
+        value = sum_of(values, self.value)
+        return Estimate(self.t, value, self.std, self.slack, kurtosis=self.kurtosis, unit=self.unit)
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self)) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str) -> Settled:
+        """What `to_json` wrote, or `InvalidValue`."""
+        try:
+            saved = json.loads(text)
+            return cls(
+                str(saved["values"]),
+                whole("t", saved["t"], least=0),
+                tuple(number("value", one, above=-math.inf) for one in saved["value"]),
+                **{name: number(name, saved[name], above=-math.ulp(0.0)) for name in _NUMBERS},
+            )
+        except (ValueError, TypeError, LookupError) as error:
+            raise InvalidValue(f"this is not what a plan ended with: {error}") from error
+
+    @classmethod
+    def load(cls, path: str | Path) -> Settled:
+        try:
+            text = Path(path).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise InvalidValue(f"cannot read {path}: {error}") from error
+        return cls.from_json(text)
 
 
 @dataclass(frozen=True)
@@ -33,7 +91,7 @@ class News:
 
     sums: int
     estimate: Published | None
-    levels: dict[int, Counts]
+    levels: dict[int, LevelTally]
 
 
 class Book:
@@ -55,10 +113,10 @@ class Book:
         for statement in schema(dialect):
             transaction.change(statement)
         settled = "" if self.settled is None else self.settled.to_json()
-        Pages(transaction).begin(self._digest, settled)
+        BookTables(transaction).begin(self._digest, settled)
 
     def _check(self, transaction: Transaction) -> None:
-        found = Pages(transaction).origin()
+        found = BookTables(transaction).origin()
         if found is None:
             raise InvalidValue("the database is not a book: its table book is empty")
         document, text = found
@@ -74,29 +132,28 @@ class Book:
             )
         self.settled = settled
 
-    def _read(self, work: Callable[[Pages], T]) -> T:
-        return self._database.read(lambda transaction: work(Pages(transaction)))
+    def _read(self, work: Callable[[BookTables], T]) -> T:
+        return self._database.read(lambda transaction: work(BookTables(transaction)))
 
-    def _write(self, work: Callable[[Pages], T]) -> T:
-        return self._database.write(lambda transaction: work(Pages(transaction)))
+    def _write(self, work: Callable[[BookTables], T]) -> T:
+        return self._database.write(lambda transaction: work(BookTables(transaction)))
 
-    def receive(self, level: int, number: int, own: int, body: bytes) -> bool:
+    def receive(self, release: Release) -> bool:
         """Keep a release, durable when this returns; whether it is new.
 
         The same bytes again are fine, at any time; others for the same batch raise
         `ProtocolViolation`, and leave an alarm.
         """
-        digest = hashlib.sha256(body).digest()
-        words = f"another release of batch {number} of level {level}"
+        words = f"another release of {release.batch}"
 
-        def work(pages: Pages) -> bool | None:
-            if pages.register(level, number, own, digest):
-                pages.keep(level, number, own, body)
-                pages.count(level, Counts(received=1))
+        def work(tables: BookTables) -> bool | None:
+            if tables.register(release):
+                tables.keep(release)
+                tables.count(release.batch.level, LevelTally(received=1))
                 return True
-            if pages.is_registered(level, number, own, digest):
+            if tables.is_registered(release):
                 return False
-            pages.alarm(words)
+            tables.alarm(words)
             return None
 
         is_new = self._write(work)
@@ -106,45 +163,36 @@ class Book:
 
     def alarms(self) -> list[str]:
         """All alarms, in the order in which they were first raised."""
-        return self._read(lambda pages: pages.alarms())
+        return self._read(lambda tables: tables.alarms())
 
     @contextmanager
-    def claimed(self) -> Iterator[Received | None]:
+    def claimed(self) -> Iterator[Release | None]:
         """A release to open: the one that has waited longest and that nobody has in hand.
 
         Only to save work. Whoever opens a release comes to the same sum, and it is published once.
         """
-        received = self._claim()
-        try:
-            yield received
-        finally:
-            if received is not None:
-                self._database.unclaim("unopened", received.place)
+        place = 0
+        while (after := self._place_after(place)) is not None:
+            place = after
+            if not self._database.claim("unopened", place):
+                continue
+            try:  # read after the claim: who had it before may have published it
+                release = self._unopened(place)
+                if release is not None:
+                    yield release
+                    return
+            finally:
+                self._database.unclaim("unopened", place)
+        yield None
 
-    def _claim(self) -> Received | None:
-        place = self._place_after(0)
-        while place is not None:
-            if (received := self._claim_at(place)) is not None:
-                return received
-            place = self._place_after(place)
-        return None
+    def _unopened(self, place: int) -> Release | None:
+        return self._read(lambda tables: tables.unopened(place))
 
     def _place_after(self, place: int) -> int | None:
-        return self._read(lambda pages: pages.unopened_after(place))
-
-    def _claim_at(self, place: int) -> Received | None:
-        if not self._database.claim("unopened", place):
-            return None
-        received = None
-        try:  # read after the claim: who had it before may have published it
-            received = self._read(lambda pages: pages.unopened(place))
-        finally:
-            if received is None:
-                self._database.unclaim("unopened", place)
-        return received
+        return self._read(lambda tables: tables.unopened_after(place))
 
     def publish(
-        self, summed: Summed, seen: int, estimate_of: Callable[[list[Summed]], Published | None]
+        self, summed: BatchSum, seen: int, estimate_of: Callable[[list[BatchSum]], Published | None]
     ) -> bool:
         """A release was opened: keep its sum, publish the estimate, forget its ciphertexts.
 
@@ -152,51 +200,51 @@ class Book:
         again. If the batch's sum is there already, nothing happens: whether it was not.
         """
 
-        def work(pages: Pages) -> bool:
-            sums, estimates = pages.lock()
-            if not pages.forget(summed.level, summed.number):
+        def work(tables: BookTables) -> bool:
+            sums, estimates = tables.lock()
+            if not tables.forget(summed.batch):
                 return False
-            estimate = estimate_of([*pages.sums(seen, sums - seen), summed])
-            pages.add_sum(sums + 1, summed)
-            pages.count(summed.level, _counted(summed))
+            estimate = estimate_of([*tables.sums(seen, sums - seen), summed])
+            tables.add_sum(sums + 1, summed)
+            tables.count(summed.batch.level, _counted(summed))
             # One that equals the last reaches no further, and no closer.
-            if estimate is not None and estimate != pages.estimate(estimates):
+            if estimate is not None and estimate != tables.estimate(estimates):
                 estimates += 1
-                pages.add_estimate(estimates, estimate)
-            pages.advance(sums + 1, estimates)
+                tables.add_estimate(estimates, estimate)
+            tables.advance(sums + 1, estimates)
             return True
 
         return self._write(work)
 
-    def sums(self, after: int, most: int) -> list[Summed]:
+    def sums(self, after: int, most: int) -> list[BatchSum]:
         """Up to so many sums after the first ones, in the order of publication."""
-        return self._read(lambda pages: pages.sums(after, most))
+        return self._read(lambda tables: tables.sums(after, most))
 
     def news(self) -> News:
         """How far the book is now."""
 
-        def work(pages: Pages) -> News:
-            sums, estimates = pages.length()
-            return News(sums, pages.estimate(estimates), pages.counts())
+        def work(tables: BookTables) -> News:
+            sums, estimates = tables.length()
+            return News(sums, tables.estimate(estimates), tables.tallies())
 
         return self._read(work)
 
-    def waiting(self, seen: int) -> set[tuple[int, int]]:
-        """Level and number of the batches that came, but not by the first `seen` sums."""
-        return self._read(lambda pages: pages.waiting(seen))
+    def waiting(self, seen: int) -> set[Batch]:
+        """The batches that came, but not by the first `seen` sums."""
+        return self._read(lambda tables: tables.waiting(seen))
 
     def published(self) -> list[Published]:
         """All estimates that were ever published, in that order."""
-        return self._read(lambda pages: pages.estimates())
+        return self._read(lambda tables: tables.estimates())
 
-    def thinned(self, coordinate: int, most: int) -> list[Point]:
+    def thinned(self, coordinate: int, most: int) -> list[Coordinate]:
         """Estimates at even steps, as many as are allowed, that end with the last."""
 
-        def work(pages: Pages) -> list[Point]:
-            _, estimates = pages.length()
+        def work(tables: BookTables) -> list[Coordinate]:
+            _, estimates = tables.length()
             step = max(1, -(-estimates // most))
             numbers = range(estimates, 0, -step)
-            return pages.points(numbers, coordinate) if numbers else []
+            return tables.coordinates(numbers, coordinate) if numbers else []
 
         return self._read(work)
 
@@ -204,6 +252,6 @@ class Book:
         self._database.close()
 
 
-def _counted(summed: Summed) -> Counts:
+def _counted(summed: BatchSum) -> LevelTally:
     is_lost = summed.value is None
-    return Counts(0, int(not is_lost), int(is_lost), summed.own, summed.garbage)
+    return LevelTally(0, int(not is_lost), int(is_lost), summed.own, summed.garbage)

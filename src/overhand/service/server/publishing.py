@@ -1,49 +1,225 @@
-"""Opening releases as they come, whatever fails in between."""
+"""From releases to estimates: open, analyze, add up, publish."""
 
 from __future__ import annotations
 
-import asyncio
 import logging
-import time
-from concurrent.futures import CancelledError
-from contextlib import suppress
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from threading import RLock
+from typing import Any
 
-from overhand.errors import OverhandError
-from overhand.service.server.app import ServerApp
-from overhand.service.server.metrics import ServerMetrics
-from overhand.service.server.publisher import Publisher
+from overhand.model import Estimate
+from overhand.plan import Plan
+from overhand.service.neutral import neutral_sum
+from overhand.service.protocol import Batch, Document, Opens, Release, open_release
+from overhand.service.server.book import Book
+from overhand.service.server.tables import (
+    BatchSum,
+    Coordinate,
+    LevelTally,
+    Published,
+    by_coordinate,
+    sum_of,
+)
+from overhand.service.tolerance import LostBatch, tolerant_sum
 from overhand.service.web import log
+from overhand.summation import Gathered, GatheredSums
 
-_LOOK = 1.0
-"""Seconds after which a process looks for what others have published."""
+CONFIDENCE = 0.95
+_HISTORY = 500
+_AT_ONCE = 1000  # sums that are read together
+_MOST_MISSING = 1000  # batches that are named
 
 
-async def publish(
-    app: ServerApp,
-    publisher: Publisher,
-    metrics: ServerMetrics,
-    stopping: asyncio.Event,
-    patience: float,
-) -> None:
-    """Open what there is, those of an earlier life first, and wait for more.
+@dataclass(frozen=True)
+class Total:
+    """The first `count` sums of a book, and what an earlier plan ended with if there was one.
 
-    A database that is down or a worker that dies costs time, and nothing else: what is not
-    published is still in the book.
+    It never changes: what is new makes a new one.
     """
-    while not stopping.is_set():
-        app.arrived.clear()
+
+    gathered: GatheredSums
+    earlier: Estimate | None
+    """What an earlier plan ended with."""
+    count: int = 0
+
+    @classmethod
+    def begun(cls, plan: Plan, book: Book) -> Total:
+        """Without any sum of the book."""
+        settled = book.settled
+        return cls(GatheredSums(plan), None if settled is None else settled.estimate(plan.values))
+
+    def followed(self, book: Book) -> Total:
+        """With all sums that are in the book now."""
+        total = self
+        while sums := book.sums(total.count, _AT_ONCE):
+            total = total.with_sums(sums)
+        return total
+
+    def with_sums(self, sums: Sequence[BatchSum]) -> Total:
+        gathered = self.gathered.copy()
+        for summed in sums:
+            if summed.value is None:
+                gathered.lose(*summed.batch)
+            else:
+                value = sum_of(gathered.plan.values, summed.value)
+                gathered.receive(*summed.batch, value, summed.slack)
+        return replace(self, gathered=gathered, count=self.count + len(sums))
+
+    def latest(self) -> Gathered | None:
+        """The sum of all users so far, those of earlier plans included."""
+        latest = self.gathered.latest()
+        if self.earlier is None:
+            return latest
+        if latest is None:
+            return Gathered(self.earlier, is_fallback=False)
+        return replace(latest, estimate=self.earlier + latest.estimate)
+
+
+class Publisher:
+    """Opens the releases of a book, beside others that do so.
+
+    All that it knows follows from the sums in the book, in their order. Memory never has what the
+    book has not: it is replaced after a transaction, so any step may fail and be taken again.
+    """
+
+    def __init__(self, document: Document, book: Book, opener: Opens) -> None:
+        self.document = document
+        self._plan = document.plan
+        self._book = book
+        self._opener = opener
+        self._lock = RLock()
+        self._total = Total.begun(self._plan, book)
+        self._first = _published(self._total)
+        self._news = book.news()
+        self._since: dict[Batch, float] = {}
+        self.follow()
+
+    def step(self) -> bool:
+        """Open a release that nobody has in hand, and publish; whether there was one."""
+        with self._book.claimed() as release:
+            if release is None:
+                return False
+            self._publish(self._summed(release))
+        return True
+
+    def follow(self) -> bool:
+        """Take in what others published; whether anything is new."""
+        with self._lock:
+            self._total = self._total.followed(self._book)
+            before, self._news = self._news, self._book.news()
+            return self._news != before
+
+    def _publish(self, summed: BatchSum) -> None:
+        with self._lock:
+            self.follow()  # so that little is left to be read while others wait
+            before = after = self._total
+
+            def estimate_of(unseen: list[BatchSum]) -> Published | None:
+                nonlocal after
+                after = before.with_sums(unseen)
+                estimate = _published(after)
+                return None if estimate == self._first else estimate
+
+            if self._book.publish(summed, before.count, estimate_of):
+                self._total = after
+            self.follow()
+
+    def _summed(self, release: Release) -> BatchSum:
+        """The sum of a release without the service's own reports, or that it is lost."""
+        messages, garbage = open_release(self.document.formats, release, self._opener)
+        level = release.batch.level
+        (mechanism,) = self._plan.mechanisms[level - 1]
+        value, slack = None, 0.0
         try:
-            while not stopping.is_set() and await asyncio.to_thread(publisher.step):
-                app.announce()
-            if await asyncio.to_thread(publisher.follow):
-                app.announce()
-            app.show_late(await asyncio.to_thread(publisher.overdue, time.monotonic(), patience))
-        except (OverhandError, CancelledError) as error:
-            if stopping.is_set():
-                return
-            metrics.failures.inc()
-            log("publishing failed", level=logging.ERROR, error=type(error).__name__)
-            await asyncio.sleep(_LOOK)
-            continue
-        with suppress(TimeoutError):
-            await asyncio.wait_for(app.arrived.wait(), _LOOK)
+            found = tolerant_sum(mechanism, messages, garbage)
+            own = neutral_sum(self._plan.values, release.own)
+            value, slack = by_coordinate(found.total - own), found.missing * mechanism.unit
+        except LostBatch:
+            log("a batch is lost", level=logging.ERROR, batch_level=level)
+        if garbage:
+            log("garbage in a batch", level=logging.WARNING, messages=garbage)
+        return BatchSum(release.batch, release.own, garbage, slack, value)
+
+    @property
+    def estimate(self) -> dict[str, Any] | None:
+        """The last that was published, as far as this process knows.
+
+        Before that it is what an earlier plan ended with, if there was one.
+        """
+        estimate = self._news.estimate or self._first
+        return None if estimate is None else self._shown(estimate)
+
+    @property
+    def history(self) -> list[dict[str, Any]]:
+        """All that was ever published, read from the book."""
+        return [self._shown(estimate) for estimate in self._book.published()]
+
+    def _shown(self, estimate: Published) -> dict[str, Any]:
+        curves = {
+            name: values[0] if self._plan.values.is_scalar else list(values)
+            for name, values in (
+                ("value", estimate.value),
+                ("low", estimate.low),
+                ("high", estimate.high),
+            )
+        }
+        return {"t": estimate.t, **curves, "std": estimate.std, "fallback": estimate.is_fallback}
+
+    @property
+    def users_before(self) -> int:
+        """How many users earlier plans had."""
+        return 0 if self._first is None else self._first.t
+
+    def levels(self) -> list[dict[str, Any]]:
+        """What came of the batches of every level, as far as this process knows."""
+        tallies = self._news.levels
+        return [
+            {
+                "level": level.level,
+                "size": level.size,
+                "batches": level.batches,
+                **tallies.get(level.level, LevelTally())._asdict(),
+            }
+            for level in self.document.formats.levels
+        ]
+
+    def thinned(self, coordinate: int) -> dict[str, list[float]]:
+        """The history of one coordinate, in at most 500 points that end with the last."""
+        before = [] if self._first is None else [self._first.coordinate(coordinate)]
+        points = before + self._book.thinned(coordinate, _HISTORY - len(before))
+        return {name: [getattr(one, name) for one in points] for name in Coordinate._fields}
+
+    def missing(self) -> list[Batch]:
+        """Batches that should be here, and did not come: the first of them.
+
+        The last user of any batch that came was admitted, and so were all before: every batch of
+        those users alone was full when that one was.
+        """
+        total, formats = self._total, self.document.formats
+        waiting = self._book.waiting(total.count)
+        ends = (formats.level(level).size * (number + 1) for level, number in waiting)
+        reach = max([total.gathered.reach, *ends])
+        batches = (
+            Batch(level.level, number)
+            for level in formats.levels
+            for number in total.gathered.missing(level.level, reach // level.size)
+        )
+        return list(islice((one for one in batches if one not in waiting), _MOST_MISSING))
+
+    def overdue(self, now: float, patience: float) -> list[Batch]:
+        """Those that this process has seen missing for so long, on a clock that only goes on."""
+        since = self._since
+        self._since = {batch: since.get(batch, now) for batch in self.missing()}
+        return [batch for batch, first in self._since.items() if now - first >= patience]
+
+
+def _published(total: Total) -> Published | None:
+    latest = total.latest()
+    if latest is None:
+        return None
+    estimate = latest.estimate
+    low, high = estimate.interval(CONFIDENCE)
+    value, low, high = map(by_coordinate, (estimate.value, low, high))
+    return Published(estimate.t, value, low, high, estimate.std, latest.is_fallback)

@@ -1,10 +1,9 @@
 """The shuffling service: it learns who, never what."""
 
-from overhand.service.shuffler.admission import Admission, Overloaded
+from overhand.service.shuffler.admission import Admission, Overloaded, ShufflerMetrics
 from overhand.service.shuffler.app import ShufflerApp
 from overhand.service.shuffler.filling import Filler
-from overhand.service.shuffler.metrics import ShufflerMetrics
-from overhand.service.shuffler.run import ShufflerSettings, open_store, run_shuffler
+from overhand.service.shuffler.running import ShufflerSettings, run_shuffler
 from overhand.service.shuffler.sending import NotTaken, Sender
 from overhand.service.shuffler.uploads import Uploads
 
@@ -18,6 +17,5 @@ __all__ = [
     "ShufflerMetrics",
     "ShufflerSettings",
     "Uploads",
-    "open_store",
     "run_shuffler",
 ]

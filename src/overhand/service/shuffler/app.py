@@ -9,8 +9,7 @@ from http import HTTPStatus
 
 from overhand.errors import InvalidValue, StoreUnavailable
 from overhand.service.protocol import MOST_REPORT_BYTES, Document, WrongPlan, hashed
-from overhand.service.shuffler.admission import Admission, Overloaded
-from overhand.service.shuffler.metrics import ShufflerMetrics
+from overhand.service.shuffler.admission import Admission, Overloaded, ShufflerMetrics
 from overhand.service.shuffler.store import Arrival, Outcome
 from overhand.service.web import (
     Gone,

@@ -9,9 +9,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from http import HTTPStatus
 
 from overhand.errors import OverhandError, ProtocolViolation, StoreUnavailable
-from overhand.service.protocol import Document
-from overhand.service.shuffler.metrics import ShufflerMetrics
-from overhand.service.shuffler.store import BatchName, Release, Store
+from overhand.service.protocol import Batch, Document, Release
+from overhand.service.shuffler.admission import ShufflerMetrics
+from overhand.service.shuffler.store import Store
 from overhand.service.web import Answer, Transport, Unreachable, log
 
 _LONGEST_WAIT = 60.0
@@ -46,7 +46,7 @@ class Sender:
         self._server = server
         self._metrics = metrics
         self._tick = tick
-        self._set_aside: set[BatchName] = set()
+        self._set_aside: set[Batch] = set()
         self._failures = 0
         self._stopping = asyncio.Event()
         self._unscrubbed = True  # a crash may have come between
@@ -102,9 +102,9 @@ class Sender:
         if not is_ours and self._ticks_waited < _TICKS_A_CLAIM:
             return
         try:
-            names = await asyncio.to_thread(self._store.full)
+            full = await asyncio.to_thread(self._store.full)
             refused = None
-            for some in self._groups([name for name in names if name not in self._set_aside]):
+            for some in self._groups([batch for batch in full if batch not in self._set_aside]):
                 try:
                     await self._send(some)
                 except NotTaken as error:  # the others may be taken
@@ -115,16 +115,16 @@ class Sender:
             if is_ours:
                 await asyncio.to_thread(self._store.end_sending)
 
-    def _groups(self, names: Iterable[BatchName]) -> Iterator[list[BatchName]]:
+    def _groups(self, batches: Iterable[Batch]) -> Iterator[list[Batch]]:
         """Batches that are handled together: as many as memory may hold, or one that is larger."""
-        group: list[BatchName] = []
+        group: list[Batch] = []
         total = 0
-        for name in names:
-            size = self._formats.level(name.level).batch_bytes
+        for batch in batches:
+            size = self._formats.level(batch.level).batch_bytes
             if group and total + size > _MOST_BYTES_AT_ONCE:
                 yield group
                 group, total = [], 0
-            group.append(name)
+            group.append(batch)
             total += size
         if group:
             yield group
@@ -139,9 +139,9 @@ class Sender:
             await asyncio.to_thread(self._store.scrub)
             self._unscrubbed = False
 
-    async def _send(self, names: Sequence[BatchName]) -> None:
+    async def _send(self, batches: Sequence[Batch]) -> None:
         """Freeze, send, acknowledge: whatever of it fails is done again at another tick."""
-        releases = await self._frozen(names)
+        releases = await self._frozen(batches)
         free = asyncio.Semaphore(_PUTS_AT_ONCE)
         answers = await asyncio.gather(
             *(self._put(release, free) for release in releases), return_exceptions=True
@@ -149,33 +149,34 @@ class Sender:
         taken = []
         for release, answer in zip(releases, answers, strict=True):
             if isinstance(answer, Answer) and answer.status == HTTPStatus.CONFLICT:
-                self._put_aside(release.name, "the server has another release of a batch")
+                self._put_aside(release.batch, "the server has another release of a batch")
             elif isinstance(answer, Answer) and answer.status == HTTPStatus.OK:
                 taken.append(release)
         if taken:
             self._unscrubbed = self._has_sent = True
-            digests = [(release.name, release.digest) for release in taken]
+            digests = {release.batch: release.digest for release in taken}
             await asyncio.to_thread(self._store.acknowledge_all, digests)
         for release in taken:
-            self._metrics.releases.labels(release.name.level).inc()
-            log("release sent", batch_level=release.name.level, number=release.name.number)
+            level, number = release.batch
+            self._metrics.releases.labels(level).inc()
+            log("release sent", batch_level=level, number=number)
         _raise_first(answers)
 
-    async def _frozen(self, names: Sequence[BatchName]) -> list[Release]:
+    async def _frozen(self, batches: Sequence[Batch]) -> list[Release]:
         """The releases of batches, without those that are damaged."""
         try:
-            return await asyncio.to_thread(self._store.freeze_all, names)
+            return await asyncio.to_thread(self._store.freeze_all, batches)
         except ProtocolViolation:
-            if len(names) == 1:
-                self._put_aside(names[0], "a batch is damaged")
+            if len(batches) == 1:
+                self._put_aside(batches[0], "a batch is damaged")
                 return []
-        return [release for name in names for release in await self._frozen([name])]
+        return [release for batch in batches for release in await self._frozen([batch])]
 
     async def _put(self, release: Release, free: asyncio.Semaphore) -> Answer:
         if release.repeats:
             log("messages were copied", level=logging.WARNING, messages=release.repeats)
-        level, number = release.name
-        body = self._formats.pack_release(level, number, release.own, release.body)
+        level, number = release.batch
+        body = self._formats.pack_release(release)
         async with free:
             return await self._answered(f"/v1/releases/{level}/{number}", body)
 
@@ -190,10 +191,10 @@ class Sender:
             raise Unreachable("told to stop before the server answered")
         return put.result()
 
-    def _put_aside(self, name: BatchName, why: str) -> None:
+    def _put_aside(self, batch: Batch, why: str) -> None:
         """Nothing that a program can do will help: the others go on without it."""
-        self._set_aside.add(name)
-        log(why, level=logging.ERROR, batch_level=name.level, number=name.number)
+        self._set_aside.add(batch)
+        log(why, level=logging.ERROR, batch_level=batch.level, number=batch.number)
 
 
 def _raise_first(answers: Iterable[Answer | BaseException]) -> None:

@@ -25,8 +25,7 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from overhand.errors import ProtocolViolation
-from overhand.service.protocol import UnsafeSecret, read_secret, write_secret
-from overhand.service.shuffler.store.store import BatchName
+from overhand.service.protocol import Batch, UnsafeSecret, read_secret, write_secret
 
 MARK_BYTES = 16
 MOST_HELD = 16
@@ -87,10 +86,10 @@ class BatchKeys:
                 self._saved = saved._replace(is_claimed=True)
                 _overwrite(file, self._saved.record())
 
-    def has(self, name: BatchName) -> bool:
+    def has(self, batch: Batch) -> bool:
         """Whether the key of a batch is still there."""
         with self._lock:
-            return self._levels[name.level].has(name.number)
+            return self._levels[batch.level].has(batch.number)
 
     @property
     def name(self) -> str:
@@ -106,22 +105,22 @@ class BatchKeys:
             content, digest_size=MARK_BYTES, key=self._saved.marking, person=kind
         ).digest()
 
-    def seal(self, name: BatchName, own: int, body: bytes) -> bytes:
+    def seal(self, batch: Batch, own: int, body: bytes) -> bytes:
         """Messages of a batch, of which so many reports are the service's own."""
         nonce = secrets.token_bytes(_NONCE_BYTES)
-        return nonce + self._cipher(name).encrypt(nonce, body, _BATCH.pack(*name, own))
+        return nonce + self._cipher(batch).encrypt(nonce, body, _BATCH.pack(*batch, own))
 
-    def open(self, name: BatchName, own: int, sealed: bytes) -> bytes:
+    def open(self, batch: Batch, own: int, sealed: bytes) -> bytes:
         """The messages, or `ProtocolViolation` if these are not what was sealed."""
         nonce, rest = sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:]
         try:
-            return self._cipher(name).decrypt(nonce, rest, _BATCH.pack(*name, own))
+            return self._cipher(batch).decrypt(nonce, rest, _BATCH.pack(*batch, own))
         except (InvalidTag, ValueError):
-            raise ProtocolViolation(f"the messages of {name} are not what was stored") from None
+            raise ProtocolViolation(f"the messages of {batch} are not what was stored") from None
 
-    def _cipher(self, name: BatchName) -> AESGCM:
+    def _cipher(self, batch: Batch) -> AESGCM:
         with self._lock:
-            return AESGCM(self._levels[name.level].seal(name.number))
+            return AESGCM(self._levels[batch.level].seal(batch.number))
 
     def keep_only(self, needed: Mapping[int, Collection[int]]) -> None:
         """Destroy all keys, here and in the file, but those of these batches, by level.

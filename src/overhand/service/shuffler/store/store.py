@@ -1,4 +1,4 @@
-"""What a store of the shuffling service promises, whichever database keeps it.
+"""Where reports are kept from their arrival to the acknowledgement of their batch.
 
 The life of a batch: *open* while reports are admitted; *full* once it holds exactly `size` of them;
 *frozen* when its messages stand in random order as one release, byte for byte what will be sent,
@@ -9,100 +9,123 @@ again after a crash.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from dataclasses import dataclass
-from enum import Enum
-from typing import NamedTuple
+import json
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TypeVar
 
-from overhand.errors import ProtocolViolation
+from overhand.errors import InvalidValue, ProtocolViolation, whole
+from overhand.service.databases import Contents, Dialect, Transaction, is_postgres, open_database
+from overhand.service.protocol import Batch, Formats, LevelFormat, Release, UnsafeSecret
+from overhand.service.shuffler.store import shuffling
+from overhand.service.shuffler.store.arrivals import Arrival, Marks, Outcome, judge
+from overhand.service.shuffler.store.batch_keys import BatchKeys, KeyGone
+from overhand.service.shuffler.store.shuffling import Piece
+from overhand.service.shuffler.store.tables import State, StoreTables, origin, schema, table_of
 
+T = TypeVar("T")
 
-@dataclass(frozen=True)
-class Lane:
-    """One level of the plan, as a store sees it: fixed numbers, and bytes it cannot read."""
-
-    level: int
-    size: int
-    """Reports of a batch: exactly so many."""
-    messages: int
-    """Ciphertexts of a report."""
-    length: int
-    """Bytes of a ciphertext."""
-
-    @property
-    def report_bytes(self) -> int:
-        return self.messages * self.length
-
-
-class BatchName(NamedTuple):
-    """A batch: the reports number * size + 1 .. (number + 1) * size, at this level."""
-
-    level: int
-    number: int
-
-
-class Outcome(Enum):
-    """What became of a report."""
-
-    ADMITTED = "admitted"
-    REPEATED = "repeated"
-    """It was admitted before: the client is told the same, and it is counted once."""
-    TOKEN_USED = "token used"
-    """Its token has admitted another report already."""
-    CLOSED = "closed"
-    """All arrivals of the plan are taken."""
-    NOT_NEEDED = "not needed"
-    """It is the service's own, and the batch that it was to fill is full."""
-
-
-@dataclass(frozen=True)
-class Arrival:
-    """A report on its way into the store.
-
-    `parts` has its ciphertexts for every lane, lowest level first; `ids` a digest of each part. A
-    token, if there is one, admits one report only.
-    """
-
-    ids: tuple[bytes, ...]
-    parts: tuple[bytes, ...]
-    token: bytes | None = None
-    fills: int | None = None
-    """If it is one of the service's own reports of value 0: the late batch that it fills up.
-
-    It joins no other batch of the lowest level, and never begins one."""
-
-    @property
-    def is_own(self) -> bool:
-        return self.fills is not None
-
-
-@dataclass(frozen=True)
-class Release:
-    """A frozen batch: its ciphertexts in random order, and how many reports were the service's."""
-
-    name: BatchName
-    body: bytes
-    own: int
-    digest: bytes
-    repeats: int = 0
-    """Messages that came more than once: struck out, a reason to look at who may send reports."""
+_APPLICATION = 0x4F564853  # "OVHS"
+_CACHE = 1 << 17  # KiB: marks are looked up all over the table
+_MOST_BYTES = 900_000_000  # of a release: both databases keep values of up to 1 GB
 
 
 class Scrubbed(ProtocolViolation):
     """The server has this batch, and nothing is left of it here."""
 
 
-class Store(ABC):
-    """The reports of one plan, from their arrival to the acknowledgement of their batch.
+class Store:
+    """The reports of one document, in a SQLite file or a PostgreSQL database of their own.
 
-    Many threads and, if the database allows it, many processes may use stores of the same plan at
-    the same time. Nothing in it keeps the order or the time of arrival: rows have random keys.
+    Many threads and, if the database allows it, many processes may use stores of the same document
+    at the same time. It closes after the last whole batch: what came later could never be released.
     A database that is full, locked, read-only or down raises `StoreUnavailable` and changes
-    nothing; the store works again when the database does.
+    nothing; the store works again when the database does. All steps may be run again, so the
+    database may retry a transaction whose end it did not see.
+
+    Nothing in it keeps the order or the time of arrival: rows have random keys. Both databases
+    write a log that shows the order of commit groups, SQLite until the next checkpoint; PostgreSQL
+    appends rows, so its files show it too. The order of a release does not come from them, and what
+    the groups hold is sealed under the keys of the file `keys`, which is made together with the
+    store; those of a SQLite file are beside it unless told otherwise. Keep it out of every backup.
     """
 
-    @abstractmethod
+    def __init__(self, address: str | Path, formats: Formats, keys: Path | None = None) -> None:
+        if keys is None:
+            if is_postgres(address):
+                raise InvalidValue("a store in PostgreSQL needs a file for its keys: --store-keys")
+            keys = Path(f"{address}.keys")
+        self._levels = {level.level: level for level in formats.levels}
+        self._lowest = _checked(formats).size
+        self._horizon = self._lowest * formats.levels[0].batches
+        self._origin = _described(formats)
+        self._keys_path = keys
+        contents = Contents("store", _APPLICATION, "progress", self._create, self._check, _CACHE)
+        self._database = open_database(address, contents)
+        self._keys.claim()
+
+    def _create(self, transaction: Transaction, dialect: Dialect) -> None:
+        if not self._keys_path.exists():  # or somebody was killed before the store was whole
+            BatchKeys.create(self._keys_path, list(self._levels))
+        keys = BatchKeys(self._keys_path)
+        if keys.is_claimed:
+            raise InvalidValue(
+                f"{self._keys_path} has the keys of another store, or of this one before it was "
+                "lost: a new store has new keys"
+            )
+        for statement in schema(self._levels, dialect):
+            transaction.change(statement)
+        StoreTables(transaction, keys).begin(self._origin)
+
+    def _check(self, transaction: Transaction) -> None:
+        """Refuse a store that was made for another plan or with other keys, or is out of date."""
+        found = origin(transaction)
+        if found is None:
+            raise InvalidValue("the database is not a store: its table progress is empty")
+        made_for, keys = found
+        if made_for != self._origin:
+            difference = _difference(made_for, self._origin)
+            raise InvalidValue(
+                f"the store was made for {difference}: a new plan or key has a new database"
+            )
+        self._keys = self._found_keys()
+        if keys != self._keys.name or self._keys.levels != list(self._levels):
+            raise InvalidValue(f"{self._keys_path} has the keys of another store")
+        needed = self._needed(StoreTables(transaction, self._keys))
+        if not all(self._keys.has(batch) for batch in _batches(needed)):
+            raise InvalidValue(
+                f"the store is older than its keys in {self._keys_path}: it is a copy from before "
+                "some batches were sent. Start a new plan, with new keys"
+            )
+
+    def _found_keys(self) -> BatchKeys:
+        if not self._keys_path.exists():
+            raise UnsafeSecret(
+                f"there is no file {self._keys_path}: the keys were made with the store; copy them "
+                "from the machine that made it. If they are gone, so is what is in the store"
+            )
+        return BatchKeys(self._keys_path)
+
+    def _needed(self, tables: StoreTables) -> dict[int, set[int]]:
+        """By level, the batches of which there is anything, and the one that is open or to come."""
+        arrived = tables.arrived()
+        return {
+            level: {*tables.numbers(level), self._open_batch(shape, arrived)}
+            for level, shape in self._levels.items()
+        }
+
+    def _open_batch(self, level: LevelFormat, arrived: int) -> int:
+        """After the last report, one that will never be."""
+        is_over = arrived == self._horizon
+        return -(-arrived // level.size) if is_over else arrived // level.size
+
+    def _read(self, work: Callable[[StoreTables], T]) -> T:
+        return self._database.read(lambda transaction: work(StoreTables(transaction, self._keys)))
+
+    def _write(self, work: Callable[[StoreTables], T]) -> T:
+        return self._database.write(lambda transaction: work(StoreTables(transaction, self._keys)))
+
     def admit(self, arrivals: Sequence[Arrival]) -> list[Outcome]:
         """Admit reports: each to all its batches or to none, durable when this returns.
 
@@ -110,60 +133,200 @@ class Store(ABC):
         counted once, also if copies come at the same time. If this raises `StoreUnavailable`, the
         reports may be sent again as they are: those that were taken after all are repeats then.
         """
+        for arrival in arrivals:
+            arrival.check(list(self._levels.values()))
+        return self._write(lambda tables: self._admit(tables, arrivals)) if arrivals else []
+
+    def _admit(self, tables: StoreTables, arrivals: Sequence[Arrival]) -> list[Outcome]:
+        """Marks before the lock, so that processes wait for each other only to be counted."""
+        marks = [Marks.of(arrival, self._keys) for arrival in arrivals]
+        fresh = tables.remember({mark for ids, token in marks for mark in (*ids, *token)})
+        arrived = tables.lock()
+        outcomes, unused = judge(arrivals, marks, fresh, arrived, self._horizon, self._lowest)
+        tables.forget(unused)
+        admitted = [
+            arrival
+            for arrival, outcome in zip(arrivals, outcomes, strict=True)
+            if outcome is Outcome.ADMITTED
+        ]
+        if admitted:
+            tables.add(shuffling.pieces(list(self._levels.values()), admitted, arrived))
+            tables.advance(arrived + len(admitted))
+        return outcomes
 
     @property
-    @abstractmethod
     def arrived(self) -> int:
         """How many reports were admitted."""
+        return self._read(lambda tables: tables.arrived())
 
-    @abstractmethod
-    def full(self) -> list[BatchName]:
+    def full(self) -> list[Batch]:
         """Batches that are full or frozen, and not acknowledged, lowest level and number first."""
+        return self._read(self._full)
 
-    @abstractmethod
-    def freeze_all(self, names: Sequence[BatchName]) -> list[Release]:
+    def _full(self, tables: StoreTables) -> list[Batch]:
+        arrived = tables.arrived()
+        return [
+            batch
+            for level, shape in self._levels.items()
+            for batch in tables.waiting(level, arrived // shape.size)
+        ]
+
+    def freeze_all(self, batches: Sequence[Batch]) -> list[Release]:
         """The releases of full batches: made once, the same bytes ever after.
 
-        The order is drawn from the system's randomness. A batch that is not full raises
-        `ProtocolViolation`, and there is no way around it; those that were scrubbed are left out.
-        Of messages that are equal one stays, and the others become bytes that nobody can open.
+        The order is drawn from the system's randomness, while others admit reports: a full batch
+        never changes. One that is not full raises `ProtocolViolation`, and there is no way around
+        it; those that were scrubbed are left out. Of messages that are equal one stays, and the
+        others become bytes that nobody can open.
         """
+        found = self._read(lambda tables: [self._state_of(tables, batch) for batch in batches])
+        fresh = {
+            batch: shuffling.released(batch, self._level(batch), pieces)
+            for batch, pieces in zip(batches, found, strict=True)
+            if isinstance(pieces, list)
+        }
+        if fresh and not self._write(lambda tables: _freeze(tables, fresh.values())):
+            return self.freeze_all(batches)  # somebody was faster with one of them
+        releases = [fresh.get(batch, kept) for batch, kept in zip(batches, found, strict=True)]
+        return [release for release in releases if isinstance(release, Release)]
 
-    def freeze(self, name: BatchName) -> Release:
+    def _state_of(self, tables: StoreTables, batch: Batch) -> Release | list[Piece] | None:
+        """What there is of a full batch; None if it was scrubbed."""
+        record, size = tables.record(batch), self._level(batch).size
+        arrived = min(size, max(0, tables.arrived() - batch.number * size))
+        if arrived < size:
+            raise ProtocolViolation(f"{batch} cannot be frozen at {arrived} of {size} reports")
+        try:
+            found = tables.pieces(batch)
+        except KeyGone:  # destroyed since this transaction began: nothing is left of the batch
+            return None
+        if record is None:
+            return found
+        if record.state is State.SCRUBBED or not found:
+            return None
+        return Release(batch, record.own, found[0].body, record.repeats)
+
+    def freeze(self, batch: Batch) -> Release:
         """The release of one batch; `Scrubbed` if nothing is left of it."""
-        for release in self.freeze_all([name]):
+        for release in self.freeze_all([batch]):
             return release
-        raise Scrubbed(f"{name} was acknowledged and scrubbed")
+        raise Scrubbed(f"{batch} was acknowledged and scrubbed")
 
-    @abstractmethod
-    def acknowledge_all(self, releases: Sequence[tuple[BatchName, bytes]]) -> None:
+    def acknowledge_all(self, digests: Mapping[Batch, bytes]) -> None:
         """The server has the releases with these digests: as often as it says so.
 
         Another digest than a release's raises `ProtocolViolation`, and none is acknowledged.
         """
+        for batch in digests:
+            self._level(batch)
+        self._write(lambda tables: _acknowledge(tables, digests))
 
-    def acknowledge(self, name: BatchName, digest: bytes) -> None:
+    def acknowledge(self, batch: Batch, digest: bytes) -> None:
         """The server has this release."""
-        self.acknowledge_all([(name, digest)])
+        self.acknowledge_all({batch: digest})
 
-    @abstractmethod
     def scrub(self) -> int:
         """Forget the messages of acknowledged batches for good; returns how many batches.
 
-        And destroy the keys of all batches of which nothing is left, whoever forgot them.
+        And destroy the keys of all batches of which nothing is left, whoever forgot them: keys
+        first, for a sweep may have to wait for others. Marked as done only when the files were
+        swept: after a crash they are swept again.
         """
+        acknowledged, unfinished = self._write(self._drop)
+        self._keys.keep_only(self._read(self._needed))
+        dropped = {table_of(batch.level) for batch in (*acknowledged, *unfinished)}
+        if dropped:
+            self._database.sweep(dropped)
+        return self._write(lambda tables: _mark_scrubbed(tables, acknowledged)) if dropped else 0
 
-    @abstractmethod
+    def _drop(self, tables: StoreTables) -> tuple[list[Batch], list[Batch]]:
+        """Batches that the server has, and those that will never be full."""
+        arrived = tables.arrived()
+        last = [Batch(level, arrived // shape.size) for level, shape in self._levels.items()]
+        is_over = arrived == self._horizon
+        unfinished = [
+            batch for batch in last if is_over and batch.number in tables.numbers(batch.level)
+        ]
+        acknowledged = tables.acknowledged()
+        for batch in (*acknowledged, *unfinished):
+            tables.drop(batch)
+        return acknowledged, unfinished
+
     def claim_sending(self) -> bool:
         """Whether this process may send batches, and no other until it is done or ends.
 
         It saves sending them twice, which would do no harm.
         """
+        return self._database.claim("releases", 0)
 
-    @abstractmethod
     def end_sending(self) -> None:
         """Let other processes send batches."""
+        self._database.unclaim("releases", 0)
 
-    @abstractmethod
+    def _level(self, batch: Batch) -> LevelFormat:
+        if batch.level not in self._levels or batch.number < 0:
+            raise InvalidValue(f"the plan has no {batch}")
+        return self._levels[batch.level]
+
     def close(self) -> None:
         """Let go of the database."""
+        self._database.close()
+
+
+def _freeze(tables: StoreTables, releases: Iterable[Release]) -> bool:
+    """Whether all of them are new; those that are not stay as they were."""
+    return all([tables.freeze(release) for release in releases])
+
+
+def _acknowledge(tables: StoreTables, digests: Mapping[Batch, bytes]) -> None:
+    for batch, digest in digests.items():
+        record = tables.record(batch)
+        if record is None:
+            raise ProtocolViolation(f"{batch} was acknowledged before it was frozen")
+        if record.digest != digest:
+            raise ProtocolViolation(
+                f"{batch} has the digest {record.digest.hex()}, {digest.hex()} was acknowledged"
+            )
+        tables.move(batch, State.FROZEN, State.ACKNOWLEDGED)
+
+
+def _batches(numbers: Mapping[int, Collection[int]]) -> Iterator[Batch]:
+    for level, some in numbers.items():
+        for number in some:
+            yield Batch(level, number)
+
+
+def _mark_scrubbed(tables: StoreTables, batches: Sequence[Batch]) -> int:
+    return sum(tables.move(batch, State.ACKNOWLEDGED, State.SCRUBBED) for batch in batches)
+
+
+def _checked(formats: Formats) -> LevelFormat:
+    """The lowest level of formats that a store can serve, or `InvalidValue`."""
+    levels = [level.level for level in formats.levels]
+    if not levels or levels != sorted(set(levels)):
+        raise InvalidValue(f"levels {levels} must be distinct, at least one, and lowest first")
+    for level in formats.levels:
+        whole("level", level.level, least=1)
+        whole("size", level.size, least=1)
+        whole("messages", level.messages, least=1)
+        if level.batch_bytes > _MOST_BYTES:
+            raise InvalidValue(
+                f"a batch of level {level.level} has {level.batch_bytes} bytes, a store takes up "
+                f"to {_MOST_BYTES}"
+            )
+    whole("batches", formats.levels[0].batches, least=1)
+    return formats.levels[0]
+
+
+def _described(formats: Formats) -> str:
+    """Everything that a store is made for, in one line."""
+    levels = [asdict(level) for level in formats.levels]
+    return json.dumps({"document": formats.digest.hex(), "levels": levels})
+
+
+def _difference(found: str, expected: str) -> str:
+    """What the store was made for, and what not, in few words."""
+    before, now = json.loads(found), json.loads(expected)
+    if before["document"] != now["document"]:
+        return f"the document {before['document'][:12]}, not {now['document'][:12]}"
+    return f"{before['levels']}, not {now['levels']}"

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from overhand.service.databases import Dialect, Transaction
+from overhand.service.protocol import Batch, Release
 from overhand.values import Values
 
 _FLOAT = np.dtype("<f8")
@@ -26,22 +27,10 @@ _ESTIMATE = "SELECT t, value, low, high, std, fallback FROM published"
 
 
 @dataclass(frozen=True)
-class Received:
-    """A release that waits to be opened."""
-
-    place: int
-    level: int
-    number: int
-    own: int
-    body: bytes
-
-
-@dataclass(frozen=True)
-class Summed:
+class BatchSum:
     """What came of a release: the batch's sum, by coordinate, or None if it was lost."""
 
-    level: int
-    number: int
+    batch: Batch
     own: int
     garbage: int
     slack: float
@@ -59,11 +48,11 @@ class Published:
     std: float
     is_fallback: bool
 
-    def point(self, coordinate: int) -> Point:
-        return Point(self.t, *(ends[coordinate] for ends in (self.value, self.low, self.high)))
+    def coordinate(self, coordinate: int) -> Coordinate:
+        return Coordinate(self.t, *(ends[coordinate] for ends in (self.value, self.low, self.high)))
 
 
-class Point(NamedTuple):
+class Coordinate(NamedTuple):
     """One coordinate of a published estimate."""
 
     t: int
@@ -72,7 +61,7 @@ class Point(NamedTuple):
     high: float
 
 
-class Counts(NamedTuple):
+class LevelTally(NamedTuple):
     """What came of the batches of a level."""
 
     received: int = 0
@@ -86,7 +75,7 @@ def schema(dialect: Dialect) -> list[str]:
     """What makes the tables."""
     blob, ending = dialect.blob, dialect.ending
     batch = "level INTEGER NOT NULL, number BIGINT NOT NULL, own BIGINT NOT NULL"
-    counts = ", ".join(f"{name} BIGINT NOT NULL" for name in Counts._fields)
+    counts = ", ".join(f"{name} BIGINT NOT NULL" for name in LevelTally._fields)
     return [
         "CREATE TABLE book (document TEXT PRIMARY KEY, settled TEXT NOT NULL, "
         f"sums BIGINT NOT NULL, estimates BIGINT NOT NULL) {ending}",
@@ -105,7 +94,7 @@ def schema(dialect: Dialect) -> list[str]:
     ]
 
 
-class Pages:
+class BookTables:
     """The tables inside one transaction. All take `book` before `levels`, if they take both."""
 
     def __init__(self, transaction: Transaction) -> None:
@@ -132,28 +121,28 @@ class Pages:
     def advance(self, sums: int, estimates: int) -> None:
         self._transaction.change("UPDATE book SET sums = ?, estimates = ?", sums, estimates)
 
-    def register(self, level: int, number: int, own: int, digest: bytes) -> bool:
+    def register(self, release: Release) -> bool:
         """Whether this is the first release of its batch."""
         return bool(
             self._transaction.change(
                 "INSERT INTO releases (level, number, own, digest) VALUES (?, ?, ?, ?) "
                 "ON CONFLICT DO NOTHING",
-                *(level, number, own, digest),
+                *(*release.batch, release.own, release.digest),
             )
         )
 
-    def is_registered(self, level: int, number: int, own: int, digest: bytes) -> bool:
+    def is_registered(self, release: Release) -> bool:
         """Whether it was this release."""
         found = self._transaction.rows(
-            "SELECT own, digest FROM releases WHERE level = ? AND number = ?", level, number
+            "SELECT own, digest FROM releases WHERE level = ? AND number = ?", *release.batch
         )
-        return found == [(own, digest)]
+        return found == [(release.own, release.digest)]
 
-    def keep(self, level: int, number: int, own: int, body: bytes) -> None:
-        """Ciphertexts that are to be opened."""
+    def keep(self, release: Release) -> None:
+        """A release that is to be opened."""
         self._transaction.change(
             "INSERT INTO unopened (level, number, own, body) VALUES (?, ?, ?, ?)",
-            *(level, number, own, body),
+            *(*release.batch, release.own, release.body),
         )
 
     def unopened_after(self, place: int) -> int | None:
@@ -163,43 +152,43 @@ class Pages:
         )
         return None if found is None else int(found)
 
-    def unopened(self, place: int) -> Received | None:
+    def unopened(self, place: int) -> Release | None:
         found = self._transaction.rows(
-            "SELECT place, level, number, own, body FROM unopened WHERE place = ?", place
+            "SELECT level, number, own, body FROM unopened WHERE place = ?", place
         )
-        return next((Received(*row) for row in found), None)
+        releases = (Release(Batch(level, number), own, body) for level, number, own, body in found)
+        return next(releases, None)
 
-    def forget(self, level: int, number: int) -> bool:
+    def forget(self, batch: Batch) -> bool:
         """Drop the ciphertexts of a release; whether there were any."""
         statement = "DELETE FROM unopened WHERE level = ? AND number = ?"
-        return bool(self._transaction.change(statement, level, number))
+        return bool(self._transaction.change(statement, *batch))
 
-    def waiting(self, seen: int) -> set[tuple[int, int]]:
+    def waiting(self, seen: int) -> set[Batch]:
         rows = self._transaction.rows(
             "SELECT level, number FROM unopened "
             "UNION ALL SELECT level, number FROM sums WHERE place > ?",
             seen,
         )
-        return {(level, number) for level, number in rows}
+        return {Batch(*row) for row in rows}
 
-    def add_sum(self, place: int, summed: Summed) -> None:
-        value = None if summed.value is None else _bytes(summed.value)
+    def add_sum(self, place: int, one: BatchSum) -> None:
+        value = None if one.value is None else _bytes(one.value)
         self._transaction.change(
             "INSERT INTO sums (place, level, number, own, garbage, slack, value) "
             "VALUES (?, ?, ?, ?, ?, ?, ?)",
-            *(place, summed.level, summed.number, summed.own),
-            *(summed.garbage, float(summed.slack), value),
+            *(place, *one.batch, one.own, one.garbage, float(one.slack), value),
         )
 
-    def sums(self, after: int, most: int) -> list[Summed]:
+    def sums(self, after: int, most: int) -> list[BatchSum]:
         rows = self._transaction.rows(
             "SELECT level, number, own, garbage, slack, value FROM sums "
             "WHERE place > ? AND place <= ? ORDER BY place",
             *(after, after + most),
         )
         return [
-            Summed(level, number, own, garbage, slack, None if value is None else _floats(value))
-            for level, number, own, garbage, slack, value in rows
+            BatchSum(Batch(*batch), own, garbage, slack, None if value is None else _floats(value))
+            for *batch, own, garbage, slack, value in rows
         ]
 
     def add_estimate(self, number: int, estimate: Published) -> None:
@@ -218,7 +207,7 @@ class Pages:
     def estimates(self) -> list[Published]:
         return [_estimate(*row) for row in self._transaction.rows(f"{_ESTIMATE} ORDER BY number")]
 
-    def points(self, numbers: Sequence[int], coordinate: int) -> list[Point]:
+    def coordinates(self, numbers: Sequence[int], coordinate: int) -> list[Coordinate]:
         """One coordinate of these estimates: the others are not read."""
         start, length = 1 + coordinate * _FLOAT.itemsize, _FLOAT.itemsize
         cuts = ", ".join(f"substr({name}, {start}, {length})" for name in ("value", "low", "high"))
@@ -226,21 +215,21 @@ class Pages:
         rows = self._transaction.rows(
             f"SELECT t, {cuts} FROM published WHERE number IN ({places}) ORDER BY number", *numbers
         )
-        return [Point(t, *(_floats(cut)[0] for cut in parts)) for t, *parts in rows]
+        return [Coordinate(t, *(_floats(cut)[0] for cut in parts)) for t, *parts in rows]
 
-    def count(self, level: int, counts: Counts) -> None:
+    def count(self, level: int, more: LevelTally) -> None:
         """Add to what was counted of a level."""
-        names, places = ", ".join(Counts._fields), ", ".join("?" * len(counts))
-        sums = ", ".join(f"{name} = levels.{name} + excluded.{name}" for name in Counts._fields)
+        names, places = ", ".join(LevelTally._fields), ", ".join("?" * len(more))
+        sums = ", ".join(f"{name} = levels.{name} + excluded.{name}" for name in LevelTally._fields)
         self._transaction.change(
             f"INSERT INTO levels (level, {names}) VALUES (?, {places}) "
             f"ON CONFLICT (level) DO UPDATE SET {sums}",
-            *(level, *counts),
+            *(level, *more),
         )
 
-    def counts(self) -> dict[int, Counts]:
-        rows = self._transaction.rows(f"SELECT level, {', '.join(Counts._fields)} FROM levels")
-        return {level: Counts(*counts) for level, *counts in rows}
+    def tallies(self) -> dict[int, LevelTally]:
+        rows = self._transaction.rows(f"SELECT level, {', '.join(LevelTally._fields)} FROM levels")
+        return {level: LevelTally(*counts) for level, *counts in rows}
 
     def alarm(self, words: str) -> None:
         self._transaction.change(

@@ -9,15 +9,15 @@ releases      a row per frozen batch: its digest, and how far it got
 from __future__ import annotations
 
 import secrets
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 from enum import IntEnum
 from itertools import groupby
 from typing import NamedTuple
 
 from overhand.service.databases import Dialect, Transaction
+from overhand.service.protocol import Batch, Release
 from overhand.service.shuffler.store.batch_keys import BatchKeys
-from overhand.service.shuffler.store.batching import Piece
-from overhand.service.shuffler.store.store import BatchName, Lane, Release
+from overhand.service.shuffler.store.shuffling import Piece
 
 KEY_BYTES = 16
 
@@ -39,7 +39,7 @@ class Record(NamedTuple):
     state: State
 
 
-def schema(lanes: Sequence[Lane], dialect: Dialect) -> list[str]:
+def schema(levels: Collection[int], dialect: Dialect) -> list[str]:
     """What makes the tables.
 
     They have no hidden row number, which would be the order of arrival.
@@ -55,18 +55,14 @@ def schema(lanes: Sequence[Lane], dialect: Dialect) -> list[str]:
         f"PRIMARY KEY (level, number)) {ending}",
         "CREATE INDEX unscrubbed ON releases (state) WHERE state < 2",
         *(
-            f"CREATE TABLE {messages_of(lane.level)} ({piece}, PRIMARY KEY (number, key)) {ending}"
-            for lane in lanes
+            f"CREATE TABLE {table_of(level)} ({piece}, PRIMARY KEY (number, key)) {ending}"
+            for level in levels
         ),
-        *(
-            statement
-            for lane in lanes
-            for statement in dialect.uncompressed(messages_of(lane.level))
-        ),
+        *(one for level in levels for one in dialect.uncompressed(table_of(level))),
     ]
 
 
-def messages_of(level: int) -> str:
+def table_of(level: int) -> str:
     """The table of a level's messages."""
     return f"messages_{level}"
 
@@ -77,7 +73,7 @@ def origin(transaction: Transaction) -> tuple[str, str] | None:
     return next(((str(plan), str(keys)) for plan, keys in found), None)
 
 
-class Ledger:
+class StoreTables:
     """The tables inside one transaction. All take marks first, in their order, then `progress`."""
 
     def __init__(self, transaction: Transaction, keys: BatchKeys) -> None:
@@ -110,12 +106,12 @@ class Ledger:
 
     def add(self, pieces: Iterable[Piece]) -> None:
         """Put pieces, lowest level first, into their batches."""
-        for level, group in groupby(pieces, lambda piece: piece.name.level):
+        for level, group in groupby(pieces, lambda piece: piece.batch.level):
             self._transaction.change_many(
-                f"INSERT INTO {messages_of(level)} (number, key, own, body) VALUES (?, ?, ?, ?)",
+                f"INSERT INTO {table_of(level)} (number, key, own, body) VALUES (?, ?, ?, ?)",
                 [
                     (
-                        piece.name.number,
+                        piece.batch.number,
                         secrets.token_bytes(KEY_BYTES),
                         piece.own,
                         self._sealed(piece),
@@ -124,23 +120,24 @@ class Ledger:
                 ],
             )
 
-    def pieces(self, name: BatchName) -> list[Piece]:
+    def pieces(self, batch: Batch) -> list[Piece]:
         found = self._transaction.rows(
-            f"SELECT own, body FROM {messages_of(name.level)} WHERE number = ?", name.number
+            f"SELECT own, body FROM {table_of(batch.level)} WHERE number = ?", batch.number
         )
-        return [Piece(name, own, self._keys.open(name, own, sealed)) for own, sealed in found]
+        return [Piece(batch, own, self._keys.open(batch, own, sealed)) for own, sealed in found]
 
     def _sealed(self, piece: Piece) -> bytes:
-        return self._keys.seal(piece.name, piece.own, piece.body)
+        return self._keys.seal(piece.batch, piece.own, piece.body)
 
     def numbers(self, level: int) -> set[int]:
         """The batches of a level of which there is anything."""
-        found = self._transaction.rows(f"SELECT DISTINCT number FROM {messages_of(level)}")
+        found = self._transaction.rows(f"SELECT DISTINCT number FROM {table_of(level)}")
         return {number for (number,) in found}
 
-    def record(self, name: BatchName) -> Record | None:
+    def record(self, batch: Batch) -> Record | None:
         found = self._transaction.rows(
-            "SELECT digest, own, repeats, state FROM releases WHERE level = ? AND number = ?", *name
+            "SELECT digest, own, repeats, state FROM releases WHERE level = ? AND number = ?",
+            *batch,
         )
         records = (
             Record(digest, own, repeats, State(state)) for digest, own, repeats, state in found
@@ -152,38 +149,39 @@ class Ledger:
         first = self._transaction.change(
             "INSERT INTO releases (level, number, digest, own, repeats, state) "
             "VALUES (?, ?, ?, ?, ?, 0) ON CONFLICT DO NOTHING",
-            *release.name,
+            *release.batch,
             release.digest,
             release.own,
             release.repeats,
         )
         if first:
-            self.drop(release.name)
-            self.add([Piece(release.name, release.own, release.body)])
+            self.drop(release.batch)
+            self.add([Piece(release.batch, release.own, release.body)])
         return bool(first)
 
-    def drop(self, name: BatchName) -> None:
+    def drop(self, batch: Batch) -> None:
         self._transaction.change(
-            f"DELETE FROM {messages_of(name.level)} WHERE number = ?", name.number
+            f"DELETE FROM {table_of(batch.level)} WHERE number = ?", batch.number
         )
 
-    def waiting(self, level: int, below: int) -> list[BatchName]:
+    def waiting(self, level: int, below: int) -> list[Batch]:
         """Batches of a level with messages, and a number below this, that nobody acknowledged."""
+        table = table_of(level)
         found = self._transaction.rows(
-            f"SELECT DISTINCT number FROM messages_{level} WHERE number < ? AND NOT EXISTS ("
+            f"SELECT DISTINCT number FROM {table} WHERE number < ? AND NOT EXISTS ("
             f"SELECT 1 FROM releases WHERE releases.level = ? "
-            f"AND releases.number = messages_{level}.number AND state > 0) ORDER BY number",
+            f"AND releases.number = {table}.number AND state > 0) ORDER BY number",
             below,
             level,
         )
-        return [BatchName(level, number) for (number,) in found]
+        return [Batch(level, number) for (number,) in found]
 
-    def acknowledged(self) -> list[BatchName]:
+    def acknowledged(self) -> list[Batch]:
         """Batches that are to be scrubbed."""
         found = self._transaction.rows("SELECT level, number FROM releases WHERE state = 1")
-        return sorted(BatchName(*row) for row in found)
+        return sorted(Batch(*row) for row in found)
 
-    def move(self, name: BatchName, before: State, after: State) -> bool:
+    def move(self, batch: Batch, before: State, after: State) -> bool:
         """Take a release one state further, unless somebody did."""
         statement = "UPDATE releases SET state = ? WHERE level = ? AND number = ? AND state = ?"
-        return bool(self._transaction.change(statement, int(after), *name, int(before)))
+        return bool(self._transaction.change(statement, int(after), *batch, int(before)))

@@ -10,13 +10,11 @@ from pathlib import Path
 
 from overhand.errors import number
 from overhand.service.protocol import Document, load_hashes, load_token
-from overhand.service.shuffler import store as stores
-from overhand.service.shuffler.admission import Admission
+from overhand.service.shuffler.admission import Admission, ShufflerMetrics
 from overhand.service.shuffler.app import ShufflerApp
 from overhand.service.shuffler.filling import Filler
-from overhand.service.shuffler.metrics import ShufflerMetrics
 from overhand.service.shuffler.sending import Sender
-from overhand.service.shuffler.store import Lane, Store
+from overhand.service.shuffler.store import Store
 from overhand.service.shuffler.uploads import Uploads
 from overhand.service.web import HttpTransport, Listener, Site, log, metrics_app, serve
 
@@ -49,18 +47,6 @@ class ShufflerSettings:
             number("deadline", self.deadline, above=0)
 
 
-def open_store(address: str, document: Document, keys: Path | None = None) -> Store:
-    """The store at a path or an address, for the plan of a document.
-
-    It closes after the last whole batch: what came later could never be released.
-    """
-    lanes = [
-        Lane(level.level, level.size, level.messages, level.ciphertext_bytes)
-        for level in document.formats.levels
-    ]
-    return stores.open_store(address, lanes, document.plan.tree.covered, keys, document.digest)
-
-
 async def run_shuffler(settings: ShufflerSettings) -> None:
     """Serve until a signal; a batch that is full and not sent waits for the next start."""
     document = Document.load(settings.document, settings.pinned)
@@ -69,7 +55,7 @@ async def run_shuffler(settings: ShufflerSettings) -> None:
     server = HttpTransport(
         settings.server, token=load_token(settings.token), authorities=settings.authorities
     )
-    with closing(open_store(settings.store, document, settings.store_keys)) as store:
+    with closing(Store(settings.store, document.formats, settings.store_keys)) as store:
         metrics = ShufflerMetrics()
         admission = Admission(store, metrics)
         app = ShufflerApp(document, admission, metrics, tokens)

@@ -1,0 +1,166 @@
+"""The server as a process."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import time
+from concurrent.futures import CancelledError
+from contextlib import closing, suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from overhand.errors import InvalidValue, OverhandError, StoreUnavailable, number, whole
+from overhand.service.databases import is_postgres
+from overhand.service.protocol import Document, KeyPair, load_hashes
+from overhand.service.server.app import ServerApp
+from overhand.service.server.book import Book, Settled
+from overhand.service.server.opening import OpenerPool
+from overhand.service.server.publishing import Publisher, Total
+from overhand.service.web import Listener, Metrics, Site, log, metrics_app, serve
+
+_LOOK = 1.0
+"""Seconds after which a process looks for what others have published."""
+
+_PER_LEVEL = {
+    "received": "Batches that came",
+    "published": "Batches that were opened and added up",
+    "lost": "Batches whose sum cannot be told",
+    "late": "Batches that should be here",
+    "own": "Reports of the shuffling service itself",
+    "garbage": "Messages that could not be opened",
+}
+
+
+@dataclass(frozen=True)
+class ServerSettings:
+    """Where the server finds what it needs.
+
+    `book` is a path of a SQLite file or the address of a PostgreSQL database; `after` a file that
+    says what an earlier plan ended with, for a new book to go on from. A batch that should be here
+    and is not is called late after `patience` seconds.
+    """
+
+    document: Path
+    key: Path
+    token_hash: Path
+    book: str
+    listener: Listener
+    metrics: Listener | None = None
+    workers: int | None = None
+    patience: float = 60.0
+    after: Path | None = None
+
+    def __post_init__(self) -> None:
+        number("patience", self.patience, above=0)
+        if self.workers is not None:
+            whole("workers", self.workers, least=1)
+
+
+def settled_sum(document: Document, address: str) -> Settled:
+    """What the plan of a document has come to, by the book at this address."""
+    if not is_postgres(address) and not Path(address).is_file():
+        raise InvalidValue(f"there is no book {address}")
+    with closing(Book(address, document.digest)) as book:
+        latest = Total.begun(document.plan, book).followed(book).latest()
+    if latest is None:
+        raise InvalidValue("nothing was published: there is nothing to go on from")
+    return Settled.of(document.plan.values, latest.estimate)
+
+
+async def run_server(settings: ServerSettings) -> None:
+    """Serve until a signal; what was received and not opened waits for the next start."""
+    document = Document.load(settings.document)
+    document.check_guarantee()
+    key = KeyPair.load(settings.key)
+    if key.public_key != document.public_key:
+        raise InvalidValue(f"the key {settings.key} is not that of the document")
+    tokens = load_hashes(settings.token_hash)
+    workers = settings.workers or os.cpu_count() or 1
+    settled = None if settings.after is None else Settled.load(settings.after)
+    if settled is not None:
+        settled.estimate(document.plan.values)  # or it is of other values, and no book is begun
+    with closing(Book(settings.book, document.digest, settled)) as book:
+        pool = OpenerPool(key, document.formats.digest, workers)
+        publisher = Publisher(document, book, pool)
+        app = ServerApp(document, book, publisher, tokens)
+        metrics = ServerMetrics(app)
+        stopping = asyncio.Event()
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(publish(app, publisher, metrics, stopping, settings.patience))
+            private = metrics_app(metrics.current)
+            try:
+                await serve(
+                    Site(app.starlette, settings.listener),
+                    Site(private, settings.metrics),
+                    on_start=partial(log, "server started", workers=workers),
+                    on_stop=app.stop,
+                )
+            finally:
+                stopping.set()
+                app.arrived.set()
+                await asyncio.to_thread(pool.close)  # a release that is being opened is left
+    log("server stopped")
+
+
+async def publish(
+    app: ServerApp,
+    publisher: Publisher,
+    metrics: ServerMetrics,
+    stopping: asyncio.Event,
+    patience: float,
+) -> None:
+    """Open what there is, those of an earlier life first, and wait for more.
+
+    A database that is down or a worker that dies costs time, and nothing else: what is not
+    published is still in the book.
+    """
+    while not stopping.is_set():
+        app.arrived.clear()
+        try:
+            while not stopping.is_set() and await asyncio.to_thread(publisher.step):
+                app.announce()
+            if await asyncio.to_thread(publisher.follow):
+                app.announce()
+            app.show_late(await asyncio.to_thread(publisher.overdue, time.monotonic(), patience))
+        except (OverhandError, CancelledError) as error:
+            if stopping.is_set():
+                return
+            metrics.failures.inc()
+            log("publishing failed", level=logging.ERROR, error=type(error).__name__)
+            await asyncio.sleep(_LOOK)
+            continue
+        with suppress(TimeoutError):
+            await asyncio.wait_for(app.arrived.wait(), _LOOK)
+
+
+class ServerMetrics(Metrics):
+    """What came of batches, by level, and how far the published sum reaches."""
+
+    def __init__(self, app: ServerApp) -> None:
+        super().__init__()
+        self._app = app
+        self._levels = {name: self.gauge(name, help, "level") for name, help in _PER_LEVEL.items()}
+        self._users = self.gauge("users_published", "Reports in the published sum, own ones too")
+        self._alarms = self.gauge("alarms", "Alarms since the plan began")
+        self._book_is_up = self.gauge("book_is_up", "Whether the book answers")
+        self.failures = self.counter("publishing_failures", "Attempts to publish that failed")
+
+    def current(self) -> bytes:
+        """All of them, as the book has them now, or had them when it last answered."""
+        try:
+            self._ask()
+            self._book_is_up.set(1)
+        except StoreUnavailable:
+            self._book_is_up.set(0)
+        return self.text()
+
+    def _ask(self) -> None:
+        status = self._app.status()
+        for level in status["levels"]:
+            for name, gauge in self._levels.items():
+                gauge.labels(level["level"]).set(level[name])
+        self._users.set(status["estimate"]["t"] if status["estimate"] else 0)
+        self._alarms.set(len(status["alarms"]))
