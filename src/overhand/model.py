@@ -60,7 +60,8 @@ class Messages(NamedTuple):
 class Shuffled(NamedTuple):
     """Batches after their shuffler, one to a row: messages in random order, and what was added up.
 
-    Only `overhand.shufflers` makes them, so that nothing else can be analyzed.
+    Only `overhand.shufflers` makes them, and whoever opens what a shuffler has released: nothing
+    else can be analyzed.
     """
 
     sealed: NDArray[Any]

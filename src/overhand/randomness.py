@@ -198,12 +198,11 @@ class Random(ABC):
         errors.whole("message_bits", message_bits, least=1, most=WORD_BITS)
         rides = message_bits <= _MOST_RIDING_BITS
         arrange = self._riding if rides else self._by_order
-        result = np.empty_like(rows)
-        todo = np.arange(len(rows))
-        while todo.size:
-            result[todo], tied = arrange(rows[todo], message_bits)
-            todo = todo[tied]
-        return result
+        result, tied = arrange(rows, message_bits)
+        while tied.any():
+            result[tied], still = arrange(rows[tied], message_bits)
+            tied[np.flatnonzero(tied)] = still
+        return result.astype(rows.dtype, copy=False)
 
     def _riding(self, rows: NDArray[Any], message_bits: int) -> tuple[NDArray[Any], Any]:
         """Sort keys with messages in their lowest bits; and which rows had ties."""

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from overhand.model import Messages, Shuffled
 from overhand.randomness import Random
 from overhand.service.protocol.document import Document
 from overhand.service.protocol.sealing import Opened, Opens
@@ -32,22 +33,20 @@ def encode_reports(document: Document, rows: NDArray[Any], random: Random) -> li
     formats = document.formats
     levels = zip(formats.levels, document.plan.mechanisms, strict=True)
     parts = [
-        _sealed(document, level, mechanism.encode_rows(rows, random).sealed)
-        for level, mechanism in levels
+        _parts(document, level, mechanism.encode_rows(rows, random)) for level, mechanism in levels
     ]
     return [formats.pack_report(report) for report in zip(*parts, strict=True)]
 
 
-def _sealed(document: Document, level: LevelFormat, messages: NDArray[Any]) -> list[bytes]:
+def _parts(document: Document, level: LevelFormat, messages: Messages) -> list[bytes]:
     """The part of every user for this level."""
-    ciphertexts = document.sealer.seal(level.level, level.messages_to_bytes(messages))
+    ciphertexts = document.sealer.seal(level.level, level.messages_to_bytes(messages.sealed))
     starts = range(0, len(ciphertexts), level.messages)
-    return [b"".join(ciphertexts[start : start + level.messages]) for start in starts]
+    rows = [b"".join(ciphertexts[start : start + level.messages]) for start in starts]
+    return [level.pack(row, numbers) for row, numbers in zip(rows, messages.clear, strict=True)]
 
 
-def open_release(
-    formats: Formats, release: Release, opener: Opens
-) -> tuple[NDArray[np.uint64], int]:
+def open_release(formats: Formats, release: Release, opener: Opens) -> tuple[Shuffled, int]:
     """The messages of a release that can be read, and how many cannot.
 
     A ciphertext that repeats another is garbage.
@@ -55,7 +54,8 @@ def open_release(
     level = formats.level(release.batch.level)
     distinct = level.distinct(release.body)
     messages = readable(opener.open(level.level, _one_by_one(distinct)), level)
-    return messages, level.size * level.messages - len(messages)
+    shuffled = Shuffled(messages[np.newaxis], level.clear(release.body)[np.newaxis])
+    return shuffled, level.batch_messages - len(messages)
 
 
 def _one_by_one(ciphertexts: NDArray[np.void]) -> Iterator[bytes]:

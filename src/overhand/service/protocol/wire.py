@@ -1,10 +1,12 @@
 """What goes over the wire: bytes whose length and layout follow from the plan alone.
 
-A report is `OVH1`, the plan's digest (32 bytes) and, lowest level first, the ciphertexts of one
-user. A release is `OVR1`, the digest, level (1 byte), batch number (8), number of the shuffling
-service's own reports (4) and the ciphertexts of the batch; numbers are big endian. A message is a
-little-endian number in as few bytes as its bits need. Whatever is read is either right to the last
-byte or refused with one error: `WrongPlan` for another plan's bytes, else `InvalidValue`.
+A report is `OVH1`, the plan's digest (32 bytes) and, lowest level first, the parts of one user. A
+release is `OVR1`, the digest, level (1 byte), batch number (8), number of the shuffling service's
+own reports (4) and what the batch came to; numbers are big endian. A part of a report and a batch
+look alike: ciphertexts and, if the mechanism sends any, numbers in the clear, which a batch has
+added up modulo 2^clear_bits. A message and a number in the clear are little endian, in as few bytes
+as their bits need. Whatever is read is either right to the last byte or refused with one error:
+`WrongPlan` for another plan's bytes, else `InvalidValue`.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from overhand import errors
+from overhand.mechanisms import Mechanism
 from overhand.plan import Plan
 
 VERSION = 1
@@ -61,9 +64,10 @@ class Batch(NamedTuple):
 
 @dataclass(frozen=True)
 class Release:
-    """A frozen batch as it is sent, however often: its ciphertexts, in random order.
+    """A frozen batch as it is sent, however often.
 
-    `own` reports of it were the shuffling service's.
+    `body` has its ciphertexts in random order, and the sum of what came in the clear. `own` reports
+    of it were the shuffling service's.
     """
 
     batch: Batch
@@ -88,6 +92,11 @@ class LevelFormat:
     messages: int
     """Messages of one user."""
     message_bits: int
+    clear_numbers: int = 0
+    """Numbers that one user sends in the clear."""
+    clear_bits: int = 0
+    added_messages: int = 0
+    """Messages that the shuffling service adds to a batch."""
 
     @property
     def plaintext_bytes(self) -> int:
@@ -98,23 +107,65 @@ class LevelFormat:
         return self.plaintext_bytes + SEAL_BYTES
 
     @property
+    def clear_bytes(self) -> int:
+        """Length of what stands in the clear at the end of a part, and of a batch."""
+        return self.clear_numbers * -(-self.clear_bits // 8)
+
+    @property
     def part_bytes(self) -> int:
-        """Length of a report's ciphertexts for this level."""
-        return self.messages * self.ciphertext_bytes
+        """Length of a report's part for this level."""
+        return self.messages * self.ciphertext_bytes + self.clear_bytes
+
+    @property
+    def batch_messages(self) -> int:
+        """Messages of a whole batch."""
+        return self.size * self.messages + self.added_messages
 
     @property
     def batch_bytes(self) -> int:
         """Length of a whole batch."""
-        return self.size * self.part_bytes
+        return self.batch_messages * self.ciphertext_bytes + self.clear_bytes
 
-    def distinct(self, ciphertexts: bytes) -> NDArray[np.void]:
+    def pack(self, ciphertexts: bytes, clear: NDArray[np.uint64]) -> bytes:
+        """A part or a batch."""
+        return ciphertexts + _to_bytes(clear, -(-self.clear_bits // 8))
+
+    def ciphertexts(self, body: bytes) -> NDArray[np.uint8]:
+        """The ciphertexts of a part or a batch, one to a row."""
+        sealed = np.frombuffer(body, np.uint8)[: len(body) - self.clear_bytes]
+        return sealed.reshape(-1, self.ciphertext_bytes)
+
+    def clear(self, body: bytes) -> NDArray[np.uint64]:
+        """The numbers in the clear of a part or a batch, or `InvalidValue` if one is too large."""
+        if not self.clear_numbers:
+            return np.empty(0, np.uint64)
+        numbers = _to_numbers(body[len(body) - self.clear_bytes :], -(-self.clear_bits // 8))
+        if int(numbers.max()) >> self.clear_bits:
+            raise errors.InvalidValue(
+                f"a number in the clear of level {self.level} is not below 2^{self.clear_bits}"
+            )
+        return numbers
+
+    def gathered(self, bodies: Sequence[bytes]) -> tuple[NDArray[np.uint8], NDArray[np.uint64]]:
+        """All ciphertexts of parts or batches in their order, and the sum of what is clear."""
+        if not self.clear_numbers:
+            return self.ciphertexts(b"".join(bodies)), np.empty(0, np.uint64)
+        sealed = b"".join([body[: len(body) - self.clear_bytes] for body in bodies])
+        rows = np.frombuffer(sealed, np.uint8).reshape(-1, self.ciphertext_bytes)
+        return rows, self.added_up(np.array([self.clear(body) for body in bodies]))
+
+    def added_up(self, numbers: NDArray[np.uint64]) -> NDArray[np.uint64]:
+        """The sum of rows of numbers, modulo 2^clear_bits."""
+        total: NDArray[np.uint64] = numbers.sum(axis=0, dtype=np.uint64)  # modulo 2^64
+        return total & np.uint64((1 << self.clear_bits) - 1)
+
+    def distinct(self, body: bytes) -> NDArray[np.void]:
         """The ciphertexts of a batch, sorted, every one of them once.
 
         Honest ones never repeat, so a copy is somebody's second vote: it counts as missing.
         """
-        _check_length(f"ciphertexts of level {self.level}", ciphertexts, self.batch_bytes)
-        rows = np.frombuffer(ciphertexts, f"V{self.ciphertext_bytes}")
-        return np.unique(rows)
+        _check_length(f"batch of level {self.level}", body, self.batch_bytes)
+        return np.unique(self.ciphertexts(body).view(f"V{self.ciphertext_bytes}"))
 
     def messages_to_bytes(self, messages: NDArray[Any]) -> list[bytes]:
         """Every message in `plaintext_bytes` bytes."""
@@ -126,9 +177,8 @@ class LevelFormat:
             raise errors.InvalidValue(
                 f"a message of level {self.level} is not below 2^{self.message_bits}"
             )
-        words = flat.astype("<u8").view(np.uint8).reshape(-1, 8)
-        rows = np.ascontiguousarray(words[:, : self.plaintext_bytes])
-        plaintexts: list[bytes] = rows.view(f"V{self.plaintext_bytes}").reshape(-1).tolist()
+        packed = np.frombuffer(_to_bytes(flat, self.plaintext_bytes), f"V{self.plaintext_bytes}")
+        plaintexts: list[bytes] = packed.tolist()
         return plaintexts
 
     def bytes_to_messages(self, plaintexts: Sequence[bytes]) -> NDArray[np.uint64]:
@@ -137,10 +187,7 @@ class LevelFormat:
             raise errors.InvalidValue(
                 f"a plaintext of level {self.level} has not {self.plaintext_bytes} bytes"
             )
-        words = np.zeros((len(plaintexts), 8), np.uint8)
-        joined = np.frombuffer(b"".join(plaintexts), np.uint8)
-        words[:, : self.plaintext_bytes] = joined.reshape(-1, self.plaintext_bytes)
-        return words.view("<u8").reshape(-1).astype(np.uint64)
+        return _to_numbers(b"".join(plaintexts), self.plaintext_bytes)
 
 
 @dataclass(frozen=True)
@@ -159,15 +206,7 @@ class Formats:
         """
         errors.whole("the number of levels", plan.tree.levels, least=1, most=MOST_LEVELS)
         levels = tuple(
-            LevelFormat(
-                level=level,
-                size=errors.whole("size", mechanism.size, least=1, most=_MOST_REPORTS),
-                batches=plan.horizon // mechanism.size,
-                messages=mechanism.messages_per_user,
-                message_bits=errors.whole(
-                    "message_bits", mechanism.message_bits, least=1, most=MOST_MESSAGE_BITS
-                ),
-            )
+            _format_of(level, plan.horizon, mechanism)
             for level, mechanism in enumerate(plan.mechanisms, start=1)
         )
         formats = cls(bytes.fromhex(plan.digest if digest is None else digest), levels)
@@ -204,7 +243,14 @@ class Formats:
         """
         self._check_header("report", REPORT_MAGIC, body)
         _check_length("report", body, self.report_length)
-        return tuple([body[part] for part in self._parts])
+        parts = tuple([body[part] for part in self._parts])
+        for place, level in self._with_clear:
+            level.clear(parts[place])  # refuse numbers that are too large
+        return parts
+
+    @cached_property
+    def _with_clear(self) -> list[tuple[int, LevelFormat]]:
+        return [(place, level) for place, level in enumerate(self.levels) if level.clear_numbers]
 
     @cached_property
     def _parts(self) -> list[slice]:
@@ -269,6 +315,34 @@ class Formats:
         errors.whole(f"the batch number at level {level}", number, least=0, most=last)
         errors.whole("the number of own reports", release.own, least=0, most=shape.size)
         _check_length(f"batch of level {level}", release.body, shape.batch_bytes)
+
+
+def _format_of(level: int, horizon: int, mechanism: Mechanism) -> LevelFormat:
+    bits = errors.whole("message_bits", mechanism.message_bits, least=1, most=MOST_MESSAGE_BITS)
+    least = int(mechanism.clear_numbers > 0)
+    return LevelFormat(
+        level,
+        errors.whole("size", mechanism.size, least=1, most=_MOST_REPORTS),
+        horizon // mechanism.size,
+        mechanism.messages_per_user,
+        bits,
+        mechanism.clear_numbers,
+        errors.whole("clear_bits", mechanism.clear_bits, least=least, most=MOST_MESSAGE_BITS),
+        getattr(mechanism, "added_messages", 0),
+    )
+
+
+def _to_bytes(numbers: NDArray[Any], width: int) -> bytes:
+    """Little-endian numbers in so many bytes each."""
+    words = numbers.astype("<u8").view(np.uint8).reshape(-1, 8)
+    return words[:, :width].tobytes()
+
+
+def _to_numbers(content: bytes, width: int) -> NDArray[np.uint64]:
+    rows = np.frombuffer(content, np.uint8).reshape(-1, width)
+    words = np.zeros((len(rows), 8), np.uint8)
+    words[:, :width] = rows
+    return words.view("<u8").reshape(-1).astype(np.uint64)
 
 
 def _check_length(what: str, body: bytes, expected: int) -> None:

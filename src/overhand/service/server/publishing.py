@@ -9,9 +9,10 @@ from itertools import islice
 from threading import RLock
 from typing import Any
 
+from overhand.errors import LostBatch
 from overhand.model import Estimate
 from overhand.plan import Plan
-from overhand.service.neutral import neutral_sum
+from overhand.randomness import secure_random
 from overhand.service.protocol import Batch, Document, Opens, Release, open_release
 from overhand.service.server.book import Book
 from overhand.service.server.tables import (
@@ -22,9 +23,8 @@ from overhand.service.server.tables import (
     by_coordinate,
     sum_of,
 )
-from overhand.service.tolerance import LostBatch, tolerant_sum
 from overhand.service.web import log
-from overhand.summation import Gathered, GatheredSums
+from overhand.summation import SumServer
 
 CONFIDENCE = 0.95
 _HISTORY = 500
@@ -39,7 +39,7 @@ class Total:
     It never changes: what is new makes a new one.
     """
 
-    gathered: GatheredSums
+    server: SumServer
     earlier: Estimate | None
     """What an earlier plan ended with."""
     count: int = 0
@@ -48,7 +48,7 @@ class Total:
     def begun(cls, plan: Plan, book: Book) -> Total:
         """Without any sum of the book."""
         settled = book.settled
-        return cls(GatheredSums(plan), None if settled is None else settled.estimate(plan.values))
+        return cls(SumServer(plan), None if settled is None else settled.estimate(plan.values))
 
     def followed(self, book: Book) -> Total:
         """With all sums that are in the book now."""
@@ -58,23 +58,22 @@ class Total:
         return total
 
     def with_sums(self, sums: Sequence[BatchSum]) -> Total:
-        gathered = self.gathered.copy()
+        server = self.server.copy()
         for summed in sums:
+            node = server.plan.tree.node(*summed.batch)
             if summed.value is None:
-                gathered.lose(*summed.batch)
+                server.lose(node)
             else:
-                value = sum_of(gathered.plan.values, summed.value)
-                gathered.receive(*summed.batch, value, summed.slack)
-        return replace(self, gathered=gathered, count=self.count + len(sums))
+                value = sum_of(server.plan.values, summed.value)
+                server.receive_sum(node, value, summed.slack)
+        return replace(self, server=server, count=self.count + len(sums))
 
-    def latest(self) -> Gathered | None:
-        """The sum of all users so far, those of earlier plans included."""
-        latest = self.gathered.latest()
-        if self.earlier is None:
-            return latest
-        if latest is None:
-            return Gathered(self.earlier, is_fallback=False)
-        return replace(latest, estimate=self.earlier + latest.estimate)
+    def latest(self) -> Estimate | None:
+        """The sum of all users so far, those of earlier plans included; None if there are none."""
+        latest = self.server.estimate() if self.server.covered else None
+        if self.earlier is None or latest is None:
+            return latest or self.earlier
+        return self.earlier + latest
 
 
 class Publisher:
@@ -90,6 +89,7 @@ class Publisher:
         self._book = book
         self._opener = opener
         self._lock = RLock()
+        self._random = secure_random()
         self._total = Total.begun(self._plan, book)
         self._first = _published(self._total)
         self._news = book.news()
@@ -128,14 +128,13 @@ class Publisher:
 
     def _summed(self, release: Release) -> BatchSum:
         """The sum of a release without the service's own reports, or that it is lost."""
-        messages, garbage = open_release(self.document.formats, release, self._opener)
+        shuffled, garbage = open_release(self.document.formats, release, self._opener)
         level = release.batch.level
-        (mechanism,) = self._plan.mechanisms[level - 1]
+        mechanism = self._plan.mechanisms[level - 1]
         value, slack = None, 0.0
         try:
-            found = tolerant_sum(mechanism, messages, garbage)
-            own = neutral_sum(self._plan.values, release.own)
-            value, slack = by_coordinate(found.total - own), found.missing * mechanism.unit
+            total, slack = mechanism.summed(shuffled, garbage, self._random)
+            value = by_coordinate(total - self._plan.values.neutral_sum(release.own))
         except LostBatch:
             log("a batch is lost", level=logging.ERROR, batch_level=level)
         if garbage:
@@ -200,11 +199,11 @@ class Publisher:
         total, formats = self._total, self.document.formats
         waiting = self._book.waiting(total.count)
         ends = (formats.level(level).size * (number + 1) for level, number in waiting)
-        reach = max([total.gathered.reach, *ends])
+        reach = max([total.server.reach, *ends])
         batches = (
             Batch(level.level, number)
             for level in formats.levels
-            for number in total.gathered.missing(level.level, reach // level.size)
+            for number in total.server.missing(level.level, reach // level.size)
         )
         return list(islice((one for one in batches if one not in waiting), _MOST_MISSING))
 
@@ -216,10 +215,9 @@ class Publisher:
 
 
 def _published(total: Total) -> Published | None:
-    latest = total.latest()
-    if latest is None:
+    estimate = total.latest()
+    if estimate is None:
         return None
-    estimate = latest.estimate
     low, high = estimate.interval(CONFIDENCE)
     value, low, high = map(by_coordinate, (estimate.value, low, high))
-    return Published(estimate.t, value, low, high, estimate.std, latest.is_fallback)
+    return Published(estimate.t, value, low, high, estimate.std, total.server.is_fallback)

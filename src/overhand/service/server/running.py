@@ -67,7 +67,7 @@ def settled_sum(document: Document, address: str) -> Settled:
         latest = Total.begun(document.plan, book).followed(book).latest()
     if latest is None:
         raise InvalidValue("nothing was published: there is nothing to go on from")
-    return Settled.of(document.plan.values, latest.estimate)
+    return Settled.of(document.plan.values, latest)
 
 
 async def run_server(settings: ServerSettings) -> None:

@@ -1,7 +1,7 @@
 """Where the shuffling service keeps reports until their batch is acknowledged."""
 
 from overhand.service.shuffler.store.arrivals import Arrival, Outcome
-from overhand.service.shuffler.store.shuffling import Piece, pieces, released
+from overhand.service.shuffler.store.shuffling import Adding, Piece, pieces, released
 from overhand.service.shuffler.store.store import Scrubbed, Store
 
-__all__ = ["Arrival", "Outcome", "Piece", "Scrubbed", "Store", "pieces", "released"]
+__all__ = ["Adding", "Arrival", "Outcome", "Piece", "Scrubbed", "Store", "pieces", "released"]

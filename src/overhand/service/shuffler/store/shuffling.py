@@ -6,26 +6,39 @@ No database here: a store asks these functions what to write, inside its transac
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from overhand.errors import ProtocolViolation
+from overhand.model import Messages
 from overhand.randomness import Random, secure_random
 from overhand.service.protocol import Batch, LevelFormat, Release
 from overhand.service.shuffler.store.arrivals import Arrival
+from overhand.shufflers import shuffle
 
 _HEAD_BYTES = 8
 
 
 class Piece(NamedTuple):
-    """What one commit group adds to one batch: messages in random order, no report's borders."""
+    """What one commit group adds to one batch: messages in random order, no report's borders.
+
+    And the sum of what came in the clear.
+    """
 
     batch: Batch
     own: int
     body: bytes
+
+
+Adding = Callable[[Batch], tuple[Sequence[bytes], NDArray[np.uint64]]]
+"""Ciphertexts that the service adds to a batch, and numbers that it adds to what is clear."""
+
+
+def nothing_added(batch: Batch) -> tuple[Sequence[bytes], NDArray[np.uint64]]:
+    return (), np.empty(0, np.uint64)
 
 
 def pieces(
@@ -38,27 +51,41 @@ def pieces(
         while start < len(admitted):
             number, taken = divmod(arrived + start, level.size)
             reports = admitted[start : start + level.size - taken]
-            messages = _split(b"".join(report.parts[place] for report in reports), level)
-            own = sum(report.is_own for report in reports)
-            yield Piece(Batch(level.level, number), own, permuted(messages, random).tobytes())
+            messages, clear = level.gathered([report.parts[place] for report in reports])
+            body = level.pack(permuted(messages, random).tobytes(), clear)
+            yield Piece(Batch(level.level, number), sum(one.is_own for one in reports), body)
             start += len(reports)
 
 
-def released(batch: Batch, level: LevelFormat, found: Sequence[Piece]) -> Release:
-    """The release of a full batch: all its messages, in an order drawn now."""
-    messages = _split(b"".join(piece.body for piece in found), level)
+def released(
+    batch: Batch, level: LevelFormat, found: Sequence[Piece], added: Adding = nothing_added
+) -> Release:
+    """The release of a full batch: all its messages and those `added`, in an order drawn now."""
+    messages, clear = level.gathered([piece.body for piece in found])
     if len(messages) != level.size * level.messages:
         raise ProtocolViolation(
             f"{batch} holds {len(messages)} of {level.size * level.messages} messages"
         )
+    more, numbers = added(batch)
+    if len(more) != level.added_messages or len(numbers) not in (0, level.clear_numbers):
+        raise ProtocolViolation(
+            f"{len(more)} messages and {len(numbers)} numbers were added to {batch}, not "
+            f"{level.added_messages} and {level.clear_numbers}"
+        )
+    if more:
+        rows = np.frombuffer(b"".join(more), np.uint8).reshape(-1, level.ciphertext_bytes)
+        messages = np.concatenate([messages, rows])
+    if len(numbers):
+        clear = level.added_up(np.array([clear, numbers]))
     distinct, repeats = without_repeats(messages)
-    body = permuted(distinct, secure_random()).tobytes()
+    body = level.pack(permuted(distinct, secure_random()).tobytes(), clear)
     return Release(batch, sum(piece.own for piece in found), body, repeats)
 
 
 def permuted(messages: NDArray[np.uint8], random: Random) -> NDArray[np.uint8]:
-    """The same messages in uniformly random order."""
-    return messages.take(random.permute(np.arange(len(messages))), axis=0)
+    """The same messages, one to a row, in uniformly random order: one batch, as shufflers do it."""
+    shuffled: NDArray[np.uint8] = shuffle(Messages.of(messages[np.newaxis]), random).sealed[0]
+    return shuffled
 
 
 def without_repeats(messages: NDArray[np.uint8]) -> tuple[NDArray[np.uint8], int]:
@@ -79,7 +106,3 @@ def without_repeats(messages: NDArray[np.uint8]) -> tuple[NDArray[np.uint8], int
             repeats += 1
         seen.add(message)
     return result, repeats
-
-
-def _split(body: bytes, level: LevelFormat) -> NDArray[np.uint8]:
-    return np.frombuffer(body, np.uint8).reshape(-1, level.ciphertext_bytes)

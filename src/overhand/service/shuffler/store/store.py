@@ -21,7 +21,7 @@ from overhand.service.protocol import Batch, Formats, LevelFormat, Release, Unsa
 from overhand.service.shuffler.store import shuffling
 from overhand.service.shuffler.store.arrivals import Arrival, Marks, Outcome, judge
 from overhand.service.shuffler.store.batch_keys import BatchKeys, KeyGone
-from overhand.service.shuffler.store.shuffling import Piece
+from overhand.service.shuffler.store.shuffling import Adding, Piece, nothing_added
 from overhand.service.shuffler.store.tables import State, StoreTables, origin, schema, table_of
 
 T = TypeVar("T")
@@ -49,9 +49,17 @@ class Store:
     appends rows, so its files show it too. The order of a release does not come from them, and what
     the groups hold is sealed under the keys of the file `keys`, which is made together with the
     store; those of a SQLite file are beside it unless told otherwise. Keep it out of every backup.
+
+    `added` says what the service itself adds to a batch when its release is made.
     """
 
-    def __init__(self, address: str | Path, formats: Formats, keys: Path | None = None) -> None:
+    def __init__(
+        self,
+        address: str | Path,
+        formats: Formats,
+        keys: Path | None = None,
+        added: Adding = nothing_added,
+    ) -> None:
         if keys is None:
             if is_postgres(address):
                 raise InvalidValue("a store in PostgreSQL needs a file for its keys: --store-keys")
@@ -61,6 +69,9 @@ class Store:
         self._horizon = self._lowest * formats.levels[0].batches
         self._origin = _described(formats)
         self._keys_path = keys
+        self._added = added
+        if added is nothing_added and any(level.added_messages for level in formats.levels):
+            raise InvalidValue("the service adds messages to batches of this plan: say which")
         contents = Contents("store", _APPLICATION, "progress", self._create, self._check, _CACHE)
         self._database = open_database(address, contents)
         self._keys.claim()
@@ -181,7 +192,7 @@ class Store:
         """
         found = self._read(lambda tables: [self._state_of(tables, batch) for batch in batches])
         fresh = {
-            batch: shuffling.released(batch, self._level(batch), pieces)
+            batch: shuffling.released(batch, self._level(batch), pieces, self._added)
             for batch, pieces in zip(batches, found, strict=True)
             if isinstance(pieces, list)
         }

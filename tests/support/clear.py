@@ -1,0 +1,59 @@
+"""A mechanism with a part in the clear and one message more in every batch, and a plan of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+import overhand as oh
+from overhand.randomness import Random
+from overhand.service.protocol import Batch, Formats, Sealer
+from support.sealed import KEY
+
+DUMMY = 99
+ADDED = (4000, 3)
+
+
+@dataclass(frozen=True)
+class Halves:
+    """Of a value below 50 a user seals the value, and says its square and a large number."""
+
+    size: int
+    messages_per_user: int = 1
+    message_bits: int = 7
+    clear_numbers: int = 2
+    clear_bits: int = 12
+    added_messages: int = 1
+
+    def encode_rows(self, rows: NDArray[Any], random: Random) -> tuple[NDArray[Any], NDArray[Any]]:
+        values = rows.reshape(-1, 1).astype(np.uint64)
+        return values, np.hstack([values**2, 4095 - values])
+
+
+def document_of(*mechanisms: Any, horizon: int = 12) -> Any:
+    """What is asked of a document, for mechanisms that no plan has yet."""
+    degrees = (mechanisms[0].size, *[2] * (len(mechanisms) - 1))
+    plan = SimpleNamespace(
+        tree=oh.RegularTree(horizon, degrees),
+        horizon=horizon,
+        mechanisms=tuple((mechanism,) for mechanism in mechanisms),
+        messages_per_user=sum(mechanism.messages_per_user for mechanism in mechanisms),
+        digest="ab" * 32,
+    )
+    formats = Formats.of(plan)  # type: ignore[arg-type]
+    sealer = Sealer(KEY.public_key, formats.digest)
+    return SimpleNamespace(plan=plan, formats=formats, sealer=sealer)
+
+
+DOCUMENT = document_of(Halves(3), Halves(6))
+
+
+def dummies(batch: Batch) -> tuple[list[bytes], NDArray[np.uint64]]:
+    """What the service adds to a batch."""
+    level = DOCUMENT.formats.level(batch.level)
+    plaintexts = level.messages_to_bytes(np.array([DUMMY]))
+    return DOCUMENT.sealer.seal(level.level, plaintexts), np.array(ADDED, np.uint64)

@@ -1,0 +1,178 @@
+"""Numbers in the clear, which are only added up, and messages that the service itself adds."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from overhand.errors import InvalidValue, ProtocolViolation
+from overhand.randomness import secure_random
+from overhand.service.protocol import (
+    Batch,
+    LevelFormat,
+    Opener,
+    Release,
+    encode_reports,
+    open_release,
+)
+from overhand.service.server import Book
+from overhand.service.shuffler.store import Arrival, Outcome, Store, pieces, released
+from support.books import waiting
+from support.clear import ADDED, DOCUMENT, DUMMY, Halves, document_of, dummies
+from support.sealed import KEY
+
+FORMATS = DOCUMENT.formats
+VALUES = np.array([7, 49, 0, 12, 31, 1, 2, 44, 9, 9, 30, 3])
+LOWEST = FORMATS.level(1)
+
+
+def arrivals() -> list[Arrival]:
+    reports = encode_reports(DOCUMENT, VALUES, secure_random())
+    parts = [FORMATS.unpack_report(report) for report in reports]
+    return [Arrival(FORMATS.part_digests(part), part) for part in parts]
+
+
+def sums_of(values: Any, *, added: bool = True) -> list[int]:
+    """What the numbers of these users come to."""
+    more = ADDED if added else (0, 0)
+    sums = sum(int(v) ** 2 for v in values), sum(4095 - int(v) for v in values)
+    return [(one + other) % 4096 for one, other in zip(sums, more, strict=True)]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Any:
+    with closing(Store(tmp_path / "store.db", FORMATS, added=dummies)) as opened:
+        yield opened
+
+
+def test_the_format_follows_from_the_mechanism() -> None:
+    assert LevelFormat(1, 3, 4, 1, 7, 2, 12, 1) == LOWEST
+    assert (LOWEST.part_bytes, LOWEST.batch_messages) == (49 + 4, 4)
+    assert LOWEST.batch_bytes == 4 * 49 + 4
+    assert FORMATS.report_length == 36 + 2 * 53
+
+
+@pytest.mark.parametrize("bits", [0, 65])
+def test_clear_numbers_need_bits_that_a_word_has(bits: int) -> None:
+    with pytest.raises(InvalidValue, match="clear_bits"):
+        document_of(replace(Halves(3), clear_bits=bits))
+
+
+def test_a_number_that_is_too_large_is_refused() -> None:
+    (report,) = encode_reports(DOCUMENT, VALUES[:1], secure_random())
+    at = 36 + 53 - 1  # the high byte of the last number of the lowest level
+    assert report[at] == 15
+    assert FORMATS.unpack_report(report)
+    for byte in (16, 255):
+        with pytest.raises(InvalidValue, match=r"level 1 is not below 2\^12"):
+            FORMATS.unpack_report(report[:at] + bytes([byte]) + report[at + 1 :])
+
+
+def test_a_piece_has_the_sum_and_nobody_s_numbers() -> None:
+    first, second = pieces(FORMATS.levels[:1], arrivals()[:5], arrived=0)
+    assert LOWEST.clear(first.body).tolist() == sums_of(VALUES[:3], added=False)
+    assert LOWEST.clear(second.body).tolist() == sums_of(VALUES[3:5], added=False)
+    assert [len(LOWEST.ciphertexts(one.body)) for one in (first, second)] == [3, 2]
+    assert len(first.body) == 3 * 49 + 4
+
+
+def test_a_release_goes_from_store_to_book_with_all_that_was_added(
+    store: Store, tmp_path: Path
+) -> None:
+    came = arrivals()
+    for start in (0, 2, 7):
+        stop = {0: 2, 2: 7, 7: 12}[start]
+        assert set(store.admit(came[start:stop])) == {Outcome.ADMITTED}
+    assert len(store.full()) == 6
+    with closing(Book(tmp_path / "book.db", "a" * 64)) as book:
+        for batch in store.full():
+            release = store.freeze(batch)
+            assert store.freeze(batch) == release
+            sent = FORMATS.pack_release(release)
+            assert len(sent) == 49 + FORMATS.level(batch.level).batch_bytes
+            check(FORMATS.unpack_release(sent))
+            book.receive(FORMATS.unpack_release(sent))
+        assert waiting(book) == store.freeze(store.full()[0])
+
+
+def check(release: Release) -> None:
+    """Its messages are those of its users and the service's, in any order; so is the sum."""
+    level = FORMATS.level(release.batch.level)
+    users = VALUES[release.batch.number * level.size :][: level.size]
+    messages, garbage = open_release(FORMATS, release, Opener(KEY, FORMATS.digest))
+    assert garbage == 0
+    assert sorted(messages.tolist()) == sorted([*users.tolist(), DUMMY])
+    assert level.clear(release.body).tolist() == sums_of(users)
+
+
+def test_the_service_s_message_may_be_anywhere() -> None:
+    came = list(pieces(FORMATS.levels[:1], arrivals()[:3], arrived=0))
+    added = dummies(Batch(1, 0))
+    found = {
+        LOWEST.ciphertexts(released(Batch(1, 0), LOWEST, came, lambda batch: added).body)
+        .view("V49")
+        .reshape(-1)
+        .tolist()
+        .index(added[0][0])
+        for _ in range(200)
+    }
+    assert found == {0, 1, 2, 3}
+
+
+def test_what_is_added_is_asked_for_once(store: Store) -> None:
+    asked: list[Batch] = []
+
+    def counted(batch: Batch) -> Any:
+        asked.append(batch)
+        return dummies(batch)
+
+    store._added = counted
+    store.admit(arrivals()[:6])
+    for _ in range(3):
+        store.freeze_all(store.full())
+    assert sorted(asked) == [Batch(1, 0), Batch(1, 1), Batch(2, 0)]
+
+
+def none(batch: Batch) -> Any:
+    return [], np.empty(0, np.uint64)
+
+
+def two(batch: Batch) -> Any:
+    ciphertexts, numbers = dummies(batch)
+    return ciphertexts * 2, numbers
+
+
+def short(batch: Batch) -> Any:
+    ciphertexts, numbers = dummies(batch)
+    return ciphertexts, numbers[:1]
+
+
+@pytest.mark.parametrize("mutant", [none, two, short])
+def test_a_batch_never_has_another_shape(tmp_path: Path, mutant: Any) -> None:
+    with closing(Store(tmp_path / "store.db", FORMATS, added=mutant)) as store:
+        store.admit(arrivals()[:3])
+        with pytest.raises(ProtocolViolation, match=r"were added to batch 0 of level 1, not 1 and"):
+            store.freeze(Batch(1, 0))
+
+
+def test_a_store_is_told_what_to_add(tmp_path: Path) -> None:
+    with pytest.raises(InvalidValue, match="say which"):
+        Store(tmp_path / "store.db", FORMATS)
+
+
+@given(data=st.data(), bits=st.integers(1, 64))
+def test_sums_are_exact_modulo_a_power_of_two(data: st.DataObject, bits: int) -> None:
+    level = LevelFormat(1, 3, 1, 1, 7, 2, bits)
+    numbers = st.integers(0, 2**bits - 1)
+    rows = data.draw(st.lists(st.tuples(numbers, numbers), min_size=1, max_size=9))
+    bodies = [level.pack(b"", np.array(row, np.uint64)) for row in rows]
+    _, clear = level.gathered(bodies)
+    assert clear.tolist() == [sum(column) % 2**bits for column in zip(*rows, strict=True)]
+    assert level.clear(level.pack(b"", clear)).tolist() == clear.tolist()
