@@ -7,17 +7,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 import overhand as oh
 from overhand.mechanisms import Coins, CoinSum
+from overhand.model import Floats
 from overhand.randomness import HALF
-from overhand.trees import Tree
 from overhand.values import BITS, Histogram, Moments, Reals, SymmetricMatrices, Values, Vectors
-from support.plans import PATH, PRIVACY, REGULAR
+from support.plans import PRIVACY, REGULAR, WIDE
 from support.sampled import samples_for
 
-Floats = NDArray[np.float64]
 SIDE = math.sqrt(0.5)
 
 # Every kind, and what a user may hold such that all coordinates are whole numbers of half widths.
@@ -34,11 +32,11 @@ WHOLE: list[tuple[Values, list[Any]]] = [
 ]
 KINDS = [pytest.param(values, choices, id=values.spec) for values, choices in WHOLE]
 ROUNDED = [pytest.param(v, choices, id=v.spec) for v, choices in WHOLE if not v.is_whole]
-TREES = [pytest.param(REGULAR, id="regular"), pytest.param(PATH, id="path")]
+TREES = [pytest.param(REGULAR, id="regular"), pytest.param(WIDE, id="wide")]
 
 
 def kind_plan(
-    tree: Tree,
+    tree: oh.RegularTree,
     values: Values,
     *,
     noise_bits: int = 2,
@@ -48,17 +46,10 @@ def kind_plan(
 ) -> oh.Plan:
     """A plan of fair coins for any kind of value, with so many steps at all levels or at each."""
     by_level = steps if isinstance(steps, tuple) else (steps,) * tree.levels
+    coins = Coins(noise_bits, HALF, opposed=noise_bits % 2 == 0)
     mechanisms = tuple(
-        tuple(
-            oh.CoinSum(
-                size,
-                Coins(noise_bits, HALF, opposed=noise_bits % 2 == 0),
-                values,
-                1 if values.is_whole else by_level[level - 1],
-            )
-            for size in tree.sizes(level)
-        )
-        for level in range(1, tree.levels + 1)
+        oh.CoinSum(size, coins, values, 1 if values.is_whole else level_steps)
+        for size, level_steps in zip(tree.sizes, by_level, strict=True)
     )
     return oh.Plan(tree, mechanisms, PRIVACY, tree.levels, combine=combine, hold=hold)
 
@@ -109,8 +100,8 @@ def coin_sum(plan: oh.Plan, node: oh.Node) -> CoinSum:
 
 
 FIGURE_2 = oh.RegularTree(horizon=8, degrees=(2, 2))
-SMALL_PATH = oh.PathTree(horizon=10, levels=2, terms=3, block=1)
-SMALL = [pytest.param(FIGURE_2, 7, id="regular"), pytest.param(SMALL_PATH, 6, id="path")]
+SINGLES = oh.RegularTree(horizon=10, degrees=(1, 4))
+SMALL = [pytest.param(FIGURE_2, 7, id="regular"), pytest.param(SINGLES, 6, id="singles")]
 DISCREPANCY = 0.15
 SAMPLES = samples_for(DISCREPANCY)
 # A sample in every coordinate. Odd numbers of steps have no step in the middle, where most are.

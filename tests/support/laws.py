@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from scipy import stats
 
 import overhand as oh
+from overhand.model import Floats
 from overhand.randomness import SeededRandom
-from overhand.trees import Tree
-from support.kinds import DISCREPANCY, Floats, coin_sum, points
+from support.kinds import DISCREPANCY, coin_sum, points
 from support.plans import pending
 from support.sampled import Outcomes, assert_follows
 
@@ -75,14 +75,14 @@ def batch_law(mechanism: oh.CoinSum, column: Floats, low: float) -> Law:
     ups = np.ones(1)
     for rest in np.clip(exact - down, 0, 1):
         ups = np.convolve(ups, [1 - rest, rest])
-    trials = mechanism.noise_trials
+    trials = mechanism.size * mechanism.user_noise.bits
     coins = stats.binom.pmf(np.arange(trials + 1), trials, 0.5)
     law = np.convolve(ups, coins)
     steps = down.sum() + np.arange(len(law)) - trials / 2
     return Law.of(steps * mechanism.unit + mechanism.size * low, law)
 
 
-def children(tree: Tree, node: oh.Node) -> list[oh.Node]:
+def children(tree: oh.RegularTree, node: oh.Node) -> list[oh.Node]:
     """The largest nodes inside of a node, side by side."""
     inside: list[oh.Node] = []
     place = node.start
@@ -97,7 +97,7 @@ def estimate_by_the_book(plan: oh.Plan, sums: dict[oh.Node, Floats], t: int) -> 
     """The estimate at t from the sums of batches: each with its children, added up over V*_t."""
 
     def value_of(node: oh.Node) -> Floats:
-        weight, *_ = plan.node_estimates[node.level, node.size]
+        weight = plan.combination.own_weights[node.level - 1]
         inside = children(plan.tree, node) if weight < 1 else []
         below = sum((value_of(child) for child in inside), start=np.zeros(plan.values.dimension))
         return weight * sums[node] + (1 - weight) * below
@@ -108,7 +108,7 @@ def estimate_by_the_book(plan: oh.Plan, sums: dict[oh.Node, Floats], t: int) -> 
 
 def node_law(plan: oh.Plan, node: oh.Node, column: Floats, low: float) -> Law:
     own = batch_law(coin_sum(plan, node), column[node.start : node.stop], low)
-    weight, *_ = plan.node_estimates[node.level, node.size]
+    weight = plan.combination.own_weights[node.level - 1]
     if weight == 1.0:
         return own
     below = [node_law(plan, child, column, low) for child in children(plan.tree, node)]
@@ -169,7 +169,7 @@ def expected_square(plan: oh.Plan, value: Any) -> float:
         m = plan.mechanism(node)
         part = (numbers - plan.values.lows) / m.unit % 1
         own = m.noise_variance + m.size * m.unit**2 * part * (1 - part)
-        weight, *_ = plan.node_estimates[node.level, node.size]
+        weight = plan.combination.own_weights[node.level - 1]
         below = [variance(child) for child in children(plan.tree, node)] if weight < 1 else []
         return np.asarray(weight**2 * own + (1 - weight) ** 2 * sum(below))
 

@@ -7,26 +7,20 @@ import numpy as np
 import overhand as oh
 from overhand.mechanisms import Coins
 from overhand.randomness import HALF
-from overhand.trees import Tree
 from support.sampled import Outcomes
 
 PRIVACY = oh.Privacy(epsilon=1.0, delta=1e-6)
 
 REGULAR = oh.RegularTree(horizon=53, degrees=(3, 2, 4))
-PATH = oh.PathTree(horizon=50, levels=3, terms=3, block=3)
+WIDE = oh.RegularTree(horizon=50, degrees=(3, 5))
 
 
 def coin_plan(
-    tree: Tree, *, noise_bits: int = 4, combine: bool = False, hold: bool = False
+    tree: oh.RegularTree, *, noise_bits: int = 4, combine: bool = False, hold: bool = False
 ) -> oh.Plan:
     """A plan of fair coins, the same number at every level: no guarantee, but an exact law."""
-    mechanisms = tuple(
-        tuple(
-            oh.CoinSum(size, Coins(noise_bits, HALF, opposed=noise_bits % 2 == 0))
-            for size in tree.sizes(level)
-        )
-        for level in range(1, tree.levels + 1)
-    )
+    coins = Coins(noise_bits, HALF, opposed=noise_bits % 2 == 0)
+    mechanisms = tuple(oh.CoinSum(size, coins) for size in tree.sizes)
     return oh.Plan(tree, mechanisms, PRIVACY, tree.levels, combine=combine, hold=hold)
 
 
