@@ -20,7 +20,7 @@ from overhand.mechanisms import CoinNoise, Coins, CoinSum
 from overhand.mechanisms.published import BITS_CONSTANT, binary_sum
 from overhand.model import Privacy, Shuffled
 from overhand.randomness import HALF, BinaryFraction, seeded_random
-from support.coins import EIGHTH, QUARTER, Chosen
+from support.coins import EIGHTH, QUARTER, Chosen, one_batch
 
 Law = dict[int, Fraction]
 
@@ -37,17 +37,18 @@ TINY = {
 
 def every_batch(mechanism: CoinSum, values: Sequence[int]) -> Iterator[tuple[Fraction, Shuffled]]:
     """All batches that the encoder can send for these values, with their probabilities."""
-    for shown in itertools.product((0, 1), repeat=mechanism.noise_trials):
+    for shown in itertools.product((0, 1), repeat=mechanism.size * mechanism.user_noise.bits):
         random = Chosen(shown)
         messages = mechanism.encode_many(values, random)
-        yield random.chance, Shuffled(messages.reshape(-1))
+        yield random.chance, one_batch(messages.sealed)
 
 
 def law_by_enumeration(mechanism: CoinSum) -> Law:
     """The number of ones among the coins, over every outcome of every coin of the definition."""
-    p = Fraction(mechanism.noise_probability.numerator, 2**mechanism.noise_probability.bits)
-    straight = mechanism.noise_bits // 2 if mechanism.opposed else mechanism.noise_bits
-    chances = ([p] * straight + [1 - p] * (mechanism.noise_bits - straight)) * mechanism.size
+    coins = mechanism.user_noise
+    p = Fraction(coins.probability.numerator, 2**coins.probability.bits)
+    straight = coins.bits // 2 if coins.opposed else coins.bits
+    chances = ([p] * straight + [1 - p] * (coins.bits - straight)) * mechanism.size
     law: Law = {}
     for shown in itertools.product((0, 1), repeat=len(chances)):
         chance = math.prod(
@@ -93,7 +94,7 @@ def test_the_analyzed_batch_is_unbiased_with_the_stated_variance_on_every_input(
         law: Law = {}
         expected = Fraction(0)
         for chance, shuffled in every_batch(mechanism, values):
-            estimate = Fraction(mechanism.analyze(shuffled))
+            estimate = Fraction(mechanism.sum_of(shuffled))
             expected += chance * estimate
             error = 16 * (estimate - sum(values))  # all means here are multiples of 1/16
             assert error.denominator == 1
@@ -108,7 +109,7 @@ def test_the_encoder_has_the_law_that_the_noise_states(kind: str) -> None:
     mechanism = TINY[kind]
     law: Law = {}
     for chance, shuffled in every_batch(mechanism, [0] * mechanism.size):
-        ones = int(np.count_nonzero(shuffled))
+        ones = int(np.count_nonzero(shuffled.sealed))
         law[ones] = law.get(ones, Fraction(0)) + chance
     assert law == law_by_enumeration(mechanism)
 
@@ -118,7 +119,7 @@ def test_the_noise_of_some_users_is_that_of_a_smaller_batch(users: int) -> None:
     for mechanism in TINY.values():
         if users < mechanism.size:
             smaller = CoinNoise(
-                tuple((t * users // mechanism.size, p) for t, p in mechanism.noise().terms)
+                tuple((t * users // mechanism.size, p) for t, p in mechanism.noise().binomials)
             )
             assert mechanism.noise(users) == smaller
     assert TINY["plain"].noise(3) == TINY["plain"].noise()
@@ -132,13 +133,14 @@ def test_fair_opposed_coins_are_one_binomial() -> None:
 def test_messages_are_counted_per_user_and_per_batch() -> None:
     mechanism = CoinSum(5, Coins(4, EIGHTH))
     assert mechanism.messages_per_user == 5
-    assert mechanism.noise_trials == 20
+    assert mechanism.messages_per_batch == 25
     messages = mechanism.encode_many([0, 1, 1], seeded_random(20230))
-    assert messages.shape == (3, 5)
-    assert messages.dtype == np.uint8
-    assert messages[:, 0].tolist() == [0, 1, 1]
-    assert mechanism.encode(1, seeded_random(20230)).shape == (1, 5)
-    assert mechanism.encode_many([], seeded_random(20230)).shape == (0, 5)
+    assert messages.sealed.shape == (3, 5)
+    assert messages.sealed.dtype == np.uint8
+    assert messages.sealed[:, 0].tolist() == [0, 1, 1]
+    assert messages.clear.shape == (3, 0)
+    assert mechanism.encode(1, seeded_random(20230)).sealed.shape == (1, 5)
+    assert mechanism.encode_many([], seeded_random(20230)).sealed.shape == (0, 5)
 
 
 @pytest.mark.parametrize("bad", [2, -1, 0.5, math.nan, "1", None], ids=repr)
@@ -150,14 +152,14 @@ def test_a_value_that_is_no_bit_is_not_encoded(bad: Any) -> None:
 @pytest.mark.parametrize("messages", [0, 9, 11, 20])
 def test_a_wrong_number_of_messages_is_refused(messages: int) -> None:
     with pytest.raises(InvalidValue, match=f"{messages} messages in a batch that has 10"):
-        CoinSum(2, Coins(4, EIGHTH)).analyze(Shuffled(np.zeros(messages, np.uint8)))
+        CoinSum(2, Coins(4, EIGHTH)).analyze(one_batch(np.zeros(messages, np.uint8)))
 
 
 def test_a_batch_that_was_not_shuffled_is_refused() -> None:
     mechanism = CoinSum(2, Coins(4, EIGHTH))
     messages = mechanism.encode_many([0, 1], seeded_random(20230))
-    with pytest.raises(InvalidValue, match="2 messages"):
-        mechanism.analyze(Shuffled(messages))
+    with pytest.raises(InvalidValue, match="5 messages in a batch that has 10"):
+        mechanism.analyze(Shuffled(*messages))
 
 
 @pytest.mark.parametrize(
@@ -186,23 +188,23 @@ def test_with_variance_has_the_variance_that_was_asked_for(size: int, variance: 
 @given(SIZES, VARIANCES)
 def test_with_variance_takes_the_fewest_coins(size: int, variance: float) -> None:
     mechanism = CoinSum.with_variance(size, variance)
-    assert mechanism.opposed
+    assert mechanism.user_noise.opposed
     # Opposed coins come in pairs, and a pair has a variance of at most a half.
-    assert size * (mechanism.noise_bits - 2) / 4 < variance * (1 + 1e-9)
+    assert size * (mechanism.user_noise.bits - 2) / 4 < variance * (1 + 1e-9)
 
 
 @given(SIZES, VARIANCES, st.integers(0, 40))
 def test_with_variance_takes_as_many_coins_as_it_is_told(
     size: int, variance: float, more: int
 ) -> None:
-    fewest = CoinSum.with_variance(size, variance).noise_bits
+    fewest = CoinSum.with_variance(size, variance).user_noise.bits
     mechanism = CoinSum.with_variance(size, variance, noise_bits=fewest + 2 * more)
-    assert mechanism.noise_bits == fewest + 2 * more
+    assert mechanism.user_noise.bits == fewest + 2 * more
     assert variance * (1 - 1e-12) <= mechanism.variance <= variance * (1 + 1 / 4000)
 
 
 def test_with_variance_refuses_more_than_the_coins_can_have() -> None:
-    assert CoinSum.with_variance(10, 5.0, noise_bits=2).noise_probability.is_half
+    assert CoinSum.with_variance(10, 5.0, noise_bits=2).user_noise.probability.is_half
     with pytest.raises(Infeasible, match="variance 5.01"):
         CoinSum.with_variance(10, 5.01, noise_bits=2)
 
@@ -256,8 +258,8 @@ def test_a_large_published_batch_sends_one_coin_each(guarantee: str) -> None:
     for size in (math.ceil(tau(privacy)), 3 * math.ceil(tau(privacy)), 10**7):
         mechanism = binary_sum(size, privacy)
         assert mechanism.messages_per_user == 2
-        assert not mechanism.opposed
-        probability = float(mechanism.noise_probability)
+        assert not mechanism.user_noise.opposed
+        probability = float(mechanism.user_noise.probability)
         assert math.isclose(probability, tau(privacy) / (2 * size), rel_tol=1e-9)
         assert math.isclose(mechanism.noise().mean, tau(privacy) / 2, rel_tol=1e-9)
         assert mechanism.variance <= tau(privacy) / 2
@@ -268,7 +270,7 @@ def test_the_published_constant_is_a_parameter() -> None:
     assert BITS_CONSTANT == 96
     privacy = Privacy(1.0, 1e-6)
     half = binary_sum(10, privacy, constant=48)
-    assert half.noise_bits == math.ceil(48 * math.log(2e6) / 10)
+    assert half.user_noise.bits == math.ceil(48 * math.log(2e6) / 10)
 
 
 def test_without_the_published_noise_the_check_of_delta_would_fail() -> None:
@@ -311,7 +313,7 @@ def test_a_window_is_the_binomial_where_it_matters(trials: int, probability: flo
 @pytest.mark.parametrize(
     ("trials", "probability"), [(200, 0.125), (40_000, 0.01), (64, 0.5), (100_000, 1e-4)]
 )
-def test_the_window_of_a_sum_is_the_convolution_of_its_terms(
+def test_the_window_of_a_sum_is_the_convolution_of_its_binomials(
     trials: int, probability: float
 ) -> None:
     p = BinaryFraction.near(probability)
@@ -340,7 +342,7 @@ def test_the_rarest_coins_have_a_window_too(bits: int) -> None:
 def noise_by_enumeration(noise: CoinNoise) -> list[float]:
     """The probabilities of 0, 1, ... ones, coin by coin."""
     law = [Fraction(1)]
-    for trials, p in noise.terms:
+    for trials, p in noise.binomials:
         one = Fraction(p.numerator, 2**p.bits)
         for _ in range(trials):
             law = [

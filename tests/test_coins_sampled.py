@@ -13,9 +13,9 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import stats
 
 from overhand.mechanisms import CoinNoise, Coins, CoinSum
-from overhand.model import Messages, Shuffled
+from overhand.model import Messages
 from overhand.randomness import HALF, Random, restored_random, seeded_random
-from overhand.shufflers import Shuffler
+from overhand.shufflers import Shuffler, shuffle
 from overhand.values import Histogram, Reals, Vectors
 from support.coins import EIGHTH, QUARTER, Given
 from support.sampled import Outcomes, assert_follows, kolmogorov, samples_for
@@ -30,7 +30,7 @@ MECHANISM = CoinSum(8, Coins(4, QUARTER))
 class ForgetsNoise(CoinSum):
     def encode_many(self, values: ArrayLike, random: Random) -> Messages:
         messages = super().encode_many(values, random)
-        messages[:, 1:] = 0
+        messages.sealed[:, 1:] = 0
         return messages
 
 
@@ -39,7 +39,7 @@ class HalfTheNoise(CoinSum):
 
     def encode_many(self, values: ArrayLike, random: Random) -> Messages:
         messages = super().encode_many(values, random)
-        messages[::2, 1:] = [0, 0, 1, 1]
+        messages.sealed[::2, 1:] = [0, 0, 1, 1]
         return messages
 
 
@@ -48,7 +48,7 @@ class OneCoinShort(CoinSum):
 
     def encode_many(self, values: ArrayLike, random: Random) -> Messages:
         messages = super().encode_many(values, random)
-        messages[:: self.size, -1] = 0
+        messages.sealed[:: self.size, -1] = 0
         return messages
 
 
@@ -57,19 +57,20 @@ class NotComplemented(CoinSum):
 
     def encode_many(self, values: ArrayLike, random: Random) -> Messages:
         messages = super().encode_many(values, random)
-        messages[:, 1 + self.noise_bits // 2 :] ^= 1
+        messages.sealed[:, 1 + self.user_noise.bits // 2 :] ^= 1
         return messages
 
 
 class OffsetForgotten(CoinSum):
-    def analyze(self, shuffled: Shuffled) -> float:
-        return int(np.count_nonzero(shuffled))
+    @property
+    def offset(self) -> float:
+        return 0.0
 
 
 class LastUserDropped(CoinSum):
     def encode_many(self, values: ArrayLike, random: Random) -> Messages:
         messages = super().encode_many(values, random)
-        messages[self.size - 1 :: self.size, 0] = 0
+        messages.sealed[self.size - 1 :: self.size, 0] = 0
         return messages
 
 
@@ -86,16 +87,16 @@ def estimates(mechanism: CoinSum, random: Random) -> NDArray[np.int64]:
         first = run * mechanism.size
         users = range(first, first + mechanism.size)
         shuffler.activate(mechanism)
-        shuffler.send_many(users, Messages(messages[users.start : users.stop]))
-        sums[run] = mechanism.analyze(shuffler.release(random))
+        shuffler.send_many(users, Messages.of(messages.sealed[users.start : users.stop]))
+        sums[run] = mechanism.sum_of(shuffler.release(random))
     assert np.array_equal(sums, np.rint(sums))
     return sums.astype(np.int64)
 
 
-def law_of(*terms: tuple[int, float], offset: int = 0) -> Outcomes:
+def law_of(*binomials: tuple[int, float], offset: int = 0) -> Outcomes:
     """An offset and a sum of binomials."""
     probabilities = np.ones(1)
-    for trials, p in terms:
+    for trials, p in binomials:
         probabilities = np.convolve(probabilities, stats.binom(trials, p).pmf(range(trials + 1)))
     return Outcomes(offset, probabilities)
 
@@ -120,7 +121,7 @@ def test_the_estimate_is_the_sum_plus_centred_noise(stream: str) -> None:
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: str(mutant.__name__))
 def test_the_test_of_the_estimate_sees(mutant: type[CoinSum]) -> None:
     assert kolmogorov(TRUTH, MUTANTS[mutant], range(-40, 60)) > DISCREPANCY
-    samples = estimates(mutant(8, 4, QUARTER), keyed(20230))
+    samples = estimates(mutant(8, Coins(4, QUARTER)), keyed(20230))
     assert_follows(samples, MUTANTS[mutant], discrepancy=DISCREPANCY)
     with pytest.raises(AssertionError, match="Kolmogorov"):
         assert_follows(samples, TRUTH, discrepancy=DISCREPANCY)
@@ -158,7 +159,7 @@ class DrawsHalf(CoinSum):
 
 class DrawsNotOpposed(CoinSum):
     def draw_noise(self, random: Random, batches: int) -> NDArray[np.float64]:
-        ones = random.binomial(self.noise_trials, self.noise_probability, batches)
+        ones = random.binomial(self.draw_cost, self.user_noise.probability, batches)
         return np.asarray(ones - self.noise().mean, np.float64)
 
 
@@ -170,7 +171,7 @@ class DrawsNotOpposed(CoinSum):
 def test_the_test_of_drawn_noise_sees(mutant: type[CoinSum], wrong: Outcomes) -> None:
     law = DRAWN["opposed"][1]
     assert kolmogorov(law, wrong, range(-1, 41)) > DISCREPANCY
-    samples = drawn(mutant(8, 4, QUARTER), keyed(20230))
+    samples = drawn(mutant(8, Coins(4, QUARTER)), keyed(20230))
     assert_follows(samples, wrong, discrepancy=DISCREPANCY)
     with pytest.raises(AssertionError, match="Kolmogorov"):
         assert_follows(samples, law, discrepancy=DISCREPANCY)
@@ -181,12 +182,12 @@ def test_the_test_of_drawn_noise_sees(mutant: type[CoinSum], wrong: Outcomes) ->
 def test_the_recurrence_for_opposed_coins_agrees_with_their_convolution(
     size: int, variance: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bits = 2 + CoinSum.with_variance(size, variance).noise_bits  # one pair more: never fair
-    terms = CoinSum.with_variance(size, variance, noise_bits=bits).noise().terms
+    bits = 2 + CoinSum.with_variance(size, variance).user_noise.bits  # one pair more: never fair
+    binomials = CoinSum.with_variance(size, variance, noise_bits=bits).noise().binomials
     monkeypatch.setattr("overhand.mechanisms.noise._LARGE_VARIANCE", math.inf)
-    slow = CoinNoise(terms).window
+    slow = CoinNoise(binomials).window
     monkeypatch.setattr("overhand.mechanisms.noise._LARGE_VARIANCE", 0.0)
-    fast = CoinNoise(terms).window
+    fast = CoinNoise(binomials).window
     assert fast.missing <= slow.missing
     start = max(fast.first, slow.first)
     shared = min(len(w.probabilities) + w.first for w in (fast, slow)) - start
@@ -231,14 +232,18 @@ def rounded_laws(exact: NDArray[np.float64]) -> list[Ones]:
     return laws
 
 
+def noise_trials(mechanism: CoinSum) -> int:
+    return mechanism.size * mechanism.user_noise.bits
+
+
 def coin_law(mechanism: CoinSum) -> Ones:
-    trials, p = mechanism.noise_trials // 2, float(mechanism.noise_probability)
+    trials, p = noise_trials(mechanism) // 2, float(mechanism.user_noise.probability)
     return law_of((trials, p), (trials, 1 - p)).probabilities
 
 
 def places(mechanism: CoinSum) -> NDArray[np.int64]:
     """What a one of each coordinate counts when all coordinates are written as one number."""
-    most = mechanism.size * (mechanism.noise_bits + mechanism.steps)
+    most = mechanism.size * (mechanism.user_noise.bits + mechanism.steps)
     return (most + 1) ** np.arange(mechanism.values.dimension)
 
 
@@ -257,16 +262,16 @@ def as_one_number(mechanism: CoinSum, sums: NDArray[np.float64]) -> NDArray[np.i
     """Analyzed sums back to ones, and the ones of all coordinates to one number."""
     low, width = mechanism.values.lows, mechanism.values.width
     steps = (sums.reshape(len(sums), -1) - mechanism.size * low) / width * mechanism.steps
-    ones = np.rint(steps + mechanism.noise_trials / 2).astype(np.int64)
+    ones = np.rint(steps + noise_trials(mechanism) / 2).astype(np.int64)
     return np.asarray(ones @ places(mechanism))
 
 
 def sampled_sums(mechanism: CoinSum, held: Any, random: Random) -> NDArray[np.int64]:
     runs = samples_for(JOINT_DISCREPANCY)
     rows = np.concatenate([mechanism.values.rows(held)] * runs)
-    batches = mechanism.encode_rows(rows, random).reshape(runs, -1)
-    shuffled = random.permute_rows(batches, mechanism.message_bits)
-    return as_one_number(mechanism, mechanism.analyze_many(shuffled))
+    batches = mechanism.encode_rows(rows, random).gathered(mechanism.size)
+    shuffled = shuffle(batches, random, message_bits=mechanism.message_bits)
+    return as_one_number(mechanism, mechanism.analyze(shuffled))
 
 
 def with_coins(kind: str, exact: NDArray[np.float64]) -> list[Ones]:
@@ -307,7 +312,7 @@ class LastCoinsMissing(CoinSum):
 
     def encode_rows(self, rows: NDArray[Any], random: Random) -> Messages:
         messages = super().encode_rows(rows, random)
-        messages[:, -2:] = messages[:, -2:] & 254 | np.array([0, 1], np.uint8)
+        messages.sealed[:, -2:] = messages.sealed[:, -2:] & 254 | np.array([0, 1], np.uint8)
         return messages
 
 
@@ -316,7 +321,7 @@ class LabelsSwapped(CoinSum):
 
     def encode_rows(self, rows: NDArray[Any], random: Random) -> Messages:
         messages = super().encode_rows(rows, random)
-        messages[messages < 4] ^= 2
+        messages.sealed[messages.sealed < 4] ^= 2
         return messages
 
 
@@ -325,14 +330,14 @@ class SameCoins(CoinSum):
 
     def encode_rows(self, rows: NDArray[Any], random: Random) -> Messages:
         messages = super().encode_rows(rows, random)
-        coins = messages.reshape(len(rows), self.values.dimension, -1)[:, :, -2:]
+        coins = messages.sealed.reshape(len(rows), self.values.dimension, -1)[:, :, -2:]
         coins[:] = coins & 254 | coins[:, :1]
         return messages
 
 
 def without_the_last_coins(kind: str) -> Outcomes:
     mechanism, exact = HELD[kind][0], exact_steps(kind)
-    offset = np.zeros(mechanism.noise_trials // 2)
+    offset = np.zeros(noise_trials(mechanism) // 2)
     last = np.concatenate([offset, rounded_laws(exact)[-1]])
     return jointly(mechanism, [*with_coins(kind, exact)[:-1], last])
 
@@ -345,14 +350,14 @@ def with_labels_swapped(kind: str) -> Outcomes:
 def with_the_same_coins(kind: str) -> Outcomes:
     mechanism = HELD[kind][0]
     alone = jointly(mechanism, rounded_laws(exact_steps(kind))).probabilities
-    shared = np.zeros(mechanism.noise_trials * places(mechanism).sum() + 1)
+    shared = np.zeros(noise_trials(mechanism) * places(mechanism).sum() + 1)
     shared[:: places(mechanism).sum()] = coin_law(mechanism)
     return Outcomes(0, np.convolve(alone, shared))
 
 
 def like(mutant: type[CoinSum], kind: str) -> CoinSum:
     sound, _ = HELD[kind]
-    return mutant(sound.size, 2, QUARTER, values=sound.values, steps=sound.steps)
+    return mutant(sound.size, Coins(2, QUARTER), sound.values, sound.steps)
 
 
 def deterministic(kind: str, added: float) -> Outcomes:
@@ -421,7 +426,7 @@ class DrawsInSteps(CoinSum):
 
 def drawn_once(kind: str) -> Outcomes:
     mechanism, _ = HELD[kind]
-    joint = np.zeros(mechanism.noise_trials * places(mechanism).sum() + 1)
+    joint = np.zeros(noise_trials(mechanism) * places(mechanism).sum() + 1)
     joint[:: places(mechanism).sum()] = coin_law(mechanism)
     return Outcomes(0, joint)
 

@@ -15,15 +15,16 @@ from numpy.typing import ArrayLike, NDArray
 
 from overhand.errors import InvalidValue
 from overhand.mechanisms import Coins, CoinSum
-from overhand.model import Change, Shuffled
+from overhand.model import Change, Counts, Messages
 from overhand.randomness import HALF, seeded_random
-from overhand.shufflers import Shuffler
+from overhand.shufflers import Shuffler, shuffle
 from overhand.values import BITS, Histogram, Moments, Reals, SymmetricMatrices, Values, Vectors
-from support.coins import EIGHTH, QUARTER, Given
+from support.coins import EIGHTH, QUARTER, Given, one_batch
 
 # --- values that are not bits: steps --------------------------------------------------------------
 
 PARTS = 64
+SILENT = Coins(0, HALF)
 
 KINDS: dict[str, CoinSum] = {
     "bit": CoinSum(3, Coins(4, QUARTER)),
@@ -31,7 +32,7 @@ KINDS: dict[str, CoinSum] = {
     "vector": CoinSum(3, Coins(4, QUARTER), Vectors(2, norm=4), 8),
     "matrix": CoinSum(3, Coins(2, QUARTER), SymmetricMatrices(3), 5),
     "moments": CoinSum(3, Coins(1, QUARTER, opposed=False), Moments(2), 3),
-    "histogram": CoinSum(3, Coins(0, HALF), Histogram(5)),
+    "histogram": CoinSum(3, SILENT, Histogram(5)),
 }
 ROUNDED = ("real", "vector", "matrix", "moments")
 DYADIC = ("real", "vector")  # (value - low) / unit is exact for them
@@ -45,7 +46,7 @@ def parts_of_steps(draw: st.DrawFn) -> tuple[CoinSum, list[list[int]]]:
     return mechanism, [draw(st.tuples(*numbers).map(list)) for _ in range(2)]
 
 
-def rounded(mechanism: CoinSum, parts: list[int], uniforms: ArrayLike) -> NDArray[np.int64]:
+def rounded(mechanism: CoinSum, parts: list[int], uniforms: ArrayLike) -> Counts:
     """The steps of a value that is so many sixty-fourths of a step above the lowest."""
     points = mechanism.values.lows + np.array(parts) * (mechanism.unit / PARTS)
     rows = points if mechanism.values.is_scalar else points[np.newaxis]
@@ -164,10 +165,10 @@ def some(mechanism: CoinSum, users: int = 3) -> NDArray[Any]:
     return mechanism.values.uniform(seeded_random(20230), users)
 
 
-def by_coordinate(mechanism: CoinSum, messages: NDArray[Any]) -> NDArray[np.int64]:
+def by_coordinate(mechanism: CoinSum, messages: Messages) -> Counts:
     """How many zeros and ones of each coordinate every user sends, counted one by one."""
-    counts = np.zeros((len(messages), mechanism.values.dimension, 2), np.int64)
-    for user, row in enumerate(messages.tolist()):
+    counts = np.zeros((len(messages.sealed), mechanism.values.dimension, 2), np.int64)
+    for user, row in enumerate(messages.sealed.tolist()):
         for message in row:
             counts[user, message // 2, message % 2] += 1
     return counts
@@ -177,25 +178,25 @@ def by_coordinate(mechanism: CoinSum, messages: NDArray[Any]) -> NDArray[np.int6
 def test_every_user_sends_so_many_messages_of_every_coordinate(kind: str) -> None:
     mechanism = KINDS[kind]
     messages = mechanism.encode_rows(some(mechanism, 7), seeded_random(20230))
-    assert messages.shape == (7, mechanism.messages_per_user)
-    assert messages.dtype == np.uint8
-    expected = mechanism.coordinate_steps + mechanism.noise_bits
+    assert messages.sealed.shape == (7, mechanism.messages_per_user)
+    assert messages.sealed.dtype == np.uint8
+    expected = mechanism.coordinate_steps + mechanism.user_noise.bits
     assert (by_coordinate(mechanism, messages).sum(axis=2) == expected).all()
     assert mechanism.messages_per_user == expected.sum()
     nobody = mechanism.encode_rows(some(mechanism, 0), seeded_random(20230))
-    assert nobody.shape == (0, mechanism.messages_per_user)
+    assert nobody.sealed.shape == (0, mechanism.messages_per_user)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_without_coins_the_ones_are_the_steps(kind: str) -> None:
-    bare = replace(KINDS[kind], noise_bits=0)
+    bare = replace(KINDS[kind], user_noise=SILENT)
     rows = some(bare)
     steps = bare.steps_of(rows, seeded_random(20230)).reshape(len(rows), -1)
     messages = bare.encode_rows(rows, seeded_random(20230))
     assert np.array_equal(by_coordinate(bare, messages)[:, :, 1], steps)
-    shuffled = Shuffled(seeded_random(1).permute(messages.reshape(-1)))
+    shuffled = shuffle(messages.gathered(3), seeded_random(1))
     total = np.reshape(bare.value_of(steps.sum(axis=0)), bare.values.shape)
-    assert np.allclose(bare.analyze(shuffled), total, rtol=1e-14, atol=0)
+    assert np.allclose(bare.sum_of(shuffled), total, rtol=1e-14, atol=0)
 
 
 @pytest.mark.parametrize(
@@ -208,12 +209,12 @@ def test_without_coins_the_ones_are_the_steps(kind: str) -> None:
     ],
 )
 def test_without_coins_values_of_whole_steps_are_summed_exactly(kind: str, values: Any) -> None:
-    bare = replace(KINDS[kind], noise_bits=0)
+    bare = replace(KINDS[kind], user_noise=SILENT)
     shuffler, random = Shuffler(), seeded_random(20230)
     shuffler.activate(bare)
     for user, value in enumerate(values):
         shuffler.send(user, bare.encode(value, random))
-    result = bare.analyze(shuffler.release(random))
+    result = bare.sum_of(shuffler.release(random))
     assert np.array_equal(result, bare.values.total(bare.values.rows(values)))
     assert isinstance(result, float) == bare.values.is_scalar
 
@@ -228,32 +229,34 @@ def test_messages_are_as_short_as_their_labels_allow(
     mechanism = CoinSum(1, Coins(1, HALF, opposed=False), Histogram(dimension))
     assert mechanism.message_bits == bits
     messages = mechanism.encode(dimension - 1, seeded_random(20230))
-    assert messages.dtype == dtype
-    assert 2 ** (bits - 1) <= int(messages.max()) < 2**bits
-    shuffled = seeded_random(1).permute_rows(messages, mechanism.message_bits)
-    assert np.array_equal(np.sort(shuffled), np.sort(messages))
-    assert mechanism.analyze_many(shuffled).shape == (1, dimension)
+    assert messages.sealed.dtype == dtype
+    assert 2 ** (bits - 1) <= int(messages.sealed.max()) < 2**bits
+    shuffled = shuffle(messages, seeded_random(1), message_bits=mechanism.message_bits)
+    assert np.array_equal(np.sort(shuffled.sealed), np.sort(messages.sealed))
+    assert mechanism.analyze(shuffled).shape == (1, dimension)
 
 
 def test_the_labels_of_the_most_buckets_leave_room_for_the_keys_of_a_shuffle() -> None:
     mechanism = CoinSum(1, Coins(1, HALF, opposed=False), Histogram(1 << 20))
     assert mechanism.message_bits == 21
     batch = np.array([[0, (1 << 21) - 1]], np.uint32)
-    shuffled = seeded_random(1).permute_rows(batch, mechanism.message_bits)
-    assert np.array_equal(np.sort(shuffled), batch)
+    shuffled = shuffle(Messages.of(batch), seeded_random(1), message_bits=mechanism.message_bits)
+    assert np.array_equal(np.sort(shuffled.sealed), batch)
 
 
 def test_a_bit_and_a_real_are_sent_as_bits() -> None:
     for kind in ("bit", "real"):
         assert KINDS[kind].message_bits == 1
-        assert KINDS[kind].encode_rows(some(KINDS[kind]), seeded_random(20230)).max() == 1
+        messages = KINDS[kind].encode_rows(some(KINDS[kind]), seeded_random(20230))
+        assert messages.sealed.max() == 1
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_no_batches_have_no_sums(kind: str) -> None:
     mechanism = KINDS[kind]
-    nothing = np.empty((0, mechanism.size * mechanism.messages_per_user), np.uint8)
-    assert mechanism.analyze_many(nothing).shape == (0, *mechanism.values.shape)
+    nobody = mechanism.encode_rows(some(mechanism, 0), seeded_random(20230))
+    nothing = shuffle(nobody.gathered(mechanism.size), seeded_random(1))
+    assert mechanism.analyze(nothing).shape == (0, *mechanism.values.shape)
     assert mechanism.draw_noise(seeded_random(1), 0).shape == (0, *mechanism.values.shape)
 
 
@@ -261,19 +264,20 @@ def test_no_batches_have_no_sums(kind: str) -> None:
 @pytest.mark.parametrize("tampered", [2, -1, -2, 255, 10**12], ids=repr)
 def test_a_batch_with_a_message_of_a_wrong_coordinate_is_refused(kind: str, tampered: int) -> None:
     mechanism = KINDS[kind]
-    batch = mechanism.encode_rows(some(mechanism), seeded_random(20230)).reshape(-1).astype(int)
-    mechanism.analyze(Shuffled(batch))
+    messages = mechanism.encode_rows(some(mechanism), seeded_random(20230))
+    batch = messages.sealed.reshape(-1).astype(int)
+    mechanism.analyze(one_batch(batch))
     batch[0] = tampered  # where a message of the first coordinate, 0 or 1, was
     with pytest.raises(InvalidValue, match="messages of the wrong coordinates"):
-        mechanism.analyze(Shuffled(batch))
+        mechanism.analyze(one_batch(batch))
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_batch_with_a_message_less_is_refused(kind: str) -> None:
     mechanism = KINDS[kind]
-    batch = mechanism.encode_rows(some(mechanism), seeded_random(20230)).reshape(-1)
+    batch = mechanism.encode_rows(some(mechanism), seeded_random(20230)).sealed.reshape(-1)
     with pytest.raises(InvalidValue, match=f"{len(batch) - 1} messages in a batch that has"):
-        mechanism.analyze(Shuffled(batch[1:]))
+        mechanism.analyze(one_batch(batch[1:]))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -323,14 +327,14 @@ def test_every_outcome_of_coins_and_rounding_is_unbiased_and_independent(kind: s
     """The values are quarters of a step, so four uniforms are as good as all."""
     mechanism, values = ENUMERATED[kind]
     rows, dimension = mechanism.values.rows(values), mechanism.values.dimension
-    coins = mechanism.noise_trials * dimension
+    coins = mechanism.draw_cost
     quarters = 1 if mechanism.values.is_whole else 4
     outcomes, chances = [], []
     for uniforms in itertools.product(range(quarters), repeat=rows.size):
         for shown in itertools.product((0, 1), repeat=coins):
             random = Given(np.array(uniforms) / 4, shown)
             messages = mechanism.encode_rows(rows, random)
-            outcomes.append(np.atleast_1d(mechanism.analyze(Shuffled(messages.reshape(-1)))))
+            outcomes.append(np.atleast_1d(mechanism.sum_of(one_batch(messages.sealed))))
             chances.append(float(random.chance) / quarters**rows.size)
     chance, outcome = np.array(chances), np.array(outcomes)
     assert math.isclose(chance.sum(), 1.0, rel_tol=1e-12)

@@ -9,9 +9,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from overhand.model import Shuffled
 from overhand.randomness import BinaryFraction, Random
 
 EIGHTH, QUARTER = BinaryFraction(1, 3), BinaryFraction(1, 2)
+
+
+def one_batch(messages: NDArray[Any]) -> Shuffled:
+    """All of these messages as one batch, in the order that they are in."""
+    return Shuffled(messages.reshape(1, -1), np.empty((1, 0), np.uint64))
 
 
 class Chosen(Random):
