@@ -11,6 +11,8 @@ import math
 
 import numpy as np
 import pytest
+from overhand.plan.levels import levels_of
+from overhand.plan.terms import Terms
 from scipy import stats
 
 from overhand import audit, errors
@@ -23,8 +25,6 @@ from overhand.audit.local import Answers
 from overhand.baselines import CapResponse, LocalResponse, SubsetResponse, WindowResponse
 from overhand.mechanisms import CoinSum, SharesSum
 from overhand.model import Privacy
-from overhand.plan.levels import levels_of
-from overhand.plan.terms import Terms
 from overhand.randomness import secure_random, seeded_random
 from overhand.values import BITS, Reals, values_of
 from support.commands import as_json, overhand

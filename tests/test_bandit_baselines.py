@@ -11,13 +11,13 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
+from overhand.plan.recipe import Recipe
 from scipy import stats
 
 import overhand as oh
 from overhand.baselines import GaussianTree, GrowingBatches
 from overhand.baselines.gaussian_tree import GaussianTreeNoise
 from overhand.mechanisms import Coins
-from overhand.plan.recipe import Recipe
 from overhand.randomness import generator_of
 from overhand.simulation.counts import CoverNoise
 from overhand.simulation.regret.sums import GrowingSums

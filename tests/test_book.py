@@ -351,13 +351,13 @@ def test_memory_is_as_large_after_many_batches_as_after_few(tmp_path: Path) -> N
         for name in names_of(document):
             receive(book, [name], document)
             assert publisher.step()
-            kept.append(publisher._total.gathered.kept)
+            kept.append(publisher._total.server.kept)
         assert max(kept) == max(kept[:30]) < 15
         assert len(book.published()) > 300
         lists = [value for value in vars(publisher).values() if isinstance(value, list | dict)]
         assert sum(map(len, lists)) == 0
         again = Publisher(document, book, ReadsThem(document))
-        assert again._total.gathered.kept == kept[-1]
+        assert again._total.server.kept == kept[-1]
         assert again.estimate == publisher.estimate
 
 

@@ -20,7 +20,7 @@ from overhand.service.protocol import Opened
 from overhand.service.server import BatchSum, Book, Published, Publisher, WorkersLost
 from overhand.service.server.publishing import Total, _published
 from overhand.service.server.tables import BookTables
-from overhand.summation import GatheredSums
+from overhand.summation import SumServer
 from support.books import DOCUMENT, NAMES, ReadsThem, check, drain, raise_alarm, receive, waiting
 from support.postgres import Postgres
 from support.stores import end_of_child
@@ -252,7 +252,7 @@ def check_memory(publisher: Publisher, book: Book) -> None:
     count = publisher._total.count
     sums = book.sums(0, 10**6)
     assert count <= len(sums)
-    fresh = Total(GatheredSums(DOCUMENT.plan), None).with_sums(sums[:count])
+    fresh = Total(SumServer(DOCUMENT.plan), None).with_sums(sums[:count])
     assert memory_of(publisher) == (count, _published(fresh))
     assert publisher._news.estimate in [None, *book.published()]
 

@@ -70,15 +70,6 @@ def test_prepare_overwrites_nothing_and_begins_nothing(home: Path, name: str) ->
     assert (home / "made" / name).read_text() == "mine"
 
 
-def test_a_plan_that_depends_on_the_batch_cannot_be_deployed(home: Path) -> None:
-    Plan.best(60, 2, oh.Privacy(4.0, 1e-4), tree="path").save(home / "path.json")
-    arguments = ("--plan", str(home / "path.json"), "--directory", str(home / "made"))
-    result = overhand("prepare", *arguments)
-    assert result.returncode == 2
-    assert "regular" in result.stderr
-    assert not list((home / "made").glob("*")), "no key for what cannot be"
-
-
 def test_client_tokens_are_made_with_their_hashes(tmp_path: Path) -> None:
     secrets, hashes = tmp_path / "tokens", tmp_path / "hashes"
     arguments = ("--secrets", str(secrets), "--hashes", str(hashes))

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from overhand.service.tolerance import LostBatch, tolerant_sum
 
 import overhand as oh
 from overhand import errors
@@ -23,7 +24,6 @@ from overhand.service.protocol import (
     open_release,
 )
 from overhand.service.protocol.reports import readable
-from overhand.service.tolerance import LostBatch, tolerant_sum
 from overhand.values import Histogram, values_of
 from support.sealed import KEY, coin_document
 

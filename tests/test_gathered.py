@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from overhand.summation.gathered import NodeSum, _combined
 
 import overhand as oh
 from overhand.errors import InvalidValue, ProtocolViolation
 from overhand.model import Node
 from overhand.plan import Plan
 from overhand.summation import Gathered, GatheredSums, SumServer
-from overhand.summation.gathered import NodeSum, _combined
 from overhand.trees import RegularTree
 from support.plans import coin_plan
 

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from overhand.summation.steps import Rounding
 
 import overhand as oh
 from overhand.mechanisms import Mechanism
 from overhand.shufflers import ConcurrentShufflers
 from overhand.summation import TreeServer
-from overhand.summation.steps import Rounding
 from overhand.trees import Tree
 from overhand.values import Histogram, Moments, Reals, Values
 from support.kinds import (

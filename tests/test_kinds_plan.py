@@ -13,13 +13,13 @@ import numpy as np
 import pytest
 from dp_accounting.pld import privacy_loss_distribution
 from numpy.typing import NDArray
+from overhand.plan.levels import Mechanisms
 from scipy import stats
 
 import overhand as oh
 from overhand.accounting import gaussian_delta, gaussian_mu
 from overhand.mechanisms import Coins, CoinSum
 from overhand.plan import Composition, TreeKind
-from overhand.plan.levels import Mechanisms
 from overhand.randomness import HALF
 from overhand.trees import PathTree, RegularTree
 from overhand.values import (

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from overhand.simulation.rounding import RoundingErrors
 
 import overhand as oh
 from overhand.randomness import SeededRandom
@@ -23,7 +24,6 @@ from overhand.simulation import (
     simulate,
     stream_for,
 )
-from overhand.simulation.rounding import RoundingErrors
 from overhand.trees import Tree
 from overhand.values import Histogram, Moments, Reals, SymmetricMatrices, Values, Vectors
 from support.kinds import (

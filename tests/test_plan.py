@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 from dp_accounting.pld import privacy_loss_distribution
+from overhand.plan.accuracy import least_epsilon
+from overhand.plan.terms import Terms
 from scipy import stats
 
 import overhand as oh
 from overhand.accounting import gaussian_variance
 from overhand.plan import TREE_KINDS, TreeKind
-from overhand.plan.accuracy import least_epsilon
 from overhand.plan.search import NO_LIMIT, _evaluated, best_tree
-from overhand.plan.terms import Terms
 from overhand.simulation import simulate
 from overhand.trees import PathTree, RegularTree, Tree
 from support.plans import PATH, PRIVACY, REGULAR, coin_plan

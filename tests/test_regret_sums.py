@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from overhand.plan.recipe import Recipe
 
 import overhand as oh
 from overhand.baselines import GaussianResponse, GaussianTree, GrowingBatches, local_counter
 from overhand.baselines.local import LocalSum
-from overhand.plan.recipe import Recipe
 from overhand.randomness import Random
 from overhand.simulation.counts import CountsRun
 from overhand.simulation.regret.rivals import RIVALS, Field

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from overhand.trees.tree import Closing
 
 from overhand.model import Node
 from overhand.trees import PathTree, RegularTree, Tree, Weights
-from overhand.trees.tree import Closing
 from support.built import EXAMPLES, nodes
 
 

@@ -12,11 +12,11 @@ import mpmath
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from overhand.mechanisms.laplace import LaplaceNoise, ratio_of
+from overhand.mechanisms.thresholds import Thresholds, binomial_thresholds, polya_thresholds
 from scipy import stats
 
 from overhand.errors import Infeasible, InvalidValue
-from overhand.mechanisms.laplace import LaplaceNoise, ratio_of
-from overhand.mechanisms.thresholds import Thresholds, binomial_thresholds, polya_thresholds
 from overhand.mechanisms.user_noise import Coins, Polya, UserNoise, fewest_coins, noise_of
 from overhand.randomness import HALF, BinaryFraction, Random, restored_random, seeded_random
 from support.sampled import Outcomes, assert_follows, kolmogorov, samples_for

@@ -26,7 +26,7 @@ from overhand.service.protocol import (
 )
 from overhand.service.protocol.wire import RELEASE_MAGIC, SEAL_BYTES
 from overhand.values import Vectors
-from support.plans import PATH, REGULAR, coin_plan
+from support.plans import REGULAR, coin_plan
 
 RELEASE_HEADER = 4 + 32 + 1 + 8 + 4
 
@@ -58,7 +58,7 @@ def test_formats_follow_from_the_plan() -> None:
     assert [level.level for level in shapes.levels] == [1, 2, 3]
     assert [level.size for level in shapes.levels] == [3, 6, 24]
     assert [level.batches for level in shapes.levels] == [17, 8, 2]
-    for level, (mechanism,) in zip(shapes.levels, plan.mechanisms, strict=True):
+    for level, mechanism in zip(shapes.levels, plan.mechanisms, strict=True):
         assert level.messages == mechanism.messages_per_user
         assert level.plaintext_bytes == 1
         assert level.ciphertext_bytes == 1 + SEAL_BYTES
@@ -66,21 +66,16 @@ def test_formats_follow_from_the_plan() -> None:
     assert shapes.report_length == 36 + 3 * 5 * 49
 
 
-def test_a_tree_whose_batches_differ_cannot_be_deployed() -> None:
-    with pytest.raises(errors.InvalidValue, match="tree='regular'"):
-        Formats.of(coin_plan(PATH))
-
-
 def test_messages_longer_than_a_word_cannot_be_deployed() -> None:
     values = Vectors(1 << 17, 1.0)
     shares = SharesSum(8, Coins(2, HALF, True), 4, 48, 8, values, 1)
-    plan = oh.Plan(oh.RegularTree(8, (8,)), ((shares,),), oh.Privacy(1.0, 1e-6), 1)
+    plan = oh.Plan(oh.RegularTree(8, (8,)), (shares,), oh.Privacy(1.0, 1e-6), 1)
     with pytest.raises(errors.InvalidValue, match="message_bits=65"):
         Formats.of(plan)
 
 
 def test_a_report_that_is_too_long_cannot_be_deployed(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(errors.InvalidValue, match=r"3\d{12} messages a user .* 147\d{12} bytes"):
+    with pytest.raises(errors.InvalidValue, match=r"3\d{12} messages per user .* 147\d{12} bytes"):
         Formats.of(coin_plan(REGULAR, noise_bits=10**12))
     monkeypatch.setattr(wire, "MOST_REPORT_BYTES", 36 + 3 * 5 * 49)
     assert formats().report_length == Formats.of(coin_plan(REGULAR)).report_length

@@ -12,7 +12,7 @@ import overhand as oh
 from overhand.service.protocol import Batch, Document, KeyPair, Opened, Release
 from overhand.service.server import Book, Published, Publisher
 from overhand.service.server.publishing import Total, _published
-from overhand.summation import GatheredSums
+from overhand.summation import SumServer
 from support.plans import coin_plan
 
 KEY = KeyPair.of_raw(bytes(range(32)))
@@ -80,7 +80,7 @@ def drain(publisher: Publisher) -> None:
 
 def replayed(book: Book, document: Document = DOCUMENT) -> list[Published]:
     """What the sums of a book say should have been published."""
-    taken, history = Total(GatheredSums(document.plan), None), list[Published]()
+    taken, history = Total(SumServer(document.plan), None), list[Published]()
     for summed in book.sums(0, 10**6):
         taken = taken.with_sums([summed])
         latest = _published(taken)

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import overhand as oh
+from overhand.model import Messages
 from overhand.randomness import Random
 from overhand.service.protocol import Batch, Formats, Sealer
 from support.sealed import KEY
@@ -29,9 +30,9 @@ class Halves:
     clear_bits: int = 12
     added_messages: int = 1
 
-    def encode_rows(self, rows: NDArray[Any], random: Random) -> tuple[NDArray[Any], NDArray[Any]]:
+    def encode_rows(self, rows: NDArray[Any], random: Random) -> Messages:
         values = rows.reshape(-1, 1).astype(np.uint64)
-        return values, np.hstack([values**2, 4095 - values])
+        return Messages(values, np.hstack([values**2, 4095 - values]))
 
 
 def document_of(*mechanisms: Any, horizon: int = 12) -> Any:
@@ -40,7 +41,7 @@ def document_of(*mechanisms: Any, horizon: int = 12) -> Any:
     plan = SimpleNamespace(
         tree=oh.RegularTree(horizon, degrees),
         horizon=horizon,
-        mechanisms=tuple((mechanism,) for mechanism in mechanisms),
+        mechanisms=mechanisms,
         messages_per_user=sum(mechanism.messages_per_user for mechanism in mechanisms),
         digest="ab" * 32,
     )

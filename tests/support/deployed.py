@@ -26,7 +26,7 @@ from overhand.model import Shuffled
 from overhand.randomness import HALF
 from overhand.service.databases import is_postgres
 from overhand.service.protocol import Document, KeyPair, Opener, encode_report
-from overhand.summation import GatheredSums
+from overhand.summation import SumServer
 from support.forked import SECONDS, WEB, Change, Service, fork, free_port, until
 from support.relay import Relay
 from support.reported import CLIENT, FORWARDED, Reports
@@ -38,7 +38,7 @@ BATCHES = (HORIZON // LOWEST, HORIZON // (LOWEST * DEGREE))
 def small_plan(horizon: int = HORIZON) -> oh.Plan:
     """Twelve batches of four users and four of twelve, four coins a user: private enough."""
     tree = oh.RegularTree(horizon, (LOWEST, DEGREE))
-    mechanisms = tuple((oh.CoinSum(tree.sizes(level)[0], Coins(4, HALF)),) for level in (1, 2))
+    mechanisms = tuple(oh.CoinSum(size, Coins(4, HALF)) for size in tree.sizes)
     return oh.Plan(tree, mechanisms, oh.Privacy(4.0, 1e-4), 2)
 
 
@@ -191,7 +191,7 @@ class Deployment:
 
     def expected(self) -> float:
         """The estimate by the definition, message by message, from what was sent."""
-        gathered = GatheredSums(self.document.plan)
+        server = SumServer(self.document.plan)
         opener = Opener(KeyPair.load(self.folder / "server.key"), self.document.formats.digest)
         for (level, number), body in sorted(self.releases.items()):
             shape = self.document.formats.level(level)
@@ -200,13 +200,10 @@ class Deployment:
                 level, [sent[at : at + width] for at in range(0, len(sent), width)]
             )
             messages = [int.from_bytes(message or b"", "little") for message in opened]
-            (mechanism,) = self.document.plan.mechanisms[level - 1]
-            gathered.receive(
-                level, number, mechanism.analyze(Shuffled(np.array(messages, np.uint8)))
-            )
-        latest = gathered.latest()
-        assert latest is not None
-        return float(latest.estimate.value)
+            sealed = np.array([messages], np.uint8)
+            node = self.document.plan.tree.node(level, number)
+            server.receive(node, Shuffled(sealed, np.empty((1, 0), np.uint64)))
+        return float(server.estimate().value)
 
     def logs(self) -> list[str]:
         """All lines but those of the interpreter about a process that was killed."""

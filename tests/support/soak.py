@@ -37,7 +37,7 @@ LEAST = 5.0
 
 
 def coins_plan() -> oh.Plan:
-    return oh.Plan.best(HORIZON, 2, oh.Privacy(4.0, 1e-4), tree="regular")
+    return oh.Plan.best(HORIZON, 2, oh.Privacy(4.0, 1e-4))
 
 
 def shares_plan() -> oh.Plan:
@@ -45,8 +45,7 @@ def shares_plan() -> oh.Plan:
     values, steps = oh.Reals(LEAST, LEAST + 2.0**USERS), 2**USERS
     tree = oh.RegularTree(HORIZON, (3, 2))
     mechanisms = tuple(
-        (SharesSum(size, Polya(1, size, 0.5), 3, USERS + 8, size, values, steps),)
-        for size in (3, 6)
+        SharesSum(size, Polya(1, size, 0.5), 3, USERS + 8, size, values, steps) for size in (3, 6)
     )
     return oh.Plan(tree, mechanisms, oh.Privacy(4.0, 1e-4), 2)
 
@@ -356,16 +355,16 @@ class Soak:
 
     def reference(self, name: Batch) -> tuple[float | None, int]:
         """The sum of a batch from the messages of those who are in it, and how many are garbage."""
-        (mechanism,) = self.plan.mechanisms[name.level - 1]
+        mechanism = self.plan.mechanisms[name.level - 1]
         messages = self.messages(name)
         opened = self.crowd.opener.open(name.level, sorted(set(messages)))
         numbers = [int.from_bytes(one, "little") for one in opened if one is not None]
         garbage = len(messages) - len(numbers)
         if isinstance(mechanism, SharesSum) and garbage:
             return None, garbage
-        whole = np.array(numbers + [0] * garbage, np.uint64)
+        whole = np.array([numbers + [0] * garbage], np.uint64)
         try:
-            total = mechanism.analyze(Shuffled(whole))
+            total = mechanism.sum_of(Shuffled(whole, np.empty((1, 0), np.uint64)))
         except InvalidValue:
             return None, garbage
         least = LEAST if isinstance(mechanism, SharesSum) else 0.0

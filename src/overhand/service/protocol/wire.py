@@ -212,7 +212,7 @@ class Formats:
         formats = cls(bytes.fromhex(plan.digest if digest is None else digest), levels)
         if formats.report_length > MOST_REPORT_BYTES:
             raise errors.InvalidValue(
-                f"{plan.messages_per_user} messages a user make a report of "
+                f"{plan.messages_per_user} messages per user make a report of "
                 f"{formats.report_length} bytes: at most {MOST_REPORT_BYTES} can be deployed"
             )
         return formats
