@@ -22,16 +22,16 @@ from overhand.evidence import (
     QUICK,
     SECTIONS,
     Check,
-    Finding,
+    Evidence,
     Progress,
     Reproduction,
     html,
     reproduce,
 )
+from overhand.evidence.accuracy import mean_squares, runs_for
 from overhand.evidence.coverage import tally
-from overhand.evidence.findings import Task
-from overhand.evidence.sampling import mean_squares, runs_for
-from overhand.evidence.slopes import slope, slope_std
+from overhand.evidence.growth import exponent, exponent_std
+from overhand.evidence.sections import Task
 from overhand.randomness import SeededRandom
 from overhand.simulation import simulate
 from support.commands import overhand
@@ -59,26 +59,26 @@ def found() -> Reproduction:
     return reproduce(TINY, jobs=1)
 
 
-def test_every_claim_has_a_finding_with_numbers(found: Reproduction) -> None:
-    assert [finding.key for finding in found.findings] == list(SECTIONS)
-    for finding in found.findings:
-        assert finding.claim
-        assert finding.method
-        assert {len(row) for row in finding.rows} == {len(finding.columns)}
-        assert all(len(one.x) == len(one.y) for fig in finding.figures for one in fig.lines)
+def test_every_claim_has_evidence_with_numbers(found: Reproduction) -> None:
+    assert [one.key for one in found.evidence] == list(SECTIONS)
+    for one in found.evidence:
+        assert one.claim
+        assert one.method
+        assert {len(row) for row in one.rows} == {len(one.columns)}
+        assert all(len(line.x) == len(line.y) for fig in one.figures for line in fig.lines)
 
 
 def test_results_are_those_of_the_seed_in_any_number_of_processes(found: Reproduction) -> None:
-    by_key = {finding.key: finding for finding in found.findings}
+    by_key = {one.key: one for one in found.evidence}
     two = reproduce(TINY, EVERYWHERE, jobs=2)
-    assert two.findings == tuple(by_key[key] for key in EVERYWHERE)
+    assert two.evidence == tuple(by_key[key] for key in EVERYWHERE)
     other = reproduce(replace(TINY, seed=1), ("regret",), jobs=1)
-    assert other.findings[0].rows != by_key["regret"].rows
+    assert other.evidence[0].rows != by_key["regret"].rows
 
 
 @pytest.mark.parametrize(
     ("horizon", "shufflers", "tree"),
-    [(2000, 1, "paper"), (5003, 3, "paper"), (4000, 2, "regular"), (3000, 4, "path")],
+    [(2000, 1, "paper"), (5003, 3, "paper"), (4000, 2, "regular"), (3000, 4, "regular")],
 )
 def test_errors_drawn_side_by_side_are_those_of_the_simulation(
     horizon: int, shufflers: int, tree: oh.plan.TreeKind
@@ -99,14 +99,14 @@ def test_so_many_runs_have_the_precision_that_was_asked_for(shufflers: int) -> N
     assert errors.mean() == pytest.approx(plan.rms_error, rel=0.02)
 
 
-def test_slopes_and_their_precision() -> None:
+def test_exponents_and_their_precision() -> None:
     horizons = (10**4, 10**5, 10**7)
     errors = [3 * n**0.2 for n in horizons]
-    assert slope(horizons, errors) == pytest.approx(0.2)
+    assert exponent(horizons, errors) == pytest.approx(0.2)
     random = np.random.default_rng(1)
     stds = (0.01, 0.02, 0.03)
-    slopes = [slope(horizons, errors * np.exp(random.normal(0, stds))) for _ in range(3000)]
-    assert np.std(slopes) == pytest.approx(slope_std(horizons, stds), rel=0.1)
+    fitted = [exponent(horizons, errors * np.exp(random.normal(0, stds))) for _ in range(3000)]
+    assert np.std(fitted) == pytest.approx(exponent_std(horizons, stds), rel=0.1)
 
 
 def test_bands_that_are_too_narrow_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,12 +157,12 @@ def cluster() -> Iterator[LocalCluster]:
 
 
 def test_a_dask_cluster_finds_the_same(found: Reproduction, cluster: LocalCluster) -> None:
-    by_key = {finding.key: finding for finding in found.findings}
+    by_key = {one.key: one for one in found.evidence}
     counted = Counted(cluster)
     seen: list[Progress] = []
     with Client(cluster), joblib.parallel_config(backend="dask"):
         there = reproduce(TINY, EVERYWHERE, progress=seen.append)
-    assert there.findings == tuple(by_key[key] for key in EVERYWHERE)
+    assert there.evidence == tuple(by_key[key] for key in EVERYWHERE)
     tasks = sum(len(SECTIONS[key](TINY).tasks) for key in EVERYWHERE)
     assert counted.tasks >= tasks
     assert [one.tasks_done for one in seen] == list(range(tasks + 1))
@@ -185,30 +185,30 @@ def test_the_command_runs_on_a_dask_cluster(
 def test_a_backend_that_gives_results_at_the_end_will_do(found: Reproduction) -> None:
     with joblib.parallel_config(backend="multiprocessing"):  # as Ray's, which is one
         there = reproduce(TINY, ("composition",), jobs=2)
-    assert there.findings[0] in found.findings
+    assert there.evidence[0] in found.evidence
 
 
 def test_the_report_holds_everything_and_asks_nobody(found: Reproduction) -> None:
     page = html(found)
-    assert page.count("<svg") == sum(len(finding.figures) for finding in found.findings)
+    assert page.count("<svg") == sum(len(one.figures) for one in found.evidence)
     assert 'name="viewport"' in page
     assert not re.findall(r'(?:src|href)="(?!#)', page.replace("xlink:href", ""))
-    for finding in found.findings:
-        assert f'id="{finding.key}"' in page
+    for one in found.evidence:
+        assert f'id="{one.key}"' in page
 
 
 def test_the_numbers_are_written_for_programs(found: Reproduction) -> None:
     saved = json.loads(found.to_json(), parse_constant=pytest.fail)  # no Infinity, no NaN
     assert saved["scale"]["name"] == "tiny"
-    assert [finding["key"] for finding in saved["findings"]] == list(SECTIONS)
+    assert [one["key"] for one in saved["findings"]] == list(SECTIONS)
 
 
 def test_a_missed_check_is_missed() -> None:
     met, missed = Check("a", 1.0, 0.5, 1.5), Check("b", 2.0, 0.5, 1.5)
     assert met.is_met
     assert not missed.is_met
-    finding = Finding("k", "t", "c", "m", ("x",), ((1,),), checks=(met, missed))
-    result = Reproduction(TINY, (finding,), 1.0)
+    evidence = Evidence("k", "t", "c", "m", ("x",), ((1,),), checks=(met, missed))
+    result = Reproduction(TINY, (evidence,), 1.0)
     assert not result.is_met
     assert "missed" in html(result)
 

@@ -10,37 +10,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from overhand.errors import InvalidValue, OverhandError
+from overhand.model import Counts, Floats
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
-_RIVAL_COLOURS = (
-    "#7d8a97",
-    "#444444",
-    "#b03a2e",
-    "#e59866",
-    "#b7950b",
-    "#1e8449",
-    "#6c3483",
-    "#1769aa",
-    "#d35400",
-    "#0b5345",
-)
 SUFFIXES = (".png", ".svg", ".pdf")
 """What the name of a figure's file may end in."""
-_COLOURS = (
-    "#b03a2e",
-    "#d98c1f",
-    "#7d8a97",
-    "#2e86c1",
-    "#12507b",
-    "#6c3483",
-    "#1e8449",
-    "#0b5345",
+_COLOURS = ("#b03a2e", "#d98c1f", "#7d8a97", "#2e86c1", "#12507b", "#6c3483", "#1e8449", "#0b5345")
+_RIVAL_COLOURS = (
+    *("#7d8a97", "#444444", "#b03a2e", "#e59866", "#b7950b"),
+    *("#1e8449", "#6c3483", "#1769aa", "#d35400", "#0b5345"),
 )
 _PHONE_WIDTH, _PHONE_HEIGHT, _PHONE_FONT = 4.7, 4.2, 9.5
 """In inches and points: shown 358 pixels wide, a point is a little more than a pixel."""
@@ -57,8 +41,8 @@ class Line:
     """
 
     label: str
-    x: Sequence[float] | NDArray[Any]
-    y: Sequence[float] | NDArray[Any]
+    x: Sequence[float] | Counts | Floats
+    y: Sequence[float] | Floats
     style: str = "-"
 
 
@@ -67,16 +51,18 @@ class Band:
     """A labelled curve and how sure it is."""
 
     label: str
-    x: NDArray[Any]
-    middle: NDArray[Any]
-    low: NDArray[Any]
-    high: NDArray[Any]
+    x: Counts
+    middle: Floats
+    low: Floats
+    high: Floats
     style: str = "-"
     is_ours: bool = False
 
 
-def check_figure_path(path: Path) -> None:
-    """Refuse, before any work is done, a path that no figure can be written to."""
+def check_figure_path(path: Path | None) -> None:
+    """Refuse, before any work is done, a path that no figure can be written to; none is wanted."""
+    if path is None:
+        return
     if path.suffix not in SUFFIXES:
         raise InvalidValue(f"figure {path} must end in one of {', '.join(SUFFIXES)}")
     if not path.parent.is_dir():
@@ -107,15 +93,7 @@ def comparison(
     left, right = figure.subplots(1, 2)
     _draw_over_time(left, over_time, title)
     for index, line in enumerate(by_shufflers):
-        right.plot(
-            line.x,
-            line.y,
-            line.style,
-            marker="o",
-            ms=4,
-            label=line.label,
-            color=_COLOURS[(2 * index + 2) % len(_COLOURS)],
-        )
+        _draw(right, line, _COLOURS[(2 * index + 2) % len(_COLOURS)], marker="o", ms=4)
     for label, error in levels:
         right.axhline(error, ls=":", lw=1, color="#444444")
         nearest = min((line.y[-1] for line in by_shufflers), key=lambda y: abs(math.log(y / error)))
@@ -132,8 +110,7 @@ def comparison(
         title="More shufflers, less error",
     )
     right.set_xticks(by_shufflers[0].x)
-    right.yaxis.set_major_formatter(_plain)
-    right.yaxis.set_minor_formatter(_unlabelled)
+    _in_full(right.yaxis)
     right.legend(frameon=False, fontsize=8)
     figure.savefig(path)
 
@@ -143,16 +120,14 @@ def frontier_figure(lines: Sequence[Line], path: Path, *, title: str) -> None:
     figure = new_figure(8.0, 4.8)
     axes = figure.subplots()
     for index, line in enumerate(lines):
-        colour = _COLOURS[3 * index % len(_COLOURS)]
-        axes.plot(line.x, line.y, line.style, marker="o", ms=5, label=line.label, color=colour)
+        _draw(axes, line, _COLOURS[3 * index % len(_COLOURS)], marker="o", ms=5)
         beside = (-8, -10) if index % 2 else (4, 4)  # on different sides where two lines meet
         for shufflers, point in enumerate(zip(line.x, line.y, strict=True), start=1):
             axes.annotate(str(shufflers), point, beside, textcoords="offset points", fontsize=7)
     axes.set(xlabel="messages a user", ylabel="rms error", xscale="log", yscale="log", title=title)
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_locator(_round_numbers(1.0, 2.0, 3.0, 5.0, 7.0))
-        axis.set_major_formatter(_plain)
-        axis.set_minor_formatter(_unlabelled)
+        _in_full(axis)
     axes.legend(frameon=False, fontsize=8)
     figure.savefig(path)
 
@@ -174,9 +149,7 @@ def regret_figure(bands: Sequence[Band], path: Path, *, title: str) -> None:
             axes.plot(band.x, band.middle, band.style, color=colour, lw=width, label=band.label)
         axes.set(xlabel="users so far", ylabel="regret", yscale=scale)
         axes.margins(x=0.01)
-        axes.xaxis.set_major_formatter(_plain)
-        axes.yaxis.set_major_formatter(_plain)
-        axes.yaxis.set_minor_formatter(_unlabelled)
+        _in_full(axes.xaxis, axes.yaxis)
     right.set_ylim(bottom=max(1.0, last[0] / 50))
     left.set_title(title)
     right.set_title("All of them, with 95 % bands for the mean")
@@ -210,27 +183,19 @@ def _draw_for_phones(figure: Figure, lines: Sequence[Line], scale: str) -> None:
     """Curves with the legend below them, where it hides nothing."""
     axes = figure.subplots()
     for index, line in enumerate(lines):
-        axes.plot(
-            line.x,
-            line.y,
-            line.style,
-            marker="o" if len(line.x) <= _FEW else None,
-            ms=4,
-            lw=1.4,
-            label=line.label,
-            color=_PHONE_COLOURS[index % len(_PHONE_COLOURS)],
-        )
+        marker = "o" if len(line.x) <= _FEW else None
+        colour = _PHONE_COLOURS[index % len(_PHONE_COLOURS)]
+        _draw(axes, line, colour, marker=marker, ms=4, lw=1.4)
     if scale in ("loglog", "semilogx"):
         axes.set_xscale("log")
         axes.set_xticks(sorted({float(x) for line in lines for x in line.x}))
-        axes.xaxis.set_minor_formatter(_unlabelled)
+        axes.xaxis.set_minor_formatter("")
     else:
         axes.xaxis.set_major_locator(_few_numbers())
     if scale in ("loglog", "semilogy"):
         axes.set_yscale("log")
         axes.yaxis.set_major_locator(_round_numbers(1.0, 2.0, 5.0))
-        axes.yaxis.set_minor_formatter(_unlabelled)
-        axes.yaxis.set_major_formatter(_plain)
+        _in_full(axes.yaxis)
     axes.xaxis.set_major_formatter(_short)
     axes.grid(True, alpha=0.25)
     figure.legend(loc="outside lower center", ncols=2, frameon=False)
@@ -245,25 +210,27 @@ def _few_numbers() -> Any:
 
 def _draw_over_time(axes: Axes, lines: Sequence[Line], title: str) -> None:
     for index, line in enumerate(lines):
-        axes.plot(
-            line.x,
-            line.y,
-            line.style,
-            lw=1.6,
-            label=line.label,
-            color=_COLOURS[index % len(_COLOURS)],
-        )
+        _draw(axes, line, _COLOURS[index % len(_COLOURS)], lw=1.6)
     axes.set(xlabel="users so far", ylabel="root mean square error", yscale="log", title=title)
     above = [np.asarray(line.y)[np.asarray(line.y) > 0] for line in lines]
     lowest = min((float(np.min(y, initial=math.inf)) for y in above), default=1)
     axes.set_ylim(bottom=max(1.0, lowest * 0.8))
     axes.legend(frameon=False, fontsize=8, ncols=2, loc="upper left", bbox_to_anchor=(0, 1))
     axes.margins(x=0.01)
-    axes.xaxis.set_major_formatter(_plain)
-    axes.yaxis.set_major_formatter(_plain)
-    axes.yaxis.set_minor_formatter(_unlabelled)
+    _in_full(axes.xaxis, axes.yaxis)
     low, high = axes.get_ylim()
     axes.set_ylim(low, high * 4)  # room for the legend above the curves
+
+
+def _draw(axes: Axes, line: Line, colour: str, **style: Any) -> None:
+    axes.plot(line.x, line.y, line.style, color=colour, label=line.label, **style)
+
+
+def _in_full(*shown: Axis) -> None:
+    """Numbers without a power of ten, at major ticks only."""
+    for axis in shown:
+        axis.set_major_formatter(_plain)
+        axis.set_minor_formatter("")
 
 
 def _plain(value: float, _: float) -> str:
@@ -288,14 +255,9 @@ def _round_numbers(*times: float) -> Any:
     return LogLocator(subs=times)
 
 
-def _unlabelled(value: float, _: float) -> str:
-    return ""
-
-
 def new_figure(width: float, height: float) -> Figure:
     try:
         from matplotlib.figure import Figure
     except ModuleNotFoundError:
         raise OverhandError("figures need matplotlib: pip install 'overhand[plots]'") from None
-    figure = Figure(figsize=(width, height), dpi=140, layout="constrained")
-    return figure
+    return Figure(figsize=(width, height), dpi=140, layout="constrained")

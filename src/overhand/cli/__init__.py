@@ -28,19 +28,11 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Private running counts without a trusted server, from shufflers side by side.",
 )
-app.command()(plan)
-app.command()(simulate)
-app.command()(compare)
-app.command()(bandit)
-app.command()(audit)
-app.command()(reproduce)
-app.command()(demo)
-app.command()(prepare)
-app.command()(tokens)
-app.command()(settle)
-app.command()(server)
-app.command()(shuffler)
-app.command()(client)
+for command in (
+    *(plan, simulate, compare, bandit, audit, reproduce),
+    *(demo, prepare, tokens, settle, server, shuffler, client),
+):
+    app.command()(command)
 
 
 def _print_version(wanted: bool) -> None:

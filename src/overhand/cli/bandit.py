@@ -10,7 +10,15 @@ import typer
 from overhand.bandits import ConstantsName, Theory, regret_exponent
 from overhand.cli import options
 from overhand.cli.options import DEFAULT_DELTA, DEFAULT_EPSILON
-from overhand.cli.output import console, new_table, number, print_json, progress_bar, steps_bar
+from overhand.cli.output import (
+    console,
+    new_table,
+    number,
+    print_json,
+    progress_bar,
+    steps_bar,
+    tell_written,
+)
 from overhand.errors import InvalidValue
 from overhand.model import Privacy
 from overhand.plots import Band, check_figure_path, regret_figure
@@ -86,8 +94,7 @@ def bandit(
     All learn by the same LinUCB, on the same users, at the same epsilon and delta; only the sums
     they learn from differ.
     """
-    if plot is not None:
-        check_figure_path(plot)
+    check_figure_path(plot)
     kind, usual_dimension, usual_arms = ENVIRONMENTS[environment]
     place = kind(
         usual_dimension if dimension is None else dimension, usual_arms if arms is None else arms
@@ -111,21 +118,15 @@ def bandit(
         print_json(_as_json(environment, place, field, outcomes, seed))
         return
     _show(environment, place, field, outcomes)
-    if plot is not None:
-        console.print(f"wrote {plot}")
+    tell_written(plot)
 
 
 def _taking_part(rivals: str, field: Field) -> list[Rival]:
     names = [name.strip() for name in rivals.split(",") if name.strip()]
     if not names or set(names) - set(RIVALS):
         raise InvalidValue(f"--rivals {rivals!r} must be some of {', '.join(RIVALS)}")
-    planned = []
-    with steps_bar("planning", len(names)) as (begin, done):
-        for name in names:
-            begin(name)
-            planned.append(rival(name, field))
-            done()
-    return planned
+    with steps_bar("planning", names, str) as steps:
+        return [rival(name, field) for name in steps]
 
 
 def _as_json(
@@ -218,18 +219,15 @@ def _show_theory(theory: Theory, shufflers: int) -> None:
 
 
 def _plot(outcomes: list[Outcome], path: Path, title: str) -> None:
-    bands = []
-    for outcome in outcomes:
-        low, high = outcome.band()
-        bands.append(
-            Band(
-                outcome.rival.label,
-                outcome.regret.t,
-                outcome.regret.curves.mean(axis=0),
-                low,
-                high,
-                "--" if outcome.rival.trusted in ("the server", "everybody") else "-",
-                outcome.rival.name == "concurrent",
-            )
+    bands = [
+        Band(
+            outcome.rival.label,
+            outcome.regret.t,
+            outcome.regret.curves.mean(axis=0),
+            *outcome.band(),
+            "--" if outcome.rival.trusted in ("the server", "everybody") else "-",
+            outcome.rival.name == "concurrent",
         )
+        for outcome in outcomes
+    ]
     regret_figure(bands, path, title=title)

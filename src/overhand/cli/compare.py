@@ -22,6 +22,7 @@ from overhand.cli.output import (
     print_json,
     progress_bar,
     steps_bar,
+    tell_written,
 )
 from overhand.errors import InvalidValue
 from overhand.lower_bound import repeats
@@ -41,7 +42,10 @@ class Model:
     label: str
     trusted: str
     counter: Counter
-    messages: int
+
+    @property
+    def messages(self) -> int:
+        return 1 if self.trusted == _SERVER else self.counter.messages_per_user
 
 
 def compare(
@@ -65,11 +69,10 @@ def compare(
 
     All sides run on the same input at the same epsilon and delta, each with its best noise.
     """
-    if plot is not None:
-        check_figure_path(plot)
+    check_figure_path(plot)
     if save is not None and save.suffix not in (".csv", ".md"):
         raise InvalidValue(f"--save {save} must end in .csv or .md")
-    asked = PlanOptions(horizon, shufflers, epsilon, delta, tree, spec=values, mechanism=mechanism)
+    asked = PlanOptions(horizon, shufflers, epsilon, delta, values, mechanism, tree)
     k, epsilon = asked.most_shufflers, asked.privacy.epsilon
     stream = stream_for(input_form, asked.users, values=asked.values, shufflers=k, epsilon=epsilon)
     models = _models(asked)
@@ -106,23 +109,15 @@ def compare(
         f"rep = {number(bound)} (Theorem 4.1).",
         style="dim",
     )
-    for path in (plot, save):
-        if path is not None:
-            console.print(f"wrote {path}")
+    tell_written(plot, save)
 
 
 def _models(asked: PlanOptions) -> list[Model]:
     """Every side, calibrated; each is a step that takes a moment."""
-    made = []
-    sides = _sides(asked)
-    with steps_bar("planning", len(sides)) as (begin, done):
-        for name, label, trusted, calibrate in sides:
-            begin(label)
-            counter = calibrate()
-            messages = 1 if trusted == _SERVER else counter.messages_per_user
-            made.append(Model(name, label, trusted, counter, messages))
-            done()
-    return made
+    with steps_bar("planning", _sides(asked), lambda side: side[1]) as sides:
+        return [
+            Model(name, label, trusted, calibrate()) for name, label, trusted, calibrate in sides
+        ]
 
 
 def _sides(asked: PlanOptions) -> list[tuple[str, str, str, Callable[[], Counter]]]:
@@ -130,28 +125,28 @@ def _sides(asked: PlanOptions) -> list[tuple[str, str, str, Callable[[], Counter
     users, privacy, values = asked.users, asked.privacy, asked.values
     one, several = "one shuffler", f"{asked.most_shufflers} shufflers"
 
-    def published() -> Plan:
-        return Plan.published(users, asked.most_shufflers, privacy, values=values)
+    def published() -> Counter:
+        return PlanCounter(Plan.published(users, asked.most_shufflers, privacy, values=values))
 
-    def alone() -> Plan:
-        return replace(asked, shufflers=1, tree="regular").plan()
+    def ours(plans: PlanOptions) -> Counter:
+        return PlanCounter(plans.plan())
 
     def tree(combine: bool) -> Counter:
         return PlanCounter(trusted_tree(users, privacy, combine=combine, values=values))
 
+    def best_known() -> Counter:
+        return SquareRoot(users, privacy, values)
+
+    alone = replace(asked, shufflers=1, tree="regular")
+
     return [
         ("local", "local", "nobody", lambda: local_counter(users, privacy, values)),
-        ("published", f"{several}, published", several, lambda: PlanCounter(published())),
-        ("one-shuffler", one, one, lambda: PlanCounter(alone())),
-        ("concurrent", f"{several}, ours", several, lambda: PlanCounter(asked.plan())),
+        ("published", f"{several}, published", several, published),
+        ("one-shuffler", one, one, lambda: ours(alone)),
+        ("concurrent", f"{several}, ours", several, lambda: ours(asked)),
         ("trusted-tree", "trusted: binary tree", _SERVER, lambda: tree(False)),
         ("trusted-tree-combined", "trusted: tree, combined", _SERVER, lambda: tree(True)),
-        (
-            "trusted-square-root",
-            "trusted: best known",
-            _SERVER,
-            lambda: SquareRoot(users, privacy, values),
-        ),
+        ("trusted-square-root", "trusted: best known", _SERVER, best_known),
     ]
 
 
@@ -205,13 +200,8 @@ def _as_text(rows: list[dict[str, Any]], suffix: str) -> str:
 def _plot(asked: PlanOptions, models: list[Model], results: list[Simulation], path: Path) -> None:
     """The two figures of the comparison; the second needs a plan for every number of shufflers."""
     over_time = [
-        Line(
-            model.label,
-            result.curve.t,
-            result.curve.rms,
-            "-" if "trusted" not in model.name else "--",
-        )
-        for model, result in zip(models, results, strict=True)
+        Line(m.label, r.curve.t, r.curve.rms, "--" if m.trusted == _SERVER else "-")
+        for m, r in zip(models, results, strict=True)
     ]
     counts = list(range(1, max(asked.most_shufflers, 3) + 1))
     by_shufflers = _by_shufflers(asked, counts)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from overhand.cli.options import PlanOptions
-from overhand.cli.output import console, new_table, number, print_json, steps_bar
+from overhand.cli.output import console, new_table, number, print_json, steps_bar, tell_written
 from overhand.errors import Infeasible, InvalidValue
 from overhand.mechanisms import MECHANISMS
 from overhand.plan import Plan
@@ -63,23 +63,20 @@ def show_frontier(asked: PlanOptions, plot: Path | None, *, as_json: bool) -> No
     console.print(f"[bold]{asked.users:,} users ({asked.values})[/], {asked.privacy}")
     console.print(table)
     console.print("* no other has both less error and fewer messages", style="dim")
-    if plot is not None:
-        console.print(f"wrote {plot}")
+    tell_written(plot)
 
 
 def _trades(asked: PlanOptions) -> list[Trade]:
     cases = [(m, k) for m in MECHANISMS for k in range(1, asked.most_shufflers + 1)]
     trades: list[Trade] = []
-    with steps_bar("planning", len(cases)) as (begin, done):
-        for mechanism, k in cases:
-            begin(f"{mechanism}, {k}")
+    with steps_bar("planning", cases, lambda case: f"{case[0]}, {case[1]}") as steps:
+        for mechanism, k in steps:
             try:
                 plan = replace(asked, mechanism=mechanism, shufflers=k).plan()
             except Infeasible:
                 plan = None
             if plan is not None and plan.tree.levels == k:  # fewer were better: seen already
                 trades.append(Trade(mechanism, k, plan))
-            done()
     return [replace(trade, is_best=_is_best(trade, trades)) for trade in trades]
 
 

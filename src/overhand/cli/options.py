@@ -106,15 +106,19 @@ class PlanOptions:
     shufflers: int | None
     epsilon: float | None
     delta: float
+    spec: str = "bit"
+    mechanism: MechanismKind = "coins"
     tree: str = "regular"
+    clip: bool = False
     honest: float = 1.0
     reports: int = 1
     composition: Composition = "exact"
     error: float | None = None
-    spec: str = "bit"
-    clip: bool = False
     max_messages: int | None = None
+<<<<<<< HEAD
     mechanism: str = "coins"
+=======
+>>>>>>> 71908ff (cli, plots: what several commands did alike is written once)
 
     def __post_init__(self) -> None:
         checked_tree(self.tree)

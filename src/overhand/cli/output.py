@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
-from typing import Any
+from pathlib import Path
+from typing import Any, TypeVar
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -22,6 +23,8 @@ from rich.table import Table
 
 from overhand.plan import Plan
 
+Step = TypeVar("Step")
+
 console = Console()
 messages = Console(stderr=True)
 
@@ -29,6 +32,13 @@ messages = Console(stderr=True)
 def print_json(value: Any) -> None:
     """One JSON object on standard output."""
     print(json.dumps(value), flush=True)  # before anything that is said of it on stderr
+
+
+def tell_written(*paths: Path | None) -> None:
+    """Name the files that were asked for."""
+    for path in paths:
+        if path is not None:
+            console.print(f"wrote {path}")
 
 
 def number(value: float) -> str:
@@ -66,19 +76,21 @@ def progress_bar(label: str, total: int) -> Iterator[Any]:
 
 
 @contextmanager
-def steps_bar(label: str, total: int) -> Iterator[Any]:
-    """The same for a few long steps: yields a function that names the next one."""
+def steps_bar(
+    label: str, steps: Collection[Step], name: Callable[[Step], str]
+) -> Iterator[Iterator[Step]]:
+    """The same for a few long steps: yields them, and names the one that is under way."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     with Progress(*columns, console=messages, transient=True) as progress:
-        task = progress.add_task(label, total=total)
+        task = progress.add_task(label, total=len(steps))
 
-        def begin(step: str) -> None:
-            progress.update(task, description=f"{label}: {step}")
+        def one_by_one() -> Iterator[Step]:
+            for step in steps:
+                progress.update(task, description=f"{label}: {name(step)}")
+                yield step
+                progress.advance(task)
 
-        def done() -> None:
-            progress.advance(task)
-
-        yield begin, done
+        yield one_by_one()
 
 
 def levels_table(plan: Plan) -> Table:

@@ -48,27 +48,13 @@ def plan(
     as_json: options.Json = False,
 ) -> None:
     """Choose the plan of least error for a guarantee, and show what it will cost and reach."""
-    asked = PlanOptions(
-        horizon,
-        shufflers,
-        epsilon,
-        delta,
-        tree,
-        honest,
-        reports,
-        composition,
-        error,
-        values,
-        clip,
-        max_messages,
-        mechanism,
-    )
+    limits = honest, reports, composition, error, max_messages
+    asked = PlanOptions(horizon, shufflers, epsilon, delta, values, mechanism, tree, clip, *limits)
     if save is not None and not save.parent.is_dir():
         raise InvalidValue(f"--save {save}: there is no directory {save.parent}")
-    if plot is not None:
-        if not frontier:
-            raise InvalidValue("--plot draws the --frontier: give both")
-        check_figure_path(plot)
+    if plot is not None and not frontier:
+        raise InvalidValue("--plot draws the --frontier: give both")
+    check_figure_path(plot)
     if frontier:
         show_frontier(asked, plot, as_json=as_json)
         return

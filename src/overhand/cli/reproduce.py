@@ -65,9 +65,9 @@ def reproduce(
 
 def _show(found: Reproduction) -> None:
     table = new_table("claim", "checks", "met")
-    for finding in found.findings:
-        met = sum(check.is_met for check in finding.checks)
-        table.add_row(finding.title, str(len(finding.checks)), str(met))
+    for one in found.evidence:
+        met = sum(check.is_met for check in one.checks)
+        table.add_row(one.title, str(len(one.checks)), str(met))
     console.print(table)
 
 

@@ -44,21 +44,9 @@ def simulate(
     as_json: options.Json = False,
 ) -> None:
     """Run a plan on a stream of users and measure the error of every estimate."""
-    if plot is not None:
-        check_figure_path(plot)
-    asked = PlanOptions(
-        horizon,
-        shufflers,
-        epsilon,
-        delta,
-        tree,
-        honest,
-        reports,
-        composition,
-        spec=values,
-        clip=clip,
-        mechanism=mechanism,
-    )
+    check_figure_path(plot)
+    trust = honest, reports, composition
+    asked = PlanOptions(horizon, shufflers, epsilon, delta, values, mechanism, tree, clip, *trust)
     plan = _best(asked, input_form) if plan_file is None else _loaded(plan_file, asked)
     stream = plan_stream(input_form, plan)
     with progress_bar(f"{runs} runs of {stream.users:,} users", runs * stream.users) as advance:

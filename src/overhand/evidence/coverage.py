@@ -6,21 +6,17 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache, reduce
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from overhand.evidence.findings import Check, Figure, Finding, Section, Task, in_turn
-from overhand.evidence.scale import Scale
+from overhand.evidence.sections import Check, Evidence, Figure, Scale, Section, Task
+from overhand.model import Counts, Floats, Rows
 from overhand.plan import Plan
 from overhand.plots import Line
 from overhand.randomness import SeededRandom
-from overhand.simulation.counts import CoverNoise
+from overhand.simulation import CoverNoise
 from overhand.summation import ContinualSum
 from overhand.values import values_of
-
-Floats = NDArray[np.float64]
 
 _KINDS = ("bit", "real:0:10", "vector:3", "histogram:5", "matrix:2", "moments:2")
 _SHUFFLERS = 3
@@ -42,8 +38,8 @@ class Stated:
     """
 
     plan: Plan
-    coordinates: NDArray[Any]
-    times: NDArray[np.int64]
+    coordinates: Rows
+    times: Counts
     half_widths: Floats
     missed: Floats
 
@@ -56,7 +52,7 @@ class Tally:
     """
 
     runs: int
-    held: NDArray[np.int64]
+    held: Counts
     errors: Floats
     squares: Floats
 
@@ -80,18 +76,16 @@ class Tally:
         return float(np.max(np.abs(self.errors / self.runs) / spread))
 
 
-def section(scale: Scale) -> Section:
-    tasks = tuple(
-        Task(f"bands of {kind}", tally, (scale, kind, first), _cost(scale, kind))
-        for kind in _KINDS
-        for first in range(0, scale.coverage_runs, _TASK_RUNS)
+def coverage(scale: Scale) -> Section:
+    """(g) Some runs a task, of every kind of value."""
+    return Section.crossed(
+        _KINDS,
+        range(0, scale.coverage_runs, _TASK_RUNS),
+        lambda kind, first: Task(
+            f"bands of {kind}", tally, (scale, kind, first), _cost(scale, kind)
+        ),
+        lambda found: _covered(scale, {kind: _sum_of(parts) for kind, parts in found.items()}),
     )
-
-    def conclude(results: list[Tally]) -> Finding:
-        by_kind = in_turn(_KINDS, results)
-        return _finding(scale, {kind: _sum_of(found) for kind, found in by_kind.items()})
-
-    return Section(tasks, conclude)
 
 
 def _sum_of(tallies: Iterable[Tally]) -> Tally:
@@ -163,23 +157,13 @@ def _counted(stated: Stated, runs: int, random: SeededRandom) -> Tally:
     return Tally(runs, np.array(held), ends.sum(axis=1), np.square(ends).sum(axis=1))
 
 
-def _finding(scale: Scale, found: dict[str, Tally]) -> Finding:
-    firsts = {kind: scale.coverage_users - len(tally.held) + 1 for kind, tally in found.items()}
+def _covered(scale: Scale, found: dict[str, Tally]) -> Evidence:
     coverages = {kind: tally.coverage for kind, tally in found.items()}
-    biases = {kind: tally.largest_bias for kind, tally in found.items()}
-    rows = tuple(
-        (
-            kind,
-            f"{firsts[kind]:,} .. {scale.coverage_users:,}",
-            f"{_percent(covered.min())} (t = {firsts[kind] + covered.argmin():,})",
-            _percent(covered.mean()),
-            f"{_percent(covered.max())} (t = {firsts[kind] + covered.argmax():,})",
-            round(biases[kind], 2),
-        )
-        for kind, covered in coverages.items()
-    )
-    lines = [_line(kind, firsts[kind], covered) for kind, covered in coverages.items()]
-    return Finding(
+    largest_bias = max(tally.largest_bias for tally in found.values())
+    lines = tuple(_line(scale, kind, covered) for kind, covered in coverages.items())
+    least = min(float(covered.min()) for covered in coverages.values())
+    most = max(float(covered.max()) for covered in coverages.values())
+    return Evidence(
         key="coverage",
         title="Bands hold what they promise",
         claim="Every estimate is unbiased, and its 95 % band holds the truth 95 times of 100.",
@@ -192,30 +176,36 @@ def _finding(scale: Scale, found: dict[str, Tally]) -> Finding:
         "can hold, which is what they hold here, and the middle is off by it: the mean error is "
         "judged at the ends of batches.",
         columns=("values", "times", "least", "mean", "most", "bias in standard errors, largest"),
-        rows=rows,
-        figures=(Figure("users t", "bands that hold the truth, %", tuple(lines), "plot"),),
+        rows=tuple(_row(scale, kind, tally) for kind, tally in found.items()),
+        figures=(Figure("users t", "bands that hold the truth, %", lines, "plot"),),
         checks=(
-            Check("coverage, the least", _least(coverages), _LEAST, _MOST),
-            Check("coverage, the most", _most(coverages), _LEAST, _MOST),
-            Check("mean error in standard errors, the largest", max(biases.values()), 0.0, _STDS),
+            Check("coverage, the least", least, _LEAST, _MOST),
+            Check("coverage, the most", most, _LEAST, _MOST),
+            Check("mean error in standard errors, the largest", largest_bias, 0.0, _STDS),
         ),
     )
 
 
-def _line(kind: str, first: int, covered: Floats) -> Line:
+def _row(scale: Scale, kind: str, tally: Tally) -> tuple[str | float, ...]:
+    covered = tally.coverage
+    first = _first_time(scale, covered)
+    return (
+        kind,
+        f"{first:,} .. {scale.coverage_users:,}",
+        f"{100 * covered.min():.2f} % (t = {first + covered.argmin():,})",
+        f"{100 * covered.mean():.2f} %",
+        f"{100 * covered.max():.2f} % (t = {first + covered.argmax():,})",
+        round(tally.largest_bias, 2),
+    )
+
+
+def _first_time(scale: Scale, covered: Floats) -> int:
+    return scale.coverage_users - len(covered) + 1
+
+
+def _line(scale: Scale, kind: str, covered: Floats) -> Line:
     """The least of every few times in a row."""
     starts = np.arange(0, len(covered), -(-len(covered) // _POINTS))
     least = 100 * np.minimum.reduceat(covered, starts)
-    return Line(kind, tuple((first + starts).astype(float).tolist()), tuple(least.tolist()))
-
-
-def _percent(part: float) -> str:
-    return f"{100 * part:.2f} %"
-
-
-def _least(coverages: dict[str, Floats]) -> float:
-    return min(float(covered.min()) for covered in coverages.values())
-
-
-def _most(coverages: dict[str, Floats]) -> float:
-    return max(float(covered.max()) for covered in coverages.values())
+    times = (_first_time(scale, covered) + starts).astype(float)
+    return Line(kind, tuple(times.tolist()), tuple(least.tolist()))

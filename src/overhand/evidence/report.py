@@ -5,8 +5,8 @@ from __future__ import annotations
 from html import escape
 from typing import Any
 
-from overhand.evidence.findings import Check, Figure, Finding
 from overhand.evidence.reproduction import Reproduction
+from overhand.evidence.sections import Check, Evidence, Figure
 from overhand.plots import phone_svg
 
 _STYLE = """
@@ -31,15 +31,15 @@ def html(reproduction: Reproduction) -> str:
     """The whole report.
 
     >>> from overhand.evidence import QUICK
-    >>> "Every check is met." in html(Reproduction(QUICK, findings=(), seconds=1.0))
+    >>> "Every check is met." in html(Reproduction(QUICK, evidence=(), seconds=1.0))
     True
     """
     verdict = "Every check is met." if reproduction.is_met else "Some checks are missed."
     scale = reproduction.scale
-    parts = [_section(finding) for finding in reproduction.findings]
+    parts = [_section(found) for found in reproduction.evidence]
     contents = "".join(
-        f'<li><a href="#{f.key}">{escape(f.title)}</a> {_mark(f.is_met)}</li>'
-        for f in reproduction.findings
+        f'<li><a href="#{found.key}">{escape(found.title)}</a> {_mark(found.is_met)}</li>'
+        for found in reproduction.evidence
     )
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
@@ -52,14 +52,14 @@ def html(reproduction: Reproduction) -> str:
     )
 
 
-def _section(finding: Finding) -> str:
+def _section(found: Evidence) -> str:
     return (
-        f'<section id="{finding.key}"><h2>{escape(finding.title)}</h2>'
-        f"<blockquote>{escape(finding.claim)}</blockquote>"
-        + "".join(_figure(figure) for figure in finding.figures)
-        + _table(finding.columns, finding.rows)
-        + "".join(_check(check) for check in finding.checks)
-        + f"<p>{escape(finding.method)}</p></section>"
+        f'<section id="{found.key}"><h2>{escape(found.title)}</h2>'
+        f"<blockquote>{escape(found.claim)}</blockquote>"
+        + "".join(_figure(figure) for figure in found.figures)
+        + _table(found.columns, found.rows)
+        + "".join(_check(check) for check in found.checks)
+        + f"<p>{escape(found.method)}</p></section>"
     )
 
 

@@ -14,29 +14,14 @@ import scipy
 from joblib import Parallel, delayed
 
 from overhand import __version__, errors
-from overhand.evidence import (
-    composition,
-    coverage,
-    exponents,
-    messages,
-    models,
-    regret,
-    shufflers,
-)
-from overhand.evidence.findings import Finding, Task
-from overhand.evidence.scale import Scale
+from overhand.evidence.accuracy import composition, messages, models, shufflers
+from overhand.evidence.coverage import coverage
+from overhand.evidence.growth import exponents, regret
+from overhand.evidence.sections import Evidence, Scale, Task
 
-SECTIONS = {
-    "exponents": exponents.section,
-    "shufflers": shufflers.section,
-    "models": models.section,
-    "composition": composition.section,
-    "regret": regret.section,
-    "messages": messages.section,
-    "coverage": coverage.section,
-}
-"""What can be measured, by the key of its finding."""
-
+_ALL = (exponents, shufflers, models, composition, regret, messages, coverage)
+SECTIONS = {section.__name__: section for section in _ALL}
+"""What can be measured, by the key of its evidence."""
 
 Place = tuple[str, int]  # of a task: its section, and its number there
 
@@ -60,18 +45,18 @@ class Reproduction:
     """What was found, on what scale, by what, and how long it took.
 
     >>> from overhand.evidence import QUICK
-    >>> Reproduction(QUICK, findings=(), seconds=0.0).is_met
+    >>> Reproduction(QUICK, evidence=(), seconds=0.0).is_met
     True
     """
 
     scale: Scale
-    findings: tuple[Finding, ...]
+    evidence: tuple[Evidence, ...]
     seconds: float
 
     @property
     def is_met(self) -> bool:
         """Whether every check is."""
-        return all(finding.is_met for finding in self.findings)
+        return all(found.is_met for found in self.evidence)
 
     def to_json(self) -> str:
         """All numbers, and what they were made with."""
@@ -84,7 +69,7 @@ class Reproduction:
                 "scale": asdict(self.scale),
                 "seconds": round(self.seconds, 1),
                 "is_met": self.is_met,
-                "findings": [finding.to_json() for finding in self.findings],
+                "findings": [found.summary() for found in self.evidence],
             },
             indent=1,
             allow_nan=False,
@@ -108,8 +93,8 @@ def reproduce(
 
     >>> from dataclasses import replace
     >>> from overhand.evidence import QUICK
-    >>> (finding,) = reproduce(replace(QUICK, users=2000), ("composition",), jobs=1).findings
-    >>> finding.is_met
+    >>> (found,) = reproduce(replace(QUICK, users=2000), ("composition",), jobs=1).evidence
+    >>> found.is_met
     True
     """
     unknown = set(sections) - set(SECTIONS)
@@ -118,13 +103,17 @@ def reproduce(
     errors.whole("seed", scale.seed, least=0)
     started = time.perf_counter()
     made = {key: SECTIONS[key](scale) for key in sections}
-    places = [(key, place) for key in made for place in range(len(made[key].tasks))]
-    results = _run({(key, place): made[key].tasks[place] for key, place in places}, jobs, progress)
-    findings = tuple(
+    tasks = {
+        (key, place): task
+        for key, section in made.items()
+        for place, task in enumerate(section.tasks)
+    }
+    results = _run(tasks, jobs, progress)
+    evidence = tuple(
         section.conclude([results[key, place] for place in range(len(section.tasks))])
         for key, section in made.items()
     )
-    return Reproduction(scale, findings, time.perf_counter() - started)
+    return Reproduction(scale, evidence, time.perf_counter() - started)
 
 
 def _run(

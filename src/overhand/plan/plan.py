@@ -56,11 +56,16 @@ class Plan:
     hold: bool = False
 
     def __post_init__(self) -> None:
-        sizes = tuple(mechanism.size for mechanism in self.mechanisms)
-        if sizes != self.tree.sizes:
+        if len(self.mechanisms) != self.tree.levels:
             raise errors.InvalidValue(
-                f"mechanisms for batches of {sizes} users in a tree with {self.tree.sizes}"
+                f"{len(self.mechanisms)} mechanisms for {self.tree.levels} levels"
             )
+        for level, mechanism in enumerate(self.mechanisms, start=1):
+            if mechanism.size != self.tree.sizes[level - 1]:
+                raise errors.InvalidValue(
+                    f"the mechanism of level {level} is for batches of {mechanism.size} users, not "
+                    f"of {self.tree.sizes[level - 1]}"
+                )
         if len({mechanism.values for mechanism in self.mechanisms}) > 1:
             raise errors.InvalidValue("all levels of a plan must have the same values")
 

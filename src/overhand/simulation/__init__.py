@@ -1,6 +1,6 @@
 """Algorithm 1 as arrays: two engines with one law, and measurements of every error."""
 
-from overhand.simulation.counts import CountsRun
+from overhand.simulation.counts import CountsRun, CoverNoise
 from overhand.simulation.messages import MessagesRun
 from overhand.simulation.run import (
     ENGINES,
@@ -18,6 +18,7 @@ __all__ = [
     "ENGINES",
     "Counter",
     "CountsRun",
+    "CoverNoise",
     "Engine",
     "MessagesRun",
     "PlanCounter",

@@ -1,0 +1,284 @@
+"""(a), (e) How the error of a sum and the regret of a recommender grow with the number of users."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from overhand.bandits import regret_exponent
+from overhand.evidence.accuracy import mean_squares, runs_for
+from overhand.evidence.sections import Check, Evidence, Figure, Scale, Section, Task
+from overhand.model import Counts, Floats, Privacy
+from overhand.plan import Plan
+from overhand.plots import Line
+from overhand.randomness import SeededRandom
+from overhand.simulation.regret import Field, Segments, race, rival
+from overhand.trees import binary_degrees, published_degrees
+
+_TOLERANCE = 0.03
+_JUDGED = (1, 2, 3)  # shufflers whose exponents must be near what is claimed
+_BINARY = 0  # stands for log n - 1 shufflers
+_SHOWN = {**{f"k = {k}": k for k in (1, 2, 3, 5)}, "k = log n - 1": _BINARY}
+_DRAWS = 10**8  # of one task
+_FEWEST_RUNS = 4  # of one task
+_DRAWS_A_SECOND = {_BINARY: 2e6}
+_USUAL_DRAWS_A_SECOND = 1.5e7
+_OURS = "concurrent"
+_RIVALS = ("not-private", "trusted", _OURS, "one-shuffler-0.6", "local")
+_SHUFFLERS = 4  # of our recommender
+_DIMENSION, _ARMS = 9, 10
+_GROUP = 5  # races of one task
+_ROUNDS_A_SECOND = 1e5
+
+
+def exponent(horizons: Sequence[int], values: Sequence[float]) -> float:
+    """That of the power of n which fits best: the least-squares slope of the logarithms.
+
+    >>> round(exponent((10, 100, 1000), (3.0, 30.0, 300.0)), 6)
+    1.0
+    """
+    return float(np.polyfit(np.log(horizons), np.log(values), 1)[0])
+
+
+def exponent_std(horizons: Sequence[int], relative_stds: Sequence[float]) -> float:
+    """The standard deviation of that exponent, from those of the values, relative to them.
+
+    >>> round(exponent_std((10, 1000), (0.01, 0.01)), 5)  # sqrt(2) 0.01 / log(100)
+    0.00307
+    """
+    centred = np.log(horizons) - np.mean(np.log(horizons))
+    return float(np.linalg.norm(centred * relative_stds) / (centred @ centred))
+
+
+class Part(NamedTuple):
+    """Some of the runs for one error: a random stream of their own."""
+
+    shufflers: int
+    horizon: int
+    number: int
+    runs: int
+
+
+class Measured(NamedTuple):
+    """An error with the standard deviation of its logarithm, and what the plan says it is."""
+
+    rms: float
+    log_std: float
+    predicted: float
+
+
+def exponents(scale: Scale) -> Section:
+    """(a) One error for every number of users and of shufflers, of runs in several parts."""
+    parts = {(k, n): _parts(scale, k, n) for k in _SHOWN.values() for n in scale.horizons}
+    tasks = tuple(
+        Task(f"error of {label}, {n:,} users", _measured, (scale, part), _cost_of_part(part))
+        for label, k in _SHOWN.items()
+        for n in scale.horizons
+        for part in parts[k, n]
+    )
+
+    def conclude(results: list[tuple[Floats, float]]) -> Evidence:
+        left = iter(results)
+        found = {key: _error([next(left) for _ in of_key]) for key, of_key in parts.items()}
+        return _growth_of_error(scale, found)
+
+    return Section(tasks, conclude)
+
+
+def _degrees(shufflers: int, horizon: int) -> tuple[int, ...]:
+    if shufflers == _BINARY:
+        return binary_degrees(horizon)
+    return published_degrees(horizon, shufflers)
+
+
+def _parts(scale: Scale, shufflers: int, horizon: int) -> list[Part]:
+    degrees = _degrees(shufflers, horizon)
+    runs = runs_for(scale.precision, len(degrees))
+    each = max(_FEWEST_RUNS, _DRAWS * degrees[0] // horizon)
+    return [
+        Part(shufflers, horizon, number, min(each, runs - first))
+        for number, first in enumerate(range(0, runs, each))
+    ]
+
+
+def _cost_of_part(part: Part) -> float:
+    draws = part.runs * part.horizon / _degrees(part.shufflers, part.horizon)[0]
+    return 0.3 + draws / _DRAWS_A_SECOND.get(part.shufflers, _USUAL_DRAWS_A_SECOND)
+
+
+@lru_cache(maxsize=8)
+def _plan(shufflers: int, horizon: int, privacy: Privacy) -> Plan:
+    if shufflers == _BINARY:
+        return Plan.best(horizon, len(binary_degrees(horizon)), privacy, tree="binary")
+    return Plan.best(horizon, shufflers, privacy, tree="paper")
+
+
+def _measured(scale: Scale, part: Part) -> tuple[Floats, float]:
+    """Mean squares run by run, and the plan's own error."""
+    plan = _plan(part.shufflers, part.horizon, scale.privacy)
+    seed = [scale.seed, part.shufflers, part.horizon, part.number]
+    random = SeededRandom(np.random.default_rng(seed))
+    return mean_squares(plan, part.runs, random), plan.rms_error
+
+
+def _error(parts: list[tuple[Floats, float]]) -> Measured:
+    squares = np.concatenate([of_part for of_part, _ in parts])
+    mean = float(squares.mean())
+    spread = float(squares.std(ddof=1)) if len(squares) > 1 else math.nan
+    return Measured(math.sqrt(mean), spread / (2 * mean * math.sqrt(len(squares))), parts[0][1])
+
+
+def _growth_of_error(scale: Scale, found: dict[tuple[int, int], Measured]) -> Evidence:
+    rows, lines, checks = [], [], []
+    for label, k in _SHOWN.items():
+        errors = [found[k, n] for n in scale.horizons]
+        measured = exponent(scale.horizons, [one.rms for one in errors])
+        predicted = exponent(scale.horizons, [one.predicted for one in errors])
+        std = exponent_std(scale.horizons, [one.log_std for one in errors])
+        claimed = 1 / (2 * k + 1)
+        lines.append(Line(label, scale.horizons, tuple(one.rms for one in errors)))
+        rows.append(
+            (
+                label,
+                *(round(one.rms, 1) for one in errors),
+                f"{measured:.3f} +- {std:.3f}",
+                f"{predicted:.3f}",
+                "log" if k == _BINARY else f"1/{2 * k + 1} = {claimed:.3f}",
+            )
+        )
+        if k in _JUDGED:
+            checks.append(Check.near(f"exponent for k = {k}", measured, claimed, _TOLERANCE))
+    horizons = (f"n = {n:,}" for n in scale.horizons)
+    return Evidence(
+        key="exponents",
+        title="Error against the number of users",
+        claim="Theorem 3.4: with k shufflers the error grows as n^(1/(2k+1)); Corollary 3.3: with "
+        "log n - 1 of them it is polylogarithmic.",
+        method=f"Trees with the paper's degrees, noise by exact accounting at {scale.privacy}, all "
+        "users holding 1; root mean square error over all times and so many runs that each is "
+        f"within about {100 * scale.precision:g} %. Exponents are least-squares slopes of log "
+        "error against log n, plus or minus a standard deviation; 'predicted' is the slope of the "
+        "errors that the plans state, which has no noise. What lies between it and the claim is "
+        "small n: the fewer users a batch has, the more noise it needs, and degrees are whole "
+        "numbers.",
+        columns=("shufflers", *horizons, "exponent", "predicted", "claimed"),
+        rows=tuple(rows),
+        figures=(Figure("users n", "rms error", tuple(lines)),),
+        checks=tuple(checks),
+    )
+
+
+class Raced(NamedTuple):
+    """Regret of some runs over time."""
+
+    label: str
+    t: Counts
+    curves: Floats
+
+    @property
+    def mean(self) -> float:
+        return float(self.curves[:, -1].mean())
+
+    @property
+    def standard_error(self) -> float:
+        runs = len(self.curves)
+        return float(self.curves[:, -1].std(ddof=1)) / math.sqrt(runs) if runs > 1 else math.nan
+
+
+def regret(scale: Scale) -> Section:
+    """(e) Every rival at every number of users, some runs a task; and the bound's exponents."""
+    groups = range(0, scale.bandit_runs, _GROUP)
+    asked = [(name, n) for name in _RIVALS for n in scale.rounds]
+    races = tuple(
+        Task(f"regret of {name}, {n:,} users", _raced, (scale, name, n, first), _cost_of_race(n))
+        for name, n in asked
+        for first in groups
+    )
+    bounds = tuple(
+        Task(f"regret bound, {k} shufflers", regret_exponent, (k,), 0.1) for k in _JUDGED
+    )
+
+    def conclude(results: list[Any]) -> Evidence:
+        left = iter(results)
+        found = {key: _joined([next(left) for _ in groups]) for key in asked}
+        return _growth_of_regret(scale, found, dict(zip(_JUDGED, left, strict=True)))
+
+    return Section(races + bounds, conclude)
+
+
+def _cost_of_race(rounds: int) -> float:
+    return 1.0 + _GROUP * rounds / _ROUNDS_A_SECOND
+
+
+def _raced(scale: Scale, name: str, rounds: int, first: int) -> Raced:
+    """All rivals meet the same users: those of the same seed."""
+    place = Segments(_DIMENSION, _ARMS)
+    one = rival(name, Field(rounds, _SHUFFLERS, scale.privacy, place.dimension))
+    runs = range(first, min(first + _GROUP, scale.bandit_runs))
+    (missed,) = race(place, rounds, [one], runs, scale.seed)
+    return Raced(one.label, missed.t, missed.curves)
+
+
+def _joined(parts: list[Raced]) -> Raced:
+    return Raced(parts[0].label, parts[0].t, np.concatenate([part.curves for part in parts]))
+
+
+def _claimed(shufflers: int) -> float:
+    return (shufflers + 1) / (2 * shufflers + 1)
+
+
+def _growth_of_regret(
+    scale: Scale, found: dict[tuple[str, int], Raced], bounds: dict[int, float]
+) -> Evidence:
+    measured = {
+        name: exponent(scale.rounds, [found[name, n].mean for n in scale.rounds])
+        for name in _RIVALS
+    }
+    longest = {name: found[name, scale.rounds[-1]] for name in _RIVALS}
+    lines = tuple(
+        Line(one.label, tuple(map(float, one.t)), tuple(one.curves.mean(axis=0).tolist()))
+        for one in longest.values()
+    )
+    none = ("",) * len(scale.rounds)
+    of_bounds = (
+        (f"bound, k = {k}", *none, f"{of_bound:.3f}", f"(k+1)/(2k+1) = {_claimed(k):.3f}")
+        for k, of_bound in bounds.items()
+    )
+    to_local = longest[_OURS].mean / longest["local"].mean
+    ours = f"exponent of our regret, {_SHUFFLERS} shufflers"
+    return Evidence(
+        key="regret",
+        title="A recommender that learns",
+        claim="Theorem 5.1: LinUCB over k concurrent shufflers has a regret of at most the order "
+        "of n^((k+1)/(2k+1)); Corollary 5.2: with log n of them, sqrt(n).",
+        method=f"Users of audiences that change four times, {_ARMS} arms, {_DIMENSION} features, "
+        f"{scale.privacy}, {scale.bandit_runs} runs, the same learner for all; plus or minus one "
+        "standard error. Measured exponents are least-squares slopes. The theorem is about the "
+        "worst crowd, this is one crowd, so growth may be slower. 'Bound' is the theorem's own "
+        f"formula at large n. The curves are those of {scale.rounds[-1]:,} users.",
+        columns=("regret", *(f"n = {n:,}" for n in scale.rounds), "exponent", "claimed"),
+        rows=(*(_row(scale, name, found, measured[name]) for name in _RIVALS), *of_bounds),
+        figures=(Figure("users", "regret", lines, "semilogy"),),
+        checks=(
+            Check("ours / local", to_local, 0.0, 0.5),
+            Check(ours, measured[_OURS], 0.0, _claimed(_SHUFFLERS)),
+            *(
+                Check.near(f"exponent of the bound, k = {k}", of_bound, _claimed(k), _TOLERANCE)
+                for k, of_bound in bounds.items()
+            ),
+        ),
+    )
+
+
+def _row(
+    scale: Scale, name: str, found: dict[tuple[str, int], Raced], measured: float
+) -> tuple[str, ...]:
+    raced = [found[name, n] for n in scale.rounds]
+    std = exponent_std(scale.rounds, [one.standard_error / one.mean for one in raced])
+    claimed = f"at most {_claimed(_SHUFFLERS):.3f}" if name == _OURS else ""
+    cells = (f"{one.mean:,.0f} +- {one.standard_error:,.0f}" for one in raced)
+    return (raced[-1].label, *cells, f"{measured:.3f} +- {std:.3f}", claimed)
