@@ -107,7 +107,7 @@ class PlanOptions:
     epsilon: float | None
     delta: float
     spec: str = "bit"
-    mechanism: MechanismKind = "coins"
+    mechanism: str = "coins"
     tree: str = "regular"
     clip: bool = False
     honest: float = 1.0
@@ -115,10 +115,6 @@ class PlanOptions:
     composition: Composition = "exact"
     error: float | None = None
     max_messages: int | None = None
-<<<<<<< HEAD
-    mechanism: str = "coins"
-=======
->>>>>>> 71908ff (cli, plots: what several commands did alike is written once)
 
     def __post_init__(self) -> None:
         checked_tree(self.tree)

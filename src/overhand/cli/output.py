@@ -25,6 +25,8 @@ from overhand.plan import Plan
 
 Step = TypeVar("Step")
 
+Step = TypeVar("Step")
+
 console = Console()
 messages = Console(stderr=True)
 
@@ -32,6 +34,13 @@ messages = Console(stderr=True)
 def print_json(value: Any) -> None:
     """One JSON object on standard output."""
     print(json.dumps(value), flush=True)  # before anything that is said of it on stderr
+
+
+def tell_written(*paths: Path | None) -> None:
+    """Name the files that were asked for."""
+    for path in paths:
+        if path is not None:
+            console.print(f"wrote {path}")
 
 
 def tell_written(*paths: Path | None) -> None:
