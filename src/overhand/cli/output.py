@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -14,6 +15,7 @@ from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
     Progress,
+    ProgressColumn,
     TaskProgressColumn,
     TextColumn,
     TimeRemainingColumn,
@@ -29,6 +31,7 @@ Step = TypeVar("Step")
 
 console = Console()
 messages = Console(stderr=True)
+_DESCRIPTION = TextColumn("{task.description}")
 
 
 def print_json(value: Any) -> None:
@@ -71,33 +74,32 @@ def working(label: str) -> Status:
 
 
 @contextmanager
-def progress_bar(label: str, total: int) -> Iterator[Any]:
-    """A bar on standard error, gone when the work is done; yields a function to advance it."""
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TaskProgressColumn(),
-        TimeRemainingColumn(),
-    )
+def bar(label: str, total: float, *columns: ProgressColumn) -> Iterator[Callable[..., None]]:
+    """A bar on standard error, gone when the work is done; yields a function to change it."""
     with Progress(*columns, console=messages, transient=True) as progress:
-        task = progress.add_task(label, total=total)
-        yield lambda amount: progress.advance(task, amount)
+        yield partial(progress.update, progress.add_task(label, total=total))
+
+
+@contextmanager
+def progress_bar(label: str, total: int) -> Iterator[Callable[[int], None]]:
+    """For work that is counted: yields a function to advance the bar."""
+    columns = (_DESCRIPTION, BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
+    with bar(label, total, *columns) as update:
+        yield lambda amount: update(advance=amount)
 
 
 @contextmanager
 def steps_bar(
     label: str, steps: Collection[Step], name: Callable[[Step], str]
 ) -> Iterator[Iterator[Step]]:
-    """The same for a few long steps: yields them, and names the one that is under way."""
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    with Progress(*columns, console=messages, transient=True) as progress:
-        task = progress.add_task(label, total=len(steps))
+    """For a few long steps: yields them, and names the one that is under way."""
+    with bar(label, len(steps), _DESCRIPTION, BarColumn(), MofNCompleteColumn()) as update:
 
         def one_by_one() -> Iterator[Step]:
             for step in steps:
-                progress.update(task, description=f"{label}: {name(step)}")
+                update(description=f"{label}: {name(step)}")
                 yield step
-                progress.advance(task)
+                update(advance=1)
 
         yield one_by_one()
 

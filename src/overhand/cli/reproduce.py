@@ -9,9 +9,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.progress import (
+    BarColumn,
+    TaskProgressColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 
 from overhand.cli import options
-from overhand.cli.output import console, messages, new_table
+from overhand.cli.output import bar, console, messages, new_table
 from overhand.errors import InvalidValue, OverhandError
 
 if TYPE_CHECKING:
@@ -93,22 +100,13 @@ def _cluster(scheduler: str) -> Iterator[None]:
 @contextmanager
 def _bar() -> Iterator[Callable[[Progress], None]]:
     """A bar that moves with the work done, and what was done last."""
-    from rich import progress as rich_progress
-
-    columns = (
-        rich_progress.BarColumn(bar_width=20),
-        rich_progress.TaskProgressColumn(),
-        rich_progress.TimeElapsedColumn(),
-        rich_progress.TextColumn("left:"),
-        rich_progress.TimeRemainingColumn(),
-        rich_progress.TextColumn("{task.description}"),
-    )
-    with rich_progress.Progress(*columns, console=messages, transient=True) as shown:
-        bar = shown.add_task("starting", total=1.0)
+    times = (TimeElapsedColumn(), TextColumn("left:"), TimeRemainingColumn())
+    columns = (BarColumn(20), TaskProgressColumn(), *times, TextColumn("{task.description}"))
+    with bar("starting", 1.0, *columns) as update:
 
         def tell(now: Progress) -> None:
             what = f"{now.tasks_done} of {now.tasks}, last {now.task}"
-            shown.update(bar, completed=now.work_done, description=what)
+            update(completed=now.work_done, description=what)
 
         yield tell
 
