@@ -40,7 +40,7 @@ def planned(
 ) -> oh.Plan:
     """The best plan that can be deployed."""
     privacy = oh.Privacy(epsilon, DELTA)
-    return oh.Plan.best(horizon, shufflers, privacy, tree="regular", mechanism=mechanism)
+    return oh.Plan.best(horizon, shufflers, privacy, mechanism=mechanism)
 
 
 def local(horizon: int, epsilon: float = 1.0) -> float:
@@ -82,9 +82,7 @@ def shares_of_four(epsilon: float) -> oh.Plan:
 def trust_row(trusted_with: tuple[float, int]) -> Row:
     """What it costs to count on fewer users, or on people who come back."""
     honest, reports = trusted_with
-    plan = oh.Plan.best(
-        USERS, 3, oh.Privacy(1.0, DELTA), tree="regular", honest=honest, reports=reports
-    )
+    plan = oh.Plan.best(USERS, 3, oh.Privacy(1.0, DELTA), honest=honest, reports=reports)
     return (f"{honest:.0%}", str(reports), f"{plan.rms_error:.1f}", str(plan.messages_per_user))
 
 

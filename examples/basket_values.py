@@ -33,7 +33,7 @@ def baskets() -> NDArray[np.float64]:
 def main() -> None:
     values = baskets()
     clipped = EUROS.rows(values)
-    plan = oh.Plan.best(CUSTOMERS, 5, PRIVACY, values=EUROS, tree="regular")
+    plan = oh.Plan.best(CUSTOMERS, 5, PRIVACY, values=EUROS)
     # Seeded because this is a simulation that must print the same again: deploy secure_random().
     total = oh.ContinualSum(plan, random=oh.seeded_random(1))
     running = []

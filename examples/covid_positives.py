@@ -24,8 +24,7 @@ COLOURS = ("#7d8a97", "#d98c1f", "#12507b", "#1e8449")
 def main() -> None:
     tests = covid_positives()
     plan, twice = (
-        oh.Plan.best(len(tests), SHUFFLERS, PRIVACY, mechanism="shares", reports=r, tree="regular")
-        for r in (1, 2)
+        oh.Plan.best(len(tests), SHUFFLERS, PRIVACY, mechanism="shares", reports=r) for r in (1, 2)
     )
     print(f"{len(tests):,} tests, {tests.rows.sum()} positive; {PRIVACY}")
     print(f"protected is {tests.unit}")

@@ -31,7 +31,7 @@ def votes() -> NDArray[np.int64]:
 
 def main() -> None:
     values = votes()
-    plan = oh.Plan.best(VOTES, 5, PRIVACY, values=BUCKETS, tree="regular")
+    plan = oh.Plan.best(VOTES, 5, PRIVACY, values=BUCKETS)
     # Seeded because this is a simulation that must print the same again: deploy secure_random().
     total = oh.ContinualSum(plan, random=oh.seeded_random(1))
     for start in range(0, VOTES, CHUNK):

@@ -24,7 +24,7 @@ WEEK = np.timedelta64(7, "D")
 
 def main() -> None:
     flights = late_flights()
-    plan = oh.Plan.best(len(flights), SHUFFLERS, PRIVACY, mechanism="shares", tree="regular")
+    plan = oh.Plan.best(len(flights), SHUFFLERS, PRIVACY, mechanism="shares")
     print(f"{len(flights):,} flights, {flights.rows.sum():,} over {LATE} minutes late; {PRIVACY}")
     print(f"protected is {flights.unit}")
     sides = beside(plan)

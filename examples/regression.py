@@ -37,7 +37,7 @@ def main() -> None:
     rng = np.random.default_rng(1)  # two features are uniform, two are yes or no
     x = np.column_stack([rng.random((HOMES, 2)), rng.integers(0, 2, (HOMES, 2))]) - 0.5
     rows = np.column_stack([x, x @ TRUTH + rng.normal(0.0, 0.1, HOMES)])
-    plan = oh.Plan.best(HOMES, 5, PRIVACY, values=MOMENTS, tree="regular")
+    plan = oh.Plan.best(HOMES, 5, PRIVACY, values=MOMENTS)
     # Seeded because this is a simulation: exact coins from secure_random() take minutes here.
     total = oh.ContinualSum(plan, random=oh.seeded_random(1))
     # Whole blocks: no home is pending.

@@ -37,7 +37,7 @@ def readings() -> NDArray[np.float64]:
 def main() -> None:
     values = readings() / SCALE
     print(f"{(np.linalg.norm(values, axis=1) > 1).mean():.2%} of the homes are clipped")
-    plan = oh.Plan.best(HOMES, 5, PRIVACY, values=VECTORS, tree="regular")
+    plan = oh.Plan.best(HOMES, 5, PRIVACY, values=VECTORS)
     # Seeded because this is a simulation: exact coins from secure_random() take half a minute here.
     total = oh.ContinualSum(plan, random=oh.seeded_random(1))
     for start in range(0, HOMES, CHUNK):

@@ -83,7 +83,7 @@ def raw_round(pool: ProcessPoolExecutor, messages: int, key: bytes, bound: bytes
 
 
 def measured(rounds: int) -> Iterator[Row]:
-    plan = Plan.best(10**6, 5, Privacy(1.0, 1e-6), tree="regular")
+    plan = Plan.best(10**6, 5, Privacy(1.0, 1e-6))
     key = KeyPair(X25519PrivateKey.generate())
     document = Document(plan, key.public_key)
     release, ciphertexts = sealed_release(document)

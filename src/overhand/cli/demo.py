@@ -59,9 +59,7 @@ def demo(
     Real HTTP, real encryption, two databases. One operator runs both services: a demonstration.
     """
     with working("planning"):
-        plan = Plan.best(
-            users, shufflers, Privacy(epsilon, delta), tree="regular", max_messages=max_messages
-        )
+        plan = Plan.best(users, shufflers, Privacy(epsilon, delta), max_messages=max_messages)
     whole = users - users % plan.tree.lowest
     if whole == 0:
         raise InvalidValue(f"{users=} are too few to fill a batch of {plan.tree.lowest}")

@@ -27,8 +27,6 @@ from overhand.plan import Plan
 
 Step = TypeVar("Step")
 
-Step = TypeVar("Step")
-
 console = Console()
 messages = Console(stderr=True)
 _DESCRIPTION = TextColumn("{task.description}")
@@ -37,13 +35,6 @@ _DESCRIPTION = TextColumn("{task.description}")
 def print_json(value: Any) -> None:
     """One JSON object on standard output."""
     print(json.dumps(value), flush=True)  # before anything that is said of it on stderr
-
-
-def tell_written(*paths: Path | None) -> None:
-    """Name the files that were asked for."""
-    for path in paths:
-        if path is not None:
-            console.print(f"wrote {path}")
 
 
 def tell_written(*paths: Path | None) -> None:

@@ -12,7 +12,7 @@ from overhand.baselines import SquareRoot, local_counter, trusted_tree
 from overhand.evidence.sections import Check, Evidence, Figure, Scale, Section, Task, curves
 from overhand.lower_bound import is_proved, repeats
 from overhand.model import Floats, Privacy
-from overhand.plan import Composition, MechanismKind, Plan
+from overhand.plan import Composition, Plan
 from overhand.plots import Line
 from overhand.randomness import Random, SeededRandom
 from overhand.simulation import Counter, CoverNoise, simulate, stream_for
@@ -36,7 +36,7 @@ _MODELS: dict[str, Callable[[int, Privacy], Plan | Counter]] = {
 
 
 def _with_best_noise(users: int, shufflers: int, privacy: Privacy) -> Plan:
-    return Plan.best(users, shufflers, privacy, tree="regular", mechanism="best")
+    return Plan.best(users, shufflers, privacy, mechanism="best")
 
 
 def runs_for(precision: float, levels: int) -> int:
@@ -108,7 +108,7 @@ def shufflers(scale: Scale) -> Section:
 
 def _on_hard_inputs(scale: Scale, shufflers: int) -> tuple[float, float, float, float, float]:
     """Errors: published constants; ours on ones, on hard inputs; the largest; the lower bound."""
-    plan = Plan.best(scale.users, shufflers, scale.privacy, tree="regular")
+    plan = Plan.best(scale.users, shufflers, scale.privacy)
     epsilon = scale.privacy.epsilon
     hard = stream_for("hard", scale.users, shufflers=shufflers, epsilon=epsilon)
     on_ones, on_hard = (
@@ -264,8 +264,7 @@ def _plan_with(scale: Scale, mechanism: str, shufflers: int) -> tuple[int, int, 
     if mechanism == "published":
         plan = Plan.published(*asked)
     else:
-        kind = cast(MechanismKind, mechanism)
-        plan = Plan.best(*asked, tree="regular", mechanism=kind)
+        plan = Plan.best(*asked, mechanism=mechanism)
     return plan.messages_per_user, -(-plan.bits_per_user // 8), round(plan.rms_error, 1)
 
 

@@ -104,7 +104,6 @@ def _plan(scale: Scale, kind: str) -> Plan:
         scale.coverage_users,
         _SHUFFLERS,
         scale.privacy,
-        tree="regular",
         values=values_of(kind),
         max_messages=200,
     )

@@ -148,7 +148,7 @@ def late_flights() -> Recorded:
 def beside(plan: Plan) -> Sides:
     """A plan among what else could publish its sums, by who must be trusted: each at its best."""
     users, privacy, values = plan.horizon, plan.privacy, plan.values
-    one = Plan.best(users, 1, privacy, values=values, tree="regular", mechanism="best")
+    one = Plan.best(users, 1, privacy, values=values, mechanism="best")
     return {
         "local": local_counter(users, privacy, values),
         "one shuffler": PlanCounter(one),
