@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import overhand as oh
-from overhand.bandits import Policy, Recommender
+from overhand.bandits import Policy, Recommender, Rounds
+from overhand.model import Floats
 from support.bandits import (
     CONSTANT,
     ROUNDS,
@@ -103,6 +104,40 @@ def test_features_of_norm_1_need_no_closer_look(ulps: int, constant: float | Non
         OnlySingles(small_plan(), oh.seeded_random(1)).update([0.8, 0.1], 1.0)
 
 
+class EveryFifth:
+    """Sums without noise, released after every fifth user."""
+
+    def __init__(self) -> None:
+        self.total: Any = 0.0
+
+    def next_release(self, t: int) -> int:
+        return t - t % 5 + 5
+
+    def after(self, rows: Floats) -> tuple[Floats, float]:
+        self.total = self.total + rows.sum(axis=-2)
+        return self.total, 0.0
+
+
+@given(st.lists(st.integers(0, 20), max_size=6).map(sorted))
+def test_rounds_of_runs_side_by_side_are_those_of_each_alone(cuts: list[int]) -> None:
+    features, rewards = stream()
+    x, y = features.reshape(3, 20, 2), rewards.reshape(3, 20)
+    rows = learner().unchecked_rows
+    together = Rounds(learner(), EveryFifth(), rows, runs=(3,))
+    alone = [Rounds(learner(), EveryFifth(), rows) for _ in range(3)]
+    for start, stop in itertools.pairwise([0, *cuts, 20]):
+        together.keep(x[:, start:stop], y[:, start:stop], stop - start)
+        for run, rounds in enumerate(alone):
+            rounds.keep(x[run, start:stop], y[run, start:stop], stop - start)
+            assert (rounds.t, rounds.due) == (stop, stop - stop % 5 + 5)
+            if rounds.policy is not None and together.policy is not None:
+                assert rounds.policy.t == together.policy.t == stop - stop % 5
+                theta = together.policy.theta[run]
+                np.testing.assert_allclose(rounds.policy.theta, theta, rtol=1e-9, atol=1e-12)
+            else:
+                assert rounds.policy is together.policy is None
+
+
 def test_another_seed_gives_other_rules() -> None:
     ours, other = one_by_one()[-1], fed([], singles=False, seed=2)[-1]
     assert ours is not None
@@ -177,7 +212,7 @@ def test_before_the_first_release_every_arm_is_as_likely(together: bool) -> None
 
 def test_a_rule_that_knows_nothing_instead_of_chance_would_be_caught() -> None:
     at = recommender()
-    at.policy = Policy(0, np.zeros(2), np.zeros((2, 2)))
+    at._rounds.policy = Policy(0, np.zeros(2), np.zeros((2, 2)))
     with pytest.raises(AssertionError):
         assert_uniform_over(first_arms(at, together=True), range(ARMS), discrepancy=0.08)
 

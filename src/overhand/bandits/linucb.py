@@ -5,18 +5,165 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any, Literal, Protocol
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from overhand import errors
-from overhand.bandits.constants import Constants
-from overhand.bandits.policy import Features, Floats, Policy
+from overhand.model import Floats
 from overhand.values import TOLERANCE, Moments, bounded, finite_array
 
-_FLOOR = 0.25
+Features = NDArray[Any]
+"""Of arms: the last axis has the features of one arm, the one before it the arms of one user."""
+
 ALIKE = 1e-6
 """How far a constant feature may be from what it is said to be."""
+
+_FLOOR = 0.25
+_SMALL = 0.5
+"""What a larger constant is made: smaller still, theta's first coordinate would be too large."""
+
+ConstantsName = Literal["practical", "theory"]
+"""Which constants: those of `Practical`, or the paper's (`Theory`)."""
+
+
+@dataclass(frozen=True, eq=False)
+class Policy:
+    """Step 3 of Algorithm 4: the arm of largest <theta, x> + |width^T x|.
+
+    The widths are a norm of x, beta |x|_{V^-1} in the paper. `t` is how many users it was learnt
+    from. All that is here was computed from released sums, so it may be shown to anybody. With
+    leading axes in `theta` and `width` it is the rules of as many runs, side by side.
+
+    >>> rule = Policy(t=0, theta=np.array([1.0, 0.0]), width=0.5 * np.eye(2))
+    >>> int(rule.choose(np.array([[0.6, 0.8], [1.0, 0.0], [0.0, 1.0]])))
+    1
+    """
+
+    t: int
+    theta: Floats
+    width: Floats
+
+    @cached_property
+    def _rows(self) -> dict[np.dtype[Any], NDArray[Any]]:
+        """Widths and means by one product, in either precision."""
+        both = np.concatenate([self.width, self.theta[..., np.newaxis]], axis=-1)
+        rows = np.ascontiguousarray(np.swapaxes(both, -1, -2))
+        return {np.dtype(kind): rows.astype(kind) for kind in (np.float32, np.float64)}
+
+    @cached_property
+    def _both(self) -> dict[np.dtype[Any], tuple[NDArray[Any], NDArray[Any]]]:
+        ones = np.ones(self.theta.shape[-1])
+        return {kind: (rows, ones.astype(kind)) for kind, rows in self._rows.items()}
+
+    def scores(self, features: Features) -> NDArray[Any]:
+        """What every arm promises, in the precision of the features."""
+        *runs, dimension = self.theta.shape
+        rows, arms = self._rows[features.dtype], features.reshape(*runs, -1, dimension)
+        seen = rows @ np.swapaxes(arms, -1, -2) if runs else rows.dot(arms.T)
+        squares, means = seen[..., :-1, :], seen[..., -1, :]
+        np.square(squares, out=squares)
+        scores = np.add.reduce(squares, axis=-2)
+        np.sqrt(scores, out=scores)
+        scores += means
+        return np.asarray(scores.reshape(features.shape[:-1]))
+
+    def choose(self, features: Features) -> Any:
+        """The arm for every user, or for the one there is."""
+        if features.ndim == 2 and self.theta.ndim == 1:  # of one user: as few steps as can be
+            rows, ones = self._both[features.dtype]
+            seen = rows.dot(features.T)
+            squares = seen[:-1]
+            squares *= squares
+            scores = np.sqrt(ones.dot(squares))
+            scores += seen[-1]
+            return scores.argmax()
+        return np.asarray(self.scores(features).argmax(axis=-1))
+
+
+class Constants(Protocol):
+    """How a released sum becomes a rule; `std` is that of one coordinate of the sum's noise.
+
+    The paper's doubt more than the whole range of rewards, where ours are soon sure:
+
+    >>> from overhand.bandits import Theory
+    >>> theory = Theory(dimension=5, horizon=100_000, entry_error=300.0)
+    >>> for constants in (Practical(dimension=5), theory):
+    ...     widths = constants.widths(np.array([10_000.0]), t=20_000, std=50.0)
+    ...     print(round(constants.shift(t=20_000, std=50.0)), widths.round(3))
+    317 [0.006]
+    3000 [1.087]
+    """
+
+    @property
+    def dimension(self) -> int:
+        """How many features an arm has."""
+
+    @property
+    def constant(self) -> float | None:
+        """The first feature of all arms, if it is the same for all: then rewards are centred."""
+
+    @property
+    def scales(self) -> Floats:
+        """What features are multiplied by before they are reported."""
+
+    def shift(self, t: int, std: float) -> float:
+        """What is added to the diagonal of the Gram matrix."""
+
+    def widths(self, eigenvalues: Floats, t: int, std: float) -> Floats:
+        """How uncertain <theta, x> is for unit x along each eigenvector of the shifted matrix."""
+
+
+@dataclass(frozen=True)
+class Practical:
+    """Constants set from the law of the noise at each time, which is known to everybody.
+
+    With N the noise of the Gram matrix, its norm is about std sqrt(2 d), and twice that is the
+    shift. The error of theta is V^-1 (reward noise + h - N theta), with h the noise of the vector:
+    the first part has covariance at most s^2 V, and each coordinate of the others a variance of
+    at most (1 + |theta|^2 / 2) std^2. The bonus is one standard deviation of the first and
+    `exploration` of the others: a quarter does about as well as a whole (`docs/bandits.md`).
+
+    A `constant` first feature makes two things free, for the joint sensitivity of `Moments` stays
+    as it is. Rewards are learnt as 2 y - 1, at twice the signal: only theta's first coordinate
+    moves. And the constant is made small, so that the other features may be larger within norm 1.
+
+    More noise, a larger shift; and a large constant makes room for the features that tell:
+
+    >>> [round(Practical(dimension=5).shift(t=1000, std=std)) for std in (0.0, 50.0)]
+    [1, 317]
+    >>> Practical(dimension=3, constant=0.9).scales.round(2)
+    array([0.56, 1.99, 1.99])
+    """
+
+    dimension: int
+    constant: float | None = None
+    exploration: float = 0.5
+
+    def __post_init__(self) -> None:
+        errors.whole("dimension", self.dimension, least=1)
+        if self.constant is not None:
+            errors.number("constant", self.constant, above=0, below=1)
+        errors.number("exploration", self.exploration, above=0)
+
+    @cached_property
+    def scales(self) -> Floats:
+        scales = np.ones(self.dimension)
+        if self.constant is not None:
+            small = min(self.constant, _SMALL)
+            scales *= math.sqrt((1 - small**2) / (1 - self.constant**2))
+            scales[0] = small / self.constant
+        return scales
+
+    def shift(self, t: int, std: float) -> float:
+        return 1 + 2 * std * math.sqrt(2 * self.dimension)
+
+    def widths(self, eigenvalues: Floats, t: int, std: float) -> Floats:
+        is_centred = self.constant is not None
+        reward_variance, theta_square = (1.0, 2.0) if is_centred else (0.25, 1.0)
+        noise = (1 + theta_square / 2) * (self.exploration * std) ** 2
+        return np.asarray(np.sqrt(reward_variance / eigenvalues + noise / eigenvalues**2))
 
 
 @dataclass(frozen=True)
@@ -70,11 +217,14 @@ class LinUCB:
             raise errors.InvalidValue(
                 f"reward {y[user]:.9g} of user {first + user + 1} must be between 0 and 1"
             )
-        # What is rounding before features are scaled may be a little more after.
-        tolerance = 4 * TOLERANCE * float((self.constants.scales**2).max())
         scaled = x * self.constants.scales
-        scaled = bounded(scaled, 1.0, clip=False, first=first, tolerance=tolerance)
+        scaled = bounded(scaled, 1.0, clip=False, first=first, tolerance=self._tolerance)
         return self.moments.joined(scaled, self._responses(y))
+
+    @cached_property
+    def _tolerance(self) -> float:
+        """What is rounding before features are scaled may be a little more after."""
+        return 4 * TOLERANCE * float((self.constants.scales**2).max())
 
     def unchecked_rows(self, features: Floats, rewards: Floats) -> Floats:
         """The same for simulated users, who are what they should be but for rounding."""
@@ -82,7 +232,7 @@ class LinUCB:
 
     def _responses(self, rewards: Floats) -> Floats:
         """What theta is learnt from, as a column."""
-        column = rewards[:, np.newaxis]
+        column = rewards[..., np.newaxis]
         return column if self.constants.constant is None else 2 * column - 1
 
     def _check_constant(self, column: Floats, constant: float, first: int) -> None:

@@ -3,20 +3,126 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from overhand import errors
-from overhand.bandits.constants import Constants, Practical
-from overhand.bandits.linucb import ALIKE, LinUCB, checked_contexts
-from overhand.bandits.policy import Floats, Policy
+from overhand.bandits.linucb import ALIKE, Constants, LinUCB, Policy, Practical, checked_contexts
 from overhand.bandits.roles import dimension_of, learner_for
+from overhand.model import Floats
 from overhand.plan import Plan
 from overhand.randomness import Random, source_of
 from overhand.summation import ContinualSum
 from overhand.values import TOLERANCE
+
+_DOUBLE = np.dtype(np.float64)
+
+
+class ReleasedSums(Protocol):
+    """Sums of what users report, with noise in them, that are released now and then."""
+
+    def next_release(self, t: int) -> int:
+        """The time of the next release after this one."""
+
+    def after(self, rows: Floats) -> tuple[Floats, float]:
+        """The sums once all users since the last release have added theirs, and their std."""
+
+
+class Rounds:
+    """Algorithm 4, round by round: a rule serves users until a release, which makes the next rule.
+
+    `rows` makes of features and rewards what is added up. Users are those of one stream, or of
+    runs side by side, whose axis comes before that of users.
+
+    >>> class Exact:
+    ...     total = 0.0
+    ...     def next_release(self, t):
+    ...         return t + 3
+    ...     def after(self, rows):
+    ...         self.total = self.total + rows.sum(axis=-2)
+    ...         return self.total, 0.0
+    >>> learner = LinUCB(Practical(dimension=2))
+    >>> rounds = Rounds(learner, Exact(), learner.rows)
+    >>> for users in range(1, 5):
+    ...     rounds.keep([0.6, 0.8], 1.0, users=1)
+    ...     print(users, rounds.policy and rounds.policy.theta.round(2), rounds.due)
+    1 None 3
+    2 None 3
+    3 [0.45 0.6 ] 6
+    4 [0.45 0.6 ] 6
+    """
+
+    def __init__(
+        self,
+        learner: LinUCB,
+        sums: ReleasedSums,
+        rows: Callable[[Floats, Floats], Floats],
+        runs: tuple[int, ...] = (),
+    ) -> None:
+        self.policy: Policy | None = None
+        """The rule in force: none before the first release."""
+        self.t = 0
+        """How many users have come."""
+        self.due = sums.next_release(0)
+        """When the next rule is made."""
+        self._learner = learner
+        self._sums = sums
+        self._rows = rows
+        self._runs = runs
+        self._waiting = 0
+        self._open = self._room(self.due)
+
+    def _room(self, users: int) -> Floats:
+        """For features and rewards of so many users."""
+        return np.empty((*self._runs, users, self._learner.dimension + 1))
+
+    def keep(self, features: ArrayLike, rewards: ArrayLike, users: int) -> None:
+        """The features of the arms that these users took, and what came of it.
+
+        Of a stretch over several releases only the last makes a rule.
+        """
+        start = self._waiting
+        stop = self._waiting = start + users
+        self.t += users
+        if self.t > self.due:
+            self._open, small = self._room(stop), self._open
+            self._open[..., :start, :] = small[..., :start, :]
+        self._open[..., start:stop, :-1] = features
+        self._open[..., start:stop, -1] = rewards
+        if self.t >= self.due:
+            self._learn()
+
+    def _learn(self) -> None:
+        """All users up to the last release are learnt from, and the others wait for the next."""
+        last = self.due
+        while (due := self._sums.next_release(last)) <= self.t:
+            last = due
+        waiting = self.t - last
+        learnt = self._waiting - waiting
+        full, rest = self._open[..., :learnt, :], self._open[..., learnt : self._waiting, :]
+        total, std = self._sums.after(self._rows(full[..., :-1], full[..., -1]))
+        self.policy = self._learner.policy(last, total, std)
+        self.due, self._waiting, self._open = due, waiting, self._room(due - last)
+        self._open[..., :waiting, :] = rest
+
+
+class _PlannedSums:
+    """The sums of a plan in one process, released whenever a lowest batch is full."""
+
+    def __init__(self, plan: Plan, random: Random) -> None:
+        self._lowest = plan.tree.lowest
+        self._sum = ContinualSum(plan, random, archive=False)
+
+    def next_release(self, t: int) -> int:
+        return t - t % self._lowest + self._lowest
+
+    def after(self, rows: Floats) -> tuple[Floats, float]:
+        self._sum.update_rows(rows)
+        estimate = self._sum.estimate
+        return estimate.value, estimate.std
 
 
 class Recommender:
@@ -50,24 +156,26 @@ class Recommender:
         constants: Constants | None = None,
     ) -> None:
         self.plan = plan
+        self._horizon = plan.horizon
         dimension = dimension_of(plan)
         if constant is not None and constants is not None:
             raise errors.InvalidValue(f"give {constant=} or constants=, which have their own")
         constants = constants or Practical(dimension, constant)
         self._constant = constants.constant
+        self._one = (dimension,)  # the axes of one user's features
         self._learner = learner_for(plan, LinUCB(constants))
         self._random, sums = source_of(random).spawn(2)
-        self._sum = ContinualSum(plan, sums, archive=False)
-        # Features and rewards of the users whose batch is not full yet.
-        self._open = np.empty((plan.tree.lowest, dimension + 1))
-        self._waiting = 0
-        self.policy: Policy | None = None
+        self._rounds = Rounds(self._learner, _PlannedSums(plan, sums), self._learner.rows)
+
+    @property
+    def policy(self) -> Policy | None:
         """The rule in force: none before the first batch is full."""
+        return self._rounds.policy
 
     @property
     def t(self) -> int:
         """How many users were learnt from, or will be when their batch is full."""
-        return self._sum.t + self._waiting
+        return self._rounds.t
 
     def recommend(self, contexts: ArrayLike) -> Any:
         """The arm for a user's contexts (arms, features), or for many users' at once.
@@ -75,8 +183,9 @@ class Recommender:
         Users of one batch are served by the same rule; the first of all choose at random.
         """
         features = checked_contexts(contexts, self._learner.dimension)
-        if self.policy is not None:
-            arms = self.policy.choose(features)
+        policy = self._rounds.policy
+        if policy is not None:
+            arms = policy.choose(features)
         else:
             users = features.shape[0] if features.ndim == 3 else 1
             drawn = (self._random.uniforms(users) * features.shape[-2]).astype(np.int64)
@@ -88,20 +197,16 @@ class Recommender:
         if not self._is_plain(features, reward):
             self.update_many(_one(features), _one(reward))  # which takes a closer look
             return
-        self._check_horizon(1)
-        self._open[self._waiting, :-1] = features
-        self._open[self._waiting, -1] = reward
-        self._waiting += 1
-        if self._waiting == len(self._open):
-            self._waiting = 0
-            self._learn(self._open)
+        if self._rounds.t >= self._horizon:
+            self._check_horizon(1)
+        self._rounds.keep(features, reward, 1)
 
     def _is_plain(self, features: Any, reward: Any) -> bool:
         """Whether one user's values need no closer look."""
         return (
             isinstance(features, np.ndarray)
-            and features.dtype == np.float64
-            and features.shape == (self._learner.dimension,)
+            and features.dtype == _DOUBLE
+            and features.shape == self._one
             and math.hypot(*features.tolist()) <= 1.0 + TOLERANCE / 2  # and not NaN
             and (self._constant is None or abs(features[0] - self._constant) <= ALIKE)
             and isinstance(reward, float | int)
@@ -110,27 +215,15 @@ class Recommender:
 
     def update_many(self, features: ArrayLike, rewards: ArrayLike) -> None:
         """Many users at once: the same as one by one, and all of them or none."""
-        self._check_horizon(len(self._learner.rows(features, rewards, first=self.t)))
-        x = np.asarray(features, np.float64).reshape(-1, self._learner.dimension)
-        table = np.column_stack([x, rewards])
-        table = np.concatenate([self._open[: self._waiting], table])
-        full = len(table) - len(table) % len(self._open)
-        self._waiting = len(table) - full
-        self._open[: self._waiting] = table[full:]
-        if full:
-            self._learn(table[:full])
+        users = len(self._learner.rows(features, rewards, first=self.t))
+        self._check_horizon(users)
+        self._rounds.keep(np.reshape(features, (users, *self._one)), rewards, users)
 
     def _check_horizon(self, users: int) -> None:
-        if self.t + users > self.plan.horizon:
+        if self.t + users > self._horizon:
             raise errors.InvalidValue(
-                f"{users} users after {self.t} go beyond the horizon {self.plan.horizon}"
+                f"{users} users after {self.t} go beyond the horizon {self._horizon}"
             )
-
-    def _learn(self, table: Floats) -> None:
-        """Whole batches have become full: release them, and make a rule of the sums."""
-        self._sum.update_rows(self._learner.rows(table[:, :-1], table[:, -1], first=self._sum.t))
-        estimate = self._sum.estimate
-        self.policy = self._learner.policy(self._sum.t, estimate.value, estimate.std)
 
 
 def _one(value: Any) -> Any:

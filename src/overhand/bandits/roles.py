@@ -6,10 +6,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from overhand import errors
-from overhand.bandits.linucb import LinUCB, checked_contexts
-from overhand.bandits.policy import Floats, Policy
+from overhand.bandits.linucb import LinUCB, Policy, checked_contexts
 from overhand.errors import ProtocolViolation
-from overhand.model import Messages, Node, Shuffled
+from overhand.model import Floats, Messages, Node, Shuffled
 from overhand.plan import Plan
 from overhand.randomness import Random, source_of
 from overhand.summation import SumServer

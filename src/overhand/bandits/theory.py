@@ -1,5 +1,6 @@
-"""The paper's constants and its bound on the regret (Theorem 5.1, from Shariff and Sheffet 2018).
+"""What regret to expect: the paper's constants and bound (Theorem 5.1), and the plan of the least.
 
+The bound is from Shariff and Sheffet (2018).
 With V_t the Gram matrix plus lambda, of which every entry is wrong by at most sigma':
 lambda = 2 sigma' d, so that the noise of matrix and vector has norm at most lambda / 2; hence
 rho_max = 3 lambda / 2, rho_min = lambda / 2 and gamma = sqrt(lambda / 2).
@@ -10,12 +11,17 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
 from overhand import errors
-from overhand.bandits.policy import Floats
-from overhand.model import Privacy
+from overhand.model import Floats, Privacy
+from overhand.plan import Delay, Plan
+from overhand.values import Moments
+
+USERS_PER_STD = 5.0
+"""Per root of the dimension, how many users' regret is that of one unit of noise: measured."""
 
 REWARD_STD = 0.5
 """sigma: a reward in [0, 1] is sub-Gaussian with variance at most 1/4 (Hoeffding's lemma)."""
@@ -123,3 +129,36 @@ def regret_exponent(
     privacy = privacy or Privacy(1.0, 1e-6)
     near, far = (published_regret(n, shufflers, privacy, dimension) for n in _FAR)
     return math.log(far / near) / math.log(_FAR[1] / _FAR[0])
+
+
+def plan_for_regret(
+    horizon: int,
+    shufflers: int,
+    privacy: Privacy,
+    dimension: int,
+    *,
+    users_per_std: float = USERS_PER_STD,
+    **options: Any,
+) -> Plan:
+    """The plan of least regret, about, for a linear bandit with features of this dimension.
+
+    An audience is understood once the sum of x x^T stands out from the noise that is shifted away,
+    2 std sqrt(2 d): so the regret of noise is in proportion to its std and sqrt(d). A batch of b
+    users costs about b more users who are served by an old rule. A counter's plan would take the
+    pending users for an error instead, and so choose batches that are far too small.
+
+    Other options are those of `Plan.best`. Unless told otherwise, values are sent as shares and
+    the tree is regular, which is what a deployment needs: path trees have a little less noise, and
+    no less regret that we could measure (`docs/bandits.md`).
+
+    >>> plan = plan_for_regret(100_000, 4, Privacy(1.0, 1e-6), dimension=9)
+    >>> plan.values, plan.tree.levels, plan.delta_spent <= 1e-6
+    (Moments(features=9, clip=False), 4, True)
+    """
+    errors.number("users_per_std", users_per_std, above=0)
+    values = Moments(dimension)
+    users_per_width = users_per_std * math.sqrt(dimension) * values.width
+    options = {"mechanism": "shares", "tree": "regular", **options}
+    return Plan.best(
+        horizon, shufflers, privacy, values=values, objective=Delay(users_per_width), **options
+    )

@@ -240,9 +240,9 @@ class Moments(Values):
     def joined(self, x: Floats, y: Floats) -> Floats:
         """The rows of features and responses (a column) that were checked."""
         i, j = _triangle(self.features)
-        products = x[:, i] * x[:, j]
+        products = x[..., i] * x[..., j]
         products *= self._stretch
-        return np.concatenate([x * y, products], axis=1)
+        return np.concatenate([x * y, products], axis=-1)
 
     @cached_property
     def _stretch(self) -> Floats:
