@@ -349,7 +349,7 @@ def growing_errors(batches: GrowingBatches, runs: int, *, seed: int = 8) -> Floa
     largest, t = np.zeros(runs), 0
     for size in batches.sizes:
         t += size
-        sums = releases.after(np.ones((runs, size, 2)))
+        sums, _ = releases.after(np.ones((runs, size, 2)))
         np.maximum(largest, np.abs(sums - t).max(axis=1), out=largest)
     return largest
 

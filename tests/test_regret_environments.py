@@ -35,8 +35,8 @@ def offers_of(
     environment: Environment, horizon: int, steps: Sequence[int], runs: Sequence[int] = (0,)
 ) -> Offers:
     """Those of so many users at a time, one after the other, an axis of users for each of them."""
-    crowd = environment.crowd(horizon, generators(runs))
-    parts = [crowd.offers(step) for step in steps]
+    audience = environment.audience(horizon, generators(runs))
+    parts = [audience.offers(step) for step in steps]
     shape = (len(runs), -1, environment.arms)
     alike = [parts[i].features.shape[1] == 1 for i in range(len(parts))]
     repeats = [step if same else 1 for step, same in zip(steps, alike, strict=True)]

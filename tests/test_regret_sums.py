@@ -93,7 +93,9 @@ def test_exact_sums_are_exact() -> None:
     assert ExactSums().std(7) == 0
     for start, stop in ((0, 1), (1, 9), (9, 50)):
         expected = rows[:, :stop].sum(axis=1)
-        assert releases.after(rows[:, start:stop]) == pytest.approx(expected, abs=1e-12)
+        released, std = releases.after(rows[:, start:stop])
+        assert released == pytest.approx(expected, abs=1e-12)
+        assert std == 0
 
 
 def errors_at(sums: Sums, times: Sequence[int], runs: int, dimension: int, seed: int = 3) -> Floats:
@@ -107,7 +109,8 @@ def errors_at(sums: Sums, times: Sequence[int], runs: int, dimension: int, seed:
     row = values.rows([[1.0, *[0.0] * (dimension - 1), 1.0]])[0]
     released = np.zeros(0)
     for start, stop in zip([0, *times[:-1]], times, strict=True):
-        released = releases.after(np.broadcast_to(row, (runs, stop - start, len(row))))
+        released, std = releases.after(np.broadcast_to(row, (runs, stop - start, len(row))))
+        assert std == sums.std(stop)
     return np.asarray(released - times[-1] * row)
 
 
@@ -197,7 +200,7 @@ def test_a_planned_sum_is_that_of_the_counts_engine() -> None:
     counts = CountsRun(plan, oh.seeded_random(7))
     for start, stop in ((0, 5), (5, 20), (20, 135), (135, 300)):
         expected = counts.estimates(rows[start:stop])[-1]
-        (released,) = releases.after(rows[np.newaxis, start:stop])
+        (released,), _ = releases.after(rows[np.newaxis, start:stop])
         assert released == pytest.approx(expected, abs=1e-8)
 
 

@@ -147,9 +147,7 @@ def plan_for_regret(
     users costs about b more users who are served by an old rule. A counter's plan would take the
     pending users for an error instead, and so choose batches that are far too small.
 
-    Other options are those of `Plan.best`. Unless told otherwise, values are sent as shares and
-    the tree is regular, which is what a deployment needs: path trees have a little less noise, and
-    no less regret that we could measure (`docs/bandits.md`).
+    Other options are those of `Plan.best`. Unless told otherwise, values are sent as shares.
 
     >>> plan = plan_for_regret(100_000, 4, Privacy(1.0, 1e-6), dimension=9)
     >>> plan.values, plan.tree.levels, plan.delta_spent <= 1e-6
@@ -158,7 +156,7 @@ def plan_for_regret(
     errors.number("users_per_std", users_per_std, above=0)
     values = Moments(dimension)
     users_per_width = users_per_std * math.sqrt(dimension) * values.width
-    options = {"mechanism": "shares", "tree": "regular", **options}
+    options = {"mechanism": "shares", **options}
     return Plan.best(
         horizon, shufflers, privacy, values=values, objective=Delay(users_per_width), **options
     )

@@ -31,7 +31,7 @@ from overhand.simulation.regret import (
     Films,
     FilmsByCohort,
     Fixed,
-    Outcome,
+    Regret,
     Rival,
     Segments,
     measure,
@@ -130,7 +130,7 @@ def _taking_part(rivals: str, field: Field) -> list[Rival]:
 
 
 def _as_json(
-    environment: str, place: Environment, field: Field, outcomes: list[Outcome], seed: int
+    environment: str, place: Environment, field: Field, outcomes: list[Regret], seed: int
 ) -> dict[str, Any]:
     rows = [_row(outcome) for outcome in outcomes]
     best = _best_one_shuffler(outcomes)
@@ -150,7 +150,7 @@ def _as_json(
     }
 
 
-def _row(outcome: Outcome) -> dict[str, Any]:
+def _row(outcome: Regret) -> dict[str, Any]:
     rival, plan, theory = outcome.rival, outcome.rival.plan, outcome.rival.theory
     row = {
         "name": rival.name,
@@ -160,7 +160,7 @@ def _row(outcome: Outcome) -> dict[str, Any]:
         "standard_error": outcome.standard_error,
         "runs": outcome.runs,
         "delta_spent": rival.sums.delta_spent,
-        "last_std": rival.sums.std(outcome.regret.t[-1].item()),
+        "last_std": rival.sums.std(outcome.t[-1].item()),
         "theory": {
             "lambda": theory.shift(0, 0.0),
             "beta": theory.radius(theory.horizon),
@@ -175,13 +175,13 @@ def _row(outcome: Outcome) -> dict[str, Any]:
     return row
 
 
-def _best_one_shuffler(outcomes: list[Outcome]) -> Outcome | None:
+def _best_one_shuffler(outcomes: list[Regret]) -> Regret | None:
     """The better of the two batch sizes."""
     of_one = [outcome for outcome in outcomes if outcome.rival.is_one_shuffler]
     return min(of_one, key=lambda outcome: outcome.mean, default=None)
 
 
-def _show(environment: str, place: Environment, field: Field, outcomes: list[Outcome]) -> None:
+def _show(environment: str, place: Environment, field: Field, outcomes: list[Regret]) -> None:
     console.print(
         f"[bold]{environment}[/], {field.horizon:,} users, {place.dimension} features, "
         f"{place.arms} arms\n"
@@ -218,12 +218,12 @@ def _show_theory(theory: Theory, shufflers: int) -> None:
     )
 
 
-def _plot(outcomes: list[Outcome], path: Path, title: str) -> None:
+def _plot(outcomes: list[Regret], path: Path, title: str) -> None:
     bands = [
         Band(
             outcome.rival.label,
-            outcome.regret.t,
-            outcome.regret.curves.mean(axis=0),
+            outcome.t,
+            outcome.curves.mean(axis=0),
             *outcome.band(),
             "--" if outcome.rival.trusted in ("the server", "everybody") else "-",
             outcome.rival.name == "concurrent",

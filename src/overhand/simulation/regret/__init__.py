@@ -1,22 +1,21 @@
 """Bandits measured: environments, rivals, and the regret of each of them."""
 
 from overhand.simulation.regret.environments import (
-    Crowd,
+    Audience,
     Diverse,
     Environment,
     Fixed,
     Offers,
     Segments,
 )
-from overhand.simulation.regret.experiment import Outcome, measure
 from overhand.simulation.regret.films import Films, FilmsByCohort
-from overhand.simulation.regret.race import race
+from overhand.simulation.regret.race import Regret, measure, race
 from overhand.simulation.regret.rivals import RIVALS, USUAL, Field, Rival, rival
 
 __all__ = [
     "RIVALS",
     "USUAL",
-    "Crowd",
+    "Audience",
     "Diverse",
     "Environment",
     "Field",
@@ -24,7 +23,7 @@ __all__ = [
     "FilmsByCohort",
     "Fixed",
     "Offers",
-    "Outcome",
+    "Regret",
     "Rival",
     "Segments",
     "measure",

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from overhand import errors
 
-Floats = NDArray[np.float64]
 Singles = NDArray[np.float32]
+Generators = Sequence[np.random.Generator]
+Drawn = Callable[[int], tuple[Singles, Singles]]
 
 _HALF_ROOT = math.sqrt(0.5)
 
@@ -26,7 +27,7 @@ class Offers:
     The axes of `features` are runs, users, arms and features; the users' axis has length 1 if all
     are offered the same. The reward of an arm is 1 if the user's uniform is below the arm's mean.
 
-    >>> offers = Diverse(dimension=3, arms=4).crowd(10, [np.random.default_rng(1)]).offers(10)
+    >>> offers = Diverse(dimension=3, arms=4).audience(10, [np.random.default_rng(1)]).offers(10)
     >>> offers.features.shape, offers.means.shape, offers.uniforms.shape
     ((1, 10, 4, 3), (1, 10, 4), (1, 10))
     """
@@ -36,18 +37,29 @@ class Offers:
     uniforms: Singles
 
 
-class Crowd(ABC):
+class Audience:
     """The users of some runs, in the order of their arrival.
 
-    >>> crowd = Diverse(dimension=3, arms=4).crowd(10, [np.random.default_rng(1)])
-    >>> first, second = crowd.offers(5), crowd.offers(5)
+    `drawn` makes the features and means of the offers to the next so many of them.
+
+    >>> audience = Diverse(dimension=3, arms=4).audience(10, [np.random.default_rng(1)])
+    >>> first, second = audience.offers(5), audience.offers(5)
     >>> bool((first.uniforms == second.uniforms).any())  # the next users are others
     False
     """
 
-    @abstractmethod
+    def __init__(
+        self, randoms: Generators, drawn: Callable[[int], tuple[Singles, Singles]]
+    ) -> None:
+        self._randoms = randoms
+        self._drawn = drawn
+
     def offers(self, users: int) -> Offers:
         """Those of the next so many users."""
+        features, means = self._drawn(users)
+        users = users if features.shape[1] == 1 else features.shape[1]
+        uniforms = np.stack([random.random(users, np.float32) for random in self._randoms])
+        return Offers(features, means, uniforms)
 
 
 @dataclass(frozen=True)
@@ -60,7 +72,7 @@ class Environment(ABC):
 
     >>> randoms = [np.random.default_rng([1, run]) for run in range(20)]
     >>> for environment in (Diverse(5, 10), Fixed(5, 10), Segments(5, 10)):
-    ...     means = environment.crowd(1000, randoms).offers(1000).means
+    ...     means = environment.audience(1000, randoms).offers(1000).means
     ...     missed = means.max(axis=-1) - means.mean(axis=-1)
     ...     print(environment.name, round(float(missed.mean()), 2))
     diverse 0.36
@@ -80,7 +92,7 @@ class Environment(ABC):
         errors.whole("arms", self.arms, least=2)
 
     @abstractmethod
-    def crowd(self, horizon: int, randoms: Sequence[np.random.Generator]) -> Crowd:
+    def audience(self, horizon: int, randoms: Generators) -> Audience:
         """The users of as many runs as there are generators, each with a theta of its own."""
 
 
@@ -88,30 +100,24 @@ class Environment(ABC):
 class Diverse(Environment):
     """Fresh arms for every user, evenly spread: any consistent estimate soon does well.
 
-    >>> offers = Diverse(dimension=3, arms=4).crowd(10, [np.random.default_rng(1)]).offers(10)
+    >>> offers = Diverse(dimension=3, arms=4).audience(10, [np.random.default_rng(1)]).offers(10)
     >>> len(np.unique(offers.features[0, :, :, 1]))  # the arms of ten users, all different
     40
     """
 
     name: ClassVar[str] = "diverse"
 
-    def crowd(self, horizon: int, randoms: Sequence[np.random.Generator]) -> Crowd:
-        return _DiverseCrowd(self, randoms)
+    def audience(self, horizon: int, randoms: Generators) -> Audience:
+        thetas = np.stack([_on_sphere(random, (self.dimension - 1,)) for random in randoms])
+        axes = (self.arms, self.dimension)
 
+        def drawn(users: int) -> tuple[Singles, Singles]:
+            features = np.full((len(randoms), users, *axes), _HALF_ROOT, np.float32)
+            for of_run, random in zip(features, randoms, strict=True):
+                _draw_on_sphere(random, of_run[..., 1:])
+            return features, _means(features, thetas)
 
-class _DiverseCrowd(Crowd):
-    def __init__(self, environment: Environment, randoms: Sequence[np.random.Generator]) -> None:
-        self._environment = environment
-        self._randoms = randoms
-        size = environment.dimension - 1
-        self._thetas = np.stack([_on_sphere(random, (size,)) for random in randoms])
-
-    def offers(self, users: int) -> Offers:
-        arms, dimension = self._environment.arms, self._environment.dimension
-        features = np.full((len(self._randoms), users, arms, dimension), _HALF_ROOT, np.float32)
-        for of_run, random in zip(features, self._randoms, strict=True):
-            _draw_on_sphere(random, of_run[..., 1:])
-        return _offers(features, self._thetas, self._randoms)
+        return Audience(randoms, drawn)
 
 
 @dataclass(frozen=True)
@@ -121,30 +127,23 @@ class Fixed(Environment):
     Rows (u, 1) / sqrt(2) with u even on the sphere, the first of them the basis and the origin;
     what was tried early is never seen to be better than thought unless it is tried again.
 
-    >>> offers = Fixed(dimension=3, arms=4).crowd(10, [np.random.default_rng(1)]).offers(10)
+    >>> offers = Fixed(dimension=3, arms=4).audience(10, [np.random.default_rng(1)]).offers(10)
     >>> offers.features.shape, offers.uniforms.shape  # one set of arms for all ten users
     ((1, 1, 4, 3), (1, 10))
     """
 
     name: ClassVar[str] = "fixed"
 
-    def crowd(self, horizon: int, randoms: Sequence[np.random.Generator]) -> Crowd:
-        return _FixedCrowd(self, randoms)
-
-
-class _FixedCrowd(Crowd):
-    def __init__(self, environment: Fixed, randoms: Sequence[np.random.Generator]) -> None:
-        self._randoms = randoms
-        size, arms = environment.dimension - 1, environment.arms
-        self._thetas = np.stack([_on_sphere(random, (size,)) for random in randoms])
-        self._features = np.full((len(randoms), 1, arms, size + 1), _HALF_ROOT, np.float32)
+    def audience(self, horizon: int, randoms: Generators) -> Audience:
+        size, arms = self.dimension - 1, self.arms
+        thetas = np.stack([_on_sphere(random, (size,)) for random in randoms])
+        features = np.full((len(randoms), 1, arms, size + 1), _HALF_ROOT, np.float32)
         basis = np.vstack([np.eye(size), np.zeros(size)])[:arms] * _HALF_ROOT
-        for of_run, random in zip(self._features, randoms, strict=True):
+        for of_run, random in zip(features, randoms, strict=True):
             of_run[0, :, 1:] = _on_sphere(random, (arms, size))
             of_run[0, : len(basis), 1:] = basis
-
-    def offers(self, users: int) -> Offers:
-        return _offers(self._features, self._thetas, self._randoms, users=users)
+        means = _means(features, thetas)
+        return Audience(randoms, lambda users: (features, means))
 
 
 @dataclass(frozen=True)
@@ -154,7 +153,7 @@ class Segments(Environment):
     The paper allows contexts to be chosen by an adversary; this one holds each part of theta back
     until its quarter. What was learnt of others is of no use.
 
-    >>> offers = Segments(dimension=9, arms=4).crowd(8, [np.random.default_rng(1)]).offers(8)
+    >>> offers = Segments(dimension=9, arms=4).audience(8, [np.random.default_rng(1)]).offers(8)
     >>> for user in (0, 2, 7):  # which features vary
     ...     print(np.flatnonzero(offers.features[0, user, 0, 1:]))
     [0 1]
@@ -164,66 +163,48 @@ class Segments(Environment):
 
     name: ClassVar[str] = "segments"
 
-    audiences: ClassVar[int] = 4
+    quarters: ClassVar[int] = 4
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if (self.dimension - 1) % self.audiences:
+        if (self.dimension - 1) % self.quarters:
             raise errors.InvalidValue(
                 f"dimension={self.dimension} of segments must be 1 more than a multiple of 4"
             )
 
-    def crowd(self, horizon: int, randoms: Sequence[np.random.Generator]) -> Crowd:
-        return _SegmentsCrowd(self, horizon, randoms)
+    def audience(self, horizon: int, randoms: Generators) -> Audience:
+        width = (self.dimension - 1) // self.quarters
+        ends = [horizon * q // self.quarters for q in range(1, self.quarters)]
+        # Every quarter has the same share of theta, in a direction of its own.
+        parts = [_on_sphere(random, (self.quarters, width)) for random in randoms]
+        thetas = np.stack(parts).reshape(len(randoms), -1) / math.sqrt(self.quarters)
+        t = 0
+
+        def drawn(users: int) -> tuple[Singles, Singles]:
+            nonlocal t
+            features = np.zeros((len(randoms), users, self.arms, self.dimension), np.float32)
+            features[..., 0] = _HALF_ROOT
+            done = 0
+            while done < users:
+                quarter = sum(t >= end for end in ends)
+                until = users if quarter == len(ends) else min(users, done + ends[quarter] - t)
+                varied = slice(1 + quarter * width, 1 + (quarter + 1) * width)
+                for of_run, random in zip(features, randoms, strict=True):
+                    points = _on_sphere(random, (until - done, self.arms, width))
+                    of_run[done:until, :, varied] = points
+                t += until - done
+                done = until
+            return features, _means(features, thetas)
+
+        return Audience(randoms, drawn)
 
 
-class _SegmentsCrowd(Crowd):
-    def __init__(
-        self, environment: Segments, horizon: int, randoms: Sequence[np.random.Generator]
-    ) -> None:
-        self._environment = environment
-        self._randoms = randoms
-        self._width = (environment.dimension - 1) // environment.audiences
-        self._ends = [horizon * q // environment.audiences for q in range(1, environment.audiences)]
-        self._t = 0
-        # Every audience has the same share of theta, in a direction of its own.
-        shape = (environment.audiences, self._width)
-        parts = [_on_sphere(random, shape) for random in randoms]
-        self._thetas = np.stack(parts).reshape(len(randoms), -1) / math.sqrt(environment.audiences)
-
-    def offers(self, users: int) -> Offers:
-        arms, dimension = self._environment.arms, self._environment.dimension
-        features = np.zeros((len(self._randoms), users, arms, dimension), np.float32)
-        features[..., 0] = _HALF_ROOT
-        done = 0
-        while done < users:
-            audience = sum(self._t >= end for end in self._ends)
-            until = users
-            if audience < len(self._ends):
-                until = min(users, done + self._ends[audience] - self._t)
-            first = 1 + audience * self._width
-            for of_run, random in zip(features, self._randoms, strict=True):
-                drawn = _on_sphere(random, (until - done, arms, self._width))
-                of_run[done:until, :, first : first + self._width] = drawn
-            self._t += until - done
-            done = until
-        return _offers(features, self._thetas, self._randoms)
-
-
-def _offers(
-    features: Singles,
-    thetas: NDArray[Any],
-    randoms: Sequence[np.random.Generator],
-    *,
-    users: int | None = None,
-) -> Offers:
-    """With means 1/2 + <u, v>, u and v the parts of features and theta that are not constant."""
+def _means(features: Singles, thetas: Singles) -> Singles:
+    """1/2 + <u, v>, u and v the parts of features and theta that are not constant."""
     runs, _, arms, dimension = features.shape
     whole = np.concatenate([np.full((runs, 1), _HALF_ROOT), thetas], axis=1).astype(np.float32)
-    means = features.reshape(runs, -1, dimension) @ whole[:, :, np.newaxis]
-    users = features.shape[1] if users is None else users
-    uniforms = np.stack([random.random(users, np.float32) for random in randoms])
-    return Offers(features, means.reshape(runs, -1, arms), uniforms)
+    means: Singles = features.reshape(runs, -1, dimension) @ whole[:, :, np.newaxis]
+    return means.reshape(runs, -1, arms)
 
 
 def _on_sphere(random: np.random.Generator, shape: tuple[int, ...]) -> Singles:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import ClassVar
@@ -12,8 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from overhand import errors
+from overhand.model import Floats
 from overhand.simulation import recorded
-from overhand.simulation.regret.environments import Crowd, Environment, Floats, Offers, Singles
+from overhand.simulation.regret.environments import Audience, Environment, Generators, Singles
 
 Places = NDArray[np.intp]
 
@@ -40,7 +40,7 @@ class Films(Environment):
     A horizon of less than the data is a random part of them; one of more goes through all of them
     several times.
 
-    >>> Films().crowd(1000, [np.random.default_rng(1)]).offers(1000).features.shape
+    >>> Films().audience(1000, [np.random.default_rng(1)]).offers(1000).features.shape
     (1, 1000, 20, 6)
     """
 
@@ -55,8 +55,22 @@ class Films(Environment):
         errors.whole("dimension", self.dimension, least=3, most=MOST_DIMENSION)
         errors.whole("arms", self.arms, least=2, most=FILMS)
 
-    def crowd(self, horizon: int, randoms: Sequence[np.random.Generator]) -> Crowd:
-        return _FilmsCrowd(self, horizon, randoms)
+    def audience(self, horizon: int, randoms: Generators) -> Audience:
+        known = tastes(self.dimension)
+        table = known.features.reshape(-1, self.dimension)
+        arriving = np.stack([self.arrivals(horizon, random) for random in randoms])
+        t = 0
+
+        def drawn(users: int) -> tuple[Singles, Singles]:
+            nonlocal t
+            here, t = arriving[:, t : t + users], t + users
+            pairs = np.empty((*here.shape, self.arms), np.intp)
+            for of_run, who, random in zip(pairs, here, randoms, strict=True):
+                of_run[:] = distinct(len(who), self.arms, FILMS, random)
+                of_run += who[:, np.newaxis].astype(np.intp) * FILMS
+            return table.take(pairs, axis=0), known.means.take(pairs)
+
+        return Audience(randoms, drawn)
 
     def arrivals(self, horizon: int, random: np.random.Generator) -> NDArray[np.int16]:
         """The users of so many events, none of which is there again before all others."""
@@ -82,28 +96,6 @@ class FilmsByCohort(Films):
 
     name: ClassVar[str] = "films-by-cohort"
     by_cohort: ClassVar[bool] = True
-
-
-class _FilmsCrowd(Crowd):
-    def __init__(
-        self, environment: Films, horizon: int, randoms: Sequence[np.random.Generator]
-    ) -> None:
-        self._arms = environment.arms
-        self._randoms = randoms
-        self._tastes = tastes(environment.dimension)
-        self._users = np.stack([environment.arrivals(horizon, random) for random in randoms])
-        self._t = 0
-
-    def offers(self, users: int) -> Offers:
-        here = self._users[:, self._t : self._t + users]
-        self._t += users
-        pairs = np.empty((*here.shape, self._arms), np.intp)
-        for of_run, who, random in zip(pairs, here, self._randoms, strict=True):
-            of_run[:] = distinct(len(who), self._arms, FILMS, random)
-            of_run += who[:, np.newaxis].astype(np.intp) * FILMS
-        table = self._tastes.features.reshape(-1, self._tastes.features.shape[-1])
-        uniforms = np.stack([random.random(here.shape[1], np.float32) for random in self._randoms])
-        return Offers(table.take(pairs, axis=0), self._tastes.means.take(pairs), uniforms)
 
 
 def distinct(users: int, some: int, among: int, random: np.random.Generator) -> NDArray[np.uint8]:

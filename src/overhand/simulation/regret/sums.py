@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from overhand.baselines import GaussianTree, GrowingBatches, LocalSum
+from overhand.model import Floats
 from overhand.plan import Plan
 from overhand.randomness import Random, generator_of
 from overhand.simulation.counts import CoverNoise
-
-Floats = NDArray[np.float64]
 
 _PATIENCE = 200
 _LEAST_PATIENT, _MOST_PATIENT = 8, 64
@@ -53,38 +51,44 @@ class Sums(ABC):
         """As many runs as there are streams."""
 
 
-class Releases(ABC):
-    """The released sums of some runs."""
+class Releases:
+    """The released sums of some runs: what users have added, and the noise of the release.
 
-    @abstractmethod
-    def after(self, rows: Floats) -> Floats:
-        """The sums, run by run, once the next users have added theirs (runs, users, coordinates).
+    `added` makes of the rows since the last release (runs, users, coordinates) what is added to
+    the sums, run by run; `noise` is that at a time, given the same rows.
+    """
 
-        They are all since the last release.
-        """
+    def __init__(
+        self,
+        sums: Sums,
+        added: Callable[[Floats], Floats] = lambda rows: rows.sum(axis=1),
+        noise: Callable[[int, Floats], Any] = lambda t, rows: 0.0,
+    ) -> None:
+        self._sums, self._added, self._noise = sums, added, noise
+        self._total: Any = 0.0
+        self._t = 0
+
+    def next_release(self, t: int) -> int:
+        return self._sums.next_release(t)
+
+    def after(self, rows: Floats) -> tuple[Floats, float]:
+        """The sums, once all users since the last release have added theirs, and their std."""
+        self._t += rows.shape[1]
+        self._total = self._total + self._added(rows)
+        released = self._total + self._noise(self._t, rows)
+        return np.asarray(released), self._sums.std(self._t)
 
 
 class ExactSums(Sums):
     """No privacy at all."""
 
+    delta_spent = 1.0
+
     def std(self, t: int) -> float:
         return 0.0
 
-    @property
-    def delta_spent(self) -> float:
-        return 1.0
-
     def start(self, randoms: Sequence[Random]) -> Releases:
-        return _ExactReleases()
-
-
-class _ExactReleases(Releases):
-    def __init__(self) -> None:
-        self._sums: Any = 0.0
-
-    def after(self, rows: Floats) -> Floats:
-        self._sums = self._sums + rows.sum(axis=1)
-        return np.asarray(self._sums)
+        return Releases(self)
 
 
 @dataclass(frozen=True)
@@ -101,19 +105,13 @@ class LocalSums(Sums):
         return self.counter.delta_spent
 
     def start(self, randoms: Sequence[Random]) -> Releases:
-        return _LocalReleases(self.counter, randoms)
+        random = randoms[0]  # one stream for all runs: they are as independent
 
+        def added(rows: Floats) -> Floats:
+            answers = self.counter.answers(rows.reshape(-1, rows.shape[-1]), random)
+            return np.asarray(answers.reshape(rows.shape).sum(axis=1))
 
-class _LocalReleases(_ExactReleases):
-    def __init__(self, counter: LocalSum, randoms: Sequence[Random]) -> None:
-        super().__init__()
-        self._counter = counter
-        self._random = randoms[0]  # one stream for all runs: they are as independent
-
-    def after(self, rows: Floats) -> Floats:
-        runs, users, coordinates = rows.shape
-        answers = self._counter.answers(rows.reshape(-1, coordinates), self._random)
-        return super().after(answers.reshape(runs, users, coordinates))
+        return Releases(self, added)
 
 
 @dataclass(frozen=True)
@@ -130,19 +128,10 @@ class TrustedSums(Sums):
         return self.tree.delta_spent
 
     def start(self, randoms: Sequence[Random]) -> Releases:
-        return _TrustedReleases(self.tree, randoms)
-
-
-class _TrustedReleases(_ExactReleases):
-    def __init__(self, tree: GaussianTree, randoms: Sequence[Random]) -> None:
-        super().__init__()
-        shape = (len(randoms), tree.values.dimension)
-        self._noise = tree.noise(generator_of(randoms[0]), shape)
-        self._t = 0
-
-    def after(self, rows: Floats) -> Floats:
-        self._t += rows.shape[1]
-        return super().after(rows) + self._noise.at(self._t)
+        drawn = self.tree.noise(
+            generator_of(randoms[0]), (len(randoms), self.tree.values.dimension)
+        )
+        return Releases(self, noise=lambda t, rows: drawn.at(t))
 
 
 @dataclass(frozen=True)
@@ -171,21 +160,14 @@ class PlanSums(Sums):
 
     def start(self, randoms: Sequence[Random]) -> Releases:
         runs = (len(randoms),)
-        noise = CoverNoise(self.plan, randoms[0], runs=runs, gaussian=self.gaussian)
-        return _PlanReleases(noise, self.lowest)
+        cover = CoverNoise(self.plan, randoms[0], runs=runs, gaussian=self.gaussian)
+        lowest = self.lowest
 
+        def noise(t: int, rows: Floats) -> Floats:
+            first = (t - rows.shape[1]) // lowest
+            return cover.after(first, t // lowest, np.swapaxes(rows, 0, 1))
 
-class _PlanReleases(_ExactReleases):
-    def __init__(self, noise: CoverNoise, lowest: int) -> None:
-        super().__init__()
-        self._noise = noise
-        self._lowest = lowest
-        self._blocks = 0
-
-    def after(self, rows: Floats) -> Floats:
-        first, self._blocks = self._blocks, self._blocks + rows.shape[1] // self._lowest
-        noise = self._noise.after(first, self._blocks, np.swapaxes(rows, 0, 1))
-        return np.asarray(super().after(rows) + noise)
+        return Releases(self, noise=noise)
 
 
 @dataclass(frozen=True)
@@ -210,21 +192,13 @@ class GrowingSums(Sums):
         return self.batches.delta_spent
 
     def start(self, randoms: Sequence[Random]) -> Releases:
-        return _GrowingReleases(self.batches, randoms)
+        mechanisms = iter(self.batches.mechanisms)
 
+        def added(rows: Floats) -> Floats:
+            mechanism, sums = next(mechanisms), []
+            for of_run, random in zip(rows, randoms, strict=True):
+                steps = mechanism.steps_of(of_run, random).sum(axis=0)
+                sums.append(mechanism.value_of(steps) + mechanism.draw_noise(random, 1)[0])
+            return np.stack(sums)
 
-class _GrowingReleases(_ExactReleases):
-    def __init__(self, batches: GrowingBatches, randoms: Sequence[Random]) -> None:
-        super().__init__()
-        self._batches = batches
-        self._randoms = randoms
-        self._full = 0
-
-    def after(self, rows: Floats) -> Floats:
-        mechanism = self._batches.mechanisms[self._full]
-        self._full += 1
-        sums = []
-        for of_run, random in zip(rows, self._randoms, strict=True):
-            steps = mechanism.steps_of(of_run, random).sum(axis=0)
-            sums.append(mechanism.value_of(steps) + mechanism.draw_noise(random, 1)[0])
-        return super().after(np.stack(sums)[:, np.newaxis])
+        return Releases(self, added)
