@@ -16,7 +16,7 @@ from scipy import stats
 
 import overhand as oh
 from overhand.baselines import GaussianTree, GrowingBatches
-from overhand.baselines.gaussian_tree import GaussianTreeNoise
+from overhand.baselines.trusted import GaussianTreeNoise
 from overhand.mechanisms import Coins
 from overhand.randomness import generator_of
 from overhand.simulation.counts import CoverNoise

@@ -22,8 +22,7 @@ from overhand.baselines import (
     local_counter,
     trusted_tree,
 )
-from overhand.baselines.local import LocalSum
-from overhand.baselines.local.answers import just_above
+from overhand.baselines.local import LocalSum, just_above
 from overhand.baselines.trusted import _coefficients
 from overhand.errors import InvalidValue
 from overhand.randomness import Random, secure_random

@@ -14,7 +14,7 @@ from scipy.integrate import quad
 
 import overhand as oh
 from overhand.baselines import CapResponse
-from overhand.baselines.local.caps import Cap, smallest_ball
+from overhand.baselines.local_vectors import Cap, smallest_ball
 from overhand.randomness import BinaryFraction, Random
 from overhand.values import Moments, Vectors
 from support.answers import EPSILONS, Floats, assert_errs, squared_errors

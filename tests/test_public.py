@@ -22,7 +22,7 @@ sys.path.insert(0, str(ROOT / "docs"))
 
 from website.packages import PACKAGES  # noqa: E402
 
-PUBLIC = (*PACKAGES, "overhand.baselines.local")
+PUBLIC = PACKAGES
 INTERNAL = (
     "overhand.cli",
     "overhand.service.databases",

@@ -1,17 +1,10 @@
 """What the algorithm is compared with: same interface, same accounting, each at its best."""
 
-from overhand.baselines.gaussian_tree import GaussianTree
 from overhand.baselines.growing import GrowingBatches
-from overhand.baselines.local import (
-    CapResponse,
-    GaussianResponse,
-    LocalResponse,
-    LocalSum,
-    SubsetResponse,
-    WindowResponse,
-    local_counter,
-)
-from overhand.baselines.trusted import SquareRoot, trusted_tree
+from overhand.baselines.local import GaussianResponse, LocalResponse, LocalSum, SubsetResponse
+from overhand.baselines.local_reals import WindowResponse
+from overhand.baselines.local_vectors import CapResponse, local_counter
+from overhand.baselines.trusted import GaussianTree, SquareRoot, trusted_tree
 
 __all__ = [
     "CapResponse",

@@ -1,17 +1,15 @@
-"""Reals of an interval: an answer near the value is likelier than one far from it."""
+"""The local model for reals: an answer near the value is likelier than one far from it."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from overhand.baselines.local.answers import Floats, LocalSum, just_above
-from overhand.model import Privacy
+from overhand.baselines.local import LocalSum, just_above
+from overhand.model import Counts, Floats, Privacy, Rows
 from overhand.randomness import BinaryFraction, Random
 from overhand.values import Values
 
@@ -105,14 +103,10 @@ class WindowResponse(LocalSum):
         return float(variances.max()) * (self.values.width / 2) ** 2
 
     @property
-    def worst_variance(self) -> float:
-        return self.user_variance
-
-    @property
     def spread(self) -> float:
         return (max(self.worths) - min(self.worths)) * self.values.width / 2
 
-    def answers(self, rows: NDArray[Any], random: Random) -> Floats:
+    def answers(self, rows: Rows, random: Random) -> Floats:
         half = self.values.width / 2
         middle = float(self.values.lows[0]) + half
         windows = self._rounded((rows.reshape(-1) - middle) / half, random)
@@ -124,7 +118,7 @@ class WindowResponse(LocalSum):
         places = np.where(missed, beside, windows + offsets)
         return np.asarray(middle + half * self._worths[places]).reshape(rows.shape)
 
-    def _rounded(self, points: Floats, random: Random) -> NDArray[np.int64]:
+    def _rounded(self, points: Floats, random: Random) -> Counts:
         """For every point of [-1, 1] one of the two windows whose means are next to it."""
         below = np.searchsorted(self._means, points, side="right") - 1
         below = np.clip(below, 0, len(self._means) - 2)

@@ -1,21 +1,40 @@
-"""Vectors of a ball: an answer is a point of a sphere, likelier to be on the value's side."""
+"""The local model for vectors, and which mechanism is the best for which values.
+
+An answer is a point of a sphere, likelier to be on the value's side.
+"""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.optimize import brentq
 from scipy.special import betaincc, betainccinv, betaln
 
-from overhand.baselines.local.answers import AnswersRun, Floats, LocalSum, just_above
-from overhand.model import Privacy
+from overhand import errors
+from overhand.baselines.local import (
+    GaussianResponse,
+    LocalResponse,
+    LocalSum,
+    SubsetResponse,
+    just_above,
+)
+from overhand.baselines.local_reals import WindowResponse
+from overhand.model import Floats, Privacy, Rows
 from overhand.randomness import BinaryFraction, Random, generator_of
-from overhand.values import Moments, Values, packed
+from overhand.values import (
+    Bits,
+    Histogram,
+    Moments,
+    Reals,
+    SymmetricMatrices,
+    Values,
+    Vectors,
+    packed,
+)
 
 
 @dataclass(frozen=True)
@@ -107,7 +126,6 @@ class CapResponse(LocalSum):
     so the variance is largest in the middle, R^2 / (d m^2). This is less in few dimensions, at
     small epsilon.
 
-    >>> from overhand.values import Vectors
     >>> local = CapResponse.best(1000, Privacy(1.0, 1e-6), Vectors(20))
     >>> round(local.user_variance, 2), local.epsilon_spent <= 1.0
     (6.16, True)
@@ -115,6 +133,8 @@ class CapResponse(LocalSum):
 
     cap: Cap
     lifted: bool
+
+    is_simulated: ClassVar[bool] = True
 
     @classmethod
     def best(cls, horizon: int, privacy: Privacy, values: Values) -> CapResponse:
@@ -166,12 +186,7 @@ class CapResponse(LocalSum):
     def reach(self) -> float:
         return self._scale + self.ball[1]
 
-    def start(self, random: Random) -> AnswersRun:
-        """A run over a stream: only a simulation, as its noise is not made of integers."""
-        generator_of(random)
-        return super().start(random)
-
-    def answers(self, rows: NDArray[Any], random: Random) -> Floats:
+    def answers(self, rows: Rows, random: Random) -> Floats:
         centre, radius = self.ball
         points = (rows - centre) / radius
         directions = _lifted(points) if self.lifted else _flattened(points, random)
@@ -232,3 +247,31 @@ def _cosines(tails: Floats, dimension: int) -> Floats:
     folded = 2 * np.minimum(tails, 1 - tails)
     sizes = np.sqrt(betainccinv(0.5, (dimension - 1) / 2, folded))
     return np.asarray(np.copysign(sizes, 0.5 - tails))
+
+
+def local_counter(horizon: int, privacy: Privacy, values: Values) -> LocalSum:
+    """The best known local mechanism for this kind of value.
+
+    >>> from overhand.values import values_of
+    >>> for spec in ("bit", "real", "vector:20", "histogram:200"):
+    ...     local = local_counter(1000, Privacy(1.0, 1e-6), values_of(spec))
+    ...     print(spec, type(local).__name__, round(local.user_variance, 3))
+    bit LocalResponse 0.921
+    real WindowResponse 1.003
+    vector:20 CapResponse 6.158
+    histogram:200 SubsetResponse 3.641
+    """
+    best: LocalSum
+    match values:
+        case Bits():
+            return LocalResponse.best(horizon, privacy)
+        case Histogram():
+            best = SubsetResponse.best(horizon, privacy, values)
+        case Reals() | Vectors(length=1) | SymmetricMatrices(side=1):
+            best = WindowResponse.best(horizon, privacy, values)
+        case Vectors() | SymmetricMatrices() | Moments():
+            best = CapResponse.best(horizon, privacy, values)
+        case _:
+            raise errors.InvalidValue(f"no local mechanism for {values}")
+    normal = GaussianResponse(horizon, values, privacy)
+    return min(best, normal, key=lambda counter: counter.user_variance)
