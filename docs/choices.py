@@ -20,12 +20,12 @@ from overhand.simulation.regret import (
     Environment,
     Field,
     Films,
+    PlanSums,
     Rival,
     Segments,
     measure,
     rival,
 )
-from overhand.simulation.regret.sums import PlanSums
 
 HORIZON, PRIVACY, RUNS = 100_000, oh.Privacy(1.0, 1e-6), 20
 CONSTANT = Environment.constant

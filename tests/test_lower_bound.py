@@ -18,8 +18,7 @@ from overhand.lower_bound import (
     least_horizon,
     repeats,
 )
-from overhand.simulation import simulate
-from overhand.simulation.streams import values_stream
+from overhand.simulation import simulate, values_stream
 from support.plans import PRIVACY
 
 

@@ -13,6 +13,7 @@ PACKAGES = (
     "overhand.baselines",
     "overhand.lower_bound",
     "overhand.simulation",
+    "overhand.simulation.recorded",
     "overhand.simulation.regret",
     "overhand.audit",
     "overhand.evidence",

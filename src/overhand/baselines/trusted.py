@@ -12,7 +12,7 @@ from scipy.fft import irfft, next_fast_len, rfft
 
 from overhand import errors
 from overhand.accounting import gaussian_delta, gaussian_mu
-from overhand.model import Floats, Privacy
+from overhand.model import Floats, Privacy, Rows
 from overhand.plan import DEFAULT_FAILURE_PROBABILITY, Plan, Terms, best_split, calibrated
 from overhand.randomness import Random, generator_of
 from overhand.trees import RegularTree
@@ -39,8 +39,8 @@ def trusted_tree(horizon: int, privacy: Privacy, *, combine: bool, values: Value
     levels = max(1, (horizon - 1).bit_length())
     tree = RegularTree(horizon, (1, *[2] * (levels - 1)))
     terms = Terms(privacy, values=values, coarseness=_FINE)
-from overhand.model import Floats, Privacy
-from overhand.plan import DEFAULT_FAILURE_PROBABILITY, Plan, Terms, best_split, calibrated
+    split = best_split(tree) if combine else np.ones(levels)
+    mechanisms = calibrated(tree.sizes, list(split), terms)
     plan = Plan(tree, mechanisms, privacy, shufflers=levels)
     return plan if combine else replace(plan, combine=False)
 

@@ -11,8 +11,13 @@ from overhand.simulation.run import (
     estimate_all,
     simulate,
 )
-from overhand.simulation.streams import Stream, plan_stream, stream_for
-from overhand.simulation.tables import read_rows
+from overhand.simulation.streams import (
+    Stream,
+    plan_stream,
+    read_rows,
+    stream_for,
+    values_stream,
+)
 
 __all__ = [
     "ENGINES",
@@ -29,4 +34,5 @@ __all__ = [
     "read_rows",
     "simulate",
     "stream_for",
+    "values_stream",
 ]

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from overhand.mechanisms import Noise
+from overhand.model import Counts, Floats
 from overhand.randomness import Random
 
 _WORD_BITS = 64
@@ -27,7 +27,7 @@ class AliasTable:
         self._thresholds = (heights * float(1 << int(self._shift))).astype(np.uint64)
         self._mask = np.uint64((1 << int(self._shift)) - 1)
 
-    def draw(self, random: Random, count: int) -> NDArray[np.float64]:
+    def draw(self, random: Random, count: int) -> Floats:
         """So many independent values of the noise, less its mean."""
         words = random.words(count, np.uint64)
         column = (words >> self._shift).astype(np.intp)
@@ -36,9 +36,7 @@ class AliasTable:
         return outcome + self._first
 
 
-def _alias_columns(
-    probabilities: NDArray[np.float64], columns: int
-) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+def _alias_columns(probabilities: Floats, columns: int) -> tuple[Floats, Counts]:
     """Cut the probabilities into columns of equal weight, each of at most two outcomes."""
     heights = np.zeros(columns)
     heights[: len(probabilities)] = probabilities / probabilities.sum() * columns

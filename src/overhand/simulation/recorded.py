@@ -16,11 +16,26 @@ from numpy.typing import NDArray
 
 from overhand.baselines import SquareRoot, local_counter
 from overhand.errors import OverhandError
+from overhand.model import Floats, Rows
 from overhand.plan import Plan
 from overhand.simulation.run import Counter, PlanCounter
 from overhand.values import BITS, Histogram, Values, Vectors
 
+__all__ = [
+    "LATE",
+    "QUESTIONS",
+    "RACES",
+    "Recorded",
+    "Sides",
+    "beside",
+    "covid_positives",
+    "late_flights",
+    "stops_by_neighbourhood",
+    "stops_by_race",
+]
+
 Sides = dict[str, Counter]
+"""Counters by who must be trusted."""
 
 LATE = 15
 """Minutes beyond which a flight is late."""
@@ -48,10 +63,14 @@ class Recorded:
     """Records in the order of time, each the value of a user.
 
     The guarantee is for one record: `unit` says what that is, and what it does not cover.
+
+    >>> answers = Recorded(BITS, BITS.rows([0, 1, 1]), np.arange(3), unit="one answer")
+    >>> len(answers), answers.values.total(answers.rows)
+    (3, 2)
     """
 
     values: Values
-    rows: NDArray[Any]
+    rows: Rows
     times: NDArray[Any]
     unit: str
     groups: tuple[str, ...] = ()
@@ -146,7 +165,12 @@ def late_flights() -> Recorded:
 
 
 def beside(plan: Plan) -> Sides:
-    """A plan among what else could publish its sums, by who must be trusted: each at its best."""
+    """A plan among what else could publish its sums, by who must be trusted: each at its best.
+
+    >>> from overhand.model import Privacy
+    >>> list(beside(Plan.published(300, 2, Privacy(1.0, 1e-6))))
+    ['local', 'one shuffler', '2 shufflers', 'trusted server']
+    """
     users, privacy, values = plan.horizon, plan.privacy, plan.values
     one = Plan.best(users, 1, privacy, values=values, mechanism="best")
     return {
@@ -168,7 +192,7 @@ def table(package: str, name: str) -> Any:
 
 
 def _in_order(
-    times: NDArray[Any], values: Values, given: NDArray[Any], unit: str, groups: Sequence[str] = ()
+    times: NDArray[Any], values: Values, given: Rows, unit: str, groups: Sequence[str] = ()
 ) -> Recorded:
     order = np.argsort(times, kind="stable")
     return Recorded(values, values.rows(given[order]), times[order], unit, tuple(groups))
@@ -188,7 +212,7 @@ def _places(column: Any, words: Sequence[str]) -> NDArray[np.intp]:
     return np.asarray(places.fillna(-1), np.intp)
 
 
-def _signs(column: Any, yes: str, no: str) -> NDArray[np.float64]:
+def _signs(column: Any, yes: str, no: str) -> Floats:
     """1 for yes, -1 for no, 0 for nothing on record."""
     places = _places(column, (no, yes))
     return np.where(places < 0, 0.0, 2.0 * places - 1)

@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from overhand import errors
+from overhand.model import Counts, Floats, Rows
 from overhand.plan import DEFAULT_FAILURE_PROBABILITY, Plan
 from overhand.randomness import Random, SeededRandom
 from overhand.simulation.counts import CountsRun
@@ -23,7 +24,6 @@ Engine = Literal["counts", "messages"]
 """Draw the noise of a batch at once, or make, permute and analyze every message of it."""
 ENGINES: tuple[Engine, ...] = ("counts", "messages")
 """Both, the quicker one first."""
-Floats = NDArray[np.float64]
 
 _CHUNK = 1 << 18
 _CURVE_POINTS = 400
@@ -36,7 +36,7 @@ class Run(Protocol):
     def granularity(self) -> int:
         """Values come in multiples of it, but for the last."""
 
-    def estimates(self, rows: NDArray[Any]) -> Floats:
+    def estimates(self, rows: Rows) -> Floats:
         """The estimates after each of the next users, whose values were checked."""
 
 
@@ -128,7 +128,7 @@ class PlanCounter:
 class Curve:
     """Root mean square error of the runs, around these times."""
 
-    t: NDArray[np.int64]
+    t: Counts
     rms: Floats
 
 
@@ -258,7 +258,7 @@ class _Tally:
     def add(
         self,
         run: Run,
-        part: Callable[[int, int], NDArray[Any]],
+        part: Callable[[int, int], Rows],
         progress: Callable[[int], None] | None,
     ) -> None:
         true_sum: Any = 0

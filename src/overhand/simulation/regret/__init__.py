@@ -11,6 +11,7 @@ from overhand.simulation.regret.environments import (
 from overhand.simulation.regret.films import Films, FilmsByCohort
 from overhand.simulation.regret.race import Regret, measure, race
 from overhand.simulation.regret.rivals import RIVALS, USUAL, Field, Rival, rival
+from overhand.simulation.regret.sums import PlanSums
 
 __all__ = [
     "RIVALS",
@@ -23,6 +24,7 @@ __all__ = [
     "FilmsByCohort",
     "Fixed",
     "Offers",
+    "PlanSums",
     "Regret",
     "Rival",
     "Segments",

@@ -136,7 +136,13 @@ class TrustedSums(Sums):
 
 @dataclass(frozen=True)
 class PlanSums(Sums):
-    """Concurrent shufflers, or one: the noise of a plan, or a normal stand-in for it."""
+    """Concurrent shufflers, or one: the noise of a plan, or a normal stand-in for it.
+
+    >>> from overhand.model import Privacy
+    >>> sums = PlanSums(Plan.published(1000, 2, Privacy(1.0, 1e-6)))
+    >>> sums.next_release(0) % sums.lowest, sums.std(0) < sums.std(500)
+    (0, True)
+    """
 
     plan: Plan
     gaussian: bool = False
