@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +18,7 @@ from overhand.lower_bound import HardInput
 from overhand.model import Floats, Rows
 from overhand.plan import Plan
 from overhand.randomness import BinaryFraction, Random
-from overhand.values import BITS, Moments, SymmetricMatrices, Values
+from overhand.values import BITS, Values
 
 COLUMNS = ("value", "bit")
 FORMS = "zeros, ones, bernoulli:P, uniform, hard or a .csv file"
@@ -131,26 +132,11 @@ def read_rows(path: Path, values: Values) -> Rows:
         raise InvalidValue(f"cannot read {path}: {error.strerror}") from error
     if values == BITS and (bits := _plain_bits(text)) is not None:
         return bits
-    table, first_line = _numbers(path, text, _columns(values))
+    table, first_line = _numbers(path, text, math.prod(values.given_shape))
     try:
-        return values.rows(_shaped(table, values), first=first_line)
+        return values.rows(table.reshape(-1, *values.given_shape), first=first_line)
     except InvalidValue as error:
         raise InvalidValue(f"{path}, a user a line: {error}") from None
-
-
-def _columns(values: Values) -> int:
-    """How many numbers of a line make up one user's value."""
-    if isinstance(values, Moments):
-        return values.features + 1
-    if isinstance(values, SymmetricMatrices):
-        return values.side**2
-    return values.dimension if values.moves is None else 1
-
-
-def _shaped(table: Floats, values: Values) -> Floats:
-    if isinstance(values, SymmetricMatrices):
-        return table.reshape(-1, values.side, values.side)
-    return table[:, 0] if values.moves is not None else table
 
 
 def _plain_bits(text: bytes) -> NDArray[np.uint8] | None:

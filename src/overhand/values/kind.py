@@ -49,12 +49,12 @@ class Values(ABC):
         """How many coordinates a sum has."""
 
     @property
-    @abstractmethod
-    def lows(self) -> Floats: ...
+    def lows(self) -> Floats:
+        return np.zeros(self.dimension)
 
     @property
-    @abstractmethod
-    def highs(self) -> Floats: ...
+    def highs(self) -> Floats:
+        return np.ones(self.dimension)
 
     @property
     @abstractmethod
@@ -81,7 +81,11 @@ class Values(ABC):
         """Values spread evenly over all that may occur, for simulations."""
 
     @property
-    @abstractmethod
+    def given_shape(self) -> tuple[int, ...]:
+        """The shape of one user's value, as `rows` takes it: () for a number."""
+        return ()
+
+    @property
     def neutral(self) -> Any:
         """The value of a shuffling service's own reports, which fill up batches that are late.
 
@@ -92,6 +96,7 @@ class Values(ABC):
         >>> Bits().neutral, Reals(10, 50).neutral, Histogram(3).neutral
         (0, 10.0, 0)
         """
+        return np.zeros(self.given_shape) if self.given_shape else 0
 
     def neutral_sum(self, reports: int) -> Any:
         """What so many reports of the neutral value add to a sum.

@@ -33,15 +33,6 @@ class Bits(Values):
     dimension: ClassVar[int] = 1
     moves: ClassVar[int] = 1
     sensitivity: ClassVar[float] = 1.0
-    neutral: ClassVar[int] = 0
-
-    @property
-    def lows(self) -> Floats:
-        return np.zeros(1)
-
-    @property
-    def highs(self) -> Floats:
-        return np.ones(1)
 
     def rows(self, values: ArrayLike, *, first: int = 0) -> NDArray[np.uint8]:
         return as_bits(values, first=first)
@@ -161,7 +152,6 @@ class Histogram(Values):
     is_whole: ClassVar[bool] = True
     moves: ClassVar[int] = 2
     sensitivity: ClassVar[float] = math.sqrt(2)
-    neutral: ClassVar[int] = 0
 
     def __post_init__(self) -> None:
         errors.whole("buckets", self.buckets, least=2, most=MOST_BUCKETS)
@@ -173,14 +163,6 @@ class Histogram(Values):
     @property
     def dimension(self) -> int:
         return self.buckets
-
-    @property
-    def lows(self) -> Floats:
-        return np.zeros(self.buckets)
-
-    @property
-    def highs(self) -> Floats:
-        return np.ones(self.buckets)
 
     def rows(self, values: ArrayLike, *, first: int = 0) -> Counts:
         try:

@@ -70,6 +70,10 @@ class Ball(Values):
         norm = errors.number("norm", self.norm, above=SMALLEST, below=LARGEST)
         object.__setattr__(self, "norm", norm)
 
+    @property
+    def _spelled_norm(self) -> str:
+        return "" if self.norm == 1 else f":{self.norm!r}"
+
     @cached_property
     def lows(self) -> Floats:
         return np.full(self.dimension, -self.norm)
@@ -116,15 +120,15 @@ class Vectors(Ball):
 
     @property
     def spec(self) -> str:
-        return f"vector:{self.dimension}" + ("" if self.norm == 1 else f":{self.norm!r}")
+        return f"vector:{self.length}" + self._spelled_norm
 
     @property
-    def neutral(self) -> Floats:
-        return np.zeros(self.length)
+    def given_shape(self) -> tuple[int, ...]:
+        return (self.length,)
 
     def rows(self, values: ArrayLike, *, first: int = 0) -> Floats:
         what = f"vectors of {self.dimension} numbers"
-        vectors = finite_array(values, what=what, shape=(self.dimension,), first=first)
+        vectors = finite_array(values, what=what, shape=self.given_shape, first=first)
         return bounded(vectors, self.norm, clip=self.clip, first=first)
 
 
@@ -148,19 +152,19 @@ class SymmetricMatrices(Ball):
 
     @property
     def spec(self) -> str:
-        return f"matrix:{self.side}" + ("" if self.norm == 1 else f":{self.norm!r}")
+        return f"matrix:{self.side}" + self._spelled_norm
 
     @property
     def dimension(self) -> int:
         return self.side * (self.side + 1) // 2
 
     @property
-    def neutral(self) -> Floats:
-        return np.zeros((self.side, self.side))
+    def given_shape(self) -> tuple[int, ...]:
+        return (self.side, self.side)
 
     def rows(self, values: ArrayLike, *, first: int = 0) -> Floats:
-        shape = (self.side, self.side)
-        matrices = finite_array(values, what="square matrices", shape=shape, first=first)
+        what, shape = "square matrices", self.given_shape
+        matrices = finite_array(values, what=what, shape=shape, first=first)
         vectors = matrices.reshape(len(matrices), self.side**2)
         vectors = bounded(vectors, self.norm, clip=self.clip, first=first)
         matrices = vectors.reshape(matrices.shape)
@@ -227,12 +231,12 @@ class Moments(Values):
         return lows
 
     @property
-    def neutral(self) -> Floats:
-        return np.zeros(self.features + 1)
+    def given_shape(self) -> tuple[int, ...]:
+        return (self.features + 1,)
 
     def rows(self, values: ArrayLike, *, first: int = 0) -> Floats:
         what = f"rows of {self.features} features and a response"
-        table = finite_array(values, what=what, shape=(self.features + 1,), first=first)
+        table = finite_array(values, what=what, shape=self.given_shape, first=first)
         x = bounded(table[:, :-1], 1.0, clip=self.clip, first=first)
         y = bounded(table[:, -1:], 1.0, clip=self.clip, first=first, name="a response of size")
         return self.joined(x, y)
