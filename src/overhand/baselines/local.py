@@ -136,6 +136,14 @@ class AnswersRun:
         return sums
 
 
+def likelier(miss: BinaryFraction, inside: float, outside: float) -> float:
+    """How much likelier an answer is inside than outside, as a logarithm: what an answer costs.
+
+    With probability `miss` it is one of `outside`, all alike, else one of `inside`.
+    """
+    return math.log1p(-float(miss)) - math.log(inside) - math.log(float(miss) / outside)
+
+
 def just_above(probability: float) -> BinaryFraction:
     """A fraction larger by at most a part in 2^31: a probability that is rounded against us."""
     near = BinaryFraction.near(probability)
@@ -164,8 +172,7 @@ class LocalResponse(LocalSum):
     @property
     def epsilon_spent(self) -> float:
         """ln((1 - q) / q): what one answer costs, with delta = 0."""
-        flip = float(self.flip)
-        return math.log1p(-flip) - math.log(flip)
+        return likelier(self.flip, 1, 1)
 
     @property
     def user_variance(self) -> float:
@@ -217,9 +224,7 @@ class SubsetResponse(LocalSum):
     @property
     def epsilon_spent(self) -> float:
         """The logarithm of how much likelier a set is for holding the own bucket."""
-        miss = float(self.miss)
-        others = self.values.dimension - self.size
-        return math.log((1 - miss) / self.size) - math.log(miss / others)
+        return likelier(self.miss, self.size, self.values.dimension - self.size)
 
     @property
     def user_variance(self) -> float:

@@ -8,7 +8,7 @@ from functools import cached_property
 
 import numpy as np
 
-from overhand.baselines.local import LocalSum, just_above
+from overhand.baselines.local import LocalSum, just_above, likelier
 from overhand.model import Counts, Floats, Privacy, Rows
 from overhand.randomness import BinaryFraction, Random
 from overhand.values import Values
@@ -64,8 +64,7 @@ class WindowResponse(LocalSum):
     @property
     def epsilon_spent(self) -> float:
         """The logarithm of how much likelier a place is in the window than outside."""
-        miss = float(self.miss)
-        return math.log((1 - miss) / self.window) - math.log(miss / self._others)
+        return likelier(self.miss, self.window, self._others)
 
     @property
     def _others(self) -> int:

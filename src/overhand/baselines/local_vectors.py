@@ -21,6 +21,7 @@ from overhand.baselines.local import (
     LocalSum,
     SubsetResponse,
     just_above,
+    likelier,
 )
 from overhand.baselines.local_reals import WindowResponse
 from overhand.model import Floats, Privacy, Rows
@@ -100,8 +101,7 @@ class Cap:
     @property
     def epsilon_spent(self) -> float:
         """The logarithm of the ratio of the densities inside and outside."""
-        miss = float(self.miss)
-        return math.log((1 - miss) / self.share) - math.log(miss / (1 - self.share))
+        return likelier(self.miss, self.share, 1 - self.share)
 
     def points(self, directions: Floats, random: Random) -> Floats:
         """A point of the sphere for each of these unit vectors."""
