@@ -202,7 +202,7 @@ def test_noise_comes_from_the_operating_system_unless_told_otherwise(
 def test_a_simulation_says_so_by_the_type_of_its_stream() -> None:
     seeded = seeded_random(1)
     assert source_of(seeded) is seeded
-    with pytest.raises(InvalidValue, match="random is a SeededRandom: what is deployed"):
+    with pytest.raises(InvalidValue, match="random is of type SeededRandom: what is deployed"):
         secured(seeded)
 
 
@@ -211,7 +211,7 @@ def refuses_what_is_unsafe(source: Callable[[Any], Random]) -> None:
         with pytest.raises(InvalidValue) as refusal:
             source(random)
         message = str(refusal.value)
-        assert message.startswith(f"random is {name}: ")
+        assert message.startswith(f"random is of type {name}: ")
         assert "operating system's randomness, which is the default" in message
 
 

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from overhand import errors
+from overhand.model import Counts
 from overhand.randomness import HALF, Random
 
 __all__ = [
@@ -141,11 +142,11 @@ class HardInput:
         head = np.full(self.prefix, self.prefix_bit, np.uint8)
         return np.concatenate([head, tail])[: self.horizon]
 
-    def single_places(self) -> NDArray[np.int64]:
+    def single_places(self) -> Counts:
         """Where the bits stand that have no copies."""
         return np.arange(self.prefix, self.horizon, self.copies + 1)
 
-    def spaced_places(self, distance: float) -> NDArray[np.int64]:
+    def spaced_places(self, distance: float) -> Counts:
         """Bits_{n,k}: single bits at least `distance` (Big_{n,k}) apart, as many as there are."""
         step = max(1, math.ceil(distance / (self.copies + 1)))
         return self.single_places()[::step]

@@ -20,6 +20,7 @@ from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext, algori
 from numpy.typing import NDArray
 
 from overhand import errors
+from overhand.model import Counts, Floats
 
 WORD_BITS = 64
 _WORDS = ((16, np.uint16), (32, np.uint32), (64, np.uint64))
@@ -123,11 +124,11 @@ class Random(ABC):
         below: NDArray[np.bool_] = self.words(count, width) < _threshold(probability, width)
         return below.view(np.uint8)
 
-    def uniforms(self, count: int) -> NDArray[np.float64]:
+    def uniforms(self, count: int) -> Floats:
         """`count` uniform multiples of 2^-53 below 1: for rounding, never for noise."""
         return np.asarray((self.words(count, np.uint64) >> np.uint64(11)) * 2.0**-53, np.float64)
 
-    def binomial(self, trials: int, probability: BinaryFraction, count: int) -> NDArray[np.int64]:
+    def binomial(self, trials: int, probability: BinaryFraction, count: int) -> Counts:
         """`count` exact sums of `trials` coins."""
         if trials == 0 or count == 0:
             return np.zeros(count, np.int64)
@@ -164,7 +165,7 @@ class Random(ABC):
         packed = self.words(-(-trials // 8), np.uint8)
         return (int.from_bytes(packed.tobytes(), "little") >> (-trials % 8)).bit_count()
 
-    def _fair_binomial(self, trials: int, count: int) -> NDArray[np.int64]:
+    def _fair_binomial(self, trials: int, count: int) -> Counts:
         """A batch of fair coins is a popcount."""
         columns = -(-trials // WORD_BITS)
         spare = np.uint64(columns * WORD_BITS - trials)
@@ -221,7 +222,7 @@ class Random(ABC):
         return rows[row, order], _tied(keys[row, order])
 
 
-def ones_in_rows(bits: NDArray[np.uint8]) -> NDArray[np.int64]:
+def ones_in_rows(bits: NDArray[np.uint8]) -> Counts:
     """How many bits of each row are set: packed and counted, several times a plain sum's speed."""
     packed = np.packbits(bits, axis=1)
     return np.asarray(np.bitwise_count(packed).sum(axis=1, dtype=np.int64))
@@ -300,10 +301,10 @@ class SeededRandom(Random):
         )
         return words.view(dtype)[:count]
 
-    def uniforms(self, count: int) -> NDArray[np.float64]:
+    def uniforms(self, count: int) -> Floats:
         return self.generator.random(count)
 
-    def binomial(self, trials: int, probability: BinaryFraction, count: int) -> NDArray[np.int64]:
+    def binomial(self, trials: int, probability: BinaryFraction, count: int) -> Counts:
         """NumPy's sampler: quick, and as exact as its floating-point numbers."""
         return self.generator.binomial(trials, float(probability), count).astype(np.int64)
 
@@ -349,16 +350,14 @@ def source_of(random: Random | None) -> Random:
     ('SecureRandom', 'SeededRandom')
     >>> source_of(np.random.default_rng(1))
     Traceback (most recent call last):
-    overhand.errors.InvalidValue: random is a Generator: noise in deployment comes from the ...
+    overhand.errors.InvalidValue: random is of type Generator: noise in deployment comes ...
     """
-    if random is None:
-        return SecureRandom()
-    if not isinstance(random, Random):
-        raise errors.InvalidValue(
-            f"random is {_a_kind_of(random)}: noise in deployment comes from the operating "
-            "system's randomness, which is the default; a simulation passes seeded_random(seed)"
-        )
-    return random
+    if random is None or isinstance(random, Random):
+        return random or SecureRandom()
+    raise errors.InvalidValue(
+        f"random is of type {type(random).__name__}: noise in deployment comes from the operating "
+        "system's randomness, which is the default; a simulation passes seeded_random(seed)"
+    )
 
 
 def secured(random: Random | None) -> Random:
@@ -366,19 +365,14 @@ def secured(random: Random | None) -> Random:
 
     >>> secured(seeded_random(1))
     Traceback (most recent call last):
-    overhand.errors.InvalidValue: random is a SeededRandom: what is deployed takes its noise ...
+    overhand.errors.InvalidValue: random is of type SeededRandom: what is deployed takes ...
     """
-    if random is not None and not isinstance(random, SecureRandom):
-        raise errors.InvalidValue(
-            f"random is {_a_kind_of(random)}: what is deployed takes its noise from the operating "
-            "system's randomness, which is the default"
-        )
-    return SecureRandom() if random is None else random
-
-
-def _a_kind_of(thing: object) -> str:
-    kind = type(thing).__name__
-    return f"an {kind}" if kind[0] in "aeiouAEIOU" else f"a {kind}"
+    if random is None or isinstance(random, SecureRandom):
+        return random or SecureRandom()
+    raise errors.InvalidValue(
+        f"random is of type {type(random).__name__}: what is deployed takes its noise from the "
+        "operating system's randomness, which is the default"
+    )
 
 
 def generator_of(random: Random) -> np.random.Generator:

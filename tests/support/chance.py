@@ -20,20 +20,20 @@ def keyed(key: int) -> Random:
 STREAMS: dict[str, Callable[[int], Random]] = {"secure": keyed, "seeded": seeded_random}
 
 UNSAFE: dict[str, Any] = {
-    "a Generator": np.random.default_rng(1),
-    "a RandomState": np.random.RandomState(1),
-    "a PCG64": np.random.PCG64(1),
-    "a SeedSequence": np.random.SeedSequence(1),
-    "a Random": random.Random(1),
-    "a SystemRandom": random.SystemRandom(),
-    "an int": 42,
-    "a bool": False,
-    "a float": 0.0,
-    "a str": "secure",
-    "a function": seeded_random,
-    "an ABCMeta": Random,
+    "Generator": np.random.default_rng(1),
+    "RandomState": np.random.RandomState(1),
+    "PCG64": np.random.PCG64(1),
+    "SeedSequence": np.random.SeedSequence(1),
+    "Random": random.Random(1),
+    "SystemRandom": random.SystemRandom(),
+    "int": 42,
+    "bool": False,
+    "float": 0.0,
+    "str": "secure",
+    "function": seeded_random,
+    "ABCMeta": Random,
 }
-"""No source of noise, by what an error calls it."""
+"""No sources of noise, by their types."""
 
 
 class Delegate(Random):
