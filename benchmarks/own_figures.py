@@ -32,25 +32,22 @@ def large(task: Task) -> Figures:
     """The counts engine against the sum itself and a plain tree, taking turns."""
     horizon = task.large_horizon
     values = stream(horizon, task.seed)
-    path, regular = (plan_for(horizon, task, tree=kind) for kind in ("path", "regular"))
+    plan = plan_for(horizon, task)
     random = oh.seeded_random(task.seed)
     tree = binary_tree(Task(horizon, horizon, 1, unit_sigma=task.unit_sigma))
     best = _interleaved(
         {
-            "counts engine, path tree": lambda: estimate_all(path, values, random),
-            "counts engine, regular tree": lambda: estimate_all(regular, values, random),
+            "counts engine": lambda: estimate_all(plan, values, random),
             "np.cumsum": lambda: np.cumsum(values),
             "NumPy binary tree": lambda: tree.run(values),
         },
         task.repeats,
     )
     size = f"{horizon:,} users"
-    ours = [name for name in best if name.startswith("counts")]
     return [
         *((f"{name}, {size}", seconds, "s") for name, seconds in best.items()),
         *(
-            (f"{own} / {name}, {size}", best[own] / best[name], "times")
-            for own in ours
+            (f"counts engine / {name}, {size}", best["counts engine"] / best[name], "times")
             for name in ("np.cumsum", "NumPy binary tree")
         ),
     ]

@@ -59,8 +59,8 @@ def _encoded(
 ) -> list[bytes]:
     """As `encode_reports` does, but the messages are kept."""
     parts = []
-    for level, (mechanism,) in zip(document.formats.levels, document.plan.mechanisms, strict=True):
-        messages = mechanism.encode_rows(rows, oh.secure_random()).reshape(-1)
+    for level, mechanism in zip(document.formats.levels, document.plan.mechanisms, strict=True):
+        messages = mechanism.encode_rows(rows, oh.secure_random()).sealed.reshape(-1)
         sealed = document.sealer.seal(level.level, level.messages_to_bytes(messages))
         known.setdefault(f"heads{level.level}", []).append(heads_of(b"".join(sealed), level))
         known.setdefault(f"messages{level.level}", []).append(messages.astype(np.uint8))

@@ -81,9 +81,7 @@ def main() -> None:
             c: plan_for_regret(HORIZON, 4, PRIVACY, d, users_per_std=c) for c in (1, 2, 5, 12, 30)
         }
         named = [(f"{c} users per std: batches of {p.tree.lowest}", p) for c, p in plans.items()]
-        counter = oh.Plan.best(
-            HORIZON, 4, PRIVACY, values=oh.Moments(d), mechanism="shares", tree="regular"
-        )
+        counter = oh.Plan.best(HORIZON, 4, PRIVACY, values=oh.Moments(d), mechanism="shares")
         named.append((f"a counter's plan: batches of {counter.tree.lowest}", counter))
         show("plan", environment, [adding(base, name, plan) for name, plan in named])
 

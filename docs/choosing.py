@@ -19,7 +19,6 @@ from matplotlib.ticker import LogLocator, NullLocator
 
 import overhand as oh
 from overhand.baselines import SquareRoot, local_counter
-from overhand.plan import MechanismKind
 
 DELTA = 1e-6
 USERS = 10**6
@@ -28,7 +27,7 @@ SIZES = (100, 1000, 10**4, 10**5, 10**6, 10**8)
 SHUFFLERS = (1, 2, 3, 4, 5, 6)
 EPSILONS = (0.1, 0.25, 0.5, 1.0, 2.0, 4.0)
 TRUST = ((1.0, 1), (0.9, 1), (0.7, 1), (0.5, 1), (1.0, 2), (1.0, 3), (1.0, 5))
-MECHANISMS: tuple[MechanismKind, ...] = ("coins", "shares")
+MECHANISMS = ("coins", "shares")
 COLOURS = ("#2e86c1", "#b03a2e", "#1e8449")
 
 Row = tuple[str, ...]
@@ -36,7 +35,7 @@ Row = tuple[str, ...]
 
 @cache
 def planned(
-    horizon: int, shufflers: int, epsilon: float = 1.0, mechanism: MechanismKind = "coins"
+    horizon: int, shufflers: int, epsilon: float = 1.0, mechanism: str = "coins"
 ) -> oh.Plan:
     """The best plan that can be deployed."""
     privacy = oh.Privacy(epsilon, DELTA)

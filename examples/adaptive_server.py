@@ -35,14 +35,14 @@ class CuriousServer:
 
     def receive(self, t: int, shuffler: int, shuffled: Shuffled) -> None:
         if shuffler == 0:
-            self.interested = SCOUT.analyze(shuffled) > 60
+            self.interested = SCOUT.sum_of(shuffled) > 60
         else:
-            self.surveys.append((t, SURVEY.analyze(shuffled) / SURVEY.size))
+            self.surveys.append((t, SURVEY.sum_of(shuffled) / SURVEY.size))
 
 
 def main() -> None:
     # A user is in at most one scouting and one survey batch.
-    spent = certified_delta([Level((SCOUT.noise(),)), Level((SURVEY.noise(),))], PRIVACY.epsilon)
+    spent = certified_delta([Level(SCOUT.noise()), Level(SURVEY.noise())], PRIVACY.epsilon)
     print(f"a user spends at most delta = {spent:.2g} at epsilon = {PRIVACY.epsilon:g}")
     assert spent <= PRIVACY.delta
 

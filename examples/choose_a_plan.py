@@ -24,7 +24,7 @@ def main() -> None:
         plan = oh.Plan.best(HORIZON, 3, oh.Privacy(1.0, DELTA), composition=composition)
         print(f"{composition:<11}   {plan.rms_error:>5.1f}")
 
-    plan = oh.Plan.best(HORIZON, 3, error=50.0, delta=DELTA)
+    plan = oh.Plan.for_error(HORIZON, 3, error=50.0, delta=DELTA)
     print(f"\nan error of 50 needs epsilon = {plan.privacy.epsilon:.2f} with 3 shufflers")
 
 

@@ -11,13 +11,11 @@ import overhand as oh
 
 
 def main() -> None:
-    plan = oh.Plan.best(
-        horizon=50_000, shufflers=4, privacy=oh.Privacy(epsilon=1.0, delta=1e-6), tree="regular"
-    )
+    plan = oh.Plan.best(horizon=50_000, shufflers=4, privacy=oh.Privacy(epsilon=1.0, delta=1e-6))
     print(plan)
 
     clicked = np.random.default_rng(1).random(50_000) < 0.2  # stands in for the users
-    total = oh.ContinualSum(plan, random=oh.secure_random())
+    total = oh.ContinualSum(plan)
     for start in range(0, 50_000, 10_000):
         total.update_many(clicked[start : start + 10_000])
         low, high = total.estimate.interval(0.95)

@@ -9,7 +9,6 @@ import dp_accounting.pld.privacy_loss_distribution  # noqa: F401  a plan imports
 import overhand as oh
 from benchmarks.arrays import Bits, Floats
 from benchmarks.task import Ready, Task
-from overhand.plan import TreeKind
 from overhand.simulation import CountsRun, Engine, estimate_all
 from overhand.values import BITS, Values
 
@@ -38,11 +37,9 @@ def counts_in_parts(task: Task) -> Ready:
     return Ready(run, expected_rms=lambda: plan.rms_error)
 
 
-def plan_for(
-    horizon: int, task: Task, *, tree: TreeKind = "best", values: Values = BITS
-) -> oh.Plan:
+def plan_for(horizon: int, task: Task, *, values: Values = BITS) -> oh.Plan:
     privacy = oh.Privacy(task.epsilon, task.delta)
-    return oh.Plan.best(horizon, task.shufflers, privacy, tree=tree, values=values)
+    return oh.Plan.best(horizon, task.shufflers, privacy, values=values)
 
 
 def _engine(task: Task, engine: Engine) -> Ready:

@@ -40,9 +40,9 @@ class Timed(NamedTuple):
 def sealed_release(document: Document) -> tuple[Release, list[bytes]]:
     """A batch that users really sent, and its ciphertexts one by one."""
     level = document.formats.level(LEVEL)
-    (mechanism,) = document.plan.mechanisms[LEVEL - 1]
+    mechanism = document.plan.mechanisms[LEVEL - 1]
     rows = document.plan.values.rows([1] * level.size)
-    messages = level.messages_to_bytes(mechanism.encode_rows(rows, secure_random()))
+    messages = level.messages_to_bytes(mechanism.encode_rows(rows, secure_random()).sealed)
     ciphertexts = document.sealer.seal(LEVEL, messages)
     return Release(Batch(LEVEL, 0), 0, b"".join(ciphertexts)), ciphertexts
 
