@@ -84,9 +84,9 @@ def test_noise_of_a_node_is_the_least_for_the_guarantee(
     levels = max(1, math.ceil(math.log2(horizon)))
     assert tree.levels == levels
     assert tree.delta_spent == pytest.approx(1e-6, rel=1e-9)
-    assert delta_of(tree.node_std) == pytest.approx(1e-6, rel=1e-6)
-    assert delta_of(0.999 * tree.node_std) > 1.001e-6
-    assert tree.node_std == pytest.approx(
+    assert delta_of(tree.step_std) == pytest.approx(1e-6, rel=1e-6)
+    assert delta_of(0.999 * tree.step_std) > 1.001e-6
+    assert tree.step_std == pytest.approx(
         values.sensitivity * math.sqrt(levels) / oh.accounting.gaussian_mu(tree.privacy)
     )
 
@@ -103,7 +103,7 @@ def test_std_is_that_of_the_fewest_nodes() -> None:
     for horizon in HORIZONS:
         tree = gaussian_tree(horizon)
         for t in range(1, horizon + 1):
-            expected = tree.node_std * math.sqrt(len(fewest(t, horizon)))
+            expected = tree.step_std * math.sqrt(len(fewest(t, horizon)))
             assert tree.std(t) == pytest.approx(expected), (horizon, t)
 
 
@@ -124,7 +124,7 @@ class Ledger:
 def exact_noise(tree: GaussianTree, times: Iterable[int]) -> Floats:
     """The noise at these times in terms of the draws, in units of a node's."""
     noise = tree.noise(cast(np.random.Generator, Ledger()), (2 * tree.horizon + 4,))
-    return np.stack([noise.at(t) for t in times]) / tree.node_std
+    return np.stack([noise.at(t) for t in times]) / tree.step_std
 
 
 def common(horizon: int, times: Iterable[int]) -> Floats:
@@ -192,7 +192,7 @@ def assert_of_covers(sampled: Floats, covers: list[frozenset[Interval]], std: fl
 )
 def test_drawn_noise_has_the_covariances_of_the_covers(times: tuple[int, ...]) -> None:
     covers = [fewest(t, 15) for t in times]
-    assert_of_covers(sampled_noise(15, times), covers, gaussian_tree(15).node_std)
+    assert_of_covers(sampled_noise(15, times), covers, gaussian_tree(15).step_std)
 
 
 class Redrawn(GaussianTreeNoise):
@@ -223,12 +223,12 @@ def test_the_covariance_test_sees(mutant: type[GaussianTreeNoise]) -> None:
     true, wrong = (
         kind(tree, np.random.default_rng(5), (SAMPLES,)) for kind in (GaussianTreeNoise, mutant)
     )
-    assert_of_covers(np.stack([true.at(t) for t in times]), covers, tree.node_std)
+    assert_of_covers(np.stack([true.at(t) for t in times]), covers, tree.step_std)
     if mutant is Stale:  # its node (4, 6) is taken for (12, 14), too
         wrong.at(6), wrong.at(7)
         times, covers = (7, 14), [fewest(t, 15) for t in (7, 14)]
     with pytest.raises(AssertionError, match="ratio"):
-        assert_of_covers(np.stack([wrong.at(t) for t in times]), covers, tree.node_std)
+        assert_of_covers(np.stack([wrong.at(t) for t in times]), covers, tree.step_std)
 
 
 def all_noise(tree: GaussianTree, runs: int, *, scale: float = 1.0) -> Floats:

@@ -46,21 +46,18 @@ class Policy:
     width: Floats
 
     @cached_property
-    def _rows(self) -> dict[np.dtype[Any], NDArray[Any]]:
-        """Widths and means by one product, in either precision."""
+    def _rows(self) -> dict[np.dtype[Any], tuple[NDArray[Any], NDArray[Any]]]:
+        """Widths and means by one product, and a row of ones to add up by: in either precision."""
         both = np.concatenate([self.width, self.theta[..., np.newaxis]], axis=-1)
         rows = np.ascontiguousarray(np.swapaxes(both, -1, -2))
-        return {np.dtype(kind): rows.astype(kind) for kind in (np.float32, np.float64)}
-
-    @cached_property
-    def _both(self) -> dict[np.dtype[Any], tuple[NDArray[Any], NDArray[Any]]]:
         ones = np.ones(self.theta.shape[-1])
-        return {kind: (rows, ones.astype(kind)) for kind, rows in self._rows.items()}
+        kinds = (np.dtype(np.float32), np.dtype(np.float64))
+        return {kind: (rows.astype(kind), ones.astype(kind)) for kind in kinds}
 
     def scores(self, features: Features) -> NDArray[Any]:
         """What every arm promises, in the precision of the features."""
         *runs, dimension = self.theta.shape
-        rows, arms = self._rows[features.dtype], features.reshape(*runs, -1, dimension)
+        (rows, _), arms = self._rows[features.dtype], features.reshape(*runs, -1, dimension)
         seen = rows @ np.swapaxes(arms, -1, -2) if runs else rows.dot(arms.T)
         squares, means = seen[..., :-1, :], seen[..., -1, :]
         np.square(squares, out=squares)
@@ -72,7 +69,7 @@ class Policy:
     def choose(self, features: Features) -> Any:
         """The arm for every user, or for the one there is."""
         if features.ndim == 2 and self.theta.ndim == 1:  # of one user: as few steps as can be
-            rows, ones = self._both[features.dtype]
+            rows, ones = self._rows[features.dtype]
             seen = rows.dot(features.T)
             squares = seen[:-1]
             squares *= squares

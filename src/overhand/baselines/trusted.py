@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -46,7 +47,48 @@ def trusted_tree(horizon: int, privacy: Privacy, *, combine: bool, values: Value
 
 
 @dataclass(frozen=True)
-class GaussianTree:
+class _NormalNoise(ABC):
+    """Normal noise of a server that every user moves by at most so much: exactly accounted."""
+
+    horizon: int
+    privacy: Privacy
+    values: Values = BITS
+
+    def __post_init__(self) -> None:
+        errors.whole("horizon", self.horizon, least=1)
+
+    @property
+    @abstractmethod
+    def moved(self) -> float:
+        """How far in l2 a user of sensitivity 1 can move what noise is added to."""
+
+    @property
+    @abstractmethod
+    def worst_std(self) -> float:
+        """The standard deviation of a coordinate of the sum, where it is largest."""
+
+    @cached_property
+    def step_std(self) -> float:
+        """The standard deviation of every normal variable that is drawn."""
+        return self.moved * self.values.sensitivity / gaussian_mu(self.privacy)
+
+    @property
+    def delta_spent(self) -> float:
+        """The exact delta of the Gaussian mechanism on all that is released."""
+        shift = self.moved * self.values.sensitivity / self.step_std
+        return gaussian_delta(shift, self.privacy.epsilon)
+
+    def error_bound(self, failure_probability: float = DEFAULT_FAILURE_PROBABILITY) -> float:
+        """Normal tails and a union bound over all times and coordinates."""
+        failure_probability = errors.number(
+            "failure_probability", failure_probability, above=0, below=1
+        )
+        estimates = self.horizon * self.values.dimension
+        return self.worst_std * math.sqrt(2 * math.log(2 * estimates / failure_probability))
+
+
+@dataclass(frozen=True)
+class GaussianTree(_NormalNoise):
     """A node for every dyadic batch of users, single users included, each with noise N(0, s^2).
 
     A user is in one node a level, so s = sensitivity sqrt(levels) / mu for the guarantee, exactly.
@@ -57,44 +99,26 @@ class GaussianTree:
     (10, [40.1, 13.4], '1.0e-06')
     """
 
-    horizon: int
-    privacy: Privacy
-    values: Values
-
-    def __post_init__(self) -> None:
-        errors.whole("horizon", self.horizon, least=1)
-
     @property
     def levels(self) -> int:
         """Of these, the root is none: what it says comes too late."""
         return max(1, (self.horizon - 1).bit_length())
 
-    @cached_property
-    def node_std(self) -> float:
-        return self.values.sensitivity * math.sqrt(self.levels) / gaussian_mu(self.privacy)
+    @property
+    def moved(self) -> float:
+        return math.sqrt(self.levels)
 
     @property
-    def delta_spent(self) -> float:
-        """The exact delta of the Gaussian mechanism on all levels at once."""
-        moved = self.values.sensitivity * math.sqrt(self.levels) / self.node_std
-        return gaussian_delta(moved, self.privacy.epsilon)
+    def worst_std(self) -> float:
+        return self.step_std * math.sqrt(max(self.levels, self._terms(self.horizon)))
 
     def std(self, t: int) -> float:
         """The standard deviation of a coordinate of the sum at t."""
-        return self.node_std * math.sqrt(self._terms(t))
+        return self.step_std * math.sqrt(self._terms(t))
 
     def _terms(self, t: int) -> int:
         """Nodes in the cover: without a root, a full tree is its two halves."""
         return 2 if t == 1 << self.levels else t.bit_count()
-
-    def error_bound(self, failure_probability: float = DEFAULT_FAILURE_PROBABILITY) -> float:
-        """Normal tails and a union bound over all times and coordinates."""
-        failure_probability = errors.number(
-            "failure_probability", failure_probability, above=0, below=1
-        )
-        events = math.log(2 * self.horizon * self.values.dimension / failure_probability)
-        most = max(self.levels, self._terms(self.horizon))
-        return self.node_std * math.sqrt(2 * most * events)
 
     def noise(self, random: np.random.Generator, shape: tuple[int, ...]) -> GaussianTreeNoise:
         """The noise of arrays of sums, drawn as it is asked for."""
@@ -132,11 +156,11 @@ class GaussianTreeNoise:
         return np.asarray(self._nodes.sum(axis=0))
 
     def _drawn(self) -> Floats:
-        return self._random.normal(0.0, self._tree.node_std, self._nodes.shape[1:])
+        return self._random.normal(0.0, self._tree.step_std, self._nodes.shape[1:])
 
 
 @dataclass(frozen=True)
-class SquareRoot:
+class SquareRoot(_NormalNoise):
     """The square-root factorisation (Fichtenberger, Henzinger and Upadhyay 2023).
 
     The lower triangular matrix of ones is L L with the Toeplitz coefficients
@@ -150,13 +174,6 @@ class SquareRoot:
     >>> round(best.rms_error, 1), f"{best.delta_spent:.1e}"
     (16.2, '1.0e-06')
     """
-
-    horizon: int
-    privacy: Privacy
-    values: Values = BITS
-
-    def __post_init__(self) -> None:
-        errors.whole("horizon", self.horizon, least=1)
 
     @cached_property
     def _squares(self) -> tuple[float, float]:
@@ -173,15 +190,8 @@ class SquareRoot:
         return total, total - moment / self.horizon
 
     @property
-    def step_std(self) -> float:
-        """The standard deviation of z."""
-        return math.sqrt(self._squares[0]) * self.values.sensitivity / gaussian_mu(self.privacy)
-
-    @property
-    def delta_spent(self) -> float:
-        """The exact delta of the Gaussian mechanism."""
-        shift = math.sqrt(self._squares[0]) * self.values.sensitivity / self.step_std
-        return gaussian_delta(shift, self.privacy.epsilon)
+    def moved(self) -> float:
+        return math.sqrt(self._squares[0])
 
     @property
     def messages_per_user(self) -> int:
@@ -193,15 +203,7 @@ class SquareRoot:
 
     @property
     def worst_std(self) -> float:
-        return self.step_std * math.sqrt(self._squares[0])
-
-    def error_bound(self, failure_probability: float = DEFAULT_FAILURE_PROBABILITY) -> float:
-        """Normal tails and a union bound."""
-        failure_probability = errors.number(
-            "failure_probability", failure_probability, above=0, below=1
-        )
-        estimates = self.horizon * self.values.dimension
-        return self.worst_std * math.sqrt(2 * math.log(2 * estimates / failure_probability))
+        return self.step_std * self.moved
 
     def start(self, random: Random) -> SquareRootRun:
         """A run over a stream: only a simulation, as its noise is not made of integers."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -156,15 +156,7 @@ class Simulation:
 
     def summary(self) -> dict[str, Any]:
         """What `overhand simulate --json` prints."""
-        return {
-            "runs": self.runs,
-            "users": self.users,
-            "rms_error": self.rms_error,
-            "max_error": self.max_error,
-            "mean_max_error": self.mean_max_error,
-            "seconds": self.seconds,
-            "users_per_second": self.users_per_second,
-        }
+        return {one.name: getattr(self, one.name) for one in fields(self) if one.name != "curve"}
 
 
 def estimate_all(
