@@ -327,7 +327,7 @@ def test_every_outcome_of_coins_and_rounding_is_unbiased_and_independent(kind: s
     """The values are quarters of a step, so four uniforms are as good as all."""
     mechanism, values = ENUMERATED[kind]
     rows, dimension = mechanism.values.rows(values), mechanism.values.dimension
-    coins = mechanism.draw_cost
+    coins = mechanism.size * mechanism.user_noise.bits * dimension
     quarters = 1 if mechanism.values.is_whole else 4
     outcomes, chances = [], []
     for uniforms in itertools.product(range(quarters), repeat=rows.size):

@@ -8,13 +8,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from overhand.summation.steps import Rounding
 
 import overhand as oh
 from overhand.mechanisms import Mechanism
+from overhand.model import Floats
 from overhand.shufflers import ConcurrentShufflers
 from overhand.summation import TreeServer
-from overhand.trees import Tree
+from overhand.summation.continual import _Rounding
+from overhand.trees import RegularTree
 from overhand.values import Histogram, Moments, Reals, Values
 from support.kinds import (
     DISCREPANCY,
@@ -22,11 +23,10 @@ from support.kinds import (
     MANY,
     ROUNDED,
     SAMPLES,
+    SINGLES,
     SMALL,
-    SMALL_PATH,
     STEPS,
     TREES,
-    Floats,
     fed,
     kind_plan,
     many_vectors,
@@ -44,9 +44,9 @@ from support.sampled import samples_for
 @pytest.mark.parametrize("tree", TREES)
 @pytest.mark.parametrize("combine", [True, False])
 def test_every_level_adds_up_its_own_steps(
-    values: Values, choices: list[Any], tree: Tree, combine: bool
+    values: Values, choices: list[Any], tree: RegularTree, combine: bool
 ) -> None:
-    plan = kind_plan(tree, values, noise_bits=0, steps=(3, 4, 5), combine=combine)
+    plan = kind_plan(tree, values, noise_bits=0, steps=(3, 4, 5)[: tree.levels], combine=combine)
     raw = shrunk(values, choices, tree.horizon)
     expected = steady_estimates(plan, raw)
     for at_once in (1, 7):
@@ -78,7 +78,7 @@ RUNNERS = [by_continual_sum, by_algorithm_1]
 @pytest.mark.parametrize(("tree", "t"), SMALL)
 @pytest.mark.parametrize(("combine", "hold"), [(True, False), (False, True)])
 def test_estimates_of_vectors_have_the_law_of_their_cover(
-    run: Runner, tree: Tree, t: int, combine: bool, hold: bool
+    run: Runner, tree: RegularTree, t: int, combine: bool, hold: bool
 ) -> None:
     plan = kind_plan(tree, MANY, noise_bits=1, steps=STEPS, combine=combine, hold=hold)
     raw = many_vectors(t)
@@ -88,7 +88,7 @@ def test_estimates_of_vectors_have_the_law_of_their_cover(
 @pytest.mark.parametrize("run", RUNNERS)
 @pytest.mark.parametrize(("tree", "t"), SMALL)
 def test_estimates_of_histograms_have_the_law_of_their_cover(
-    run: Runner, tree: Tree, t: int
+    run: Runner, tree: RegularTree, t: int
 ) -> None:
     plan = kind_plan(tree, Histogram(2 * SAMPLES), noise_bits=3, combine=tree == FIGURE_2)
     raw = list(range(t))
@@ -120,10 +120,10 @@ def test_estimates_are_unbiased_with_the_law_of_their_cover(
         assert law.variance < plan.noise_variance(np.array([7]))[0]
 
 
-@pytest.mark.parametrize("tree", [FIGURE_2, SMALL_PATH])
+@pytest.mark.parametrize("tree", [FIGURE_2, SINGLES])
 @pytest.mark.parametrize("combine", [True, False])
 def test_the_promised_deviation_is_reached_half_way_between_steps(
-    tree: Tree, combine: bool
+    tree: RegularTree, combine: bool
 ) -> None:
     plan = kind_plan(tree, Reals(-2.0, 5.0), noise_bits=1, steps=STEPS, combine=combine)
     for t in range(1, 8):
@@ -153,7 +153,7 @@ def test_the_laws_see_values_that_are_rounded_to_the_nearest_step(
         return np.round((rows - self.values.lows) / self.unit).astype(np.int64)
 
     law = estimate_law(plan, raw, 7)
-    biased = law.atoms + plan.mechanisms[0][0].unit
+    biased = law.atoms + plan.mechanisms[0].unit
     assert law.distance(Law(biased, law.probabilities)) > DISCREPANCY
     monkeypatch.setattr(Mechanism, "steps_of", nearest)
     with pytest.raises(AssertionError, match="Kolmogorov"):
@@ -168,11 +168,11 @@ def test_the_laws_see_one_rounding_for_all_levels(monkeypatch: pytest.MonkeyPatc
     law, lie = (estimate_law(p, raw, 4) for p in (plan, alone))
     assert law.distance(lie) > DISCREPANCY
 
-    def once(self: Rounding, rows: Floats) -> list[Any]:
-        steps = plan.mechanisms[0][0].steps_of(rows, self.streams[0])
+    def once(self: _Rounding, rows: Floats) -> list[Any]:
+        steps = plan.mechanisms[0].steps_of(rows, self.streams[0])
         return [steps] * len(self.streams)
 
-    monkeypatch.setattr(Rounding, "tracks_of", once)
+    monkeypatch.setattr(_Rounding, "tracks_of", once)
     samples = by_continual_sum(plan, raw, 5)
     lie.assert_of(samples, discrepancy=DISCREPANCY)
     with pytest.raises(AssertionError, match="Kolmogorov"):

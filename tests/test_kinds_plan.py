@@ -5,23 +5,21 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from dp_accounting.pld import privacy_loss_distribution
-from numpy.typing import NDArray
-from overhand.plan.levels import Mechanisms
 from scipy import stats
 
 import overhand as oh
 from overhand.accounting import gaussian_delta, gaussian_mu
-from overhand.mechanisms import Coins, CoinSum
+from overhand.mechanisms import Coins, CoinSum, Mechanism, SharesSum
+from overhand.model import Floats
 from overhand.plan import Composition, TreeKind
 from overhand.randomness import HALF
-from overhand.trees import PathTree, RegularTree
+from overhand.trees import published_degrees
 from overhand.values import (
     BITS,
     Histogram,
@@ -33,8 +31,6 @@ from overhand.values import (
     values_of,
 )
 from support.plans import PRIVACY
-
-Floats = NDArray[np.float64]
 
 MILLION = 10**6
 KINDS: list[Values] = [
@@ -54,40 +50,35 @@ FEW: list[Values] = [Reals(), Histogram(5), Vectors(3)]
 NO_COINS = Coins(0, HALF)
 
 
-@cache
 def best(
-    values: Values, horizon: int = 300, shufflers: int = 2, tree: TreeKind = "best"
+    values: Values, horizon: int = 300, shufflers: int = 2, tree: TreeKind = "regular"
 ) -> oh.Plan:
     return oh.Plan.best(horizon, shufflers, PRIVACY, values=values, tree=tree)
 
 
 def all_mechanisms(plan: oh.Plan) -> list[CoinSum]:
-    found = [mechanism for of_level in plan.mechanisms for mechanism in of_level]
-    assert all(isinstance(mechanism, CoinSum) for mechanism in found)
-    return [mechanism for mechanism in found if isinstance(mechanism, CoinSum)]
-
-
-def with_mechanisms(plan: oh.Plan, mechanisms: Mechanisms) -> oh.Plan:
-    return replace(plan, mechanisms=mechanisms)
+    found = [mechanism for mechanism in plan.mechanisms if isinstance(mechanism, CoinSum)]
+    assert len(found) == plan.tree.levels
+    return found
 
 
 # --- what is spent --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("tree", "horizon"), [("regular", 97), ("path", 400)])
+@pytest.mark.parametrize(("tree", "horizon"), [("regular", 97), ("paper", 400)])
 @pytest.mark.parametrize("values", KINDS, ids=str)
 def test_a_plan_for_any_kind_wastes_little_of_its_delta(
     values: Values, tree: TreeKind, horizon: int
 ) -> None:
     plan = best(values, horizon, 3, tree)
-    assert isinstance(plan.tree, RegularTree if tree == "regular" else PathTree)
+    assert tree == "regular" or plan.tree.degrees == published_degrees(horizon, 3)
     assert 0.8 * PRIVACY.delta <= plan.delta_spent <= PRIVACY.delta
 
 
 @pytest.mark.parametrize("privacy", [oh.Privacy(0.1, 1e-9), oh.Privacy(12.0, 1e-3)], ids=str)
 @pytest.mark.parametrize("values", FEW, ids=str)
 def test_so_does_one_for_any_budget(values: Values, privacy: oh.Privacy) -> None:
-    plan = oh.Plan.best(200, 2, privacy, values=values, tree="regular")
+    plan = oh.Plan.best(200, 2, privacy, values=values)
     assert 0.8 * privacy.delta <= plan.delta_spent <= privacy.delta
 
 
@@ -151,13 +142,13 @@ def recomputed(summary: dict[str, Any]) -> float:
     "values", [Reals(), Histogram(5), Vectors(1), Vectors(3), Moments(2)], ids=str
 )
 def test_the_guarantee_follows_from_what_is_printed(values: Values) -> None:
-    plan = best(values, 300, 2, "regular")
+    plan = best(values, 300, 2)
     assert recomputed(plan.summary()) == pytest.approx(plan.delta_spent, rel=0.02)
 
 
 @pytest.mark.parametrize("values", FEW, ids=str)
 def test_the_recomputation_sees_half_the_noise(values: Values) -> None:
-    summary = best(values, 300, 2, "regular").summary()
+    summary = best(values, 300, 2).summary()
     for level in summary["levels"]:
         for part in level["noise"]:
             part["trials"] //= 2
@@ -167,26 +158,26 @@ def test_the_recomputation_sees_half_the_noise(values: Values) -> None:
 @pytest.mark.parametrize("values", [Reals(), Vectors(3), Moments(2)], ids=str)
 def test_more_steps_behind_the_same_coins_spend_more(values: Values) -> None:
     plan = best(values)
-    finer = tuple(tuple(replace(m, steps=2 * m.steps) for m in row) for row in plan.mechanisms)
-    assert with_mechanisms(plan, finer).delta_spent > 100 * PRIVACY.delta
+    finer = tuple(replace(m, steps=2 * m.steps) for m in all_mechanisms(plan))
+    assert replace(plan, mechanisms=finer).delta_spent > 100 * PRIVACY.delta
 
 
 @pytest.mark.parametrize("level", [0, 1])
 @pytest.mark.parametrize("values", FEW, ids=str)
 def test_a_level_without_coins_spends_everything(values: Values, level: int) -> None:
-    plan = best(values, 300, 2, "regular")
+    plan = best(values, 300, 2)
     bare = tuple(
-        tuple(CoinSum.of(m.size, NO_COINS, m.values, m.steps) for m in row) if i == level else row
-        for i, row in enumerate(plan.mechanisms)
+        replace(mechanism, user_noise=NO_COINS) if i == level else mechanism
+        for i, mechanism in enumerate(all_mechanisms(plan))
     )
-    assert with_mechanisms(plan, bare).delta_spent == pytest.approx(1.0)
+    assert replace(plan, mechanisms=bare).delta_spent == pytest.approx(1.0)
 
 
-def test_a_plan_of_values_that_differ_has_no_guarantee() -> None:
-    reals, vectors = best(Reals(), 300, 2, "regular"), best(Vectors(3), 300, 2, "regular")
-    mixed = with_mechanisms(reals, (reals.mechanisms[0], vectors.mechanisms[1]))
-    with pytest.raises(oh.InvalidValue):
-        _ = mixed.delta_spent
+def test_a_plan_of_values_that_differ_is_refused() -> None:
+    plan = best(Reals(), 300, 2)
+    first, second = all_mechanisms(plan)
+    with pytest.raises(oh.InvalidValue, match="the same values"):
+        replace(plan, mechanisms=(first, replace(second, values=Reals(0.0, 2.0))))
 
 
 @pytest.mark.parametrize("values", KINDS, ids=str)
@@ -209,15 +200,15 @@ def test_the_published_plan_of_any_kind_keeps_its_promise(values: Values) -> Non
 def test_looser_composition_costs_noise_and_is_still_certified(
     values: Values, composition: Composition
 ) -> None:
-    loose = oh.Plan.best(300, 2, PRIVACY, values=values, tree="regular", composition=composition)
+    loose = oh.Plan.best(300, 2, PRIVACY, values=values, composition=composition)
     assert loose.delta_spent < 0.1 * PRIVACY.delta
-    assert loose.rms_error > 1.25 * best(values, 300, 2, "regular").rms_error
+    assert loose.rms_error > 1.25 * best(values, 300, 2).rms_error
 
 
 @pytest.mark.parametrize("values", FEW, ids=str)
 def test_only_the_coins_of_honest_users_count(values: Values) -> None:
-    everyone = best(values, 300, 2, "path")
-    plan = oh.Plan.best(300, 2, PRIVACY, values=values, tree="path", honest=0.5)
+    everyone = best(values, 300, 2)
+    plan = oh.Plan.best(300, 2, PRIVACY, values=values, honest=0.5)
     assert 0.8 * PRIVACY.delta <= plan.delta_spent <= PRIVACY.delta
     assert plan.rms_error == pytest.approx(1.3 * everyone.rms_error, rel=0.1)
     assert replace(everyone, honest=0.5).delta_spent > 10 * PRIVACY.delta
@@ -225,8 +216,8 @@ def test_only_the_coins_of_honest_users_count(values: Values) -> None:
 
 @pytest.mark.parametrize("values", FEW, ids=str)
 def test_several_reports_of_one_person_cost_noise(values: Values) -> None:
-    one = best(values, 300, 2, "regular")
-    two = oh.Plan.best(300, 2, PRIVACY, values=values, tree="regular", reports=2)
+    one = best(values, 300, 2)
+    two = oh.Plan.best(300, 2, PRIVACY, values=values, reports=2)
     assert 0.8 * PRIVACY.delta <= two.delta_spent <= PRIVACY.delta
     assert two.rms_error > 1.5 * one.rms_error
     assert replace(one, reports=2).delta_spent > 100 * PRIVACY.delta
@@ -235,20 +226,20 @@ def test_several_reports_of_one_person_cost_noise(values: Values) -> None:
 # --- how much they err ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("tree", ["regular", "path"])
+@pytest.mark.parametrize("tree", ["regular", "paper"])
 def test_reals_err_hardly_more_than_bits(tree: TreeKind) -> None:
     bits, reals = (best(values, MILLION, 5, tree) for values in (BITS, Reals()))
     assert bits.rms_error < reals.rms_error <= 1.15 * bits.rms_error
 
 
-@pytest.mark.parametrize("tree", ["regular", "path"])
+@pytest.mark.parametrize("tree", ["regular", "paper"])
 def test_a_histogram_errs_as_if_it_had_two_buckets(tree: TreeKind) -> None:
     bits, many = (best(values, MILLION, 5, tree) for values in (BITS, Histogram(200)))
     assert many.rms_error <= 1.45 * bits.rms_error
 
 
 def test_buckets_cost_messages_and_no_noise() -> None:
-    two, many = (best(Histogram(buckets), 400, 3, "path") for buckets in (2, 200))
+    two, many = (best(Histogram(buckets), 400, 3) for buckets in (2, 200))
     assert many.rms_error == two.rms_error
     assert many.messages_per_user == 100 * two.messages_per_user
 
@@ -257,20 +248,20 @@ def test_buckets_cost_messages_and_no_noise() -> None:
     ("values", "horizon"), [(Vectors(20), MILLION), (Vectors(1), 400), (Moments(2), 400)], ids=str
 )
 def test_vectors_need_hardly_more_noise_than_gaussian_vectors(values: Values, horizon: int) -> None:
-    plan = best(values, horizon, 5 if horizon == MILLION else 3, "path")
-    precision = sum(1 / max(m.noise_variance for m in row) for row in plan.mechanisms)
+    plan = best(values, horizon, 5 if horizon == MILLION else 3)
+    precision = sum(1 / m.noise_variance for m in plan.mechanisms)
     gaussian = values.sensitivity / gaussian_mu(PRIVACY)
     assert gaussian < math.sqrt(1 / precision) <= 1.10 * gaussian
 
 
 def test_published_vectors_err_a_hundred_times_as_much() -> None:
     plan = oh.Plan.published(MILLION, 5, PRIVACY, values=Vectors(20))
-    assert plan.rms_error > 100 * best(Vectors(20), MILLION, 5, "path").rms_error
+    assert plan.rms_error > 100 * best(Vectors(20), MILLION, 5).rms_error
 
 
 @pytest.mark.parametrize("values", KINDS, ids=str)
 def test_rounding_adds_at_most_a_twentieth_to_the_noise(values: Values) -> None:
-    plans = [best(values, 97, 3, "regular"), best(values, 400, 3, "path")]
+    plans = [best(values, 97, 3), best(values, 400, 3, "paper")]
     for mechanism in (m for plan in plans for m in all_mechanisms(plan)):
         assert mechanism.rounding_variance <= 0.05 * mechanism.noise_variance
         assert mechanism.variance == mechanism.noise_variance + mechanism.rounding_variance
@@ -278,7 +269,7 @@ def test_rounding_adds_at_most_a_twentieth_to_the_noise(values: Values) -> None:
 
 @pytest.mark.parametrize("values", [Reals(), Vectors(20)], ids=str)
 def test_of_a_million_users_too(values: Values) -> None:
-    for mechanism in all_mechanisms(best(values, MILLION, 5, "path")):
+    for mechanism in all_mechanisms(best(values, MILLION, 5)):
         assert mechanism.rounding_variance <= 0.05 * mechanism.noise_variance
 
 
@@ -313,8 +304,8 @@ def test_a_matrix_is_planned_as_the_vector_it_is() -> None:
 
 @pytest.mark.parametrize("values", [Reals(), Histogram(5), Vectors(3)], ids=str)
 def test_accuracy_first_finds_the_smallest_epsilon(values: Values) -> None:
-    error = best(values, 100, 1, "regular").rms_error
-    plan = oh.Plan.best(100, 1, values=values, tree="regular", error=error, delta=1e-6)
+    error = best(values, 100, 1).rms_error
+    plan = oh.Plan.for_error(100, 1, error, 1e-6, values=values)
     assert 0.95 * error <= plan.rms_error <= error
     assert plan.privacy.epsilon == pytest.approx(1.0, rel=0.06)
     assert plan.delta_spent <= 1e-6
@@ -324,8 +315,8 @@ def test_accuracy_first_finds_the_smallest_epsilon(values: Values) -> None:
     "values", [Vectors(1), Vectors(20), SymmetricMatrices(3), Moments(2)], ids=str
 )
 def test_accuracy_first_reaches_what_is_wanted(values: Values) -> None:
-    error = 0.8 * best(values, 300, 1, "regular").rms_error
-    plan = oh.Plan.best(300, 1, values=values, tree="regular", error=error, delta=1e-6)
+    error = 0.8 * best(values, 300, 1).rms_error
+    plan = oh.Plan.for_error(300, 1, error, 1e-6, values=values)
     assert 0.9 * error <= plan.rms_error <= error
     assert plan.delta_spent <= 1e-6
 
@@ -335,11 +326,11 @@ def test_accuracy_first_reaches_what_is_wanted(values: Values) -> None:
 
 @pytest.mark.parametrize("values", [*FEW, Vectors(1), Moments(2)], ids=str)
 def test_fewer_messages_cost_accuracy_and_a_limit_is_kept(values: Values) -> None:
-    free = best(values, 100, 2, "path")
+    free = best(values, 100, 2)
     errors = [free.rms_error]
     for share in (0.6, 0.3):
         limit = int(share * free.messages_per_user)
-        plan = oh.Plan.best(100, 2, PRIVACY, values=values, tree="path", max_messages=limit)
+        plan = oh.Plan.best(100, 2, PRIVACY, values=values, max_messages=limit)
         assert plan.messages_per_user <= limit
         assert plan.delta_spent <= PRIVACY.delta
         errors.append(plan.rms_error)
@@ -349,10 +340,9 @@ def test_fewer_messages_cost_accuracy_and_a_limit_is_kept(values: Values) -> Non
 
 @pytest.mark.parametrize("values", [Histogram(5), Vectors(3)], ids=str)
 def test_a_limit_that_is_no_limit_changes_little(values: Values) -> None:
-    free = best(values, 300, 2, "regular")
-    plan = oh.Plan.best(
-        300, 2, PRIVACY, values=values, tree="regular", max_messages=4 * free.messages_per_user
-    )
+    free = best(values, 300, 2)
+    limit = 4 * free.messages_per_user
+    plan = oh.Plan.best(300, 2, PRIVACY, values=values, max_messages=limit)
     assert plan.rms_error <= 1.02 * free.rms_error
 
 
@@ -360,7 +350,7 @@ def test_a_limit_that_is_no_limit_changes_little(values: Values) -> None:
 def test_a_limit_below_a_value_and_two_coins_is_refused(values: Values) -> None:
     limit = 3 * values.dimension - 1
     with pytest.raises(oh.Infeasible, match=f"max_messages={limit}"):
-        oh.Plan.best(300, 2, PRIVACY, values=values, tree="regular", max_messages=limit)
+        oh.Plan.best(300, 2, PRIVACY, values=values, max_messages=limit)
 
 
 # --- files ----------------------------------------------------------------------------------------
@@ -369,7 +359,7 @@ def test_a_limit_below_a_value_and_two_coins_is_refused(values: Values) -> None:
 @pytest.mark.parametrize("values", [*KINDS, Reals(0.0, 0.1, clip=True), Vectors(2, 0.7, True)],
                          ids=str)  # fmt: skip
 def test_a_plan_of_any_kind_survives_its_file(values: Values, tmp_path: Path) -> None:
-    plan = best(values, 97, 3, "regular")
+    plan = best(values, 97, 3)
     plan.save(tmp_path / "plan.json")
     loaded = oh.Plan.load(tmp_path / "plan.json")
     assert loaded == plan
@@ -380,7 +370,7 @@ def test_a_plan_of_any_kind_survives_its_file(values: Values, tmp_path: Path) ->
 
 def test_plans_of_different_kinds_have_different_digests() -> None:
     kinds = [*KINDS, Reals(clip=True), Vectors(3, 2.0), Vectors(3, clip=True)]
-    assert len({best(values, 97, 3, "regular").digest for values in kinds}) == len(kinds)
+    assert len({best(values, 97, 3).digest for values in kinds}) == len(kinds)
 
 
 @pytest.mark.parametrize(
@@ -390,7 +380,7 @@ def test_plans_of_different_kinds_have_different_digests() -> None:
     ids=str,
 )  # fmt: skip
 def test_a_plan_with_other_values_is_refused(kind: Any, clip: bool) -> None:
-    saved = json.loads(best(Vectors(3), 97, 3, "regular").to_json())
+    saved = json.loads(best(Vectors(3), 97, 3).to_json())
     saved["values"] = {"kind": kind, "clip": clip}
     with pytest.raises(oh.DamagedPlan):
         oh.Plan.from_json(json.dumps(saved))
@@ -398,7 +388,27 @@ def test_a_plan_with_other_values_is_refused(kind: Any, clip: bool) -> None:
 
 @pytest.mark.parametrize("steps", [1, 1000, 0, -3, 2.5, None], ids=str)
 def test_a_plan_with_other_steps_is_refused(steps: Any) -> None:
-    saved = json.loads(best(Vectors(3), 97, 3, "regular").to_json())
-    saved["mechanisms"][0][0]["steps"] = steps
+    saved = json.loads(best(Vectors(3), 97, 3).to_json())
+    saved["mechanisms"][0]["steps"] = steps
     with pytest.raises(oh.DamagedPlan):
         oh.Plan.from_json(json.dumps(saved))
+
+
+LONG = [Reals(-123456.789, 987654.321), Vectors(1000, 12.345), SymmetricMatrices(100, 0.12345)]
+
+
+@pytest.mark.parametrize("values", [*KINDS, *LONG], ids=str)
+@pytest.mark.parametrize("mechanism", ["coins", "shares"])
+def test_a_plan_of_any_kind_is_shown_in_a_line(values: Values, mechanism: str) -> None:
+    privacy = oh.Privacy(0.123456, 1.234e-10)
+    tree = oh.RegularTree(10**9, (100, 100, 100))
+    mechanisms = tuple(CoinSum(n, NO_COINS, values, 1) for n in tree.sizes)
+    if mechanism == "shares":
+        shares = (SharesSum(n, NO_COINS, 9, 40, n, values, 1) for n in tree.sizes)
+        mechanisms = (*mechanisms[:2], *shares)[-3:]
+    plan = oh.Plan(tree, mechanisms, privacy, shufflers=12)
+    shown = repr(plan)
+    assert len(shown) <= 100
+    assert "\n" not in shown
+    for part in (values, "3 of 12 shufflers", privacy, mechanism, plan.digest[:12]):
+        assert str(part) in shown

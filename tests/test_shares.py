@@ -12,14 +12,14 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 
 import overhand as oh
-from overhand.mechanisms import Coins, LaplaceNoise, Polya, SharesSum
-from overhand.mechanisms.mechanism import Mechanism
-from overhand.model import Messages, Shuffled
+from overhand.mechanisms import Coins, LaplaceNoise, Mechanism, Polya, SharesSum
+from overhand.model import Messages, Rows
 from overhand.randomness import HALF, Random
+from overhand.shufflers import shuffle
 from overhand.values import BITS, Histogram, Reals, Values
+from support.coins import one_batch
 from support.sampled import Outcomes, assert_follows, assert_uniform_over, kolmogorov, samples_for
 from support.shares import TINY_KINDS, truth
 
@@ -38,7 +38,7 @@ def tiny(values: Values = BITS, steps: int = 1, noise: Coins | Polya | None = No
 def sum_of(mechanism: Mechanism, raw: list[Any], random: Random) -> Any:
     """What the server sees of one batch that was sent and shuffled."""
     messages = mechanism.encode_many(raw, random)
-    return mechanism.analyze(Shuffled(random.permute(messages.reshape(-1))))
+    return mechanism.sum_of(shuffle(messages.gathered(mechanism.size), random))
 
 
 @each_kind
@@ -60,9 +60,9 @@ def test_so_it_does_at_every_modulus(modulus_bits: int) -> None:
 
 def noise_seen(mechanism: SharesSum, raw: list[Any], random: Random, count: int) -> Any:
     """The noise, in steps, of so many batches of messages: coordinates one after the other."""
-    messages = mechanism.encode_many(raw * count, random)
-    batches = random.permute_rows(messages.reshape(count, -1), mechanism.message_bits)
-    noise = (mechanism.analyze_many(batches) - truth(mechanism.values, raw)) / mechanism.unit
+    messages = mechanism.encode_many(raw * count, random).gathered(mechanism.size)
+    batches = shuffle(messages, random, message_bits=mechanism.message_bits)
+    noise = (mechanism.analyze(batches) - truth(mechanism.values, raw)) / mechanism.unit
     assert np.abs(noise - np.rint(noise)).max() < 1e-6
     return np.rint(noise).astype(np.int64).reshape(count, -1).T
 
@@ -97,9 +97,9 @@ def test_noise_drawn_for_a_whole_batch_has_the_same_law(
 
 
 class LosesAShare(SharesSum):
-    def encode_rows(self, rows: NDArray[Any], random: Random) -> Messages:
+    def encode_rows(self, rows: Rows, random: Random) -> Messages:
         messages = super().encode_rows(rows, random)
-        messages[:, 1] = 0
+        messages.sealed[:, 1] = 0
         return messages
 
 
@@ -125,14 +125,14 @@ def test_the_law_sees_other_noise(noise: Coins | Polya) -> None:
 def test_all_shares_but_one_are_uniform(value: int, hidden: int) -> None:
     mechanism = SharesSum(20_000, Polya(1, 20_000, 0.5), 3, 2, 20_000)
     messages = mechanism.encode_many([value] * 20_000, oh.seeded_random(9))
-    others = np.delete(messages, hidden, axis=1).tolist()
+    others = np.delete(messages.sealed, hidden, axis=1).tolist()
     support = list(itertools.product(range(4), repeat=2))
     assert_uniform_over(map(tuple, others), support, discrepancy=0.03)
 
 
 def test_all_shares_together_are_not() -> None:
     mechanism = SharesSum(40_000, SILENT, 2, 1, 40_000)
-    messages = mechanism.encode_many([1] * 40_000, oh.seeded_random(9)).tolist()
+    messages = mechanism.encode_many([1] * 40_000, oh.seeded_random(9)).sealed.tolist()
     support = list(itertools.product(range(2), repeat=2))
     with pytest.raises(AssertionError, match="shows 0 times"):
         assert_uniform_over(map(tuple, messages), support, discrepancy=0.03)
@@ -150,30 +150,30 @@ def test_every_sum_within_the_room_for_noise_is_lifted_to_itself(
         batch = random.integers(0, mechanism.modulus, 2 * size, dtype=np.uint64)
         rest = int(batch[1:].sum())
         batch[0] = (total - rest) % mechanism.modulus
-        assert mechanism.analyze(Shuffled(batch)) == total
+        assert mechanism.sum_of(one_batch(batch)) == total
 
 
 @pytest.mark.parametrize("dimension", [1, 3])
 def test_batches_that_no_users_sent_are_refused(dimension: int) -> None:
     values = BITS if dimension == 1 else Histogram(3)
     mechanism = SharesSum(3, SILENT, 3, 6, 3, values)
-    good = mechanism.encode_many([0, 1, 1], oh.seeded_random(1)).reshape(-1)
-    mechanism.analyze(Shuffled(good))
+    good = mechanism.encode_many([0, 1, 1], oh.seeded_random(1)).sealed.reshape(-1)
+    mechanism.analyze(one_batch(good))
     for count in (0, len(good) - 1, len(good) + 1):
         with pytest.raises(oh.InvalidValue, match=f"{count} messages in a batch"):
-            mechanism.analyze(Shuffled(np.resize(good, count)))
+            mechanism.analyze(one_batch(np.resize(good, count)))
     bad = good.copy()
     bad[-1] = np.uint64(dimension << 6)
     with pytest.raises(oh.InvalidValue, match="not below 64" if dimension == 1 else "wrong coord"):
-        mechanism.analyze(Shuffled(bad))
+        mechanism.analyze(one_batch(bad))
 
 
 def test_a_share_moved_to_another_coordinate_is_seen() -> None:
     mechanism = SharesSum(3, SILENT, 3, 6, 3, Histogram(3))
-    batch = mechanism.encode_many([0, 1, 1], oh.seeded_random(1)).reshape(-1)
+    batch = mechanism.encode_many([0, 1, 1], oh.seeded_random(1)).sealed.reshape(-1)
     batch[0] += np.uint64(64)
     with pytest.raises(oh.InvalidValue, match="wrong coordinates"):
-        mechanism.analyze(Shuffled(batch))
+        mechanism.analyze(one_batch(batch))
 
 
 @each_kind
@@ -197,8 +197,8 @@ def test_fitted_shares_keep_to_the_distance_and_are_the_fewest(
     labels = math.ceil(math.log2(values.dimension))
     assert fitted.message_bits == fitted.modulus_bits + labels
     messages = fitted.encode_many(raw, oh.seeded_random(2))
-    assert messages.shape == (3, fitted.messages_per_user)
-    assert int(messages.max()) < 1 << fitted.message_bits
+    assert messages.sealed.shape == (3, fitted.messages_per_user)
+    assert int(messages.sealed.max()) < 1 << fitted.message_bits
 
 
 def test_fewer_honest_users_need_more_shares() -> None:

@@ -12,12 +12,12 @@ import mpmath
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from overhand.mechanisms.laplace import LaplaceNoise, ratio_of
-from overhand.mechanisms.thresholds import Thresholds, binomial_thresholds, polya_thresholds
 from scipy import stats
 
 from overhand.errors import Infeasible, InvalidValue
-from overhand.mechanisms.user_noise import Coins, Polya, UserNoise, fewest_coins, noise_of
+from overhand.mechanisms import Coins, LaplaceNoise, Polya, UserNoise, fewest_coins, noise_of
+from overhand.mechanisms.noise import ratio_of
+from overhand.mechanisms.user_noise import Thresholds, binomial_thresholds, polya_thresholds
 from overhand.randomness import HALF, BinaryFraction, Random, restored_random, seeded_random
 from support.sampled import Outcomes, assert_follows, kolmogorov, samples_for
 
@@ -455,7 +455,7 @@ def test_how_far_a_draw_may_be_from_its_law() -> None:
     ],
 )
 def test_an_entry_is_read_back(noise: UserNoise) -> None:
-    assert noise_of(noise.entry) == noise
+    assert noise_of(noise.entry()) == noise
 
 
 @pytest.mark.parametrize(
