@@ -115,7 +115,7 @@ def test_outcomes_outside_the_window_count_as_seen() -> None:
 @pytest.mark.parametrize("noise", [fair(40_000), skewed(40_000), opposed(9_000)], ids=repr)
 def test_delta_of_many_coins_is_that_of_scipy_s_binomial(noise: CoinNoise) -> None:
     law = np.ones(1)
-    for trials, p in noise.terms:
+    for trials, p in noise.binomials:
         law = np.convolve(law, stats.binom(trials, float(p)).pmf(range(trials + 1)))
     moved, still = np.concatenate([[0.0], law]), np.concatenate([law, [0.0]])
     for epsilon in (0.01, 0.03):

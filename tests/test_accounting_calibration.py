@@ -159,9 +159,7 @@ def test_for_few_levels_the_advanced_share_is_the_simple_one() -> None:
 
 
 def levels_of(size: int, levels: int, reports: int = 1) -> Callable[[float], list[Level]]:
-    return lambda variance: (
-        [Level((CoinSum.with_variance(size, variance).noise(),), reports)] * levels
-    )
+    return lambda variance: [Level(CoinSum.with_variance(size, variance).noise(), reports)] * levels
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 from overhand.accounting import Level
 from overhand.accounting import composition as composition_module
 from overhand.accounting.divergence import NoiseLaw, profile
-from overhand.model import Change
+from overhand.model import Change, Floats
 from overhand.randomness import BinaryFraction
 from support.coins import EIGHTH
 from support.enumerated import (
@@ -19,7 +19,6 @@ from support.enumerated import (
     COMPOSED,
     MOST,
     REPORTS,
-    Floats,
     Pair,
     assert_accounts_for,
     changed_by_enumeration,
@@ -64,35 +63,24 @@ def test_a_forgotten_direction_would_be_caught(
 
 
 @pytest.mark.parametrize("accountant", ACCOUNTANTS)
-def test_a_forgotten_law_would_be_caught(accountant: str) -> None:
-    truth = composed_by_enumeration(COMPOSED["several laws"], 1.0)
-    for index, forgotten in ((0, 0), (1, 1)):
-        levels = list(COMPOSED["several laws"])
-        laws = [law for i, law in enumerate(levels[index].laws) if i != forgotten]
-        levels[index] = Level(tuple(laws))
-        with pytest.raises(AssertionError, match="understates"):
-            assert_accounts_for(ACCOUNTANTS[accountant](levels, 1.0), truth)
-
-
-@pytest.mark.parametrize("accountant", ACCOUNTANTS)
 @pytest.mark.parametrize("kind", ["two of one level", "three of one level"])
 def test_reports_counted_once_would_be_caught(accountant: str, kind: str) -> None:
     truth = composed_by_enumeration(REPORTS[kind], 1.0)
-    once = [Level(level.laws) for level in REPORTS[kind]]
+    once = [Level(level.law) for level in REPORTS[kind]]
     with pytest.raises(AssertionError, match="understates"):
         assert_accounts_for(ACCOUNTANTS[accountant](once, 1.0), truth)
 
 
 def as_one_step(level: Level) -> Level:
-    return Level(level.laws, level.reports, Change(1, level.change.coordinates))
+    return Level(level.law, level.reports, Change(1, level.change.coordinates))
 
 
 def as_one_count(level: Level) -> Level:
-    return Level(level.laws, level.reports, Change(level.change.largest))
+    return Level(level.law, level.reports, Change(level.change.largest))
 
 
 def as_one_report(level: Level) -> Level:
-    return Level(level.laws, 1, level.change)
+    return Level(level.law, 1, level.change)
 
 
 @pytest.mark.parametrize("accountant", ACCOUNTANTS)
@@ -127,7 +115,7 @@ def test_a_forgotten_direction_of_buckets_would_be_caught(
         kept = profile(law, shift, epsilons)[1 - forgotten]
         return kept, kept
 
-    level = Level((skewed(40, probability),), change=BUCKETS)
+    level = Level(skewed(40, probability), change=BUCKETS)
     truth = changed_by_enumeration((level,), 1.0)
     monkeypatch.setattr(composition_module, "profile", one_sided)
     with pytest.raises(AssertionError, match="understates"):
@@ -139,7 +127,7 @@ def test_buckets_that_both_move_up_or_both_down_would_be_caught(
     monkeypatch: pytest.MonkeyPatch, accountant: str
 ) -> None:
     """Where the coins are nearly fair, one up and one down is the worst of all."""
-    level = Level((skewed(7, BinaryFraction(15, 5)),), change=BUCKETS)
+    level = Level(skewed(7, BinaryFraction(15, 5)), change=BUCKETS)
     truth = changed_by_enumeration((level,), 0.3)
     assert ACCOUNTANTS[accountant]([level], 0.3) >= truth
     composition_module._curves.cache_clear()

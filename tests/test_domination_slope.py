@@ -27,7 +27,7 @@ from support.enumerated import MOST, fair, level, opposed, probabilities, skewed
 @cache
 def exact_law(noise: CoinNoise) -> list[Fraction]:
     law = [Fraction(1)]
-    for trials, p in noise.terms:
+    for trials, p in noise.binomials:
         one, zero = p.numerator, (1 << p.bits) - p.numerator
         part = [math.comb(trials, k) * one**k * zero ** (trials - k) for k in range(trials + 1)]
         longer = [Fraction(0)] * (len(law) + trials)

@@ -13,10 +13,10 @@ import pytest
 from overhand.accounting import Level, certified_delta, dominated_delta, hockey_stick
 from overhand.accounting.composition import search_delta
 from overhand.mechanisms import Coins, CoinSum, Mechanism
-from overhand.model import Privacy
+from overhand.model import Floats, Privacy
 from overhand.randomness import HALF, BinaryFraction, seeded_random
 from overhand.values import Histogram, Moments, Reals, SymmetricMatrices, Values, Vectors
-from support.enumerated import MOST, Floats, assert_bounds, probabilities, product
+from support.enumerated import MOST, assert_bounds, probabilities, product
 
 # --- from a value to the counts of its batch, rounding included -----------------------------------
 
@@ -48,7 +48,7 @@ def worst_of_values(
 
 
 def as_levels(mechanisms: Sequence[Mechanism]) -> list[Level]:
-    return [Level((m.noise(),), change=m.change) for m in mechanisms]
+    return [Level(m.noise(), change=m.change) for m in mechanisms]
 
 
 def disc(points: int, radii: Sequence[float]) -> list[Floats]:
@@ -199,7 +199,7 @@ def test_reals_that_move_by_one_step_would_be_caught(kind: str) -> None:
     truth = worst_of_values(REALS[kind], [np.array(-2.0), np.array(5.0)], 1.0)
     for accountant in (certified_delta, search_delta):
         with pytest.raises(AssertionError, match="understates"):
-            assert_bounds(accountant([Level((m.noise(),)) for m in REALS[kind]], 1.0), truth)
+            assert_bounds(accountant([Level(m.noise()) for m in REALS[kind]], 1.0), truth)
 
 
 def test_a_histogram_counted_once_would_be_caught() -> None:
@@ -207,4 +207,4 @@ def test_a_histogram_counted_once_would_be_caught() -> None:
     truth = worst_of_values([mechanism], list(Histogram(2).rows([0, 1])), 1.0)
     for accountant in (certified_delta, search_delta):
         with pytest.raises(AssertionError, match="understates"):
-            assert_bounds(accountant([Level((mechanism.noise(),))], 1.0), truth)
+            assert_bounds(accountant([Level(mechanism.noise())], 1.0), truth)

@@ -326,11 +326,11 @@ def test_accuracy_first_reaches_what_is_wanted(values: Values) -> None:
 
 @pytest.mark.parametrize("values", [*FEW, Vectors(1), Moments(2)], ids=str)
 def test_fewer_messages_cost_accuracy_and_a_limit_is_kept(values: Values) -> None:
-    free = best(values, 100, 2)
+    free = best(values, 200, 2)
     errors = [free.rms_error]
     for share in (0.6, 0.3):
         limit = int(share * free.messages_per_user)
-        plan = oh.Plan.best(100, 2, PRIVACY, values=values, max_messages=limit)
+        plan = oh.Plan.best(200, 2, PRIVACY, values=values, max_messages=limit)
         assert plan.messages_per_user <= limit
         assert plan.delta_spent <= PRIVACY.delta
         errors.append(plan.rms_error)
@@ -394,21 +394,20 @@ def test_a_plan_with_other_steps_is_refused(steps: Any) -> None:
         oh.Plan.from_json(json.dumps(saved))
 
 
-LONG = [Reals(-123456.789, 987654.321), Vectors(1000, 12.345), SymmetricMatrices(100, 0.12345)]
+LARGE = [Reals(-1000.0, 1000.0), Vectors(1000, 2.5), SymmetricMatrices(100), Histogram(1 << 20)]
 
 
-@pytest.mark.parametrize("values", [*KINDS, *LONG], ids=str)
-@pytest.mark.parametrize("mechanism", ["coins", "shares"])
-def test_a_plan_of_any_kind_is_shown_in_a_line(values: Values, mechanism: str) -> None:
-    privacy = oh.Privacy(0.123456, 1.234e-10)
-    tree = oh.RegularTree(10**9, (100, 100, 100))
-    mechanisms = tuple(CoinSum(n, NO_COINS, values, 1) for n in tree.sizes)
-    if mechanism == "shares":
-        shares = (SharesSum(n, NO_COINS, 9, 40, n, values, 1) for n in tree.sizes)
-        mechanisms = (*mechanisms[:2], *shares)[-3:]
-    plan = oh.Plan(tree, mechanisms, privacy, shufflers=12)
-    shown = repr(plan)
-    assert len(shown) <= 100
-    assert "\n" not in shown
-    for part in (values, "3 of 12 shufflers", privacy, mechanism, plan.digest[:12]):
-        assert str(part) in shown
+@pytest.mark.parametrize("values", [BITS, *KINDS, *LARGE], ids=str)
+@pytest.mark.parametrize("kind", ["coins", "shares"])
+def test_a_plan_of_any_kind_is_shown_in_a_line(values: Values, kind: str) -> None:
+    tree = oh.RegularTree(MILLION, (20, 30, 40))
+    made: dict[str, tuple[Mechanism, ...]] = {
+        "coins": tuple(CoinSum(n, NO_COINS, values) for n in tree.sizes),
+        "shares": tuple(SharesSum(n, NO_COINS, 9, 40, n, values) for n in tree.sizes),
+    }
+    plan = oh.Plan(tree, made[kind], PRIVACY, shufflers=5)
+    assert len(repr(plan)) <= 100
+    assert "\n" not in repr(plan)
+    for part in ("1000000", values, "3 of 5 shufflers", PRIVACY, kind, plan.digest[:12]):
+        assert str(part) in repr(plan)
+    assert repr(replace(plan, honest=0.5)) != repr(plan)

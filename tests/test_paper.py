@@ -57,7 +57,7 @@ def test_definition_3_1_left_siblings_on_the_path_to_the_next_leaf() -> None:
         left: list[tuple[int, int]] = []
         start = 0
         for level in range(tree.levels, 0, -1):
-            size = tree.sizes(level)[0]
+            size = tree.sizes[level - 1]
             while start + size <= t:
                 left.append((start, start + size))
                 start += size
@@ -83,7 +83,7 @@ def test_algorithm_2_uses_log_n_minus_1_shufflers() -> None:
 def test_theorem_3_2_privacy_by_simple_composition() -> None:
     plan = Plan.published(64, None, PRIVACY)
     share = PRIVACY.share(plan.tree.levels)
-    for (mechanism,) in plan.mechanisms:
+    for mechanism in plan.mechanisms:
         assert delta(mechanism.noise(), share.epsilon) <= share.delta
     assert plan.delta_spent <= PRIVACY.delta
 
@@ -156,12 +156,11 @@ def test_section_3_2_the_lowest_levels_alone_and_the_highest_alone() -> None:
     """Too many sums, or too long a wait. The k highest sizes end at n / 2: n itself is the root."""
     log, shufflers = 12, 3
     low = RegularTree(2**log, (2,) * shufflers)
-    assert [low.sizes(level) for level in (1, 2, 3)] == [(2,), (4,), (8,)]
+    assert low.sizes == (2, 4, 8)
     assert len(list(low.cover(2**log))) == 2**log / 2**shufflers
 
     high = RegularTree(2**log, (2 ** (log - shufflers), *[2] * (shufflers - 1)))
-    sizes = [high.sizes(level)[0] for level in range(1, high.levels + 1)]
-    assert sizes == [2**i for i in range(log - shufflers, log)]
+    assert high.sizes == tuple(2**i for i in range(log - shufflers, log))
     assert not list(high.cover(2 ** (log - shufflers) - 1))
 
 
