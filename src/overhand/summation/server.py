@@ -14,6 +14,7 @@ from overhand.errors import ProtocolViolation
 from overhand.mechanisms import Mechanism
 from overhand.model import Estimate, Node, Shuffled
 from overhand.plan import Plan, own_weight
+from overhand.randomness import Random, source_of
 from overhand.summation.archive import Archive, NodeSum
 
 
@@ -81,9 +82,14 @@ class SumServer:
         result._lost_stop, result._is_blocked = self._lost_stop, self._is_blocked
         return result
 
-    def receive(self, node: Node, shuffled: Shuffled) -> None:
-        """A batch that became full (Algorithm 2, step 4)."""
-        self.receive_sum(node, self.plan.mechanism(node).sum_of(shuffled))
+    def receive(self, node: Node, shuffled: Shuffled, random: Random | None = None) -> None:
+        """A batch that became full (Algorithm 2, step 4); `random` is for the server's own noise.
+
+        Which is the operating system's, unless a simulation says a seed.
+        """
+        mechanism = self.plan.mechanism(node)
+        noise = mechanism.server_noise(source_of(random), 1)
+        self.receive_sum(node, mechanism.sum_of(shuffled, noise))
 
     def receive_sum(self, node: Node, value: Any, slack: float = 0.0) -> None:
         """The analyzed sum of a batch, which may be off by `slack` beyond its noise."""
@@ -429,8 +435,9 @@ class TreeServer:
     {0: 3, 1: 27}
     """
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Plan, random: Random | None = None) -> None:
         self.plan = plan
+        self._random = source_of(random)
         self._sums = SumServer(plan)
         self._running: dict[int, Node] = {}
 
@@ -442,7 +449,7 @@ class TreeServer:
 
     def receive(self, t: int, shuffler: int, shuffled: Shuffled) -> None:
         """Step 4: whichever of the batches that close with one user comes first."""
-        self._sums.receive(self._running.pop(shuffler), shuffled)
+        self._sums.receive(self._running.pop(shuffler), shuffled, self._random)
 
     def estimate(self, t: int) -> Estimate:
         """Step 5."""
