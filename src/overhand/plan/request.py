@@ -138,9 +138,11 @@ class Request:
         if self.max_messages is not None:
             errors.whole("max_messages", self.max_messages, least=1)
         checked_tree(self.tree)
-        if self.mechanism not in MECHANISM_KINDS:
-            kinds = ", ".join(MECHANISM_KINDS)
-            raise errors.InvalidValue(f"mechanism={self.mechanism!r} must be one of {kinds}")
+        kinds = (*MECHANISMS, "best")
+        if self.mechanism not in kinds:
+            raise errors.InvalidValue(
+                f"mechanism={self.mechanism!r} must be one of {', '.join(kinds)}"
+            )
 
     @property
     def recipes(self) -> list[Recipe]:
