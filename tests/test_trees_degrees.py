@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from typing import Any
 
@@ -13,7 +12,7 @@ from hypothesis import strategies as st
 
 from overhand.errors import InvalidValue
 from overhand.model import Node
-from overhand.trees import PathTree, RegularTree, Tree, binary_degrees, published_degrees, terms_for
+from overhand.trees import RegularTree, binary_degrees, published_degrees
 from support.built import EXAMPLES, nodes
 
 # --- the paper ------------------------------------------------------------------------------------
@@ -71,26 +70,12 @@ def test_binary_degrees_fit_every_horizon(horizon: int) -> None:
     assert horizon <= 2 * math.prod(degrees)
 
 
-@given(st.integers(1, 3000), st.integers(1, 6))
-def test_terms_for_are_the_fewest_that_reach(blocks: int, levels: int) -> None:
-    reaching = (m for m in itertools.count(1) if math.comb(levels + m, levels) >= blocks)
-    assert terms_for(blocks, levels) == next(reaching)
-
-
-def test_a_path_tree_serves_more_blocks_than_a_regular_tree_of_its_terms() -> None:
-    assert [terms_for(blocks, 2) for blocks in (100, 1000, 10_000)] == [13, 44, 140]
-
-
 # --- large trees and bad arguments ----------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "tree",
-    [RegularTree(10**12 + 5, (10, 1000, 1000, 1000)), PathTree(10**15, 6, 700, 10)],
-    ids=repr,
-)
-def test_a_huge_tree_is_never_built(tree: Tree) -> None:
-    ones = [[1.0] * len(tree.sizes(level)) for level in range(1, tree.levels + 1)]
+def test_a_huge_tree_is_never_built() -> None:
+    tree = RegularTree(10**12 + 5, (10, 1000, 1000, 1000))
+    ones = [1.0] * tree.levels
     for t in (1, 10**6 + 7, tree.horizon - 1, tree.horizon):
         cover = list(tree.cover(t))
         assert sum(node.size for node in cover) == t // 10 * 10
@@ -98,12 +83,7 @@ def test_a_huge_tree_is_never_built(tree: Tree) -> None:
         levels = [node.level for node in cover]
         assert counts == [levels.count(level) for level in range(1, tree.levels + 1)]
         assert sum(counts) <= tree.heaviest_cover(ones)
-    assert tree.mean_cover().sum() <= tree.heaviest_cover(ones)
-
-
-def test_a_path_tree_beyond_64_bits_is_refused() -> None:
-    with pytest.raises(InvalidValue, match="40 levels and 40 terms serve more than 2\\^62 users"):
-        PathTree(horizon=100, levels=40, terms=40, block=1)
+    assert tree.mean_cover.sum() <= tree.heaviest_cover(ones)
 
 
 @pytest.mark.parametrize(
@@ -127,40 +107,13 @@ def test_a_bad_regular_tree_is_refused(horizon: Any, degrees: Any) -> None:
         RegularTree(horizon, degrees)
 
 
-@pytest.mark.parametrize(
-    ("horizon", "levels", "terms", "block"),
-    [
-        (0, 1, 1, 1),
-        (5, 0, 1, 1),
-        (5, 2, 0, 1),
-        (5, 2, 2, 0),
-        (5, 2, 2, 6),
-        (7, 2, 2, 1),
-        (13, 2, 2, 2),
-        (5.0, 2, 2, 1),
-        (5, True, 2, 1),
-        (5, 2, "2", 1),
-        (5, 2, 2, None),
-    ],
-    ids=repr,
-)
-def test_a_bad_path_tree_is_refused(horizon: Any, levels: Any, terms: Any, block: Any) -> None:
-    with pytest.raises(InvalidValue):
-        PathTree(horizon, levels, terms, block)
-
-
-def test_a_path_tree_takes_a_horizon_up_to_its_capacity() -> None:
-    assert PathTree(6, 2, 2, 1).blocks == 6
-    assert PathTree(12, 2, 2, 2).blocks == 6
-
-
 @pytest.mark.parametrize("tree", EXAMPLES, ids=repr)
-def test_times_outside_the_horizon_are_refused(tree: Tree) -> None:
+def test_times_outside_the_horizon_are_refused(tree: RegularTree) -> None:
     for t in (0, -1, tree.horizon + 1, 1.0, True, None):
         with pytest.raises(InvalidValue):
             tree.joins(t)  # type: ignore[arg-type]
-        with pytest.raises(InvalidValue):
-            tree.closes(t)  # type: ignore[arg-type]
+    for t in (0, -1, tree.horizon + 1, tree.sizes[-1] * (tree.horizon + 1)):
+        assert tree.closes(t) == []  # nobody else comes, so nothing else becomes full
     for stop in (-1, tree.horizon + 1, 1.0, True):
         with pytest.raises(InvalidValue):
             list(tree.cover(stop))  # type: ignore[arg-type]
