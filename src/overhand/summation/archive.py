@@ -81,11 +81,8 @@ class Archive:
         """The estimate of any node, which may be better than the last."""
         if node.level == 1 and node.start == self._used * self._lowest and known.slack == 0:
             self.keep_blocks(np.asarray(known.value)[np.newaxis])
-            return
-        value = known.value
-        # A copy: what was received stays as it was received.
-        kept = value.copy() if isinstance(value, np.ndarray) else value
-        self._nodes[node] = known._replace(value=kept)
+        else:
+            self._nodes[node] = known
 
     def _found(self, node: Node) -> NodeSum | None:
         if node.level == 1 and node.stop <= self._used * self._lowest:
@@ -106,8 +103,8 @@ class Archive:
                 continue
             node, known = found
             total, users, place = total.plus(known), users + node.size, node.stop
-        value = total.value.item() if self._plan.values.is_scalar and users else total.value
-        total = total._replace(value=value)
+        if self._plan.values.is_scalar:
+            total = total._replace(value=float(total.value))
         return total.estimate(self._plan, stop, pending=stop - start - users, start=start)
 
     def state(self) -> dict[str, Any]:

@@ -97,9 +97,11 @@ class SumServer:
             raise errors.InvalidValue(
                 f"a sum of shape {np.shape(value)} where one of shape {self._shape} is due"
             )
-        self._note(node.level, node.start, node.stop)
-        own = NodeSum(value, *self._laws[node.level - 1], slack)
-        if self.archive is not None and node.level == 1:
+        self._note(node)
+        # A copy: what was received stays as it was received.
+        kept = np.array(value, np.float64) if self._shape else float(value)
+        own = NodeSum(kept, *self._laws[node.level - 1], slack)
+        if self.archive is not None:
             self.archive.keep(node, own)
         self._take(*node, own)
 
@@ -111,23 +113,24 @@ class SumServer:
         stop = start + blocks * self._sizes[0]
         if len(self._sizes) > 1 and start // self._sizes[1] != (stop - 1) // self._sizes[1]:
             raise ProtocolViolation(f"lowest batches {start} .. {stop} are not of one batch above")
-        self._note(1, start, stop)
+        self._note(Node(1, start, stop), blocks)
         variance, fourth = self._laws[0]
         self._take(1, start, stop, NodeSum(total, blocks * variance, blocks * fourth, 0.0))
 
     def lose(self, node: Node) -> None:
         """A batch came, and its sum cannot be told: no estimate waits for it."""
-        self._note(node.level, node.start, node.stop)
+        self._note(node)
         self._take(*node, None)
 
-    def _note(self, level: int, start: int, stop: int) -> None:
-        """Refuse what is no batch of the plan, or came already."""
+    def _note(self, node: Node, batches: int = 1) -> None:
+        """Refuse what is no batch of the plan, or so many of them, or came already."""
+        level, start, stop = node
         size = self._sizes[level - 1] if 1 <= level <= len(self._sizes) else 0
-        last = self._tree.horizon
-        if not size or start % size or stop % size or not 0 <= start < stop <= last:
-            raise errors.InvalidValue(f"no batch of this plan is {Node(level, start, stop)}")
+        is_whole = size > 0 and start % size == 0 and stop - start == batches * size
+        if not is_whole or not 0 <= start < stop <= self._tree.horizon:
+            raise errors.InvalidValue(f"no batch of this plan is {node}")
         if not self._came[level - 1].add(start // size, stop // size):
-            raise ProtocolViolation(f"{Node(level, start, stop)} received twice")
+            raise ProtocolViolation(f"{node} received twice")
 
     # Everything that came, as spans: batches of one level side by side, all of one batch above.
 
@@ -142,15 +145,20 @@ class SumServer:
         if stop <= self._begin:
             return True
         for above in range(level, len(self._sizes)):
-            span = self._spans[above].get(start - start % self._sizes[above])
-            if span is not None and span.is_settled and span.best is not None:
-                return True
+            size = self._sizes[above]
+            first = start - start % size
+            span = self._spans[above].get(first)
+            if span is not None:
+                if span.is_settled and span.best is not None:
+                    return True
+            elif first >= self._begin and first // size in self._came[above]:
+                return True  # it is joined to the span before it, or below one that is settled
         return False
 
     def _improve(self, level: int, start: int, stop: int, own: NodeSum | None) -> None:
         """Combine a batch with its children, and then the one above if that is made better."""
         best, is_settled = self._best(level, start, stop, own)
-        if self.archive is not None and level > 1 and best is not None:
+        if self.archive is not None and best is not None and best is not own:
             self.archive.keep(Node(level, start, stop), best)
         self._put(level, start, _Span(stop, own, best, is_settled))
         if is_settled and best is not None:
@@ -320,7 +328,7 @@ class SumServer:
                  for start, span in spans.items()]
                 for spans in self._spans
             ],
-            "tails": self._tails,
+            "tails": self._tails.copy(),
             "begin": [self._begin, _saved(self._beginning)],
             "lost": [None if self._lost_stop == math.inf else self._lost_stop, self._is_blocked],
             "archive": None if self.archive is None else self.archive.state(),
@@ -384,7 +392,7 @@ class _Numbers:
         return _Numbers(self._starts, self._stops)
 
     def state(self) -> list[list[int]]:
-        return [self._starts, self._stops]
+        return [self._starts.copy(), self._stops.copy()]
 
     @property
     def stop(self) -> int:
@@ -394,6 +402,10 @@ class _Numbers:
     @property
     def intervals(self) -> int:
         return len(self._starts)
+
+    def __contains__(self, number: int) -> bool:
+        place = bisect_right(self._starts, number)
+        return place > 0 and number < self._stops[place - 1]
 
     def add(self, first: int, stop: int) -> bool:
         """Add consecutive numbers, unless one of them is there: whether that was so."""
