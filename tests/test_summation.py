@@ -15,19 +15,18 @@ from hypothesis import strategies as st
 import overhand as oh
 from overhand.shufflers import ConcurrentShufflers
 from overhand.summation import SumServer, TreeServer
-from overhand.trees import Tree
 from overhand.values import Bits
 from overhand.values.scalars import prefix_sums
-from support.plans import PATH, PRIVACY, REGULAR, coin_plan, error_law, pending
+from support.plans import PRIVACY, REGULAR, WIDE, coin_plan, error_law, pending
 from support.sampled import assert_follows, kolmogorov, samples_for
 
 BINARY = oh.RegularTree(horizon=45, degrees=(2, 2, 2, 2))
 TREES = [
     pytest.param(REGULAR, id="regular"),
-    pytest.param(PATH, id="path"),
+    pytest.param(WIDE, id="wide"),
     pytest.param(BINARY, id="binary"),
     pytest.param(oh.RegularTree(horizon=31, degrees=(4,)), id="one level"),
-    pytest.param(oh.PathTree(horizon=30, levels=2, terms=3, block=3), id="whole path"),
+    pytest.param(oh.RegularTree(horizon=24, degrees=(2, 3, 2)), id="a product of its degrees"),
 ]
 
 
@@ -44,7 +43,7 @@ def slow_estimates(plan: oh.Plan, sums: dict[oh.Node, float]) -> list[float]:
         ]  # fmt: skip
 
     def estimate(node: oh.Node) -> float:
-        own, *_ = plan.node_estimates[node.level, node.size]
+        own = plan.combination.own_weights[node.level - 1]
         if own == 1.0:
             return sums[node]
         return own * sums[node] + (1 - own) * sum(map(estimate, children(node)))
@@ -56,14 +55,16 @@ def slow_estimates(plan: oh.Plan, sums: dict[oh.Node, float]) -> list[float]:
     return estimates
 
 
-def all_nodes(tree: Tree) -> list[oh.Node]:
+def all_nodes(tree: oh.RegularTree) -> list[oh.Node]:
     return sorted({n for t in range(1, tree.horizon + 1) for n in tree.joins(t)})
 
 
 @pytest.mark.parametrize("tree", TREES)
 @pytest.mark.parametrize("combine", [True, False])
 @pytest.mark.parametrize("hold", [True, False])
-def test_the_server_agrees_with_a_slow_reference(tree: Tree, combine: bool, hold: bool) -> None:
+def test_the_server_agrees_with_a_slow_reference(
+    tree: oh.RegularTree, combine: bool, hold: bool
+) -> None:
     plan = coin_plan(tree, combine=combine, hold=hold)
     values = np.random.default_rng(5).normal(size=len(all_nodes(tree)))
     sums = dict(zip(all_nodes(tree), values.tolist(), strict=True))
@@ -76,7 +77,7 @@ def test_the_server_agrees_with_a_slow_reference(tree: Tree, combine: bool, hold
 
 
 @pytest.mark.parametrize("tree", TREES)
-def test_without_noise_estimates_are_the_sums_of_full_blocks(tree: Tree) -> None:
+def test_without_noise_estimates_are_the_sums_of_full_blocks(tree: oh.RegularTree) -> None:
     plan = coin_plan(tree, noise_bits=0)
     bits = np.random.default_rng(2).integers(0, 2, tree.horizon)
     total = oh.ContinualSum(plan, oh.seeded_random(1))
@@ -91,7 +92,9 @@ def test_without_noise_estimates_are_the_sums_of_full_blocks(tree: Tree) -> None
 
 @pytest.mark.parametrize("tree", TREES)
 @given(data=st.data())
-def test_any_interleaving_gives_the_same_estimates(tree: Tree, data: st.DataObject) -> None:
+def test_any_interleaving_gives_the_same_estimates(
+    tree: oh.RegularTree, data: st.DataObject
+) -> None:
     plan = coin_plan(tree, combine=True)
     bits = data.draw(st.lists(st.integers(0, 1), min_size=tree.horizon, max_size=tree.horizon))
     seed = data.draw(st.integers(0, 1000))
@@ -136,9 +139,8 @@ def run_algorithm_1(plan: oh.Plan, bits: list[int], seed: int) -> list[oh.Estima
 class ForgetsANode(SumServer):
     """A mutant: one node of every cover is left out."""
 
-    def receive_sum(self, node: oh.Node, value: float) -> None:
-        last = node.size if node.level == 1 else 0
-        super().receive_sum(node, 0.0 if node.start == 0 and not last else value)
+    def receive_sum(self, node: oh.Node, value: float, slack: float = 0.0) -> None:
+        super().receive_sum(node, 0.0 if node.start == 0 and node.level > 1 else value, slack)
 
 
 TINY = coin_plan(oh.RegularTree(horizon=8, degrees=(2, 2)), noise_bits=5)
@@ -183,7 +185,7 @@ def test_the_reference_sees_a_forgotten_node() -> None:
 @pytest.mark.parametrize("tree", TREES)
 @pytest.mark.parametrize("random", [oh.seeded_random, lambda seed: oh.secure_random()],
                          ids=["seeded", "secure"])  # fmt: skip
-def test_a_restored_sum_has_the_same_future(tree: Tree, random: Any) -> None:
+def test_a_restored_sum_has_the_same_future(tree: oh.RegularTree, random: Any) -> None:
     plan = coin_plan(tree, combine=True)
     bits = np.random.default_rng(3).integers(0, 2, tree.horizon).tolist()
     for cut in (0, 1, tree.lowest, tree.horizon // 2, tree.horizon - 1, tree.horizon):
@@ -201,11 +203,11 @@ def test_a_restored_sum_has_the_same_future(tree: Tree, random: Any) -> None:
 def test_a_state_of_another_plan_is_refused() -> None:
     saved = oh.ContinualSum(coin_plan(REGULAR), oh.seeded_random(1)).to_json()
     with pytest.raises(oh.DamagedPlan, match="belongs to plan"):
-        oh.ContinualSum.from_json(coin_plan(PATH), saved)
+        oh.ContinualSum.from_json(coin_plan(WIDE), saved)
 
 
 @pytest.mark.parametrize("tree", TREES)
-def test_sums_of_a_range_come_from_its_cover(tree: Tree) -> None:
+def test_sums_of_a_range_come_from_its_cover(tree: oh.RegularTree) -> None:
     plan = coin_plan(tree, noise_bits=0)
     noisy = coin_plan(tree, combine=True)
     bits = np.random.default_rng(4).integers(0, 2, tree.horizon)
@@ -219,7 +221,7 @@ def test_sums_of_a_range_come_from_its_cover(tree: Tree) -> None:
             inside = sum(int(bits[node.start : node.stop].sum()) for node in nodes)
             rest = stop - start - sum(node.size for node in nodes)
             assert exact.between(start, stop).value == inside + rest / 2
-            variance = sum(noisy.node_estimates[node.level, node.size][1] for node in nodes)
+            variance = sum(noisy.combination.variances[node.level - 1] for node in nodes)
             assert private.between(start, stop).std == pytest.approx(math.sqrt(variance))
 
 
@@ -262,42 +264,31 @@ def test_nobody_comes_after_the_horizon() -> None:
         total.update(1)
 
 
-def test_batches_out_of_order_are_refused() -> None:
-    server = SumServer(coin_plan(REGULAR))
-    with pytest.raises(oh.ProtocolViolation, match="was due"):
-        server.receive_sum(oh.Node(2, 0, 6), 1.0)
-    with pytest.raises(oh.ProtocolViolation, match="was due"):
-        server.receive_sum(oh.Node(1, 3, 6), 1.0)
-    with pytest.raises(oh.ProtocolViolation, match="next batch due"):
-        server.estimate(3)
-    server.receive_sum(oh.Node(1, 0, 3), 1.0)
-    with pytest.raises(oh.ProtocolViolation, match="was due"):
-        server.receive_sum(oh.Node(1, 0, 3), 1.0)
-    server.receive_sum(oh.Node(1, 3, 6), 1.0)
-    with pytest.raises(oh.ProtocolViolation, match="next batch due"):
-        server.estimate(6)
-    server.receive_sum(oh.Node(2, 0, 6), 2.0)
-    assert server.estimate(6).value == 2.0
-
-
-def test_a_refused_batch_leaves_no_trace_in_the_archive() -> None:
+def test_a_refused_batch_leaves_no_trace() -> None:
     server = SumServer(coin_plan(REGULAR), archive=True)
     server.receive_sum(oh.Node(1, 0, 3), 1.0)
-    before = json.dumps(server.state)
-    with pytest.raises(oh.ProtocolViolation, match="was due"):
+    before = json.dumps(server.state())
+    with pytest.raises(oh.ProtocolViolation, match="received twice"):
         server.receive_sum(oh.Node(1, 0, 3), 7.0)
-    assert json.dumps(server.state) == before
+    for node in (oh.Node(1, 1, 4), oh.Node(1, 0, 6), oh.Node(2, 3, 9), oh.Node(2, 48, 54)):
+        with pytest.raises(oh.InvalidValue, match="no batch of this plan"):
+            server.receive_sum(node, 7.0)
+    with pytest.raises(oh.ProtocolViolation, match="1 .* counted|3 users are counted already"):
+        server.estimate(2)
+    assert json.dumps(server.state()) == before
 
 
-def test_the_memory_of_the_server_is_a_sum_and_two_cumulants_a_level() -> None:
+def test_the_memory_of_the_server_is_bounded_by_its_levels() -> None:
+    """However many users came, and however few of them at a time."""
     plan = coin_plan(oh.RegularTree(horizon=6**5, degrees=(6, 6, 6)))
-    total = oh.ContinualSum(plan, oh.seeded_random(1), archive=False)
-    sizes: set[int] = set()
+    total, most = oh.ContinualSum(plan, oh.seeded_random(1), archive=False), 0
     for _ in range(6**2):
-        total.update_many([1] * 6**3)
-        state = total._server.state
-        sizes.add(sum(len(v) for v in state.values() if isinstance(v, list)))
-    assert sizes == {3 * plan.tree.levels}
+        for _ in range(6**2):
+            total.update_many([1] * 6)
+            most = max(most, total._server.kept)
+        # What came is an interval a level, and what it came to is in the beginning.
+        assert total._server.kept == plan.tree.levels
+    assert most == 2 * plan.tree.levels - 1  # and one sum for every level that has none above yet
 
 
 def plan_for(horizon: int) -> oh.Plan:
@@ -334,12 +325,12 @@ def test_a_restored_endless_sum_has_the_same_future() -> None:
     assert len(first.plans) > 2
 
 
-def test_a_server_is_restored_between_two_batches_that_are_due() -> None:
+def test_a_server_is_restored_between_two_batches_that_close_at_once() -> None:
     plan = coin_plan(REGULAR)
     server = SumServer(plan)
     for start in (0, 3):
         server.receive_sum(oh.Node(1, start, start + 3), 1.0)
-    again = SumServer.restored(plan, json.loads(json.dumps(server.state)))
+    again = SumServer.restored(plan, json.loads(json.dumps(server.state())))
     again.receive_sum(oh.Node(2, 0, 6), 5.0)
     assert again.estimate(6).value == 5.0
 
@@ -366,6 +357,6 @@ def test_sums_after_blocks_are_running_sums(size: int, blocks: int, seed: int) -
 
 
 def test_saved_states_are_plain_json() -> None:
-    total = oh.ContinualSum(coin_plan(PATH), oh.secure_random())
+    total = oh.ContinualSum(coin_plan(WIDE), oh.secure_random())
     total.update_many([1] * 20)
     assert json.loads(total.to_json())["t"] == 20
