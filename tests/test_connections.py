@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 import uvloop
+from starlette.responses import Response
 
 from overhand.plan import Plan
 from overhand.service.server import app as server_app
@@ -27,10 +28,10 @@ from overhand.service.web import (
     Scope,
     Send,
     Site,
+    bodies,
     body_of,
-    http,
+    limits,
 )
-from overhand.service.web import listening as processes
 from overhand.service.web.listening import _server
 from support.system import TOKEN, System, plan_for
 
@@ -148,7 +149,7 @@ class Role:
         if self.is_shuffler:
             serve(self.system.shuffler, test, protocol=Uploads, keep_alive=keep_alive)
         else:
-            serve(self.system.server.starlette, test, keep_alive=keep_alive)
+            serve(self.system.server, test, keep_alive=keep_alive)
 
     @property
     def upload(self) -> bytes:
@@ -171,7 +172,7 @@ def server(tmp_path: Path) -> Role:
 
 @pytest.fixture
 def patience(monkeypatch: pytest.MonkeyPatch) -> float:
-    monkeypatch.setattr(http, "PATIENCE", 0.2)
+    monkeypatch.setattr(bodies, "PATIENCE", 0.2)
     return 0.2
 
 
@@ -183,17 +184,17 @@ async def slow(scope: Scope, receive: Receive, send: Send) -> None:
     if scope["path"] == "/late":
         await asyncio.sleep(0.1)
     elif scope["path"] in LARGE:
-        return await Reply(200, bytes(LARGE[scope["path"]])).send(send)
+        return await Response(bytes(LARGE[scope["path"]]))(scope, receive, send)
     elif scope["path"] == "/body":
         length = len(await body_of(scope, receive, 1 << 30))
-        return await Reply.of(200, {"length": length}).send(send)
+        return await Reply(200, {"length": length})(scope, receive, send)
     elif scope["path"] == "/pieces":
         await send({"type": "http.response.start", "status": 200, "headers": []})
         for _ in range(12):
             await send({"type": "http.response.body", "body": b"piece", "more_body": True})
             await asyncio.sleep(0.05)
         return await send({"type": "http.response.body", "body": b"end"})
-    await Reply.of(200, {}).send(send)
+    await Reply(200, {})(scope, receive, send)
 
 
 ENDLESS = {
@@ -429,7 +430,7 @@ def test_nothing_is_said_into_an_answer_or_in_place_of_another() -> None:
 def test_one_connection_too_many_is_told_to_come_back(
     role: Role, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(processes, "_MOST_CONNECTIONS", 2)
+    monkeypatch.setattr(limits, "_MOST_CONNECTIONS", 2)
     body = role.system.report()
     report = role.upload + f"content-length: {len(body)}\r\n\r\n".encode() + body
 

@@ -30,7 +30,7 @@ from support.postgres import Postgres
 
 STORE = "overhand.service.shuffler.store.store:Store"
 OPENING = "overhand.service.server.publishing:open_release"
-PATIENCE = Setting("overhand.service.web.http:PATIENCE", 1.0)
+PATIENCE = Setting("overhand.service.web.bodies:PATIENCE", 1.0)
 IMPATIENT = Setting("overhand.service.databases.sqlite:_WAIT", 0.3)
 SIGNALS = pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["TERM", "INT"])
 SOON = 15.0  # seconds in which a service must be gone: an orchestrator waits for thirty

@@ -16,7 +16,7 @@ from overhand.service.client import NotCounted
 from overhand.service.protocol import hashed, new_token
 from overhand.service.shuffler import Admission
 from overhand.service.shuffler.store import Arrival, Outcome, Store
-from overhand.service.web import http
+from overhand.service.web import bodies
 from support.system import System, plan_for, run, values_for
 
 
@@ -83,6 +83,16 @@ def test_a_malformed_report_is_refused_and_leaves_nothing(
     run(tmp_path, test)
 
 
+def test_both_services_tell_a_head_that_they_are_well(tmp_path: Path) -> None:
+    async def test(system: System) -> None:
+        async with system.at_shuffler() as shuffler, system.at_server() as server:
+            for web in (shuffler, server):
+                assert (await web.head("/healthz")).status_code == 200
+                assert (await web.post("/healthz")).headers["allow"] == "GET, HEAD"
+
+    run(tmp_path, test)
+
+
 def test_other_requests_are_refused(tmp_path: Path) -> None:
     async def test(system: System) -> None:
         async with system.at_shuffler() as web:
@@ -98,7 +108,7 @@ def test_other_requests_are_refused(tmp_path: Path) -> None:
                 None,
                 "POST",
                 None,
-                "GET",
+                "GET, HEAD",
             ]
             assert all(answer.json()["error"] for answer in answers)
             assert (await web.get("/healthz")).status_code == 200
@@ -109,7 +119,7 @@ def test_other_requests_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_slow_body_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http, "PATIENCE", 0.05)
+    monkeypatch.setattr(bodies, "PATIENCE", 0.05)
 
     async def drip() -> Any:
         yield b"OVH1"

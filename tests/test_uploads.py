@@ -23,7 +23,7 @@ from overhand.plan import Plan
 from overhand.service.protocol import Document, KeyPair, encode_report, hashed
 from overhand.service.shuffler import Admission, ShufflerApp, Uploads
 from overhand.service.shuffler.store import Arrival, Outcome, Store
-from overhand.service.web import Listener, Site, http
+from overhand.service.web import Listener, Site, bodies
 from overhand.service.web.listening import _server
 
 TOKENS = {"one": "1" * 43, "two": "2" * 43}
@@ -354,7 +354,7 @@ def test_who_goes_away_is_counted_all_the_same(tmp_path: Path) -> None:
 
 
 def test_a_slow_body_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http, "PATIENCE", 0.2)
+    monkeypatch.setattr(bodies, "PATIENCE", 0.2)
 
     async def test(service: Service) -> None:
         async with connected(service) as line:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import subprocess
 import sys
@@ -82,15 +83,18 @@ def _sink() -> Iterator[str]:
 
 
 @contextmanager
-def shuffling(home: Home, store: str, *options: str) -> Iterator[Shuffler]:
+def shuffling(
+    home: Home, store: str, *options: str, program: str = "overhand"
+) -> Iterator[Shuffler]:
     """A shuffling service on a store, from its first answer to its orderly end."""
     port, metrics_port = _free_ports(2)
     numbers = ["--port", str(port), "--metrics-port", str(metrics_port)]
-    command = [sys.executable, "-m", "overhand", "shuffler", "--server", home.sink]
+    command = [sys.executable, "-m", program, "shuffler", "--server", home.sink]
     with (home.folder / f"shuffler-{port}.log").open("w+") as log:
         process = subprocess.Popen(
             [*command, "--store", store, *numbers, *options],
             cwd=home.folder,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
             stdout=log,
             stderr=log,
         )

@@ -248,7 +248,7 @@ class Deployment:
         faulty: Any = Faulty(self.book, ("receive", "publish", "claimed"), self.book_script)
         self.publisher = Publisher(self.document, faulty, self.opener)
         self.server = ServerApp(self.document, faulty, self.publisher, [hashed(TOKEN)])
-        self.to_server.inner = AsgiTransport(self.server.starlette, TOKEN)
+        self.to_server.inner = AsgiTransport(self.server, TOKEN)
         if old is not None:
             old.close()
 

@@ -63,12 +63,12 @@ class System:
         return httpx.AsyncClient(base_url="http://shuffler", transport=transport)
 
     def at_server(self, token: str | None = TOKEN) -> httpx.AsyncClient:
-        transport = httpx.ASGITransport(app=self.server.starlette)
+        transport = httpx.ASGITransport(app=self.server)
         headers = {} if token is None else {"authorization": f"Bearer {token}"}
         return httpx.AsyncClient(base_url="http://server", transport=transport, headers=headers)
 
     def sender(self) -> Sender:
-        server = AsgiTransport(self.server.starlette, TOKEN)
+        server = AsgiTransport(self.server, TOKEN)
         return Sender(self.store, self.document, server, self.metrics)
 
     async def publish(self) -> None:

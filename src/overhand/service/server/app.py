@@ -12,8 +12,6 @@ from contextlib import contextmanager, suppress
 from http import HTTPStatus
 from typing import Any, TypeVar
 
-from starlette.applications import Starlette
-from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
@@ -25,17 +23,23 @@ from overhand.service.server import dashboard
 from overhand.service.server.book import Book
 from overhand.service.server.publishing import Publisher
 from overhand.service.web import (
-    Gone,
+    COUNT,
+    TEXT,
+    Application,
+    Description,
+    Entry,
+    Operation,
     Receive,
     Refused,
     Reply,
     Scope,
     Send,
     bearer,
+    binary_content,
     body_of,
     header,
+    json_content,
     log,
-    server_description,
 )
 
 T = TypeVar("T")
@@ -49,9 +53,53 @@ _HEARTBEAT = 15.0
 _MOST_LISTENERS = 1024
 """Far fewer than connections: whoever listens leaves room for releases."""
 _NUMBER = re.compile("[0-9]{1,18}")
+_DESCRIPTION = Description(
+    "overhand server",
+    "Opens shuffled batches and publishes the running sum; learns what, never who.",
+)
+_NUMBERS: Entry = {"oneOf": [{"type": "number"}, {"type": "array", "items": {"type": "number"}}]}
+_ESTIMATE: Entry = {
+    "type": "object",
+    "properties": {
+        "t": {**COUNT, "description": "Users whose values are in the sum."},
+        "value": _NUMBERS,
+        "low": {**_NUMBERS, "description": "Lower end of the 95 % band."},
+        "high": {**_NUMBERS, "description": "Upper end of the 95 % band."},
+        "std": {"type": "number", "description": "Standard deviation, all noise included."},
+        "fallback": {
+            "type": "boolean",
+            "description": "Whether lower nodes stand in for batches that did not come.",
+        },
+    },
+}
+_STATUS: Entry = {
+    "type": "object",
+    "properties": {
+        "plan": {
+            "type": "object",
+            "properties": {
+                "digest": TEXT,
+                "document": {**TEXT, "description": "The digest that clients pin."},
+                "horizon": COUNT,
+                "dimension": COUNT,
+                "messages_per_user": COUNT,
+                "users_before": {
+                    **COUNT,
+                    "description": "Users of earlier plans, whose values are in the sum too.",
+                },
+            },
+        },
+        "estimate": {
+            "oneOf": [_ESTIMATE, {"type": "null"}],
+            "description": "The last one, or null as long as nothing was published.",
+        },
+        "alarms": {"type": "array", "items": TEXT},
+        "healthy": {"type": "boolean"},
+    },
+}
 
 
-class ServerApp:
+class ServerApp(Application):
     """Everything that the server answers; `news` is set and replaced whenever something is new."""
 
     def __init__(
@@ -71,25 +119,53 @@ class ServerApp:
         self._is_stopping = self._has_stranger = False
         self.arrived = asyncio.Event()
         self._most = document.formats.most_release_bytes
-        self.starlette = Starlette(
-            routes=[
-                Route("/", self._page),
-                Route("/healthz", self._health),
-                Route("/openapi.json", self._openapi),
-                Route("/v1/status", self._status),
-                Route("/v1/history", self._history),
-                _without_head(Route("/v1/events", self._events)),
-                Route("/v1/releases/{level}/{number}", self._release, methods=["PUT"]),
-                Route("/static/{name}", self._file),
-            ],
-            exception_handlers={
-                Refused: _refusal,
-                HTTPException: _not_here,
-                Gone: _farewell,
-                Exception: _fault,
-            },
+        pages = [Route("/", self._page), Route("/static/{name}", self._file)]
+        super().__init__(_DESCRIPTION, self._operations(), self._check_health, pages)
+
+    def _operations(self) -> list[Operation]:
+        release = binary_content(
+            "OVR1, the document's digest (32 bytes), level (1), number (8), own reports (4), and "
+            f"the batch's ciphertexts; at most {self._most} bytes"
         )
-        self.starlette.router.redirect_slashes = False  # it believes whatever host it is told
+        return [
+            Operation(
+                "release",
+                "/v1/releases/{level}/{number}",
+                self._release,
+                "Keep a batch. The same bytes again are fine; others are refused for good.",
+                json_content(status="kept"),
+                "PUT",
+                parameters=("level", "number"),
+                body=release,
+                refusals=(400, 401, 413, 415),
+                words={409: "Another release of this batch is kept: there is an alarm."},
+                is_secured=True,
+            ),
+            Operation(
+                "status",
+                "/v1/status",
+                self._status,
+                "Plan, guarantee, batches by level, last estimate, alarms.",
+                json_content(_STATUS),
+            ),
+            Operation(
+                "history",
+                "/v1/history",
+                self._history,
+                "What was published, in at most 500 points.",
+                json_content({"type": "object", "additionalProperties": {"type": "array"}}),
+                parameters=("coordinate",),
+                words={400: "The coordinate is no number below the dimension."},
+            ),
+            Operation(
+                "events",
+                "/v1/events",
+                self._events,
+                "Server-sent events `estimate`, `levels`, `alarm`, as they happen.",
+                {"text/event-stream": {"schema": TEXT}},
+                has_head=False,
+            ),
+        ]
 
     def announce(self) -> None:
         """Wake up everybody who listens for news."""
@@ -129,7 +205,7 @@ class ServerApp:
             self.announce()
             raise Refused(HTTPStatus.CONFLICT, str(error)) from error
         self.arrived.set()
-        return JSONResponse({"status": "kept"})
+        return Reply(HTTPStatus.OK, {"status": "kept"})
 
     def _note_sender(self, is_known: bool) -> None:
         """Say so when a stranger comes, once: its operator may have mixed up the tokens."""
@@ -144,12 +220,8 @@ class ServerApp:
     async def _file(self, request: Request) -> Response:
         return _file(request.path_params["name"])
 
-    async def _health(self, request: Request) -> Response:
+    async def _check_health(self) -> None:
         await self._asked(self._book.alarms)
-        return JSONResponse({"status": "healthy"})
-
-    async def _openapi(self, request: Request) -> Response:
-        return JSONResponse(server_description(self._document))
 
     async def _status(self, request: Request) -> Response:
         return JSONResponse(await self._asked(self.status), headers=_HEADERS)
@@ -260,12 +332,6 @@ async def _is_set_soon(event: asyncio.Event) -> bool:
     return False
 
 
-def _without_head(route: Route) -> Route:
-    """A route whose answer never ends, even if there is nothing of it to send."""
-    route.methods = {"GET"}
-    return route
-
-
 def _file(name: str) -> Response:
     """A file of the dashboard."""
     if name not in dashboard.FILES:
@@ -276,33 +342,3 @@ def _file(name: str) -> Response:
 
 def _event(name: str, data: Any) -> str:
     return f"event: {name}\ndata: {json.dumps(data)}\n\n"
-
-
-async def _refusal(request: Request, error: Exception) -> Response:
-    assert isinstance(error, Refused)
-    return _told(error)
-
-
-async def _not_here(request: Request, error: Exception) -> Response:
-    """What the framework refuses, in our words."""
-    assert isinstance(error, HTTPException)
-    allow = (error.headers or {}).get("Allow")
-    if allow is None:
-        return _told(Refused.nowhere())
-    return _told(Refused.other_method(", ".join(sorted(allow.split(", ")))))
-
-
-async def _farewell(request: Request, error: Exception) -> Response:
-    """To whoever has gone: it is not sent."""
-    return Response()
-
-
-async def _fault(request: Request, error: Exception) -> Response:
-    """A fault of ours: it is in the log, and nobody else is told."""
-    return _told(Refused(HTTPStatus.INTERNAL_SERVER_ERROR, "a fault", retry=True))
-
-
-def _told(refusal: Refused) -> Response:
-    reply = Reply.to(refusal)
-    headers = {name.decode(): value.decode() for name, value in reply.headers}
-    return Response(reply.content, reply.status, headers)

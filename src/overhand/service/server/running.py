@@ -93,7 +93,7 @@ async def run_server(settings: ServerSettings) -> None:
             private = metrics_app(metrics.current)
             try:
                 await serve(
-                    Site(app.starlette, settings.listener),
+                    Site(app, settings.listener),
                     Site(private, settings.metrics),
                     on_start=partial(log, "server started", workers=workers),
                     on_stop=app.stop,

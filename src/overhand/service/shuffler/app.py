@@ -4,96 +4,114 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from http import HTTPStatus
+
+from starlette.requests import Request
+from starlette.responses import Response
 
 from overhand.errors import InvalidValue, StoreUnavailable
 from overhand.service.protocol import MOST_REPORT_BYTES, Document, WrongPlan, hashed
 from overhand.service.shuffler.admission import Admission, Overloaded, ShufflerMetrics
 from overhand.service.shuffler.store import Arrival, Outcome
 from overhand.service.web import (
-    Gone,
-    Receive,
+    Application,
+    Description,
+    Operation,
     Refused,
     Reply,
-    Scope,
-    Send,
     bearer,
+    binary_content,
     body_of,
     header,
+    json_content,
     log,
-    shuffler_description,
 )
 
-_COUNTED = Reply.of(HTTPStatus.OK, {"status": "counted"})
+_DESCRIPTION = Description(
+    "overhand shuffling service", "Takes sealed reports; learns who, never what."
+)
+_COUNTED = Reply(HTTPStatus.OK, {"status": "counted"})
 _ANSWERS = {
     # A repeat is told what the first was told: whether a copy came is nobody's business.
     Outcome.ADMITTED: _COUNTED,
     Outcome.REPEATED: _COUNTED,
-    Outcome.TOKEN_USED: Reply.of(
-        HTTPStatus.FORBIDDEN, {"error": "this token has reported already"}
-    ),
-    Outcome.CLOSED: Reply.of(HTTPStatus.GONE, {"error": "the plan is complete: no more reports"}),
+    Outcome.TOKEN_USED: Reply(HTTPStatus.FORBIDDEN, {"error": "this token has reported already"}),
+    Outcome.CLOSED: Reply(HTTPStatus.GONE, {"error": "the plan is complete: no more reports"}),
 }
-_HEALTHY = Reply.of(HTTPStatus.OK, {"status": "healthy"})
 
 
-@dataclass
-class ShufflerApp:
-    """An ASGI application of a few routes, by hand: the one for reports is all that matters.
+class ShufflerApp(Application):
+    """Everything that the shuffling service answers.
 
     `tokens` are the hashes of those who may report, once each; None lets everybody.
     """
 
-    document: Document
-    admission: Admission
-    metrics: ShufflerMetrics = field(default_factory=ShufflerMetrics)
-    tokens: frozenset[bytes] | None = None
-
-    def __post_init__(self) -> None:
-        etag = (b"etag", f'"{self.document.digest}"'.encode())
-        self._document = Reply(200, self.document.to_json().encode(), more=(etag,))
-        described = shuffler_description(self.document, has_tokens=self.tokens is not None)
-        self._description = Reply.of(200, described)
-        self._formats = self.document.formats
+    def __init__(
+        self,
+        document: Document,
+        admission: Admission,
+        metrics: ShufflerMetrics | None = None,
+        tokens: frozenset[bytes] | None = None,
+    ) -> None:
+        self.document = document
+        self.admission = admission
+        self.metrics = metrics or ShufflerMetrics()
+        self.tokens = tokens
+        self._formats = document.formats
         self.report_length = str(self._formats.report_length).encode()
+        headers = {"etag": f'"{document.digest}"', "cache-control": "no-store"}
+        self._document = Response(document.to_json(), 200, headers, "application/json")
+        super().__init__(_DESCRIPTION, self._operations(), self._check_health)
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            raise NotImplementedError(scope["type"])
-        try:
-            reply = await self._reply(scope, receive)
-        except Gone:
-            return
-        except Refused as refusal:
-            reply = self.refusal(refusal)
-        await reply.send(send)
+    def _operations(self) -> list[Operation]:
+        levels = ", ".join(
+            f"{level.messages} of {level.ciphertext_bytes} bytes" for level in self._formats.levels
+        )
+        report = binary_content(
+            "OVH1, the document's digest (32 bytes), and per level, lowest first, the "
+            f"ciphertexts: {levels}",
+            self._formats.report_length,
+        )
+        for_tokens = () if self.tokens is None else (401, 403)
+        return [
+            Operation(
+                "document",
+                "/v1/document",
+                self._documented,
+                "The plan and the key that reports are sealed to.",
+                json_content(),
+            ),
+            Operation(
+                "report",
+                "/v1/reports",
+                self._report,
+                "Count a report. The same bytes again are counted once and answered alike.",
+                json_content(status="counted"),
+                "POST",
+                body=report,
+                refusals=(400, *for_tokens, 409, 410, 413, 415, 429),
+                is_secured=self.tokens is not None,
+            ),
+        ]
 
-    async def _reply(self, scope: Scope, receive: Receive) -> Reply:
-        match scope["method"], scope["path"]:
-            case "POST", "/v1/reports":
-                return await self._report(scope, receive)
-            case "GET", "/v1/document":
-                return self._document
-            case "GET", "/openapi.json":
-                return self._description
-            case "GET", "/healthz":
-                if not await self.admission.is_up():
-                    raise _no_store()
-                return _HEALTHY
-            case _, "/v1/reports":
-                raise Refused.other_method("POST")
-            case _, "/v1/document" | "/healthz" | "/openapi.json":
-                raise Refused.other_method("GET")
-            case _:
-                raise Refused.nowhere()
+    def note(self, refusal: Refused) -> None:
+        self.metrics.refused.labels(refusal.status).inc()
 
-    async def _report(self, scope: Scope, receive: Receive) -> Reply:
+    async def _documented(self, request: Request) -> Response:
+        return self._document
+
+    async def _check_health(self) -> None:
+        if not await self.admission.is_up():
+            raise _no_store()
+
+    async def _report(self, request: Request) -> Response:
         """The slow way: whoever sends something unusual is told what is wrong with it."""
-        authorization = header(scope, b"authorization")
+        authorization = header(request.scope, b"authorization")
         self._token(authorization)
         most = self._formats.report_length
-        body = await body_of(scope, receive, most, self._check_plan, MOST_REPORT_BYTES)
+        body = await body_of(
+            request.scope, request.receive, most, self._check_plan, MOST_REPORT_BYTES
+        )
         arrival = self._arrival(body, authorization)
         try:
             return self._settled(await self.admission.admit(arrival))
@@ -154,11 +172,6 @@ class ShufflerApp:
                 log("a report failed", level=logging.ERROR, error=type(result).__name__)
                 fault = Refused(HTTPStatus.INTERNAL_SERVER_ERROR, "a fault", retry=True)
                 return self.refusal(fault)
-
-    def refusal(self, refusal: Refused) -> Reply:
-        """What whoever is refused is told, and counted as."""
-        self.metrics.refused.labels(refusal.status).inc()
-        return Reply.to(refusal)
 
 
 def _outdated(error: WrongPlan) -> Refused:

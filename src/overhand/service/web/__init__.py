@@ -1,19 +1,10 @@
 """HTTP as both services speak it: how they listen, answer, count, log, and ask each other."""
 
-from overhand.service.web.http import (
-    Gone,
-    Receive,
-    Refused,
-    Reply,
-    Scope,
-    Send,
-    bearer,
-    body_of,
-    header,
-)
+from overhand.service.web.application import Application, Gone, Refused, Reply
+from overhand.service.web.bodies import Receive, Scope, Send, bearer, body_of, header
+from overhand.service.web.limits import Impatient
 from overhand.service.web.listening import (
     CannotListen,
-    Impatient,
     Listener,
     Site,
     loopback,
@@ -22,7 +13,15 @@ from overhand.service.web.listening import (
 )
 from overhand.service.web.logs import log, start_logging
 from overhand.service.web.metrics import Metrics, metrics_app
-from overhand.service.web.openapi import server_description, shuffler_description
+from overhand.service.web.openapi import (
+    COUNT,
+    TEXT,
+    Description,
+    Entry,
+    Operation,
+    binary_content,
+    json_content,
+)
 from overhand.service.web.transport import (
     Answer,
     HttpTransport,
@@ -32,13 +31,19 @@ from overhand.service.web.transport import (
 )
 
 __all__ = [
+    "COUNT",
+    "TEXT",
     "Answer",
+    "Application",
     "CannotListen",
+    "Description",
+    "Entry",
     "Gone",
     "HttpTransport",
     "Impatient",
     "Listener",
     "Metrics",
+    "Operation",
     "Receive",
     "Refused",
     "Reply",
@@ -49,14 +54,14 @@ __all__ = [
     "Unreachable",
     "Untrusted",
     "bearer",
+    "binary_content",
     "body_of",
     "header",
+    "json_content",
     "log",
     "loopback",
     "metrics_app",
     "run",
     "serve",
-    "server_description",
-    "shuffler_description",
     "start_logging",
 ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 
 from prometheus_client import (
     CollectorRegistry,
@@ -12,8 +12,10 @@ from prometheus_client import (
     disable_created_metrics,
     generate_latest,
 )
-
-from overhand.service.web.http import Receive, Reply, Scope, Send
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
 
 disable_created_metrics()  # type: ignore[no-untyped-call]  # they are times
 
@@ -35,16 +37,14 @@ class Metrics:
         return generate_latest(self._registry)
 
 
-def metrics_app(
-    text: Callable[[], bytes],
-) -> Callable[[Scope, Receive, Send], Awaitable[None]]:
+def metrics_app(text: Callable[[], bytes]) -> Starlette:
     """An application with one page; `text` may wait for a database."""
 
-    async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["path"] != "/metrics":
-            await Reply.of(404, {"error": "only /metrics is here"}).send(send)
-            return
+    async def metrics(request: Request) -> Response:
         content = await asyncio.to_thread(text)
-        await Reply(200, content, b"text/plain; version=0.0.4").send(send)
+        headers = {"cache-control": "no-store"}
+        return Response(content, headers=headers, media_type="text/plain; version=0.0.4")
 
+    app = Starlette(routes=[Route("/metrics", metrics)])
+    app.router.redirect_slashes = False
     return app

@@ -1,0 +1,145 @@
+"""What both services are to the web: routes with their description, and errors in one form."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from functools import cached_property
+from http import HTTPStatus
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+
+from overhand.errors import OverhandError
+from overhand.service.web.openapi import Description, Operation, json_content
+
+RETRY_SECONDS = 5
+
+
+class Refused(OverhandError):
+    """A request that is answered with an error: its status, and words for whoever sent it."""
+
+    def __init__(
+        self, status: int, words: str, *, retry: bool = False, allow: str | None = None
+    ) -> None:
+        super().__init__(words)
+        self.status = status
+        self.retry = retry
+        self.allow = allow
+
+    @classmethod
+    def nowhere(cls) -> Refused:
+        """A path that there is not."""
+        return cls(HTTPStatus.NOT_FOUND, "no such page")
+
+    @property
+    def is_early(self) -> bool:
+        """Whether the body may not have been read: then nobody waits for the rest of it."""
+        return self.status in (401, 408, 413, 415)
+
+
+class Gone(OverhandError):
+    """The other side went away before its request was whole: there is nobody to answer."""
+
+
+class Reply(Response):
+    """An answer in JSON with all its headers: the same for every client in the same case."""
+
+    def __init__(self, status: int, words: Any, headers: Mapping[str, str] | None = None) -> None:
+        kept = {"cache-control": "no-store", **(headers or {})}
+        super().__init__(json.dumps(words), status, kept, "application/json")
+
+    @classmethod
+    def to(cls, refusal: Refused, *, closing: bool = False) -> Reply:
+        """What is said to whoever is refused; `closing` the connection if it must be."""
+        headers = {
+            "retry-after": str(RETRY_SECONDS) if refusal.retry else None,
+            "allow": refusal.allow,
+            "connection": "close" if closing or refusal.is_early else None,
+        }
+        given = {name: value for name, value in headers.items() if value is not None}
+        return cls(refusal.status, {"error": str(refusal)}, given)
+
+    @property
+    def is_last(self) -> bool:
+        """Whether the connection is closed after it."""
+        return self.headers.get("connection") == "close"
+
+    @cached_property
+    def raw(self) -> bytes:
+        """As it goes over the wire."""
+        phrase = HTTPStatus(self.status_code).phrase
+        lines = [f"HTTP/1.1 {self.status_code:d} {phrase}".encode()]
+        lines += [name + b": " + value for name, value in self.raw_headers]
+        return b"\r\n".join([*lines, b"", bytes(self.body)])
+
+
+class Application(Starlette):
+    """A service's operations, which it also describes, and pages that need no description.
+
+    Whether it is healthy is asked of `check`, which raises `Refused` if it is not.
+    """
+
+    def __init__(
+        self,
+        description: Description,
+        operations: Iterable[Operation],
+        check: Callable[[], Awaitable[None]],
+        pages: Iterable[BaseRoute] = (),
+    ) -> None:
+        async def health(request: Request) -> Response:
+            await check()
+            return Reply(HTTPStatus.OK, {"status": "healthy"})
+
+        async def describe(request: Request) -> Response:
+            return Reply(HTTPStatus.OK, self.description)
+
+        about = "Whether the service and its database are up."
+        healthy = Operation("health", "/healthz", health, about, json_content(status="healthy"))
+        every = [*operations, healthy]
+        self.description = description.of(every)
+        super().__init__(
+            routes=[*(one.route for one in every), Route("/openapi.json", describe), *pages],
+            exception_handlers={
+                Refused: self._refused,
+                HTTPException: self._not_here,
+                Gone: _farewell,
+                Exception: self._fault,
+            },
+        )
+        self.router.redirect_slashes = False  # it believes whatever host it is told
+
+    def note(self, refusal: Refused) -> None:
+        """Somebody is refused: a service may count it."""
+
+    def refusal(self, refusal: Refused) -> Reply:
+        """What whoever is refused is told."""
+        self.note(refusal)
+        return Reply.to(refusal)
+
+    async def _refused(self, request: Request, error: Exception) -> Response:
+        assert isinstance(error, Refused)
+        return self.refusal(error)
+
+    async def _not_here(self, request: Request, error: Exception) -> Response:
+        """What the framework refuses, in our words."""
+        assert isinstance(error, HTTPException)
+        methods = (error.headers or {}).get("Allow")
+        if methods is None:
+            return self.refusal(Refused.nowhere())
+        allow = ", ".join(sorted(methods.split(", ")))
+        status = HTTPStatus.METHOD_NOT_ALLOWED
+        return self.refusal(Refused(status, f"only {allow} here", allow=allow))
+
+    async def _fault(self, request: Request, error: Exception) -> Response:
+        """A fault of ours: it is in the log, and nobody else is told."""
+        return self.refusal(Refused(HTTPStatus.INTERNAL_SERVER_ERROR, "a fault", retry=True))
+
+
+async def _farewell(request: Request, error: Exception) -> Response:
+    """To whoever has gone: it is not sent."""
+    return Response()

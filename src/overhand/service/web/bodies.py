@@ -1,0 +1,78 @@
+"""What a request brings: a body with a limit, and a token."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+
+from overhand.service.web.application import Gone, Refused
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+
+PATIENCE = 20.0
+"""Seconds that a request may take to come, and an answer to be taken: a slow client holds a
+connection, and nothing else."""
+
+LOOK_BYTES = 64
+"""Of a body that is too long, so many may tell why."""
+
+
+def header(scope: Scope, name: bytes) -> bytes | None:
+    """A header's value, if it is there."""
+    return next((value for key, value in scope["headers"] if key == name), None)
+
+
+def bearer(authorization: bytes | None) -> str | None:
+    """The token of a request that has this header."""
+    kind, _, token = (authorization or b"").partition(b" ")
+    return token.decode("latin-1").strip() if kind.lower() == b"bearer" and token else None
+
+
+def too_slow() -> Refused:
+    return Refused(408, f"the body did not come within {PATIENCE:g} seconds")
+
+
+async def body_of(
+    scope: Scope,
+    receive: Receive,
+    most: int,
+    look: Callable[[bytes], None] | None = None,
+    most_looked_at: int = 0,
+) -> bytes:
+    """The body of a request, of which never more than `most` bytes are kept.
+
+    One that is longer may have a better reason to be refused: if it says that it has up to
+    `most_looked_at` bytes, `look` sees its beginning first.
+    """
+    if header(scope, b"content-encoding") not in (None, b"identity"):
+        raise Refused(415, "bodies must not be compressed")
+    too_long = Refused(413, f"a body has at most {most} bytes")
+    length = header(scope, b"content-length") or b"0"
+    if not length.isdigit() or int(length) > most:
+        if look is not None and length.isdigit() and int(length) <= most_looked_at:
+            look(await _read(receive, LOOK_BYTES))
+        raise too_long
+    body = await _read(receive, most)
+    if len(body) > most:
+        raise too_long
+    return body
+
+
+async def _read(receive: Receive, enough: int) -> bytes:
+    """A body, or its beginning as soon as that is longer than enough."""
+    body = bytearray()
+    try:
+        async with asyncio.timeout(PATIENCE):
+            while len(body) <= enough:
+                event = await receive()
+                if event["type"] == "http.disconnect":
+                    raise Gone("the client went away")
+                body += event.get("body", b"")
+                if not event.get("more_body", False):
+                    break
+    except TimeoutError:
+        raise too_slow() from None
+    return bytes(body)
