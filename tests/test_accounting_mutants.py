@@ -8,7 +8,8 @@ import pytest
 
 from overhand.accounting import Level
 from overhand.accounting import composition as composition_module
-from overhand.accounting.divergence import NoiseLaw, profile
+from overhand.accounting.divergence import profile
+from overhand.mechanisms import Noise
 from overhand.model import Change, Floats
 from overhand.randomness import BinaryFraction
 from support.coins import EIGHTH
@@ -52,7 +53,7 @@ def test_half_of_the_levels_would_be_caught(kind: str) -> None:
 def test_a_forgotten_direction_would_be_caught(
     monkeypatch: pytest.MonkeyPatch, accountant: str, kind: str, forgotten: int
 ) -> None:
-    def one_sided(law: NoiseLaw, shift: int, epsilons: Floats) -> Pair:
+    def one_sided(law: Noise, shift: int, epsilons: Floats) -> Pair:
         kept = profile(law, shift, epsilons)[1 - forgotten]
         return kept, kept
 
@@ -111,7 +112,7 @@ def test_a_change_counted_in_part_would_be_caught(
 def test_a_forgotten_direction_of_buckets_would_be_caught(
     monkeypatch: pytest.MonkeyPatch, accountant: str, probability: BinaryFraction, forgotten: int
 ) -> None:
-    def one_sided(law: NoiseLaw, shift: int, epsilons: Floats) -> Pair:
+    def one_sided(law: Noise, shift: int, epsilons: Floats) -> Pair:
         kept = profile(law, shift, epsilons)[1 - forgotten]
         return kept, kept
 

@@ -14,8 +14,7 @@ import numpy as np
 
 from overhand.accounting import Level, certified_delta
 from overhand.accounting.composition import search_delta
-from overhand.accounting.divergence import NoiseLaw
-from overhand.mechanisms import CoinNoise
+from overhand.mechanisms import CoinNoise, Noise
 from overhand.model import Change, Floats
 from overhand.randomness import HALF, BinaryFraction
 from support.coins import EIGHTH
@@ -58,7 +57,7 @@ def delta_by_enumeration(noise: CoinNoise, epsilon: float, shift: int) -> float:
     return float(sum((max(Fraction(0), e) for e in excess), Fraction(0)))
 
 
-def probabilities(noise: NoiseLaw) -> Floats:
+def probabilities(noise: Noise) -> Floats:
     """The same law as `law_by_enumeration`, coin after coin, for laws of more coins."""
     assert isinstance(noise, CoinNoise)
     law = np.ones(1)
@@ -68,7 +67,7 @@ def probabilities(noise: NoiseLaw) -> Floats:
     return law
 
 
-def pair(noise: NoiseLaw, shift: int) -> Pair:
+def pair(noise: Noise, shift: int) -> Pair:
     """The laws of noise + shift and of noise; the other way round if the shift is down."""
     law, gap = probabilities(noise), np.zeros(abs(shift))
     moved, still = np.concatenate([gap, law]), np.concatenate([law, gap])
@@ -98,7 +97,7 @@ def partitions(items: Sequence[int]) -> Iterator[list[list[int]]]:
 def composed_by_enumeration(levels: Sequence[Level], epsilon: float) -> float:
     """The worst case over who is in which batch, and what changes how."""
     reports = levels[0].reports
-    placements: list[list[tuple[list[list[int]], NoiseLaw]]] = [
+    placements: list[list[tuple[list[list[int]], Noise]]] = [
         [(groups, level.law) for groups in partitions(range(reports))] for level in levels
     ]
     worst = 0.0

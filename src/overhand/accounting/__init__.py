@@ -10,7 +10,6 @@ from overhand.accounting.composition import (
     check_delta,
 )
 from overhand.accounting.divergence import (
-    NoiseLaw,
     delta,
     hockey_stick,
     satisfies,
@@ -24,7 +23,6 @@ __all__ = [
     "MOST_REPORTS",
     "SMALLEST_DELTA",
     "Level",
-    "NoiseLaw",
     "advanced_share",
     "certified_delta",
     "check_delta",

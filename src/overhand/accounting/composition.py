@@ -19,7 +19,8 @@ from scipy.fft import irfft, next_fast_len, rfft
 from scipy.optimize import brentq
 
 from overhand import errors
-from overhand.accounting.divergence import NoiseLaw, profile
+from overhand.accounting.divergence import profile
+from overhand.mechanisms import Noise
 from overhand.model import Change, Floats, Privacy
 
 SMALLEST_DELTA = 1e-12
@@ -53,7 +54,7 @@ class Level:
     3.2e-03
     """
 
-    law: NoiseLaw
+    law: Noise
     reports: int = 1
     change: Change = Change(largest=1)
     leak: float = 0.0
@@ -188,7 +189,7 @@ def _curves(level: Level, step: float) -> _Curves:
     return _Curves(-last, (up, down), symmetric)
 
 
-def _reach(law: NoiseLaw, shift: int) -> float:
+def _reach(law: Noise, shift: int) -> float:
     """A loss that a change by `shift` exceeds with a probability of at most about 1e-17."""
     probabilities = law.window.probabilities
     tail = np.cumsum(probabilities[::-1])[::-1]

@@ -1,44 +1,16 @@
-"""How far apart two neighbouring inputs leave a batch: the hockey-stick divergence, exactly."""
+"""How far apart two neighbouring inputs leave a batch: the hockey-stick divergence, exactly.
+
+All noise is log-concave and on the integers: that is what the accountant relies on.
+"""
 
 from __future__ import annotations
 
 import math
-from typing import Protocol
 
 import numpy as np
 
+from overhand.mechanisms import Noise
 from overhand.model import Floats, Privacy
-
-
-class NoiseWindow(Protocol):
-    """Probabilities of consecutive outcomes, and a bound on that of all others."""
-
-    @property
-    def probabilities(self) -> Floats: ...
-    @property
-    def missing(self) -> float: ...
-
-
-class NoiseLaw(Protocol):
-    """Log-concave integer noise: what the accountant has to know of a mechanism.
-
-    Coins are one, and so is discrete Laplace noise, which hides a step without any delta:
-
-    >>> from fractions import Fraction
-    >>> from overhand.mechanisms import LaplaceNoise
-    >>> law: NoiseLaw = LaplaceNoise(Fraction(1), ratio=math.exp(-1))
-    >>> delta(law, epsilon=1.0) < 1e-15 < delta(law, epsilon=0.9)
-    True
-    """
-
-    @property
-    def variance(self) -> float: ...
-    @property
-    def window(self) -> NoiseWindow: ...
-    @property
-    def is_symmetric(self) -> bool: ...
-    def at_most(self, variance: float) -> NoiseLaw:
-        """A part of this noise of at most this variance (or all of it): it hides no more."""
 
 
 def hockey_stick(upper: Floats, lower: Floats, epsilon: float) -> float:
@@ -50,27 +22,33 @@ def hockey_stick(upper: Floats, lower: Floats, epsilon: float) -> float:
     return float(np.maximum(upper - math.exp(epsilon) * lower, 0.0).sum())
 
 
-def shifted_pair(law: NoiseLaw, shift: int) -> tuple[Floats, Floats]:
+def shifted_pair(law: Noise, shift: int) -> tuple[Floats, Floats]:
     """The laws of noise + shift and of noise, over the same outcomes."""
     probabilities = law.window.probabilities
     gap = np.zeros(shift)
     return np.concatenate([gap, probabilities]), np.concatenate([probabilities, gap])
 
 
-def delta(law: NoiseLaw, epsilon: float, *, shift: int = 1) -> float:
+def delta(law: Noise, epsilon: float, *, shift: int = 1) -> float:
     """The least delta for which adding this noise hides a change by `shift`, both directions.
 
-    >>> from overhand.mechanisms import CoinSum
+    Coins, and discrete Laplace noise, which hides a step without any delta:
+
+    >>> from fractions import Fraction
+    >>> from overhand.mechanisms import CoinSum, LaplaceNoise
     >>> law = CoinSum.with_variance(size=1000, variance=20.0).noise()
     >>> [f"{delta(law, epsilon=1.0, shift=shift):.1e}" for shift in (1, 2)]
     ['2.1e-08', '2.6e-03']
+    >>> laplace = LaplaceNoise(Fraction(1), ratio=math.exp(-1))
+    >>> delta(laplace, epsilon=1.0) < 1e-15 < delta(laplace, epsilon=0.9)
+    True
     """
     moved, still = shifted_pair(law, shift)
     worst = max(hockey_stick(moved, still, epsilon), hockey_stick(still, moved, epsilon))
     return worst + law.window.missing
 
 
-def satisfies(law: NoiseLaw, privacy: Privacy, *, shift: int = 1) -> bool:
+def satisfies(law: Noise, privacy: Privacy, *, shift: int = 1) -> bool:
     """Whether this noise alone gives the guarantee.
 
     Coins need a little less variance than Gaussian noise, whose least is 17.8:
@@ -83,7 +61,7 @@ def satisfies(law: NoiseLaw, privacy: Privacy, *, shift: int = 1) -> bool:
     return delta(law, privacy.epsilon, shift=shift) <= privacy.delta
 
 
-def profile(law: NoiseLaw, shift: int, epsilons: Floats) -> tuple[Floats, Floats]:
+def profile(law: Noise, shift: int, epsilons: Floats) -> tuple[Floats, Floats]:
     """`delta` at many epsilons, for the change up and the change down.
 
     The noise is log-concave, so the likelihood ratio rises with the outcome and each divergence

@@ -16,8 +16,8 @@ from scipy.special import ndtri
 
 from overhand import errors
 from overhand.accounting.composition import ROUNDING, Level
-from overhand.accounting.divergence import NoiseLaw
 from overhand.accounting.gaussian import gaussian_delta
+from overhand.mechanisms import Noise
 from overhand.model import Floats, Privacy
 
 _EXCEPTION_SHARE = 0.01  # of delta, for the outcomes that no Gaussian is compared with
@@ -62,7 +62,7 @@ def _moved(level: Level) -> tuple[float, int]:
     return level.reports * level.change.norm, level.reports * level.change.largest
 
 
-def slope(law: NoiseLaw, largest: int, exception: float) -> float:
+def slope(law: Noise, largest: int, exception: float) -> float:
     """The least c such that no shift by s <= largest is easier to see than a Gaussian's by c s.
 
     But for a probability `exception`. The law is log-concave, so all tests are thresholds, and
