@@ -209,7 +209,7 @@ class Recommender:
             and features.shape == self._one
             and math.hypot(*features.tolist()) <= 1.0 + TOLERANCE / 2  # and not NaN
             and (self._constant is None or abs(features[0] - self._constant) <= ALIKE)
-            and isinstance(reward, float | int)
+            and isinstance(reward, (float, int))
             and 0 <= reward <= 1
         )
 

@@ -110,13 +110,13 @@ class GaussianTree(_NormalNoise):
 
     @property
     def worst_std(self) -> float:
-        return self.step_std * math.sqrt(max(self.levels, self._terms(self.horizon)))
+        return self.step_std * math.sqrt(max(self.levels, self._nodes_at(self.horizon)))
 
     def std(self, t: int) -> float:
         """The standard deviation of a coordinate of the sum at t."""
-        return self.step_std * math.sqrt(self._terms(t))
+        return self.step_std * math.sqrt(self._nodes_at(t))
 
-    def _terms(self, t: int) -> int:
+    def _nodes_at(self, t: int) -> int:
         """Nodes in the cover: without a root, a full tree is its two halves."""
         return 2 if t == 1 << self.levels else t.bit_count()
 
