@@ -11,21 +11,33 @@ import math
 
 import numpy as np
 import pytest
-from overhand.plan.levels import levels_of
-from overhand.plan.terms import Terms
 from scipy import stats
 
 from overhand import audit, errors
-from overhand.accounting.guarantee import leaked_delta, quick_delta
-from overhand.audit import FAULTS, KINDS, VALUES, Case, Deployment, Fault, Finding, Kind, Scope
-from overhand.audit.attacks import STATISTICS, Attacker, statistics_of
-from overhand.audit.cases import affordable, cases
-from overhand.audit.deployment import OneByOne, base, counts, moves, neighbours
-from overhand.audit.local import Answers
+from overhand.accounting import leaked_delta
+from overhand.accounting.guarantee import quick_delta
+from overhand.audit import (
+    FAULTS,
+    KINDS,
+    STATISTICS,
+    VALUES,
+    Answers,
+    Attacker,
+    Case,
+    Deployment,
+    Fault,
+    Finding,
+    OneByOne,
+    Scope,
+)
+from overhand.audit.attacks import LevelView, statistics_of
+from overhand.audit.cases import affordable, base, cases, moves, neighbours
 from overhand.baselines import CapResponse, LocalResponse, SubsetResponse, WindowResponse
-from overhand.mechanisms import CoinSum, SharesSum
+from overhand.mechanisms import MECHANISMS, CoinSum
 from overhand.model import Privacy
+from overhand.plan import Terms, levels_of
 from overhand.randomness import secure_random, seeded_random
+from overhand.shufflers import shuffle
 from overhand.values import BITS, Reals, values_of
 from support.commands import as_json, overhand
 
@@ -34,7 +46,7 @@ RATE = 1e-9
 LEVELS = 2
 
 
-def case_of(kind: Kind, spec: str = "bit", levels: int = LEVELS) -> Case:
+def case_of(kind: str, spec: str = "bit", levels: int = LEVELS) -> Case:
     return Case(kind, values_of(spec), levels, 8, CLAIM)
 
 
@@ -70,7 +82,7 @@ def test_epsilon_is_overstated_no_more_often_than_promised(
 ) -> None:
     trials, rate = 60, 1e-3
     outcomes = np.arange(trials + 1)
-    bounds = audit.least_epsilon(
+    bounds = audit.epsilon_shown(
         outcomes[:, np.newaxis], outcomes[np.newaxis], trials, delta=delta, rate=rate
     )
     masses = np.outer(stats.binom.pmf(outcomes, trials, p), stats.binom.pmf(outcomes, trials, q))
@@ -89,22 +101,22 @@ def test_the_halves_of_the_rate_are_not_both_spent_on_one_side() -> None:
 
 def test_no_event_shows_more_than_the_largest_epsilon() -> None:
     outcomes = np.arange(201)
-    bounds = audit.least_epsilon(outcomes[:, None], outcomes[None], 200, delta=0.01, rate=1e-3)
+    bounds = audit.epsilon_shown(outcomes[:, None], outcomes[None], 200, delta=0.01, rate=1e-3)
     assert bounds.max() == audit.largest_epsilon(200, delta=0.01, rate=1e-3) > 2
 
 
 @pytest.mark.parametrize("spec", VALUES)
-@pytest.mark.parametrize("kind", ["coins", "shares"])
-def test_the_attacker_reads_the_sums_that_the_server_reads(kind: Kind, spec: str) -> None:
+@pytest.mark.parametrize("kind", MECHANISMS)
+def test_the_attacker_reads_the_sums_that_the_server_reads(kind: str, spec: str) -> None:
     mechanism = case_of(kind, spec, 1).deployment().mechanisms[0]
-    rows = neighbours(mechanism, 1, 5)
-    messages = mechanism.encode_rows(rows, seeded_random(3)).reshape(5, -1)
-    analyzed = mechanism.analyze_many(messages).reshape(5, -1)
-    mean = mechanism.noise().mean if isinstance(mechanism, CoinSum) else 0.0
-    for coordinate in moves(mechanism):
-        steps = counts(mechanism, messages, coordinate) - mean
+    messages = mechanism.encode_rows(neighbours(mechanism, 1, 5), seeded_random(3))
+    batches = shuffle(messages.gathered(8), seeded_random(4))
+    analyzed = mechanism.analyze(batches).reshape(5, -1)
+    steps = LevelView(mechanism).sums(batches) - mechanism.offset
+    for place, coordinate in enumerate(moves(mechanism)):
         low = mechanism.values.lows[coordinate]
-        assert steps * mechanism.unit + 8 * low == pytest.approx(analyzed[:, coordinate])
+        values = steps[:, place] * mechanism.unit + 8 * low
+        assert values == pytest.approx(analyzed[:, coordinate])
 
 
 def test_neighbours_differ_in_one_user_by_all_that_is_possible() -> None:
@@ -116,7 +128,7 @@ def test_neighbours_differ_in_one_user_by_all_that_is_possible() -> None:
     for spec in ("real:10:50", "vector:2"):
         mechanism = case_of("shares", spec, 1).deployment().mechanisms[0]
         assert moves(mechanism) == {0: mechanism.steps}
-        assert base(mechanism, 0) == 0
+        assert base(mechanism)[0] == 0
 
 
 @pytest.mark.parametrize(
@@ -137,8 +149,9 @@ def test_what_is_shipped_keeps_its_claim(case: Case) -> None:
 def test_a_full_audit_has_every_mechanism_and_value_alone_and_with_all_levels() -> None:
     jobs = list(Scope(runs=2000).shipped())
     mechanisms = [m for job in jobs for m in job.game.mechanisms]
-    assert {type(m) for m in mechanisms} == {CoinSum, SharesSum}
-    assert {m.opposed for m in mechanisms if isinstance(m, CoinSum)} == {True, False}
+    assert {type(m) for m in mechanisms} == set(MECHANISMS.values())
+    opposed = {m.user_noise.opposed for m in mechanisms if isinstance(m, CoinSum)}
+    assert opposed == {True, False}
     assert {job.game.levels for job in jobs} == {1, 3}
     assert {m.values for m in mechanisms} == {values_of(spec) for spec in VALUES}
     local = [job.game.counter for job in jobs if isinstance(job.game, Answers)]
@@ -161,8 +174,8 @@ def test_local_mechanisms_keep_their_claim_and_no_smaller_one(spec: str) -> None
         assert finding.expected is None
 
 
-@pytest.mark.parametrize("kind", ["coins", "shares"])
-def test_the_law_of_the_loss_is_the_accountants(kind: Kind) -> None:
+@pytest.mark.parametrize("kind", MECHANISMS)
+def test_the_law_of_the_loss_is_the_accountants(kind: str) -> None:
     case = case_of(kind)
     law = audit.LossLaw.of(case.deployment().mechanisms)
     levels = levels_of(case.plan().mechanisms, Terms(CLAIM))
@@ -177,7 +190,7 @@ def test_less_noise_than_the_noticed_part_is_noticed_and_more_is_not() -> None:
     part = audit.noticed_part(mechanisms, CLAIM, runs=50_000, rate=1e-3)
     assert 0.5 < part < 0.95
     below, above = (
-        audit.LossLaw.of([audit.thinned(m, p) for m in mechanisms]).shown(
+        audit.LossLaw.of([m.reduced(p) for m in mechanisms]).shown(
             50_000, delta=CLAIM.delta, rate=1e-3
         )
         for p in (part - 0.02, part + 0.02)
@@ -188,9 +201,7 @@ def test_less_noise_than_the_noticed_part_is_noticed_and_more_is_not() -> None:
 RUNS = {"half the noise": 100_000, "budget not split": 20_000}
 LEVELS_OF = {("coins", "budget not split"): 3, ("shares", "half the noise"): 1}
 MUTANTS = [
-    pytest.param(kind, fault, id=f"{kind}: {fault.name}")
-    for kind in ("coins", "shares")
-    for fault in FAULTS
+    pytest.param(kind, fault, id=f"{kind}: {fault.name}") for kind in MECHANISMS for fault in FAULTS
 ]
 SEEN_BY = {
     "half the noise": "likelihood",
@@ -211,7 +222,7 @@ def test_there_is_a_mutant_for_every_fault_that_is_asked_for() -> None:
 
 
 @pytest.mark.parametrize(("kind", "fault"), MUTANTS)
-def test_every_mutant_is_caught(kind: Kind, fault: Fault) -> None:
+def test_every_mutant_is_caught(kind: str, fault: Fault) -> None:
     case = case_of(kind, levels=LEVELS_OF.get((kind, fault.name), LEVELS))
     planted = fault.planted(case.deployment(), case.unsplit())
     finding = found(planted, runs=RUNS.get(fault.name, 4000), seed=7)
@@ -224,8 +235,8 @@ def test_every_mutant_is_caught(kind: Kind, fault: Fault) -> None:
         assert audit.LossLaw.of(planted.mechanisms).epsilon(CLAIM.delta) > finding.epsilon
 
 
-@pytest.mark.parametrize("kind", ["coins", "shares"])
-def test_without_the_statistic_for_it_a_mutant_would_pass(kind: Kind) -> None:
+@pytest.mark.parametrize("kind", MECHANISMS)
+def test_without_the_statistic_for_it_a_mutant_would_pass(kind: str) -> None:
     """Noisy sums alone show nothing of a missing permutation, a seed or shared noise."""
     right = case_of(kind).deployment()
     for fault in FAULTS:
@@ -235,8 +246,8 @@ def test_without_the_statistic_for_it_a_mutant_would_pass(kind: Kind) -> None:
             assert finding.shown[0].epsilon <= CLAIM.epsilon
 
 
-@pytest.mark.parametrize("kind", ["coins", "shares"])
-def test_the_shuffler_of_a_service_is_audited_as_it_is(kind: Kind) -> None:
+@pytest.mark.parametrize("kind", MECHANISMS)
+def test_the_shuffler_of_a_service_is_audited_as_it_is(kind: str) -> None:
     deployment = OneByOne(case_of(kind, levels=1).deployment().mechanisms)
     finding = found(deployment, runs=2000, seed=5)
     assert not finding.exceeds
@@ -322,7 +333,7 @@ def test_a_claim_that_is_exceeded_is_exit_code_1(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(
         Case,
         "deployment",
-        lambda case: Deployment(tuple(audit.thinned(m, 0.1) for m in right(case).mechanisms)),
+        lambda case: Deployment(tuple(m.reduced(0.1) for m in right(case).mechanisms)),
     )
     shown = overhand("audit", "--values", "bit", "--mechanism", "shares", "--runs", "20000",
                      "--seed", "3", "--jobs", "1", "--shufflers", "1")  # fmt: skip

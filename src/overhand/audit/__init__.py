@@ -1,18 +1,25 @@
 """The audit: a lower bound on epsilon, from what encoders and shufflers really do."""
 
-from overhand.audit.attacks import STATISTICS, Attacker
-from overhand.audit.audit import FAILURE_RATE, Finding, audited
+from overhand.audit.attacks import STATISTICS, Answers, Attacker
+from overhand.audit.audit import (
+    DEFAULT_RUNS,
+    FAILURE_RATE,
+    Finding,
+    Scope,
+    Verdict,
+    audited,
+    verdict_on,
+)
 from overhand.audit.bounds import (
+    LossLaw,
+    epsilon_shown,
     largest_epsilon,
-    least_epsilon,
     least_probability,
     most_probability,
+    noticed_part,
 )
-from overhand.audit.cases import KINDS, VALUES, Case, Kind
-from overhand.audit.deployment import Deployment
-from overhand.audit.faults import FAULTS, Fault, thinned
-from overhand.audit.power import LossLaw, noticed_part
-from overhand.audit.report import DEFAULT_RUNS, Scope, Verdict, verdict_on
+from overhand.audit.cases import KINDS, VALUES, Case, Deployment, OneByOne
+from overhand.audit.faults import FAULTS, Fault
 
 __all__ = [
     "DEFAULT_RUNS",
@@ -21,21 +28,21 @@ __all__ = [
     "KINDS",
     "STATISTICS",
     "VALUES",
+    "Answers",
     "Attacker",
     "Case",
     "Deployment",
     "Fault",
     "Finding",
-    "Kind",
     "LossLaw",
+    "OneByOne",
     "Scope",
     "Verdict",
     "audited",
+    "epsilon_shown",
     "largest_epsilon",
-    "least_epsilon",
     "least_probability",
     "most_probability",
     "noticed_part",
-    "thinned",
     "verdict_on",
 ]

@@ -3,30 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import ClassVar, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
-from overhand.audit.deployment import (
-    KNOWN_SEED,
-    Counts,
-    Deployment,
-    Rows,
-    base,
-    counts,
-    moves,
-    neighbours,
-    value_slots,
-)
-from overhand.mechanisms import SharesSum
-from overhand.plan.levels import AnyMechanism
+from overhand.accounting import SMALLEST_DELTA
+from overhand.audit.cases import Deployment, base, moves, neighbours
+from overhand.baselines import LocalSum, local_counter
+from overhand.mechanisms import Mechanism
+from overhand.model import Counts, Floats, Messages, Privacy, Shuffled
 from overhand.randomness import Random, seeded_random
+from overhand.shufflers import with_added
+from overhand.values import Values
 
-Floats = NDArray[np.float64]
-
-_MOST_LOSS = 40.0
-"""The log-likelihood ratio of what is impossible under one of the inputs."""
+KNOWN_SEED = 20230
+"""A seed that an attacker tries: a fault has it, nothing that is shipped has any."""
 
 STATISTICS = {
     "likelihood": "the likelihood ratio of the noisy sums, all levels together",
@@ -38,43 +30,72 @@ STATISTICS = {
 }
 """All larger if the victim holds 1. Two need two levels; the last is that of local mechanisms."""
 
+_MOST_LOSS = 40.0
+"""The log-likelihood ratio of what is impossible under one of the inputs."""
+
 
 def statistics_of(levels: int) -> list[str]:
     """The family for so many levels."""
     return list(STATISTICS)[: 5 if levels > 1 else 3]
 
 
-@dataclass(frozen=True)
-class _Moved:
-    """A coordinate of a level that the victim moves."""
+class LevelView:
+    """What an attacker makes of a level: of the coordinates that the victim moves."""
 
-    mechanism: AnyMechanism
-    coordinate: int
-    steps: int
+    def __init__(self, mechanism: Mechanism) -> None:
+        moved = moves(mechanism)
+        self._mechanism = mechanism
+        self._coordinates = list(moved)
+        self._steps = np.array(list(moved.values()), np.int64)
+        self._losses = [_losses(mechanism, *move) for move in moved.items()]
 
-    def counts(self, batches: Rows) -> Counts:
-        return counts(self.mechanism, batches, self.coordinate)
+    def sums(self, batches: Shuffled) -> Counts:
+        """By batch and moved coordinate."""
+        return self._mechanism.step_sums(batches)[:, self._coordinates]
 
-    def own(self, batches: Rows) -> Counts:
-        """The steps in the messages that come first."""
-        m = self.mechanism
-        first = batches[:, : m.messages_per_user]
-        if not isinstance(m, SharesSum):
-            slots = first[:, value_slots(m, self.coordinate)]
-            return np.asarray((slots & 1).sum(axis=1, dtype=np.int64))
-        sums = self.counts(first) % m.modulus
-        return np.where(sums > m.modulus // 2, sums - m.modulus, sums)
+    def likelihood(self, sums: Counts) -> Floats:
+        """The log-likelihood ratio of the sums with the victim's 1 to those without."""
+        ratios = [
+            losses[np.clip(of_coordinate - first, 0, len(losses) - 1)]
+            for (first, losses), of_coordinate in zip(self._losses, sums.T, strict=True)
+        ]
+        return np.asarray(np.sum(ratios, axis=0), np.float64)
+
+    def position(self, batches: Shuffled) -> Floats:
+        """As far toward the victim's 1 as the messages that come first."""
+        first = batches.sealed[:, : self._mechanism.messages_per_user]
+        own = self._mechanism.own_steps(Messages(first, batches.clear))[:, self._coordinates]
+        return self.toward(own - np.maximum(0, -self._steps))
 
     def toward(self, steps: Counts) -> Floats:
-        """From -1, at what the sum is without the victim's 1, to 1, at what it is with it."""
-        return (np.abs(steps) - np.abs(steps - self.steps)) / abs(self.steps)
+        """From -1, at what a sum is without the victim's 1, to 1, at what it is with it."""
+        parts = (np.abs(steps) - np.abs(steps - self._steps)) / np.abs(self._steps)
+        return np.asarray(parts.sum(axis=1))
+
+    def signed(self, sums: Counts) -> Floats:
+        """Sums, every coordinate turned so that the victim's 1 raises it by one."""
+        return np.asarray((sums / self._steps).sum(axis=-1))
+
+
+def _losses(mechanism: Mechanism, coordinate: int, steps: int) -> tuple[int, Floats]:
+    """The log-likelihood ratio of a sum with the victim's 1 to one without, from a sum on."""
+    law, reach = mechanism.noise(), 2 * abs(steps)
+    padded = np.pad(law.window.probabilities, reach)
+    outcomes = np.arange(len(padded)) + law.window.first - reach
+    with np.errstate(divide="ignore", invalid="ignore"):
+        losses = np.log(np.roll(padded, steps)) - np.log(padded)
+    # Outside the window only the side tells.
+    side = np.sign((outcomes - law.mean) * steps)
+    losses = np.where(np.isnan(losses), side * _MOST_LOSS, losses)
+    # What the sums have of the noise's mean is `offset`, and the rest is whole.
+    first = int(outcomes[0]) + int(base(mechanism)[coordinate])
+    return first + round(mechanism.offset - law.mean), np.clip(losses, -_MOST_LOSS, _MOST_LOSS)
 
 
 class Attacker:
     """Knows the mechanisms, all other users' values, where the victim is, and one seed.
 
     >>> from overhand.audit import Case
-    >>> from overhand.model import Privacy
     >>> from overhand.values import BITS
     >>> case = Case("coins", BITS, levels=1, size=8, privacy=Privacy(1.0, 0.01))
     >>> attacker = Attacker(case.deployment())
@@ -85,22 +106,19 @@ class Attacker:
 
     def __init__(self, deployment: Deployment) -> None:
         self._deployment = deployment
-        self._levels = [
-            [_Moved(m, j, steps) for j, steps in moves(m).items()] for m in deployment.mechanisms
-        ]
-        self._losses = [[_losses(moved) for moved in level] for level in self._levels]
+        self._views = [LevelView(mechanism) for mechanism in deployment.mechanisms]
 
     @property
     def names(self) -> list[str]:
         return statistics_of(self.levels)
 
     @property
-    def mechanisms(self) -> tuple[AnyMechanism, ...]:
+    def mechanisms(self) -> tuple[Mechanism, ...]:
         return self._deployment.mechanisms
 
     @property
     def levels(self) -> int:
-        return len(self._levels)
+        return len(self._views)
 
     @property
     def messages(self) -> int:
@@ -112,64 +130,77 @@ class Attacker:
         transcript = self._deployment.transcript(rows, random, attempt)
         return self.statistics(transcript, KNOWN_SEED + attempt)
 
-    def statistics(self, transcript: Sequence[Rows], seed: int) -> Floats:
+    def statistics(self, transcript: Sequence[Shuffled], seed: int) -> Floats:
         """A row for every statistic, a column for every run."""
-        runs = len(transcript[0])
-        guessed = self._guess(runs, seed)
+        runs = len(transcript[-1].sealed)
         likelihood, position, seeded = np.zeros((3, runs))
-        for index, level in enumerate(self._levels):
-            victims = transcript[index][:, 0]
-            for place, moved in enumerate(level):
-                sums = moved.counts(victims)
-                likelihood += _looked_up(self._losses[index][place], sums)
-                position += moved.toward(moved.own(victims) - max(0, -moved.steps))
-                seeded += moved.toward(sums - guessed[index][place])
-        between = self._between(transcript) if len(self._levels) > 1 else []
+        seen = []
+        for level, view, guess in zip(
+            transcript, self._views, self._guess(runs, seed), strict=True
+        ):
+            victims = _first_of_each_run(level, runs)
+            sums = view.sums(victims)
+            seen.append(view.signed(sums))
+            likelihood += view.likelihood(sums)
+            position += view.position(victims)
+            seeded += view.toward(sums - view.sums(guess))
+        between = self._between(transcript[0], *seen[:2]) if self.levels > 1 else ()
         return np.stack([likelihood, position, seeded, *between])
 
-    def _guess(self, runs: int, seed: int) -> list[list[Counts]]:
-        """The sums of the victim's batches if users drew from a generator with this seed."""
-        rows = neighbours(self._deployment.mechanisms[-1], 0, runs)
-        sent = self._deployment.encode(rows, seeded_random(seed))
-        guessed = []
-        for mechanism, messages, level in zip(
-            self._deployment.mechanisms, sent, self._levels, strict=True
-        ):
-            victims = mechanism.size * mechanism.messages_per_user
-            batches = messages.reshape(runs, -1)[:, :victims]
-            guessed.append([moved.counts(batches) for moved in level])
-        return guessed
+    def _guess(self, runs: int, seed: int) -> list[Shuffled]:
+        """The victim's batches if users drew from a generator with this seed, in any order."""
+        random = seeded_random(seed)
+        sent = self._deployment.encode(neighbours(self.mechanisms[-1], 0, runs), random)
+        return [
+            Shuffled(*with_added(_first_of_each_run(messages.gathered(m.size), runs), m, random))
+            for m, messages in zip(self.mechanisms, sent, strict=True)
+        ]
 
-    def _between(self, transcript: Sequence[Rows]) -> list[Floats]:
+    def _between(self, lowest: Shuffled, below: Floats, above: Floats) -> tuple[Floats, Floats]:
         """Noise that two levels share cancels in the sum or in the difference of their sums."""
-        lower, upper = self._deployment.mechanisms[:2]
-        inside = upper.size // lower.size
-        below = sum(self._signed(0, transcript[0][:, batch]) for batch in range(inside))
-        above = self._signed(1, transcript[1][:, 0])
-        return [above + below, above - below]
-
-    def _signed(self, level: int, batches: Rows) -> Floats:
-        """A batch's sum, every coordinate turned so that the victim's 1 raises it by one."""
-        parts = [moved.counts(batches) / moved.steps for moved in self._levels[level]]
-        return np.asarray(np.sum(parts, axis=0))
+        runs, (lower, upper) = len(above), self.mechanisms[:2]
+        for batch in range(1, upper.size // lower.size):
+            others = _first_of_each_run(lowest, runs, batch)
+            below = below + self._views[0].signed(self._views[0].sums(others))
+        return above + below, above - below
 
 
-def _losses(moved: _Moved) -> tuple[int, Floats]:
-    """The log-likelihood ratio of a sum with the victim's 1 to one without, from a sum on."""
-    law, reach = moved.mechanism.noise(), 2 * abs(moved.steps)
-    padded = np.pad(law.window.probabilities, reach)
-    outcomes = np.arange(len(padded)) + law.window.first - reach
-    with np.errstate(divide="ignore", invalid="ignore"):
-        losses = np.log(np.roll(padded, moved.steps)) - np.log(padded)
-    # Outside the window only the side tells.
-    side = np.sign((outcomes - law.mean) * moved.steps)
-    losses = np.where(np.isnan(losses), side * _MOST_LOSS, losses)
-    first = int(outcomes[0]) + base(moved.mechanism, moved.coordinate)
-    if isinstance(moved.mechanism, SharesSum):
-        first -= round(law.mean)  # shares carry noise less its mean, which is whole
-    return first, np.clip(losses, -_MOST_LOSS, _MOST_LOSS)
+Batches = TypeVar("Batches", Messages, Shuffled)
 
 
-def _looked_up(losses: tuple[int, Floats], sums: Counts) -> Floats:
-    first, table = losses
-    return np.asarray(table[np.clip(sums - first, 0, len(table) - 1)])
+def _first_of_each_run(batches: Batches, runs: int, place: int = 0) -> Batches:
+    """One batch of every run: the first is the victim's."""
+    return type(batches)(*(part[place :: len(part) // runs] for part in batches))
+
+
+@dataclass(frozen=True)
+class Answers:
+    """A user who holds either of two values as far apart as two can be, and answers.
+
+    One answer is all that the server sees of a user of a local mechanism.
+    """
+
+    counter: LocalSum
+
+    names: ClassVar[list[str]] = ["answer"]
+    mechanisms: ClassVar[tuple[Mechanism, ...]] = ()
+    levels: ClassVar[int] = 1
+
+    @classmethod
+    def best(cls, values: Values, privacy: Privacy) -> Answers:
+        """Of the mechanism that is shipped for these values; they need no delta."""
+        return cls(local_counter(1, replace(privacy, delta=SMALLEST_DELTA), values))
+
+    @property
+    def messages(self) -> int:
+        return self.counter.values.dimension
+
+    def play(self, victim: int, runs: int, random: Random, attempt: int) -> Floats:
+        """How far the answer of each run lies from the one value toward the other."""
+        values = self.counter.values
+        low, high = values.coordinates(values.opposites(np.array([0, 1], np.uint8))).astype(float)
+        rows = values.opposites(np.full(runs, victim, np.uint8))
+        # Baselines are simulated, never deployed: some draw real numbers.
+        simulated = seeded_random(int(random.words(1, np.uint64)[0]))
+        answers = self.counter.answers(rows, simulated).reshape(runs, -1)
+        return np.asarray(answers @ np.atleast_1d(high - low))[np.newaxis]

@@ -1,23 +1,41 @@
-"""The distinguishing game: runs on two neighbouring inputs, an event, and what it shows."""
+"""The distinguishing game: runs on two neighbouring inputs, an event, and what it shows.
+
+And a whole audit: everything that is shipped, and the faults that it must catch.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
 import numpy as np
 
 from overhand import errors
-from overhand.audit.attacks import Floats
-from overhand.audit.bounds import largest_epsilon, least_epsilon
-from overhand.audit.deployment import LEAST_RUNS
-from overhand.audit.power import LossLaw
-from overhand.model import Privacy
-from overhand.plan.levels import AnyMechanism
-from overhand.randomness import Random
+from overhand.audit.attacks import Answers, Attacker
+from overhand.audit.bounds import LossLaw, epsilon_shown, largest_epsilon, noticed_part
+from overhand.audit.cases import (
+    KINDS,
+    LEAST_RUNS,
+    PUBLISHED,
+    VALUES,
+    Case,
+    OneByOne,
+    affordable,
+    cases,
+)
+from overhand.audit.faults import FAULTS
+from overhand.mechanisms import Mechanism
+from overhand.model import Floats, Privacy
+from overhand.randomness import Random, source_of
+from overhand.values import BITS, values_of
 
 FAILURE_RATE = 1e-3
 """How likely any bound of a report may be too large."""
+DEFAULT_RUNS = 60_000
+"""Enough to notice that half of the noise is missing."""
+
+_PLAIN = 10  # one run in so many is enough for a fault that shows the value
 
 _CHOOSING = 4  # one run in so many is for the choice of the event
 _MESSAGES_AT_ONCE = 1 << 21
@@ -32,7 +50,7 @@ class Game(Protocol):
         """Of the statistics."""
 
     @property
-    def mechanisms(self) -> tuple[AnyMechanism, ...]:
+    def mechanisms(self) -> tuple[Mechanism, ...]:
         """Whose noise tells what to expect; none where a user's answer is all there is."""
 
     @property
@@ -180,7 +198,7 @@ def _shown(event: Event, values: Floats, *, delta: float, rate: float) -> Shown:
     """What the event shows in runs on inputs 0 and 1 that it was not chosen from."""
     zero, one = (event.times(of_input) for of_input in values)
     likely, rare = (one, zero) if event.at_least else (zero, one)
-    bound = least_epsilon(likely, rare, values.shape[1], delta=delta, rate=rate)
+    bound = epsilon_shown(likely, rare, values.shape[1], delta=delta, rate=rate)
     return Shown(str(event), likely, rare, float(bound))
 
 
@@ -205,9 +223,124 @@ def _best_event(statistic: str, values: Floats, *, delta: float, rate: float) ->
     above = [trials - np.searchsorted(v, thresholds, side="left") for v in (one, zero)]
     below = [np.searchsorted(v, thresholds, side="right") for v in (zero, one)]
     up, down = (
-        least_epsilon(likely, rare, trials, delta=delta, rate=rate)
+        epsilon_shown(likely, rare, trials, delta=delta, rate=rate)
         for likely, rare in (above, below)
     )
     at_least = bool(up.max() >= down.max())
     threshold = thresholds[int(np.argmax(up if at_least else down))]
     return Event(statistic, at_least, float(threshold))
+
+
+@dataclass(frozen=True)
+class Job:
+    """One game to play: what is shipped must keep its claim, and a planted fault break it."""
+
+    name: str
+    game: Game
+    runs: int
+    planted: bool = False
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What an audit found, and whether that is what should be found.
+
+    `noticed_part` is the part of the planned variance below which less noise would be noticed.
+
+    A thousand runs are too few to notice that half of the noise is missing:
+
+    >>> from overhand.randomness import seeded_random
+    >>> scope = Scope(kinds=("coins",), shufflers=1, runs=1000)
+    >>> for job in scope.mutants():
+    ...     print(job.name, verdict_on(job, scope.privacy, of=3, random=seeded_random(1)))
+    coins: half the noise MISSED
+    coins: no permutation caught
+    coins: seeded generator caught
+    """
+
+    finding: Finding
+    planted: bool
+    noticed_part: float | None = None
+
+    @property
+    def is_right(self) -> bool:
+        return self.finding.exceeds == self.planted
+
+    def __str__(self) -> str:
+        if self.planted:
+            return "caught" if self.is_right else "MISSED"
+        return "holds" if self.is_right else "EXCEEDED"
+
+
+@dataclass(frozen=True)
+class Scope:
+    """What is audited: kinds of mechanisms and of values, for one guarantee and size.
+
+    >>> scope = Scope(kinds=("coins",), specs=("bit",), shufflers=2, runs=1000)
+    >>> [job.name for job in scope.shipped()]
+    ['coins, bit', 'coins, bit, one by one', 'coins, bit, 2 levels', 'local, bit']
+    """
+
+    privacy: Privacy = Privacy(1.0, 0.01)
+    size: int = 8
+    shufflers: int = 3
+    kinds: Sequence[str] = KINDS
+    specs: Sequence[str] = VALUES
+    runs: int = DEFAULT_RUNS
+    local: bool = True
+    """Whether local mechanisms are audited, too."""
+
+    def __post_init__(self) -> None:
+        errors.whole("runs", self.runs, least=LEAST_RUNS)
+        errors.whole("shufflers", self.shufflers, least=1, most=6)
+        errors.whole("size", self.size, least=2)
+
+    def _cases(self, kinds: Sequence[str], specs: Sequence[str]) -> Iterator[Case]:
+        return cases(kinds, specs, levels=self.shufflers, size=self.size, privacy=self.privacy)
+
+    def shipped(self) -> Iterator[Job]:
+        """Single mechanisms and whole transcripts; bits also with one shuffler object a batch."""
+        for case in self._cases(self.kinds, self.specs):
+            deployment = case.deployment()
+            runs = affordable(self.runs, deployment.messages)
+            yield Job(case.name, Attacker(deployment), runs)
+            if case.values == BITS and case.levels == 1 and case.kind != PUBLISHED:
+                slow = Attacker(OneByOne(deployment.mechanisms))
+                yield Job(f"{case.name}, one by one", slow, max(LEAST_RUNS, runs // _PLAIN))
+
+        for spec in self.specs if self.local else ():
+            game = Answers.best(values_of(spec), self.privacy)
+            yield Job(f"local, {spec}", game, self.runs)
+
+    def mutants(self) -> Iterator[Job]:
+        """Every fault, planted in the transcript of a user who holds a bit."""
+        kinds = [kind for kind in self.kinds if kind != PUBLISHED]
+        for kind in kinds:
+            case = Case(kind, BITS, self.shufflers, self.size, self.privacy)
+            right, alone = case.deployment(), case.unsplit()
+            for fault in FAULTS:
+                if fault.least_levels <= self.shufflers:
+                    runs = max(LEAST_RUNS, self.runs // _PLAIN) if fault.plain else self.runs
+                    planted = Attacker(fault.planted(right, alone))
+                    yield Job(f"{kind}: {fault.name}", planted, runs, planted=True)
+
+
+def verdict_on(job: Job, privacy: Privacy, *, of: int, random: Random | None = None) -> Verdict:
+    """One of so many audits, which are all right with probability 1 - 1e-3 together.
+
+    Randomness is the system's if none is given.
+
+    >>> from overhand.randomness import seeded_random
+    >>> scope = Scope(kinds=("coins",), specs=("bit",), shufflers=1, runs=1000)
+    >>> job = next(scope.shipped())
+    >>> verdict = verdict_on(job, scope.privacy, of=1, random=seeded_random(1))
+    >>> str(verdict), verdict.finding.epsilon < 1.0
+    ('holds', True)
+    """
+    rate, game = FAILURE_RATE / of, job.game
+    finding = audited(job.name, game, privacy, runs=job.runs, random=source_of(random), rate=rate)
+    if job.planted or not game.mechanisms:
+        return Verdict(finding, job.planted)
+    share = rate / len(finding.shown)
+    noticed = noticed_part(game.mechanisms, privacy, runs=bounding(job.runs), rate=share)
+    return Verdict(finding, False, noticed)

@@ -1,35 +1,144 @@
-"""What is shipped, as plans small enough to be audited."""
+"""What is audited: what is shipped, as plans small enough, and the way from values to the server.
+
+All levels that one user, the victim, takes part in are run together.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from functools import cached_property
+
+import numpy as np
 
 from overhand import errors
-from overhand.audit.deployment import LEAST_RUNS, Deployment
-from overhand.mechanisms import published
-from overhand.model import Privacy
-from overhand.plan import Plan
-from overhand.plan.levels import Mechanisms, calibrated, with_best_shape
-from overhand.plan.recipe import UNARY, Recipe
-from overhand.plan.terms import Terms
+from overhand.mechanisms import MECHANISMS, Mechanism, published
+from overhand.model import Counts, Messages, Privacy, Rows, Shuffled
+from overhand.plan import Plan, Terms, calibrated, with_best_laplace
+from overhand.randomness import Random, seeded_random
+from overhand.shufflers import Shuffler, shuffle, with_added
 from overhand.trees import RegularTree
 from overhand.values import Values, values_of
 
-Kind = Literal["coins", "shares", "published"]
+PUBLISHED = "published"
+KINDS = (*MECHANISMS, PUBLISHED)
 """How values are sent: by ours, or with the constants of the papers."""
-KINDS: tuple[Kind, ...] = ("coins", "shares", "published")
-"""All of them."""
-
 VALUES = ("bit", "real", "histogram:3", "vector:2")
 """The kinds of values that a full audit goes through."""
+LEAST_RUNS = 1000
+"""Fewer show nothing."""
 
 _DEGREE = 2
-_COARSE = 64.0
-"""Vectors sent by coins are rounded as plans with few messages round them: in few steps."""
+_COARSE = 64.0  # how much more rounding may add than it usually may
 _DEAR_MESSAGES = 1000  # from so many messages a run on, fewer runs are affordable
+_COARSE_MESSAGES = 10_000  # from here on values are rounded in few steps
 _MOST_MESSAGES = 50_000  # of a run
+
+
+@dataclass(frozen=True)
+class Deployment:
+    """One mechanism a level, lowest level first, and the steps between a value and the server.
+
+    A planted fault is a subclass that gets one of these steps wrong.
+
+    >>> from overhand.mechanisms import Coins, CoinSum
+    >>> from overhand.randomness import HALF
+    >>> coins = tuple(CoinSum(size, Coins(4, HALF)) for size in (2, 4))
+    >>> rows = neighbours(coins[-1], victim=1, runs=3)
+    >>> shown = Deployment(coins).transcript(rows, seeded_random(1), attempt=0)
+    >>> [level.sealed.shape for level in shown]
+    [(6, 10), (3, 20)]
+    """
+
+    mechanisms: tuple[Mechanism, ...]
+
+    @property
+    def users(self) -> int:
+        """The users of the highest batch: lower batches divide them."""
+        return self.mechanisms[-1].size
+
+    @property
+    def messages(self) -> int:
+        """The messages of all these users, on all levels."""
+        return messages_of(self.mechanisms)
+
+    def users_random(self, random: Random, attempt: int) -> Random:
+        """Where users take their randomness from."""
+        return random
+
+    def encode(self, rows: Rows, random: Random) -> list[Messages]:
+        """The messages of these users, level by level: fresh ones for every level."""
+        return [m.encode_rows(rows, random) for m in self.mechanisms]
+
+    def shuffle(self, mechanism: Mechanism, batches: Messages, random: Random) -> Shuffled:
+        """Every batch in an order of its own: what shufflers do."""
+        whole = with_added(batches, mechanism, random)
+        return shuffle(whole, random, message_bits=mechanism.message_bits)
+
+    def transcript(self, rows: Rows, random: Random, attempt: int) -> list[Shuffled]:
+        """What the server sees of every level: the batches of the first run, of the second, ..."""
+        sent = self.encode(rows, self.users_random(random, attempt))
+        return [
+            self.shuffle(mechanism, messages.gathered(mechanism.size), random)
+            for mechanism, messages in zip(self.mechanisms, sent, strict=True)
+        ]
+
+
+class OneByOne(Deployment):
+    """The same with a `Shuffler` object for every batch, as the concurrent shuffle model has it."""
+
+    def shuffle(self, mechanism: Mechanism, batches: Messages, random: Random) -> Shuffled:
+        released = [
+            _released(mechanism, Messages(*batch), random) for batch in zip(*batches, strict=True)
+        ]
+        return Shuffled(*(np.concatenate(parts) for parts in zip(*released, strict=True)))
+
+
+def _released(mechanism: Mechanism, batch: Messages, random: Random) -> Shuffled:
+    shuffler = Shuffler()
+    shuffler.activate(mechanism)
+    # What a batch has in the clear is a sum: all of it comes from the first user here.
+    clear = np.zeros((mechanism.size, mechanism.clear_numbers), np.uint64)
+    clear[0] = batch.clear
+    sealed = batch.sealed.reshape(mechanism.size, mechanism.messages_per_user)
+    shuffler.send_many(range(mechanism.size), Messages(sealed, clear))
+    return shuffler.release(random)
+
+
+def messages_of(mechanisms: Sequence[Mechanism]) -> int:
+    """Those of all users of the highest batch, on all levels."""
+    return mechanisms[-1].size * sum(m.messages_per_user for m in mechanisms)
+
+
+def neighbours(mechanism: Mechanism, victim: int, runs: int) -> Rows:
+    """Users of so many runs of the same batch: one holds `victim` (0 or 1), all others 0.
+
+    0 and 1 stand for two values that are as far apart as two can be.
+    """
+    bits = np.zeros((runs, mechanism.size), np.uint8)
+    bits[:, 0] = victim
+    return mechanism.values.opposites(bits.reshape(-1))
+
+
+def moves(mechanism: Mechanism) -> dict[int, int]:
+    """The coordinates that the victim moves, and by how many steps.
+
+    These are at the ends of their intervals, where rounding is not random.
+    """
+    low, high = _steps(mechanism, mechanism.values.opposites(np.array([0, 1], np.uint8)))
+    change = high - low
+    whole = np.flatnonzero(np.abs(change) == mechanism.coordinate_steps)
+    return {int(j): int(change[j]) for j in whole}
+
+
+def base(mechanism: Mechanism) -> Counts:
+    """The sums of the steps if the victim holds 0, as all others do: exact where it moves them."""
+    return np.asarray(_steps(mechanism, neighbours(mechanism, 0, 1)).sum(axis=0))
+
+
+def _steps(mechanism: Mechanism, rows: Rows) -> Counts:
+    steps = mechanism.steps_of(rows, seeded_random(0)).astype(np.int64)
+    return np.asarray(steps.reshape(len(rows), -1))
 
 
 @dataclass(frozen=True)
@@ -43,7 +152,7 @@ class Case:
     ('shares, bit, 2 levels', 16, True)
     """
 
-    kind: Kind
+    kind: str
     values: Values
     levels: int
     size: int
@@ -51,68 +160,61 @@ class Case:
 
     @property
     def name(self) -> str:
-        return f"{self.kind}, {self.values}" + (
-            f", {self.levels} levels" if self.levels > 1 else ""
-        )
+        levels = f", {self.levels} levels" if self.levels > 1 else ""
+        return f"{self.kind}, {self.values}{levels}"
 
-    def plan(self) -> Plan:
-        """Calibrated and certified as every plan is; every level has the same noise."""
-        tree = RegularTree(self._users, (self.size, *[_DEGREE] * (self.levels - 1)))
-        return Plan(tree, self._mechanisms(tree), self.privacy, self.levels)
+    @cached_property
+    def mechanisms(self) -> tuple[Mechanism, ...]:
+        """With the least noise that an accountant certifies, or as published."""
+        if self.kind == PUBLISHED:
+            share = self.privacy.share(self.levels)
+            return tuple(published(self.values, size, share) for size in self._tree.sizes)
+        fine = self._calibrated()
+        return fine if messages_of(fine) <= _COARSE_MESSAGES else self._calibrated(_COARSE)
+
+    def _calibrated(self, coarseness: float = 1.0) -> tuple[Mechanism, ...]:
+        """Every level has the same noise: Laplace noise, if these values can be sent with it."""
+        recipes = MECHANISMS[self.kind].recipes(self.values)
+        recipe = min(recipes, key=lambda recipe: recipe.laplace is None)
+        terms = Terms(self.privacy, values=self.values, recipe=recipe, coarseness=coarseness)
+        terms = with_best_laplace(terms, self.levels)
+        return calibrated(self._tree.sizes, [1.0] * self.levels, terms)
+
+    @property
+    def _tree(self) -> RegularTree:
+        degrees = (self.size, *[_DEGREE] * (self.levels - 1))
+        return RegularTree(self.size * int(_DEGREE ** (self.levels - 1)), degrees)
 
     @property
     def is_affordable(self) -> bool:
-        """Whether the published constants leave a number of messages that can be sent at all."""
-        share = self.privacy.share(self.levels)
-        mechanism = published(self.values, self.size, share)
-        return mechanism.messages_per_user * self._users <= _MOST_MESSAGES
+        """Whether there are so few messages that they can be sent at all."""
+        return messages_of(self.mechanisms) <= _MOST_MESSAGES
 
-    @property
-    def _users(self) -> int:
-        return self.size * int(_DEGREE ** (self.levels - 1))
-
-    def _mechanisms(self, tree: RegularTree) -> Mechanisms:
-        if self.kind == "published":
-            share = self.privacy.share(self.levels)
-            sizes = [tree.sizes(level)[0] for level in range(1, self.levels + 1)]
-            return tuple((published(self.values, size, share),) for size in sizes)
-        dear = self.kind == "coins" and self.values.moves is None
-        coarseness = _COARSE if dear else 1.0
-        terms = Terms(self.privacy, values=self.values, recipe=self._recipe, coarseness=coarseness)
-        return calibrated(tree, [1.0] * self.levels, with_best_shape(terms, self.levels))
-
-    @property
-    def _recipe(self) -> Recipe:
-        if self.kind == "coins":
-            return UNARY
-        return Recipe(shares=True, shape=None if self.values.moves is None else 1)
+    def plan(self) -> Plan:
+        """A plan as all others are."""
+        return Plan(self._tree, self.mechanisms, self.privacy, self.levels)
 
     def deployment(self) -> Deployment:
         """What is to be audited, if the accountant has certified it."""
-        plan = self.plan()
-        if plan.delta_spent > self.privacy.delta:
+        if self.plan().delta_spent > self.privacy.delta:
             raise errors.Infeasible(f"{self.name}: no certificate for {self.privacy}")
-        return Deployment(tuple(m for (m,) in plan.mechanisms))
+        return Deployment(self.mechanisms)
 
     def unsplit(self) -> Deployment:
         """Every level with the whole budget."""
-        alone = [
-            Case(self.kind, self.values, 1, m.size, self.privacy)
-            for m in self.deployment().mechanisms
-        ]
+        alone = [Case(self.kind, self.values, 1, size, self.privacy) for size in self._tree.sizes]
         return Deployment(tuple(case.deployment().mechanisms[0] for case in alone))
 
 
 def cases(
-    kinds: Sequence[Kind], specs: Sequence[str], *, levels: int, size: int, privacy: Privacy
+    kinds: Sequence[str], specs: Sequence[str], *, levels: int, size: int, privacy: Privacy
 ) -> Iterator[Case]:
     """Every kind and value, as a single mechanism and as a user's whole transcript."""
     for kind in kinds:
         for spec in specs:
-            values = values_of(spec)
             for count in sorted({1, levels}):
-                case = Case(kind, values, count, size, privacy)
-                if kind != "published" or case.is_affordable:
+                case = Case(kind, values_of(spec), count, size, privacy)
+                if case.is_affordable:
                     yield case
 
 

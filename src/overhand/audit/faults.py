@@ -8,43 +8,26 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from overhand import errors
-from overhand.audit.deployment import KNOWN_SEED, Deployment, Rows, value_slots
-from overhand.mechanisms import Coins, CoinSum, Polya, SharesSum, UserNoise
-from overhand.plan.levels import AnyMechanism
+from overhand.audit.attacks import KNOWN_SEED
+from overhand.audit.cases import Deployment
+from overhand.mechanisms import Mechanism, Noise, UserNoise
+from overhand.model import Counts, Floats, Messages, Rows, Shuffled
 from overhand.randomness import Random, restored_random, seeded_random
 
-
-def thinned(mechanism: AnyMechanism, part: float) -> AnyMechanism:
-    """The mechanism with this part of its noise's variance.
-
-    >>> from overhand.randomness import HALF
-    >>> mechanism = CoinSum(8, noise_bits=4, noise_probability=HALF)
-    >>> mechanism.variance, round(thinned(mechanism, 0.25).variance, 2)
-    (8.0, 2.0)
-    """
-    noise, size = mechanism.user_noise, mechanism.size
-    variance = part * mechanism.noise().variance
-    if isinstance(noise, Coins) and not noise.opposed:
-        fewer: UserNoise = replace(noise, bits=max(1, round(part * noise.bits)))
-    elif isinstance(noise, Coins):
-        fewer = Coins.with_variance(size, variance)
-    else:
-        fewer = Polya.with_variance(noise.users, variance * noise.users / size, shape=noise.shape)
-    if isinstance(mechanism, SharesSum):
-        return replace(mechanism, user_noise=fewer)
-    assert isinstance(fewer, Coins)
-    return CoinSum.of(size, fewer, mechanism.values, mechanism.steps)
+_DISTANCE = 1e-9  # what messages may leak that carry the noise of another level
 
 
 class NoPermutation(Deployment):
     """Shufflers hand on the messages as they came."""
 
-    def shuffle(self, mechanism: AnyMechanism, batches: Rows, random: Random) -> Rows:
-        return batches
+    def shuffle(self, mechanism: Mechanism, batches: Messages, random: Random) -> Shuffled:
+        return Shuffled(*batches)
 
 
 class SeededGenerator(Deployment):
@@ -64,26 +47,70 @@ class SharedNoise(Deployment):
     that they did not.)
     """
 
-    def encode(self, rows: Rows, random: Random) -> list[Rows]:
-        state, sent = random.state, []
-        for level, mechanism in enumerate(self.mechanisms):
-            again = random if level == 0 else restored_random(state)
-            messages = mechanism.encode_rows(rows, again)
-            sent.append(_mirrored(mechanism, rows, messages) if level % 2 else messages)
-        return sent
+    @classmethod
+    def of(cls, right: Deployment) -> SharedNoise:
+        """All levels with the noise of a user of the lowest: what is drawn once fits everywhere."""
+        lowest = right.mechanisms[0]
+        if not (lowest.values.is_scalar and lowest.values.is_whole):
+            raise errors.InvalidValue(f"shared noise is planted for bits, not for {lowest.values}")
+        fitted = [_with_noise(mechanism, lowest.user_noise) for mechanism in right.mechanisms]
+        return cls(tuple(_mirrored(m) if level % 2 else m for level, m in enumerate(fitted)))
+
+    def encode(self, rows: Rows, random: Random) -> list[Messages]:
+        """Bits are not rounded: the noise is the first that every level draws."""
+        state, lowest = random.state, self.mechanisms[0].encode_rows(rows, random)
+        higher = [m.encode_rows(rows, restored_random(state)) for m in self.mechanisms[1:]]
+        return [lowest, *higher]
 
 
-def _mirrored(mechanism: AnyMechanism, rows: Rows, messages: Rows) -> Rows:
-    """The messages of scalar values, with every coin turned or the noise's sign changed."""
-    if isinstance(mechanism, CoinSum):
-        turned = messages ^ 1
-        slots = value_slots(mechanism, 0)
-        turned[:, slots] = messages[:, slots]
-        return turned
-    # Minus (value + noise), plus the value twice.
-    turned = np.negative(messages)
-    turned[:, 0] += 2 * rows.astype(np.uint64)
-    return turned & np.uint64(mechanism.modulus - 1)
+def _with_noise(mechanism: Mechanism, noise: UserNoise) -> Mechanism:
+    size, values, steps = mechanism.size, mechanism.values, mechanism.steps
+    return mechanism.fitted(
+        size, noise, honest=size, distance=_DISTANCE, values=values, steps=steps
+    )
+
+
+def _mirrored(mechanism: Mechanism) -> Mechanism:
+    noise = Mirrored(mechanism.user_noise)
+    return replace(mechanism, user_noise=noise)  # type: ignore[type-var]
+
+
+@dataclass(frozen=True)
+class Mirrored(UserNoise):
+    """Noise that is symmetric about its mean, mirrored there: its law stays what it was."""
+
+    noise: UserNoise
+
+    def toss(self, random: Random, users: int) -> NDArray[np.uint8]:
+        return self.noise.toss(random, users) ^ 1
+
+    def draw(self, random: Random, count: int) -> Counts:
+        return -self.noise.draw(random, count)
+
+    def draw_sums(self, random: Random, users: int, count: int, *, exact: bool = True) -> Floats:
+        return -self.noise.draw_sums(random, users, count, exact=exact)
+
+    def law(self, users: int) -> Noise:
+        return self.noise.law(users)
+
+    @property
+    def sampling_distance(self) -> float:
+        return self.noise.sampling_distance
+
+    def reduced(self, part: float, users: int) -> UserNoise:
+        return Mirrored(self.noise.reduced(part, users))
+
+    def entry(self) -> dict[str, Any]:
+        return self.noise.entry()
+
+    def summary(self, users: int) -> dict[str, Any]:
+        return self.noise.summary(users)
+
+    def __getattr__(self, name: str) -> Any:
+        """What a mechanism knows of this noise alone, such as how many coins it has."""
+        if name == "noise":  # on a copy that has nothing yet
+            raise AttributeError(name)
+        return getattr(self.noise, name)
 
 
 @dataclass(frozen=True)
@@ -92,8 +119,9 @@ class Fault:
 
     `plain` faults show the value almost without noise: a tenth of the runs is enough.
 
+    >>> from overhand.mechanisms import Coins, CoinSum
     >>> from overhand.randomness import HALF
-    >>> right = Deployment((CoinSum(8, noise_bits=4, noise_probability=HALF),))
+    >>> right = Deployment((CoinSum(8, Coins(4, HALF)),))
     >>> half = FAULTS[0].planted(right, right)
     >>> FAULTS[0].name, right.mechanisms[0].variance, half.mechanisms[0].variance
     ('half the noise', 8.0, 4.0)
@@ -106,31 +134,14 @@ class Fault:
 
 
 def _half_noise(right: Deployment, alone: Deployment) -> Deployment:
-    return Deployment(tuple(thinned(m, 0.5) for m in right.mechanisms))
-
-
-def _shared_noise(right: Deployment, alone: Deployment) -> Deployment:
-    """All levels with the noise of a user of the lowest: what is drawn once fits everywhere."""
-    lowest = right.mechanisms[0]
-    if not (lowest.values.is_scalar and lowest.values.is_whole):
-        raise errors.InvalidValue(f"shared noise is planted for bits, not for {lowest.values}")
-    return SharedNoise(tuple(_with_noise_of(lowest, m) for m in right.mechanisms))
-
-
-def _with_noise_of(lowest: AnyMechanism, mechanism: AnyMechanism) -> AnyMechanism:
-    if isinstance(lowest, CoinSum):
-        return CoinSum.of(mechanism.size, lowest.user_noise)
-    assert isinstance(mechanism, SharesSum)
-    # One modulus and as many shares, or the generator's words would not be the same ones.
-    top = max(lowest.modulus_bits, mechanism.modulus_bits) + 2
-    return replace(lowest, size=mechanism.size, honest=mechanism.honest, modulus_bits=top)
+    return Deployment(tuple(mechanism.reduced(0.5) for mechanism in right.mechanisms))
 
 
 FAULTS = (
     Fault("half the noise", _half_noise),
     Fault("no permutation", lambda right, alone: NoPermutation(right.mechanisms), 1, True),
     Fault("seeded generator", lambda right, alone: SeededGenerator(right.mechanisms), 1, True),
-    Fault("budget not split", lambda right, alone: Deployment(alone.mechanisms), 2),
-    Fault("shared noise", _shared_noise, 2, True),
+    Fault("budget not split", lambda right, alone: alone, 2),
+    Fault("shared noise", lambda right, alone: SharedNoise.of(right), 2, True),
 )
 """`alone` is the deployment whose levels each have the whole budget."""

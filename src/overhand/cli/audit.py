@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
@@ -13,7 +13,6 @@ from overhand.audit import (
     KINDS,
     STATISTICS,
     VALUES,
-    Kind,
     Scope,
     Verdict,
     verdict_on,
@@ -26,9 +25,9 @@ from overhand.randomness import seeded_random
 
 DEFAULT_DELTA = 0.01
 
+MECHANISMS = (*KINDS, "local", "all")
 MechanismChoice = Annotated[
-    Literal["coins", "shares", "published", "local", "all"],
-    typer.Option(help="Whose encoders are audited."),
+    str, typer.Option(help=f"Whose encoders are audited: one of {', '.join(MECHANISMS)}.")
 ]
 ValuesChoice = Annotated[
     str, typer.Option("--values", help=f"all ({', '.join(VALUES)}), or a kind as for `plan`.")
@@ -55,11 +54,13 @@ def audit(
     as_json: options.Json = False,
 ) -> None:
     """Bound epsilon from below by what encoders and shufflers really do; 1 if a claim is broken."""
+    if mechanism not in MECHANISMS:
+        raise InvalidValue(f"mechanism={mechanism!r} must be one of {', '.join(MECHANISMS)}")
     scope = Scope(
         Privacy(epsilon, delta),
         size,
         shufflers,
-        _kinds(mechanism),
+        tuple(kind for kind in KINDS if mechanism in (kind, "all")),
         VALUES if values == "all" else (values,),
         runs,
         local=mechanism in ("local", "all"),
@@ -73,10 +74,6 @@ def audit(
         _show(scope, seed, verdicts, seconds)
     if not all(verdict.is_right for verdict in verdicts):
         raise typer.Exit(1)
-
-
-def _kinds(mechanism: str) -> tuple[Kind, ...]:
-    return tuple(kind for kind in KINDS if mechanism in (kind, "all"))
 
 
 def _verdicts(scope: Scope, seed: int | None, *, mutants: bool, processes: int) -> list[Verdict]:
