@@ -216,10 +216,12 @@ class Random(ABC):
 
     def _by_order(self, rows: NDArray[Any], message_bits: int) -> tuple[NDArray[Any], Any]:
         """Take messages in the order of keys of 64 bits; and which rows had ties."""
-        keys = self.words(rows.shape[0] * rows.shape[1], np.uint64).reshape(rows.shape[:2])
+        count, width = rows.shape[:2]
+        keys = self.words(count * width, np.uint64).reshape(count, width)
         order = np.argsort(keys, axis=1)
-        row = np.arange(len(rows))[:, np.newaxis]
-        return rows[row, order], _tied(keys[row, order])
+        order += width * np.arange(count)[:, np.newaxis]
+        messages = rows.reshape(count * width, *rows.shape[2:])
+        return messages.take(order, axis=0), _tied(keys.take(order))
 
 
 def ones_in_rows(bits: NDArray[np.uint8]) -> Counts:
