@@ -84,15 +84,14 @@ class Rounds:
 
         Of a stretch over several releases only the last makes a rule.
         """
-        start = self._waiting
-        stop = self._waiting = start + users
-        self.t += users
-        if self.t > self.due:
+        start, stop, t = self._waiting, self._waiting + users, self.t + users
+        if t > self.due:
             self._open, small = self._room(stop), self._open
             self._open[..., :start, :] = small[..., :start, :]
         self._open[..., start:stop, :-1] = features
         self._open[..., start:stop, -1] = rewards
-        if self.t >= self.due:
+        self._waiting, self.t = stop, t
+        if t >= self.due:
             self._learn()
 
     def _learn(self) -> None:

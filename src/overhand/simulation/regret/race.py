@@ -230,18 +230,8 @@ def _in_parallel(tasks: Sequence[Any], jobs: int, progress: Progress | None) -> 
         )
 
 
-class _Tell:
-    """Tells the progress of another process."""
-
-    def __init__(self, queue: Any) -> None:
-        self._queue = queue
-
-    def __call__(self, rounds: int) -> None:
-        self._queue.put(rounds)
-
-
 @contextmanager
-def _told(progress: Progress | None) -> Iterator[_Tell | None]:
+def _told(progress: Progress | None) -> Iterator[Progress | None]:
     """A way for other processes to tell how far they are."""
     if progress is None:
         yield None
@@ -258,7 +248,7 @@ def _told(progress: Progress | None) -> Iterator[_Tell | None]:
         listener = Thread(target=listen, daemon=True)
         listener.start()
         try:
-            yield _Tell(queue)
+            yield queue.put
         finally:
             queue.put(None)
             listener.join()
