@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -363,8 +362,7 @@ def test_mechanisms_must_be_of_the_sizes_of_the_tree() -> None:
         (replace(plan.mechanisms[0], size=4), *plan.mechanisms[1:]),
     ]
     for mechanisms in wrong:
-        sizes = re.escape(str(tuple(m.size for m in mechanisms)))
-        with pytest.raises(oh.InvalidValue, match=f"{sizes} users in a tree with .3, 6, 24."):
+        with pytest.raises(oh.InvalidValue, match="mechanisms? .*(users|levels)"):
             replace(plan, mechanisms=mechanisms)
 
 
