@@ -7,7 +7,7 @@ import json
 import logging
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -37,6 +37,7 @@ from support.system import TOKEN, System, plan_for
 
 HEALTH = b"GET /healthz HTTP/1.1\r\nhost: x\r\n"
 UPGRADE = b"connection: Upgrade, HTTP2-Settings\r\nupgrade: h2c\r\nhttp2-settings: AAMAAABk\r\n"
+BINARY = b"content-type: application/octet-stream\r\n"
 CHUNKED = b"transfer-encoding: chunked\r\n\r\n"
 LIMIT = 1 << 16
 
@@ -66,10 +67,11 @@ class Line:
 
     async def rest(self) -> bytes:
         """What is said until the other side hangs up."""
-        try:
-            return await asyncio.wait_for(self.reader.read(), 10)
-        except ConnectionError:
-            return b""
+        said = b""
+        with suppress(ConnectionError):
+            while more := await asyncio.wait_for(self.reader.read(1 << 16), 10):
+                said += more
+        return said
 
     async def end(self, drip: bytes = b"") -> bytes:
         """What is said until then, to one who says a little all the while."""
@@ -155,9 +157,9 @@ class Role:
     def upload(self) -> bytes:
         """The head of a request whose body is waited for, without its end."""
         if self.is_shuffler:
-            return b"POST /v1/reports HTTP/1.1\r\nhost: x\r\n"
+            return b"POST /v1/reports HTTP/1.1\r\nhost: x\r\n" + BINARY
         head = f"PUT /v1/releases/1/0 HTTP/1.1\r\nauthorization: Bearer {TOKEN}\r\n"
-        return head.encode()
+        return head.encode() + BINARY
 
 
 @pytest.fixture(params=["shuffler", "server"])
@@ -241,7 +243,9 @@ def test_long_heads_and_longer_bodies_are_taken() -> None:
             for _ in range(3):
                 line.say(HEALTH, b"x: ", b"a" * (LIMIT - 200), b"\r\n\r\n")
                 assert (await line.answer())[0] == 200
-                line.say(b"PUT /body HTTP/1.1\r\n", CHUNKED, piece * 64, b"0\r\nend: yes\r\n\r\n")
+                line.say(
+                    b"PUT /body HTTP/1.1\r\n", BINARY, CHUNKED, piece * 64, b"0\r\nend: yes\r\n\r\n"
+                )
                 assert await line.answer() == (200, {"length": 1 << 20})
 
     serve(slow, test)
@@ -384,7 +388,8 @@ def test_bodies_are_read_as_if_nothing_had_been_offered(start: bytes) -> None:
         async with port.line() as line:
             line.say(start)
             for _ in range(2):
-                line.say(b"PUT /body HTTP/1.1\r\ncontent-length: 9\r\n", UPGRADE, b"\r\nfour ")
+                line.say(b"PUT /body HTTP/1.1\r\ncontent-length: 9\r\n", BINARY, UPGRADE)
+                line.say(b"\r\nfour ")
                 await asyncio.sleep(0.02)
                 line.say(b"more", HEALTH, b"\r\n")
             answers = [await line.answer() for _ in range(5 if start else 4)]

@@ -24,7 +24,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from cryptography.x509.oid import NameOID
 
 from overhand.service.protocol import KeyPair, create_token
-from support.deployed import HORIZON, LOWEST, Deployment, small_plan
+from support.deployed import BINARY, HORIZON, LOWEST, Deployment, small_plan
 from support.forked import WITHOUT_WORKERS, free_port, until
 from support.postgres import Postgres
 
@@ -316,7 +316,7 @@ def test_a_shuffling_service_says_nothing_about_its_database(
     postgres.stop()
     try:
         body = deployed.reports.bodies[3]
-        answer = httpx.post(f"{shuffler.url}/v1/reports", content=body)
+        answer = httpx.post(f"{shuffler.url}/v1/reports", content=body, headers=BINARY)
     finally:
         postgres.start()
     assert answer.status_code == 503

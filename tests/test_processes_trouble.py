@@ -234,7 +234,8 @@ def test_a_full_disk_of_the_server_delays_what_it_publishes(
     assert server.stopped() == 0
 
 
-HEAD = b"POST /v1/reports HTTP/1.1\r\nhost: here\r\n"
+BINARY = b"content-type: application/octet-stream\r\n"
+HEAD = b"POST /v1/reports HTTP/1.1\r\nhost: here\r\n" + BINARY
 BURDENS = {
     "nothing": b"",
     "half a request line": b"POST /v1/rep",
@@ -297,9 +298,8 @@ def test_slow_connections_to_the_server_are_closed_and_releases_are_taken(
     deployed: Deployment,
 ) -> None:
     token = (deployed.folder / "token").read_text().strip().encode()
-    head = (
-        b"PUT /v1/releases/1/0 HTTP/1.1\r\nhost: here\r\nauthorization: Bearer " + token + b"\r\n"
-    )
+    head = b"PUT /v1/releases/1/0 HTTP/1.1\r\nhost: here\r\n" + BINARY
+    head += b"authorization: Bearer " + token + b"\r\n"
     burdens = {name: sent.replace(HEAD, head) for name, sent in BURDENS.items()}
     server, shuffler = deployed.server(changes=[PATIENCE]), deployed.shuffler()
     deployed.reports.send_until_counted(shuffler.url)

@@ -136,7 +136,8 @@ def test_a_slow_body_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         async def send(event: Any) -> None:
             sent.append(event)
 
-        scope = {"type": "http", "method": "POST", "path": "/v1/reports", "headers": []}
+        scope: dict[str, Any] = {"type": "http", "method": "POST", "path": "/v1/reports"}
+        scope["headers"] = [(b"content-type", b"application/octet-stream")]
         await system.shuffler(scope, receive, send)
         assert sent[0]["status"] == 408
 

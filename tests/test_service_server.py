@@ -53,6 +53,19 @@ def test_a_release_is_kept_once_and_other_bytes_raise_an_alarm(tmp_path: Path) -
     run(tmp_path, test)
 
 
+@pytest.mark.parametrize("kind", ["text/plain", ""])
+def test_a_release_of_another_content_type_is_refused(tmp_path: Path, kind: str) -> None:
+    async def test(system: System) -> None:
+        await filled(system, system.plan.tree.lowest)
+        async with system.at_server() as web:
+            headers, body = {"content-type": kind}, release_of(system)
+            answer = await web.put("/v1/releases/1/0", content=body, headers=headers)
+            assert (answer.status_code, waiting(system.book)) == (415, None)
+            assert "application/octet-stream" in answer.json()["error"]
+
+    run(tmp_path, test)
+
+
 def test_only_the_shuffling_service_may_release(tmp_path: Path) -> None:
     async def test(system: System) -> None:
         await filled(system, system.plan.tree.lowest)

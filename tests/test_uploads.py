@@ -58,6 +58,8 @@ class Answers:
 
     def ask(self, body: bytes, *headers: str, chunked: bool = False) -> None:
         lines = ["POST /v1/reports HTTP/1.1", "host: x", *headers]
+        if not any(one.startswith("content-type") for one in headers):
+            lines.append("content-type: application/octet-stream")
         if chunked:
             lines.append("transfer-encoding: chunked")
             body = f"{len(body):x}\r\n".encode() + body + b"\r\n0\r\n\r\n"
@@ -238,6 +240,41 @@ def test_tokens_are_asked_for_on_both_ways(tmp_path: Path) -> None:
     run(tmp_path, test, tokens=frozenset(hashed(token) for token in TOKENS.values()))
 
 
+@pytest.mark.parametrize(
+    "kind",
+    ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x", ""],
+)
+def test_what_any_page_may_send_counts_on_neither_way(tmp_path: Path, kind: str) -> None:
+    """A page from elsewhere has its readers send these without asking: nobody counts them."""
+
+    async def test(service: Service) -> None:
+        for chunked in (False, True):
+            async with connected(service) as line:
+                line.ask(report(), f"content-type: {kind}", chunked=chunked)
+                status, words = await line.answer()
+                assert (status, b"application/octet-stream" in words) == (415, True)
+                assert line.headers["connection"] == "close"
+        assert service.store.arrived == 0
+        async with connected(service) as line:
+            for same in ("Application/Octet-Stream", "application/octet-stream; x=y"):
+                line.ask(report(), f"content-type: {same}")
+                assert await line.answer() == COUNTED
+
+    run(tmp_path, test)
+
+
+def test_a_missing_type_is_no_type(tmp_path: Path) -> None:
+    async def test(service: Service) -> None:
+        async with connected(service) as line:
+            body = report()
+            head = f"POST /v1/reports HTTP/1.1\r\nhost: x\r\ncontent-length: {len(body)}\r\n\r\n"
+            line.writer.write(head.encode() + body)
+            assert (await line.answer())[0] == 415
+        assert service.store.arrived == 0
+
+    run(tmp_path, test)
+
+
 def test_after_the_horizon_both_ways_are_closed(tmp_path: Path) -> None:
     async def test(service: Service) -> None:
         async with connected(service) as line:
@@ -359,7 +396,10 @@ def test_a_slow_body_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     async def test(service: Service) -> None:
         async with connected(service) as line:
             line.writer.write(
-                f"POST /v1/reports HTTP/1.1\r\ncontent-length: {len(report())}\r\n\r\nOV".encode()
+                (
+                    "POST /v1/reports HTTP/1.1\r\ncontent-type: application/octet-stream\r\n"
+                    f"content-length: {len(report())}\r\n\r\nOV"
+                ).encode()
             )
             assert (await line.answer())[0] == 408
             assert await line.is_over()

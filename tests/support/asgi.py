@@ -13,7 +13,9 @@ class AsgiTransport:
     """A `Transport` that calls the application itself."""
 
     def __init__(self, app: Any, token: str | None = None) -> None:
-        headers = {} if token is None else {"authorization": f"Bearer {token}"}
+        headers = {"content-type": "application/octet-stream"}
+        if token is not None:
+            headers["authorization"] = f"Bearer {token}"
         self._http = httpx.AsyncClient(
             transport=httpx.ASGITransport(app=app), base_url="http://here", headers=headers
         )

@@ -33,6 +33,7 @@ from support.reported import CLIENT, FORWARDED, Reports
 
 LOWEST, DEGREE, HORIZON = 4, 3, 48
 BATCHES = (HORIZON // LOWEST, HORIZON // (LOWEST * DEGREE))
+BINARY = {"content-type": "application/octet-stream"}
 
 
 def small_plan(horizon: int = HORIZON) -> oh.Plan:
@@ -118,7 +119,7 @@ class Deployment:
         return service
 
     def put(self, service: Service, path: str, body: bytes, token: str) -> int:
-        headers = {"authorization": f"Bearer {token}"}
+        headers = BINARY | {"authorization": f"Bearer {token}"}
         return WEB.put(service.url + path, content=body, headers=headers).status_code
 
     @property

@@ -59,7 +59,7 @@ class Reports:
     ) -> None:
         """`copies` are other addresses to which every report goes at the same time."""
         limit = asyncio.Semaphore(at_once)
-        headers = {"x-forwarded-for": FORWARDED}
+        headers = {"x-forwarded-for": FORWARDED, "content-type": "application/octet-stream"}
         way = httpx.AsyncHTTPTransport(verify=False, local_address=CLIENT, limits=_LIMITS)
         async with httpx.AsyncClient(timeout=SECONDS, headers=headers, transport=way) as web:
 

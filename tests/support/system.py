@@ -22,6 +22,7 @@ from support.asgi import AsgiTransport
 
 PRIVACY = oh.Privacy(4.0, 1e-4)
 TOKEN = new_token()
+BINARY = {"content-type": "application/octet-stream"}
 
 
 def plan_for(values: oh.Values | None = None, horizon: int = 60) -> Plan:
@@ -60,11 +61,11 @@ class System:
 
     def at_shuffler(self) -> httpx.AsyncClient:
         transport = httpx.ASGITransport(app=self.shuffler)
-        return httpx.AsyncClient(base_url="http://shuffler", transport=transport)
+        return httpx.AsyncClient(base_url="http://shuffler", transport=transport, headers=BINARY)
 
     def at_server(self, token: str | None = TOKEN) -> httpx.AsyncClient:
         transport = httpx.ASGITransport(app=self.server)
-        headers = {} if token is None else {"authorization": f"Bearer {token}"}
+        headers = BINARY if token is None else BINARY | {"authorization": f"Bearer {token}"}
         return httpx.AsyncClient(base_url="http://server", transport=transport, headers=headers)
 
     def sender(self) -> Sender:

@@ -1,7 +1,7 @@
 """HTTP as both services speak it: how they listen, answer, count, log, and ask each other."""
 
 from overhand.service.web.application import Application, Gone, Refused, Reply
-from overhand.service.web.bodies import Receive, Scope, Send, bearer, body_of, header
+from overhand.service.web.bodies import BINARY, Receive, Scope, Send, bearer, body_of, header
 from overhand.service.web.limits import Impatient
 from overhand.service.web.listening import (
     CannotListen,
@@ -31,6 +31,7 @@ from overhand.service.web.transport import (
 )
 
 __all__ = [
+    "BINARY",
     "COUNT",
     "TEXT",
     "Answer",

@@ -12,6 +12,10 @@ Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
+BINARY = b"application/octet-stream"
+"""The only type of a body. A page from elsewhere cannot send it without asking first, which nobody
+allows: so no page makes its readers report."""
+
 PATIENCE = 20.0
 """Seconds that a request may take to come, and an answer to be taken: a slow client holds a
 connection, and nothing else."""
@@ -47,6 +51,9 @@ async def body_of(
     One that is longer may have a better reason to be refused: if it says that it has up to
     `most_looked_at` bytes, `look` sees its beginning first.
     """
+    kind = (header(scope, b"content-type") or b"").partition(b";")[0].strip().lower()
+    if kind != BINARY:
+        raise Refused(415, f"the content-type must be {BINARY.decode()}")
     if header(scope, b"content-encoding") not in (None, b"identity"):
         raise Refused(415, "bodies must not be compressed")
     too_long = Refused(413, f"a body has at most {most} bytes")

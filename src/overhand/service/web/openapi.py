@@ -27,7 +27,7 @@ _REFUSALS = {
     409: "Made for another plan or key: fetch the document again.",
     410: "The plan is complete.",
     413: "Longer than any body here.",
-    415: "Compressed.",
+    415: "Of another content type than application/octet-stream, or none, or compressed.",
     429: "Too many reports wait: come back after Retry-After seconds.",
     431: "Too many bytes before the body, or after it.",
     500: "A fault of the service: come back after Retry-After seconds.",
