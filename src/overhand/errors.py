@@ -2,11 +2,27 @@
 
 OverhandError
 ├── InvalidValue        a value or argument that cannot be used (also a ValueError)
+│   └── WrongPlan       bytes that were made for another plan or key
 ├── ProtocolViolation   a step that Algorithm 1 does not allow
+│   ├── KeyGone         a batch whose key was destroyed: nothing was left of it
+│   └── Scrubbed        a batch that the server has, and of which nothing is left here
 ├── LostBatch           a batch whose sum cannot be told: its node is left out of every estimate
 ├── Infeasible          a guarantee or an error that cannot be reached, or not be proved
 ├── DamagedPlan         a plan file that is not what was saved
-└── StoreUnavailable    a database that cannot do its work now; nothing was done by halves
+│   └── DamagedDocument the same of a public document
+└── ServiceError        a service or a client that cannot do what it was asked to
+    ├── StoreUnavailable    a database that cannot do its work now; nothing was done by halves
+    ├── UnsafeSecret        a secret's file that is missing, damaged, in the way, or open to others
+    ├── CannotListen        an address that is taken, or not ours
+    ├── Refused             a request that is answered with an error
+    ├── Gone                a client that went away before its request was whole
+    ├── Overloaded          more reports than a service wants to hold
+    ├── NotTaken            a release that the server did not take
+    ├── WorkersLost         ciphertexts that took their worker down again and again
+    ├── Unreachable         a service that did not answer
+    │   └── Untrusted       one that cannot show that it is who it should be
+    └── NotCounted          reports that were not counted, or of which it is not known
+        └── Outdated        a report for a plan or key that is no longer run
 """
 
 from __future__ import annotations
@@ -78,7 +94,11 @@ class DamagedPlan(OverhandError):
     """
 
 
-class StoreUnavailable(OverhandError):
+class ServiceError(OverhandError):
+    """A service or a client that cannot do what it was asked to."""
+
+
+class StoreUnavailable(ServiceError):
     """A database that is full, locked, read-only or down: try again later, nothing is half-done."""
 
 

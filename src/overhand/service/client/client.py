@@ -12,7 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
-from overhand.errors import OverhandError, whole
+from overhand.errors import ServiceError, whole
 from overhand.randomness import Random, secure_random
 from overhand.service.protocol import Document, encode_report, encode_reports
 from overhand.service.web import Answer, HttpTransport, Transport, Unreachable, Untrusted
@@ -34,7 +34,7 @@ _TRY_AGAIN = {
 }
 
 
-class NotCounted(OverhandError):
+class NotCounted(ServiceError):
     """Reports that were not counted, or of which it is not known.
 
     `reports` are their bytes: to try once more, `send` those again, as often as you like. To

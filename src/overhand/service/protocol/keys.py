@@ -32,7 +32,7 @@ _MOST_SECRET_BYTES = 1 << 20
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 
-class UnsafeSecret(errors.OverhandError):
+class UnsafeSecret(errors.ServiceError):
     """A secret's file that is missing, damaged, in the way, or open to others."""
 
 

@@ -25,7 +25,7 @@ _CHUNKS_AHEAD = 4  # for each worker: the results of a slow reader wait, the wor
 _TRIES = 3
 
 
-class WorkersLost(errors.OverhandError):
+class WorkersLost(errors.ServiceError):
     """The same ciphertexts took their worker down again and again."""
 
 

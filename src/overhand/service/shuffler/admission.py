@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from overhand.errors import OverhandError, StoreUnavailable
+from overhand.errors import ServiceError, StoreUnavailable
 from overhand.service.shuffler.store import Arrival, Outcome, Store
 from overhand.service.web import Metrics, log
 
@@ -45,7 +45,7 @@ class ShufflerMetrics(Metrics):
         return self.text()
 
 
-class Overloaded(OverhandError):
+class Overloaded(ServiceError):
     """More reports wait than the service wants to hold."""
 
 

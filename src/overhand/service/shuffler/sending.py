@@ -8,7 +8,7 @@ import secrets
 from collections.abc import Iterable, Iterator, Sequence
 from http import HTTPStatus
 
-from overhand.errors import OverhandError, ProtocolViolation, StoreUnavailable
+from overhand.errors import OverhandError, ProtocolViolation, ServiceError, StoreUnavailable
 from overhand.service.protocol import Batch, Document, Release
 from overhand.service.shuffler.admission import ShufflerMetrics
 from overhand.service.shuffler.store import Store
@@ -21,7 +21,7 @@ _MOST_BYTES_AT_ONCE = 1 << 23
 _PUTS_AT_ONCE = 4
 
 
-class NotTaken(OverhandError):
+class NotTaken(ServiceError):
     """The server did not take a release: it is sent again later."""
 
 

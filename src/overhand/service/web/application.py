@@ -14,13 +14,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from overhand.errors import OverhandError
+from overhand.errors import ServiceError
 from overhand.service.web.openapi import Description, Operation, json_content
 
 RETRY_SECONDS = 5
 
 
-class Refused(OverhandError):
+class Refused(ServiceError):
     """A request that is answered with an error: its status, and words for whoever sent it."""
 
     def __init__(
@@ -42,7 +42,7 @@ class Refused(OverhandError):
         return self.status in (401, 408, 413, 415)
 
 
-class Gone(OverhandError):
+class Gone(ServiceError):
     """The other side went away before its request was whole: there is nobody to answer."""
 
 

@@ -16,13 +16,13 @@ from typing import Any
 import uvicorn
 import uvloop
 
-from overhand.errors import InvalidValue, OverhandError
+from overhand.errors import InvalidValue, ServiceError
 from overhand.service.web.limits import Impatient
 
 _BACKLOG = 2048
 
 
-class CannotListen(OverhandError):
+class CannotListen(ServiceError):
     """An address that is taken, or not ours."""
 
 

@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol
 
 import aiohttp
 
-from overhand.errors import InvalidValue, OverhandError
+from overhand.errors import InvalidValue, ServiceError
 
 _MOST_ANSWER_BYTES = 1 << 24
 _PATIENCE = 60.0
@@ -18,7 +18,7 @@ _SLOWEST_LINE = 1 << 16
 _LONGEST_RETRY = 3600.0
 
 
-class Unreachable(OverhandError):
+class Unreachable(ServiceError):
     """No answer: whether the request was handled is not known."""
 
 
