@@ -17,7 +17,7 @@ from scipy import stats
 from overhand import accounting
 from overhand.errors import Infeasible, InvalidValue
 from overhand.mechanisms import CoinNoise, Coins, CoinSum
-from overhand.mechanisms.published import BITS_CONSTANT, binary_sum
+from overhand.mechanisms.papers import BITS_CONSTANT, binary_sum
 from overhand.model import Privacy, Shuffled
 from overhand.randomness import HALF, BinaryFraction, seeded_random
 from support.coins import EIGHTH, QUARTER, Chosen, one_batch

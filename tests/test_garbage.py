@@ -29,5 +29,5 @@ def test_copied_and_foreign_ciphertexts_of_a_release_are_garbage() -> None:
     first, _, third = (formats.unpack_report(report) for report in reports)
     body = first[0] + first[0] + third[1]
     release = formats.unpack_release(formats.pack_release(Release(Batch(1, 0), 0, body)))
-    messages, garbage = open_release(formats, release, Opener(KEY, formats.digest))
-    assert (len(messages), garbage) == (level.messages, 2 * level.messages)
+    shuffled, garbage = open_release(formats, release, Opener(KEY, formats.digest))
+    assert (shuffled.sealed.size, garbage) == (level.messages, 2 * level.messages)

@@ -11,7 +11,7 @@ import pytest
 from overhand.accounting import Level, certified_delta, dominated_delta
 from overhand.errors import InvalidValue
 from overhand.mechanisms import Coins, CoinSum, published
-from overhand.mechanisms.published import (
+from overhand.mechanisms.papers import (
     BITS_CONSTANT,
     REALS_CONSTANT,
     VECTORS_CONSTANT,

@@ -22,7 +22,7 @@ from overhand.simulation.regret.environments import (
     Offers,
     Segments,
 )
-from overhand.simulation.regret.race import Regret, race
+from overhand.simulation.regret.racing import Regret, race
 from overhand.simulation.regret.rivals import RIVALS, Field, Rival, rival
 from overhand.simulation.regret.sums import (
     ExactSums,

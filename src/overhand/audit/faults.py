@@ -82,7 +82,7 @@ class Mirrored(UserNoise):
     noise: UserNoise
 
     def toss(self, random: Random, users: int) -> NDArray[np.uint8]:
-        return self.noise.toss(random, users) ^ 1
+        return self.noise.toss(random, users) ^ np.uint8(1)
 
     def draw(self, random: Random, count: int) -> Counts:
         return -self.noise.draw(random, count)

@@ -7,7 +7,7 @@ A mechanism takes its noise as a parameter and never knows an accountant; the ca
 from overhand.mechanisms.coins import CoinSum
 from overhand.mechanisms.mechanism import Mechanism, Recipe, change_of
 from overhand.mechanisms.noise import CoinNoise, LaplaceNoise, Noise
-from overhand.mechanisms.published import published
+from overhand.mechanisms.papers import published
 from overhand.mechanisms.shares import SharesSum
 from overhand.mechanisms.user_noise import Coins, Polya, UserNoise, fewest_coins, noise_of
 

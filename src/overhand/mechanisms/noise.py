@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
@@ -30,12 +30,76 @@ class Window:
     missing: float
 
 
-@dataclass(frozen=True)
-class CoinNoise:
-    """A sum of independent binomials, each a number of coins and their probability.
+class Noise(ABC):
+    """The law of what all users of a batch add: log-concave, and on the integers.
 
-    Every such sum is log-concave, so a larger shift is never harder to see than a smaller one
-    and the likelihood ratio of a shift is monotone: what the accountant relies on.
+    So a larger shift is never harder to see than a smaller one and the likelihood ratio of a shift
+    is monotone: what the accountant relies on.
+    """
+
+    @property
+    @abstractmethod
+    def mean(self) -> float: ...
+
+    @property
+    @abstractmethod
+    def variance(self) -> float: ...
+
+    @property
+    @abstractmethod
+    def fourth_cumulant(self) -> float:
+        """What sets the tails apart from a Gaussian's."""
+
+    @property
+    @abstractmethod
+    def is_symmetric(self) -> bool:
+        """Whether the noise and its mirror image have one law."""
+
+    @property
+    @abstractmethod
+    def is_tabulated(self) -> bool:
+        """Whether `window` is known."""
+
+    @property
+    @abstractmethod
+    def most_growth(self) -> float:
+        """The s up to which `growth` is finite."""
+
+    @property
+    @abstractmethod
+    def window(self) -> Window:
+        """The probabilities of all outcomes that matter."""
+
+    @abstractmethod
+    def summary(self) -> Any:
+        """Ready for JSON."""
+
+    @abstractmethod
+    def growth(self, s: float) -> float:
+        """A bound on ln E exp(+-s (X - mean))."""
+
+    @abstractmethod
+    def tail(self, beyond: float) -> float:
+        """A bound on the probability that symmetric noise is further from its mean than this."""
+
+    @abstractmethod
+    def at_most(self, variance: float) -> Noise:
+        """A part of this noise of at most this variance (or all of it): it hides no more."""
+
+    def reach(self, probability: float) -> int:
+        """A distance from the mean that the noise exceeds with at most this probability."""
+        low, high = 0.0, 1.0 + math.sqrt(self.variance)
+        while self.tail(high) > probability:
+            low, high = high, 2 * high
+        while high - low > max(0.5, 0.01 * high):  # to a hundredth
+            middle = (low + high) / 2
+            low, high = (middle, high) if self.tail(middle) > probability else (low, middle)
+        return math.ceil(high)
+
+
+@dataclass(frozen=True)
+class CoinNoise(Noise):
+    """A sum of independent binomials, each a number of coins and their probability.
 
     >>> noise = CoinNoise(((4, BinaryFraction(1, 2)), (4, BinaryFraction(3, 2))))
     >>> noise.mean, noise.variance
@@ -101,10 +165,6 @@ class CoinNoise:
         x = beyond / self.variance
         return min(1.0, 2 * math.exp(self.variance * (math.hypot(1, x) - 1 - x * math.asinh(x))))
 
-    def reach(self, probability: float) -> int:
-        """A distance from the mean that the noise exceeds with at most this probability."""
-        return reach(self.tail, math.sqrt(self.variance), probability)
-
     def at_most(self, variance: float) -> CoinNoise:
         """So many of these coins that their variance is at most this; all, if it is."""
         if self.variance <= variance:
@@ -129,7 +189,7 @@ class CoinNoise:
 
 
 @dataclass(frozen=True)
-class LaplaceNoise:
+class LaplaceNoise(Noise):
     """The difference of two Polya (negative binomial) variables of this shape and ratio.
 
     With shape 1 it is discrete Laplace noise, P[k] in proportion to ratio^|k|; with a whole shape
@@ -201,10 +261,6 @@ class LaplaceNoise:
         s = min(math.log((linear + root) / (2 * r * (1 + c))), self.most_growth * (1 - 1e-12))
         return min(1.0, 2 * math.exp(min(0.0, self.growth(s) - s * beyond)))
 
-    def reach(self, probability: float) -> int:
-        """A distance that the noise exceeds with at most this probability."""
-        return reach(self.tail, math.sqrt(self.variance), probability)
-
     @cached_property
     def window(self) -> Window:
         """The probabilities of all outcomes that matter, for a whole shape.
@@ -220,21 +276,6 @@ class LaplaceNoise:
         for _ in range(int(self.shape)):
             weights = _spread(weights, self.ratio)
         return Window(-half, weights / weights.sum(), missing)
-
-
-Noise = CoinNoise | LaplaceNoise
-"""The law of what all users of a batch add."""
-
-
-def reach(tail: Callable[[float], float], std: float, probability: float) -> int:
-    """A distance, to a hundredth, at which a bound on a tail is at most this."""
-    low, high = 0.0, 1.0 + std
-    while tail(high) > probability:
-        low, high = high, 2 * high
-    while high - low > max(0.5, 0.01 * high):
-        middle = (low + high) / 2
-        low, high = (middle, high) if tail(middle) > probability else (low, middle)
-    return math.ceil(high)
 
 
 def _opposed_window(trials: int, p: float, q: float) -> Window:

@@ -9,7 +9,7 @@ from overhand.simulation.regret.environments import (
     Segments,
 )
 from overhand.simulation.regret.films import Films, FilmsByCohort
-from overhand.simulation.regret.race import Regret, measure, race
+from overhand.simulation.regret.racing import Regret, measure, race
 from overhand.simulation.regret.rivals import RIVALS, USUAL, Field, Rival, rival
 from overhand.simulation.regret.sums import PlanSums
 
