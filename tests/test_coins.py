@@ -118,9 +118,9 @@ def test_the_encoder_has_the_law_that_the_noise_states(kind: str) -> None:
 def test_the_noise_of_some_users_is_that_of_a_smaller_batch(users: int) -> None:
     for mechanism in TINY.values():
         if users < mechanism.size:
-            smaller = CoinNoise(
-                tuple((t * users // mechanism.size, p) for t, p in mechanism.noise().binomials)
-            )
+            whole = mechanism.user_noise.law(mechanism.size)
+            assert mechanism.noise() == whole
+            smaller = CoinNoise(tuple((t * users // mechanism.size, p) for t, p in whole.binomials))
             assert mechanism.noise(users) == smaller
     assert TINY["plain"].noise(3) == TINY["plain"].noise()
 

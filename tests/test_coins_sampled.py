@@ -12,7 +12,7 @@ import pytest
 from numpy.typing import ArrayLike, NDArray
 from scipy import stats
 
-from overhand.mechanisms import CoinNoise, Coins, CoinSum
+from overhand.mechanisms import CoinNoise, Coins, CoinSum, Noise
 from overhand.model import Messages
 from overhand.randomness import HALF, Random, restored_random, seeded_random
 from overhand.shufflers import Shuffler, shuffle
@@ -153,7 +153,7 @@ class DrawsHalf(CoinSum):
     def draw_noise(self, random: Random, batches: int) -> NDArray[np.float64]:
         return self.user_noise.draw_sums(random, self.size // 2, batches)
 
-    def noise(self, users: int | None = None) -> CoinNoise:
+    def noise(self, users: int | None = None) -> Noise:
         return super().noise(self.size // 2)
 
 
@@ -183,7 +183,7 @@ def test_the_recurrence_for_opposed_coins_agrees_with_their_convolution(
     size: int, variance: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bits = 2 + CoinSum.with_variance(size, variance).user_noise.bits  # one pair more: never fair
-    binomials = CoinSum.with_variance(size, variance, noise_bits=bits).noise().binomials
+    binomials = Coins.with_variance(size, variance, bits=bits).law(size).binomials
     monkeypatch.setattr("overhand.mechanisms.noise._LARGE_VARIANCE", math.inf)
     slow = CoinNoise(binomials).window
     monkeypatch.setattr("overhand.mechanisms.noise._LARGE_VARIANCE", 0.0)

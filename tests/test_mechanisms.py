@@ -130,11 +130,11 @@ def by_shufflers(plan: oh.Plan) -> list[float]:
 
 
 def by_messages(plan: oh.Plan) -> list[float]:
-    return PlanCounter(plan, "messages").start(seeded_random(3)).estimates(zeros(plan)).tolist()
+    return list(PlanCounter(plan, "messages").start(seeded_random(3)).estimates(zeros(plan)))
 
 
 def by_counts(plan: oh.Plan) -> list[float]:
-    return PlanCounter(plan, "counts").start(seeded_random(4)).estimates(zeros(plan)).tolist()
+    return list(PlanCounter(plan, "counts").start(seeded_random(4)).estimates(zeros(plan)))
 
 
 def by_continual_sum(plan: oh.Plan) -> list[float]:
@@ -179,6 +179,17 @@ def test_the_law_sees_a_service_that_forgets_its_noise(run: Runner, mutant: type
     assert_follows(seen, distance_law(2), discrepancy=DISCREPANCY)
     with pytest.raises(AssertionError, match="Kolmogorov"):
         assert_follows(seen, distance_law(3), discrepancy=DISCREPANCY)
+
+
+@pytest.mark.parametrize(("noise", "sums"), [(NOISE, {-1.0, 0.0, 1.0}), (SILENT, {0.0})], ids=str)
+def test_a_sum_with_garbage_in_mind_has_the_noise_of_the_server(
+    noise: Coins, sums: set[float]
+) -> None:
+    mechanism, random = TallySum(2, SILENT), seeded_random(1)
+    messages = mechanism.encode_many([0, 0], random).gathered(2)
+    shuffled = shuffle(with_added(messages, mechanism, random), random)
+    noisy = TallySum(2, noise)
+    assert {noisy.summed(shuffled, 0, random) for _ in range(100)} == {(s, 0.0) for s in sums}
 
 
 @pytest.mark.usefixtures("tally")

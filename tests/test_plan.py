@@ -15,9 +15,11 @@ from scipy import stats
 
 import overhand as oh
 from overhand.accounting import gaussian_variance
+from overhand.mechanisms import Coins
 from overhand.plan import TREE_KINDS, Terms, TreeKind
 from overhand.plan.request import Request
 from overhand.plan.search import NO_LIMIT, Candidate, _evaluated, best_tree, least_epsilon
+from overhand.randomness import HALF
 from overhand.simulation import simulate
 from overhand.trees import RegularTree
 from support.plans import PRIVACY, REGULAR, WIDE, coin_plan
@@ -359,7 +361,7 @@ def test_mechanisms_must_be_of_the_sizes_of_the_tree() -> None:
         plan.mechanisms[:-1],
         plan.mechanisms[::-1],
         (*plan.mechanisms, plan.mechanisms[-1]),
-        (replace(plan.mechanisms[0], size=4), *plan.mechanisms[1:]),
+        (oh.CoinSum(4, Coins(4, HALF)), *plan.mechanisms[1:]),
     ]
     for mechanisms in wrong:
         with pytest.raises(oh.InvalidValue, match="mechanisms? .*(users|levels)"):
@@ -369,8 +371,14 @@ def test_mechanisms_must_be_of_the_sizes_of_the_tree() -> None:
 def test_what_was_asked_for_twice_is_found_once() -> None:
     plan = oh.Plan.best(777, 2, PRIVACY)
     assert oh.Plan.best(777, 2, oh.Privacy(1.0, 1e-6), tree="regular") is plan
-    for other in ({"honest": 0.9}, {"reports": 2}, {"tree": "paper"}, {"mechanism": "shares"}):
-        assert oh.Plan.best(777, 2, PRIVACY, **other) != plan  # type: ignore[arg-type]
+    others: list[dict[str, Any]] = [
+        {"honest": 0.9},
+        {"reports": 2},
+        {"tree": "paper"},
+        {"mechanism": "shares"},
+    ]
+    for other in others:
+        assert oh.Plan.best(777, 2, PRIVACY, **other) != plan
     assert oh.Plan.best(778, 2, PRIVACY) != plan
 
 

@@ -248,7 +248,7 @@ def test_shares_of_a_known_sender_show_its_steps_and_noise(
 
 class CountsCoinsToo(CoinSum):
     def own_steps(self, messages: Messages) -> Counts:
-        return (messages.sealed & 1).sum(axis=1, dtype=np.int64)[:, np.newaxis]
+        return np.asarray((messages.sealed & 1).sum(axis=1, keepdims=True))
 
 
 def test_coins_counted_as_values_would_be_caught() -> None:

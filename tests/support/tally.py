@@ -27,7 +27,7 @@ class TallySum(Mechanism):
     kind: ClassVar[str] = "tally"
     rounding_share: ClassVar[float] = 0.01
     norm_share: ClassVar[float] = 0.03
-    clear_bits: ClassVar[int] = 48
+    clear_bits = 48
 
     size: int
     user_noise: UserNoise
@@ -122,7 +122,7 @@ class TallySum(Mechanism):
     def _lifted(self, sums: Any) -> Counts:
         whole = (sums & self._mask).astype(np.int64)
         modulus = 1 << self.clear_bits
-        return np.where(whole > modulus // 2, whole - modulus, whole)
+        return np.asarray(np.where(whole > modulus // 2, whole - modulus, whole))
 
     def noise(self, users: int | None = None) -> Noise:
         """Of all users and both services, or of so many users alone."""
