@@ -7,10 +7,10 @@ import json
 import random as jitter
 from collections.abc import Callable, Collection, Coroutine, Iterable
 from http import HTTPStatus
+from http.client import responses
 from itertools import islice
 from pathlib import Path
-from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, TypedDict, TypeVar, Unpack
 
 from overhand.errors import ServiceError, whole
 from overhand.randomness import Random, secure_random
@@ -217,12 +217,7 @@ class AsyncClient:
     async def __aenter__(self) -> AsyncClient:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        at: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *raised: object) -> None:
         await self.close()
 
 
@@ -271,6 +266,16 @@ class _Sending:
         return self._counted
 
 
+class _Options(TypedDict, total=False):
+    """What `AsyncClient` is told."""
+
+    token: str | None
+    digest: str | None
+    authorities: Path | None
+    random: Random | None
+    transport: Transport | None
+
+
 class Client:
     """The same for programs that are not asynchronous: `Client(url).report(value)`.
 
@@ -290,25 +295,9 @@ class Client:
     3
     """
 
-    def __init__(
-        self,
-        url: str,
-        *,
-        token: str | None = None,
-        digest: str | None = None,
-        authorities: Path | None = None,
-        random: Random | None = None,
-        transport: Transport | None = None,
-    ) -> None:
+    def __init__(self, url: str, **options: Unpack[_Options]) -> None:
         self._runner = asyncio.Runner()
-        self._client = AsyncClient(
-            url,
-            token=token,
-            digest=digest,
-            authorities=authorities,
-            random=random,
-            transport=transport,
-        )
+        self._client = AsyncClient(url, **options)
 
     def document(self) -> Document:
         """The public document, fetched and checked once."""
@@ -345,12 +334,7 @@ class Client:
     def __enter__(self) -> Client:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        at: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         self.close()
 
 
@@ -367,9 +351,4 @@ def _words(answer: Answer) -> str:
     except (ValueError, KeyError, TypeError, RecursionError):
         said = ""
     shown = "".join(islice(filter(str.isprintable, said), _MOST_SHOWN))
-    return shown or (
-        HTTPStatus(answer.status).phrase if answer.status in _STATUSES else "no reason"
-    )
-
-
-_STATUSES = {status.value for status in HTTPStatus}
+    return shown or responses.get(answer.status, "no reason")

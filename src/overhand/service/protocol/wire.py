@@ -107,9 +107,13 @@ class LevelFormat:
         return self.plaintext_bytes + SEAL_BYTES
 
     @property
+    def _clear_width(self) -> int:
+        return -(-self.clear_bits // 8)
+
+    @property
     def clear_bytes(self) -> int:
         """Length of what stands in the clear at the end of a part, and of a batch."""
-        return self.clear_numbers * -(-self.clear_bits // 8)
+        return self.clear_numbers * self._clear_width
 
     @property
     def part_bytes(self) -> int:
@@ -128,7 +132,7 @@ class LevelFormat:
 
     def pack(self, ciphertexts: bytes, clear: NDArray[np.uint64]) -> bytes:
         """A part or a batch."""
-        return ciphertexts + _to_bytes(clear, -(-self.clear_bits // 8))
+        return ciphertexts + _to_bytes(clear, self._clear_width)
 
     def ciphertexts(self, body: bytes) -> NDArray[np.uint8]:
         """The ciphertexts of a part or a batch, one to a row."""
@@ -139,7 +143,7 @@ class LevelFormat:
         """The numbers in the clear of a part or a batch, or `InvalidValue` if one is too large."""
         if not self.clear_numbers:
             return np.empty(0, np.uint64)
-        numbers = _to_numbers(body[len(body) - self.clear_bytes :], -(-self.clear_bits // 8))
+        numbers = _to_numbers(body[len(body) - self.clear_bytes :], self._clear_width)
         if int(numbers.max()) >> self.clear_bits:
             raise errors.InvalidValue(
                 f"a number in the clear of level {self.level} is not below 2^{self.clear_bits}"

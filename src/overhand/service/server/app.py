@@ -40,6 +40,7 @@ from overhand.service.web import (
     header,
     json_content,
     log,
+    record,
 )
 
 T = TypeVar("T")
@@ -58,45 +59,34 @@ _DESCRIPTION = Description(
     "Opens shuffled batches and publishes the running sum; learns what, never who.",
 )
 _NUMBERS: Entry = {"oneOf": [{"type": "number"}, {"type": "array", "items": {"type": "number"}}]}
-_ESTIMATE: Entry = {
-    "type": "object",
-    "properties": {
-        "t": {**COUNT, "description": "Users whose values are in the sum."},
-        "value": _NUMBERS,
-        "low": {**_NUMBERS, "description": "Lower end of the 95 % band."},
-        "high": {**_NUMBERS, "description": "Upper end of the 95 % band."},
-        "std": {"type": "number", "description": "Standard deviation, all noise included."},
-        "fallback": {
-            "type": "boolean",
-            "description": "Whether lower nodes stand in for batches that did not come.",
-        },
+_ESTIMATE = record(
+    t={**COUNT, "description": "Users whose values are in the sum."},
+    value=_NUMBERS,
+    low={**_NUMBERS, "description": "Lower end of the 95 % band."},
+    high={**_NUMBERS, "description": "Upper end of the 95 % band."},
+    std={"type": "number", "description": "Standard deviation, all noise included."},
+    fallback={
+        "type": "boolean",
+        "description": "Whether lower nodes stand in for batches that did not come.",
     },
-}
-_STATUS: Entry = {
-    "type": "object",
-    "properties": {
-        "plan": {
-            "type": "object",
-            "properties": {
-                "digest": TEXT,
-                "document": {**TEXT, "description": "The digest that clients pin."},
-                "horizon": COUNT,
-                "dimension": COUNT,
-                "messages_per_user": COUNT,
-                "users_before": {
-                    **COUNT,
-                    "description": "Users of earlier plans, whose values are in the sum too.",
-                },
-            },
-        },
-        "estimate": {
-            "oneOf": [_ESTIMATE, {"type": "null"}],
-            "description": "The last one, or null as long as nothing was published.",
-        },
-        "alarms": {"type": "array", "items": TEXT},
-        "healthy": {"type": "boolean"},
+)
+_EARLIER = {**COUNT, "description": "Users of earlier plans, whose values are in the sum too."}
+_STATUS = record(
+    plan=record(
+        digest=TEXT,
+        document={**TEXT, "description": "The digest that clients pin."},
+        horizon=COUNT,
+        dimension=COUNT,
+        messages_per_user=COUNT,
+        users_before=_EARLIER,
+    ),
+    estimate={
+        "oneOf": [_ESTIMATE, {"type": "null"}],
+        "description": "The last one, or null as long as nothing was published.",
     },
-}
+    alarms={"type": "array", "items": TEXT},
+    healthy={"type": "boolean"},
+)
 
 
 class ServerApp(Application):

@@ -13,7 +13,6 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from itertools import islice
-from types import TracebackType
 
 from overhand import errors
 from overhand.service.protocol import KeyPair, Opened, Opener, info
@@ -68,12 +67,7 @@ class OpenerPool:
     def __enter__(self) -> OpenerPool:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         self.close()
 
     def _open(self, level: int, ciphertexts: Iterator[bytes]) -> Iterator[Opened]:

@@ -21,6 +21,7 @@ from overhand.service.web.openapi import (
     Operation,
     binary_content,
     json_content,
+    record,
 )
 from overhand.service.web.transport import (
     Answer,
@@ -62,6 +63,7 @@ __all__ = [
     "log",
     "loopback",
     "metrics_app",
+    "record",
     "run",
     "serve",
     "start_logging",

@@ -41,8 +41,8 @@ class Impatient(HttpToolsProtocol):
         self._start_watch()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._stop_watch()
-        self._stop_stall()
+        _cancel(self._watch)
+        _cancel(self._stall)
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -107,7 +107,7 @@ class Impatient(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         if self.parser.should_upgrade():
             return
-        self._stop_watch()
+        _cancel(self._watch)
         self._is_in_body = False
         self._said = 0
         self._end()
@@ -122,21 +122,11 @@ class Impatient(HttpToolsProtocol):
 
     def resume_writing(self) -> None:
         super().resume_writing()
-        self._stop_stall()
+        _cancel(self._stall)
 
     def _start_watch(self) -> None:
-        self._stop_watch()
+        _cancel(self._watch)
         self._watch = self.loop.call_later(bodies.PATIENCE, self._give_up)
-
-    def _stop_watch(self) -> None:
-        if self._watch is not None:
-            self._watch.cancel()
-            self._watch = None
-
-    def _stop_stall(self) -> None:
-        if self._stall is not None:
-            self._stall.cancel()
-            self._stall = None
 
     def _give_up(self) -> None:
         if self._is_in_body and not self.transport.is_closing():
@@ -169,3 +159,8 @@ class Impatient(HttpToolsProtocol):
         if self._is_in_body:
             return not self.pipeline and not self.cycle.response_started
         return self.cycle is None or self.cycle.response_complete
+
+
+def _cancel(timer: asyncio.TimerHandle | None) -> None:
+    if timer is not None:
+        timer.cancel()

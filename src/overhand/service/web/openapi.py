@@ -16,7 +16,6 @@ Entry = dict[str, Any]
 
 TEXT: Entry = {"type": "string"}
 COUNT: Entry = {"type": "integer", "minimum": 0}
-_ERROR: Entry = {"type": "object", "properties": {"error": TEXT}, "required": ["error"]}
 _REFUSALS = {
     400: "Not of the plan's shape, to the last byte.",
     401: "No token, or an unknown one.",
@@ -126,16 +125,21 @@ class Description:
         }
 
 
+def record(**fields: Entry) -> Entry:
+    """The shape of an object with these fields."""
+    return {"type": "object", "properties": fields}
+
+
 def _refusal(status: int, words: str | None = None) -> Entry:
     headers = {"headers": _HEADERS[status]} if status in _HEADERS else {}
-    content = {"application/json": {"schema": _ERROR}}
+    content = json_content({**record(error=TEXT), "required": ["error"]})
     return {"description": words or _REFUSALS[status], "content": content, **headers}
 
 
 def json_content(schema: Entry | None = None, *, status: str | None = None) -> Entry:
     """JSON of this shape, or that says this in one word."""
     if status is not None:
-        schema = {"type": "object", "properties": {"status": {"const": status}}}
+        schema = record(status={"const": status})
     return {"application/json": {"schema": schema or {}}}
 
 

@@ -10,7 +10,7 @@ again after a crash.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TypeVar
@@ -104,7 +104,8 @@ class Store:
         if keys != self._keys.name or self._keys.levels != list(self._levels):
             raise InvalidValue(f"{self._keys_path} has the keys of another store")
         needed = self._needed(StoreTables(transaction, self._keys))
-        if not all(self._keys.has(batch) for batch in _batches(needed)):
+        batches = [Batch(level, number) for level in needed for number in needed[level]]
+        if not all(map(self._keys.has, batches)):
             raise InvalidValue(
                 f"the store is older than its keys in {self._keys_path}: it is a copy from before "
                 "some batches were sent. Start a new plan, with new keys"
@@ -299,12 +300,6 @@ def _acknowledge(tables: StoreTables, digests: Mapping[Batch, bytes]) -> None:
                 f"{batch} has the digest {record.digest.hex()}, {digest.hex()} was acknowledged"
             )
         tables.move(batch, State.FROZEN, State.ACKNOWLEDGED)
-
-
-def _batches(numbers: Mapping[int, Collection[int]]) -> Iterator[Batch]:
-    for level, some in numbers.items():
-        for number in some:
-            yield Batch(level, number)
 
 
 def _mark_scrubbed(tables: StoreTables, batches: Sequence[Batch]) -> int:
