@@ -16,7 +16,7 @@ import pytest
 import overhand as oh
 from overhand.accounting import Level, gaussian_variance, least_scale
 from overhand.cli import app
-from overhand.mechanisms import CoinNoise
+from overhand.mechanisms import CoinNoise, Noise
 from overhand.randomness import HALF, BinaryFraction
 from overhand.values import FORMS, values_of
 from support.commands import overhand
@@ -170,7 +170,7 @@ def test_pages_name_only_files_that_exist() -> None:
 def test_the_table_of_variances_is_computed() -> None:
     """docs/accounting.md, section 2: in a batch of a million users."""
     size, privacy = 10**6, oh.Privacy(1.0, 1e-6)
-    laws: list[Callable[[float], CoinNoise]] = [
+    laws: list[Callable[[float], Noise]] = [
         lambda v: CoinNoise(((size, BinaryFraction.near(v / size)),)),
         lambda v: CoinNoise(((round(4 * v), HALF),)),
         lambda v: oh.CoinSum.with_variance(size, v).noise(),
@@ -187,9 +187,9 @@ def test_the_table_of_variances_is_computed() -> None:
         assert variances == pytest.approx([*computed, limit], abs=0.06)
 
 
-def least_variance(law: Callable[[float], CoinNoise], levels: int, privacy: oh.Privacy) -> float:
+def least_variance(law: Callable[[float], Noise], levels: int, privacy: oh.Privacy) -> float:
     limit = gaussian_variance(privacy, levels)
-    return least_scale(lambda v: [Level((law(v),))] * levels, privacy, start=limit)
+    return least_scale(lambda v: [Level(law(v))] * levels, privacy, start=limit)
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)

@@ -136,7 +136,7 @@ class CutOff:
         return self
 
 
-def one_law(*laws: NoiseLaw, reports: int = 1) -> list[Level]:
+def one_law(*laws: Noise, reports: int = 1) -> list[Level]:
     return [Level(law, reports) for law in laws]
 
 
@@ -236,7 +236,7 @@ CHANGES: dict[str, tuple[Level, ...]] = {
 
 
 def level(
-    law: NoiseLaw, *, largest: int, norm: float, coordinates: int = 1, reports: int = 1
+    law: Noise, *, largest: int, norm: float, coordinates: int = 1, reports: int = 1
 ) -> Level:
     return Level(law, reports, Change(largest, coordinates, norm))
 

@@ -35,7 +35,7 @@ def levels_of(mechanisms: Sequence[Mechanism], terms: Terms) -> list[Level]:
     """
     honest = [(m, terms.honest_users(m.size)) for m in mechanisms]
     return [
-        Level(m.user_noise.law(users), terms.reports, m.change, m.leak(users))
+        Level(m.noise(users), terms.reports, m.change, m.leak(users))
         for m, users in honest
     ]
 
