@@ -16,7 +16,7 @@ from overhand.mechanisms import CoinNoise
 from overhand.model import Privacy
 from support.enumerated import (
     MOST,
-    CutOff,
+    cut_off,
     delta_by_enumeration,
     fair,
     opposed,
@@ -105,7 +105,7 @@ def test_a_shift_beyond_all_noise_is_always_seen(kind: str) -> None:
 
 
 def test_outcomes_outside_the_window_count_as_seen() -> None:
-    whole, cut = CutOff(probabilities(fair(9)), 0.0), CutOff(probabilities(fair(9)), 0.125)
+    whole, cut = cut_off(probabilities(fair(9)), 0.0), cut_off(probabilities(fair(9)), 0.125)
     assert math.isclose(delta(cut, 1.0), delta(whole, 1.0) + 0.125, rel_tol=1e-12)
     epsilons = np.linspace(-3, 3, 13)
     for less, more in zip(profile(whole, 1, epsilons), profile(cut, 1, epsilons), strict=True):

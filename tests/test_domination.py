@@ -30,9 +30,9 @@ from overhand.model import Change, Privacy
 from overhand.randomness import HALF, BinaryFraction
 from support.enumerated import (
     MOST,
-    CutOff,
     Pair,
     assert_bounds,
+    cut_off,
     fair,
     level,
     opposed,
@@ -225,8 +225,8 @@ def test_outcomes_outside_the_window_are_never_counted_on(
     law = probabilities(noise)
     inside = (np.cumsum(law) > left_out / 2) & (np.cumsum(law[::-1])[::-1] > left_out / 2)
     missing = float(law[~inside].sum())
-    cut = CutOff(law[inside] / law[inside].sum(), missing, is_symmetric=noise.is_symmetric)
-    whole = CutOff(law, 0.0, is_symmetric=noise.is_symmetric)
+    cut = cut_off(law[inside] / law[inside].sum(), missing, is_symmetric=noise.is_symmetric)
+    whole = cut_off(law, 0.0, is_symmetric=noise.is_symmetric)
     for log in (-10.0, -7.0, -4.5, -3.0):
         assert slope(cut, 2, 10**log) >= slope(whole, 2, 10**log) * (1 - 1e-9)
     if left_out < 1e-9:

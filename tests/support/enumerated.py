@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache
+from typing import cast
 
 import numpy as np
 
@@ -120,20 +121,23 @@ def assert_accounts_for(claimed: float, truth: float) -> None:
 
 
 @dataclass(frozen=True)
-class CutOff:
-    """Noise whose window leaves some outcomes out."""
-
+class _CutOff:
     probabilities: Floats
     missing: float
+    is_symmetric: bool
     variance: float = 1.0
-    is_symmetric: bool = False
 
     @property
-    def window(self) -> CutOff:
+    def window(self) -> _CutOff:
         return self
 
-    def at_most(self, variance: float) -> CutOff:
+    def at_most(self, variance: float) -> _CutOff:
         return self
+
+
+def cut_off(law: Floats, missing: float, *, is_symmetric: bool = False) -> Noise:
+    """Noise whose window leaves some outcomes out: as much of a law as accountants look at."""
+    return cast(Noise, _CutOff(law, missing, is_symmetric))
 
 
 def one_law(*laws: Noise, reports: int = 1) -> list[Level]:
