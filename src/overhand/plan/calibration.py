@@ -34,10 +34,7 @@ def levels_of(mechanisms: Sequence[Mechanism], terms: Terms) -> list[Level]:
     True
     """
     honest = [(m, terms.honest_users(m.size)) for m in mechanisms]
-    return [
-        Level(m.noise(users), terms.reports, m.change, m.leak(users))
-        for m, users in honest
-    ]
+    return [Level(m.noise(users), terms.reports, m.change, m.leak(users)) for m, users in honest]
 
 
 def calibrated(sizes: Sequence[int], split: Split, terms: Terms) -> tuple[Mechanism, ...]:

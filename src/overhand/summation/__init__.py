@@ -1,7 +1,7 @@
 """The paper's algorithm: a server of batch sums, and the whole protocol in one process."""
 
-from overhand.summation.continual import ContinualSum
+from overhand.summation.continual import ContinualSum, TreeServer
 from overhand.summation.endless import EndlessSum
-from overhand.summation.server import SumServer, TreeServer
+from overhand.summation.server import SumServer
 
 __all__ = ["ContinualSum", "EndlessSum", "SumServer", "TreeServer"]

@@ -1,9 +1,10 @@
-"""Sums of nodes: what is known of some users, and the archive of all of them."""
+"""What a server keeps: sums of nodes, which batches came, and an archive of all of them."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -54,6 +55,66 @@ class NodeSum(NamedTuple):
     def restored(cls, state: list[Any]) -> NodeSum:
         value, *rest = state
         return cls(np.array(value, np.float64) if isinstance(value, list) else value, *rest)
+
+
+class Numbers:
+    """Numbers of batches that came, as half-open intervals: no larger than its gaps are many.
+
+    >>> numbers = Numbers()
+    >>> [numbers.add(first, stop) for first, stop in ((0, 2), (5, 6), (4, 5), (2, 3), (1, 3))]
+    [True, True, True, True, False]
+    >>> numbers.stop, numbers.intervals, list(numbers.gaps(below=8))
+    (6, 2, [3, 6, 7])
+    """
+
+    def __init__(self, starts: list[int] | None = None, stops: list[int] | None = None) -> None:
+        self._starts, self._stops = list(starts or []), list(stops or [])
+
+    def copy(self) -> Numbers:
+        return Numbers(self._starts, self._stops)
+
+    def state(self) -> list[list[int]]:
+        return [self._starts.copy(), self._stops.copy()]
+
+    @property
+    def stop(self) -> int:
+        """One more than the largest."""
+        return self._stops[-1] if self._stops else 0
+
+    @property
+    def intervals(self) -> int:
+        return len(self._starts)
+
+    def __contains__(self, number: int) -> bool:
+        place = bisect_right(self._starts, number)
+        return place > 0 and number < self._stops[place - 1]
+
+    def add(self, first: int, stop: int) -> bool:
+        """Add consecutive numbers, unless one of them is there: whether that was so."""
+        place = bisect_right(self._starts, first)
+        before = self._stops[place - 1] if place else -1
+        after = self._starts[place] if place < len(self._starts) else math.inf
+        if before > first or after < stop:
+            return False
+        if before == first and after == stop:
+            self._stops[place - 1] = self._stops.pop(place)
+            del self._starts[place]
+        elif before == first:
+            self._stops[place - 1] = stop
+        elif after == stop:
+            self._starts[place] = first
+        else:
+            self._starts.insert(place, first)
+            self._stops.insert(place, stop)
+        return True
+
+    def gaps(self, below: int) -> Iterator[int]:
+        """The numbers that are not there, smallest first."""
+        start = 0
+        for first, stop in zip(self._starts, self._stops, strict=True):
+            yield from range(start, min(first, below))
+            start = stop
+        yield from range(start, below)
 
 
 class Archive:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -11,11 +10,10 @@ import numpy as np
 
 from overhand import errors
 from overhand.errors import ProtocolViolation
-from overhand.mechanisms import Mechanism
 from overhand.model import Estimate, Node, Shuffled
 from overhand.plan import Plan, own_weight
 from overhand.randomness import Random, source_of
-from overhand.summation.archive import Archive, NodeSum
+from overhand.summation.archive import Archive, NodeSum, Numbers
 
 
 class SumServer:
@@ -61,7 +59,7 @@ class SumServer:
         self._sizes = plan.tree.sizes
         self._laws = [(m.variance, m.fourth_cumulant) for m in plan.mechanisms]
         self._shape = plan.values.shape
-        self._came = [_Numbers() for _ in self._sizes]
+        self._came = [Numbers() for _ in self._sizes]
         self._spans: list[dict[int, _Span]] = [{} for _ in self._sizes]
         self._tails = [-1] * len(self._sizes)  # where the span starts that grew last
         self._begin = 0  # every estimate begins with the same sum of so many users
@@ -338,7 +336,7 @@ class SumServer:
     def restored(cls, plan: Plan, state: Mapping[str, Any]) -> SumServer:
         """The server that `state` was taken from."""
         server = cls(plan)
-        server._came = [_Numbers(*intervals) for intervals in state["came"]]
+        server._came = [Numbers(*intervals) for intervals in state["came"]]
         server._spans = [
             {start: _Span(stop, _read(own), _read(best), settled)
              for start, stop, own, best, settled in spans}
@@ -373,96 +371,3 @@ def _saved(found: NodeSum | None) -> list[Any] | None:
 
 def _read(saved: list[Any] | None) -> NodeSum | None:
     return None if saved is None else NodeSum.restored(saved)
-
-
-class _Numbers:
-    """Numbers of batches that came, as half-open intervals: no larger than its gaps are many.
-
-    >>> numbers = _Numbers()
-    >>> [numbers.add(first, stop) for first, stop in ((0, 2), (5, 6), (4, 5), (2, 3), (1, 3))]
-    [True, True, True, True, False]
-    >>> numbers.stop, numbers.intervals, list(numbers.gaps(below=8))
-    (6, 2, [3, 6, 7])
-    """
-
-    def __init__(self, starts: list[int] | None = None, stops: list[int] | None = None) -> None:
-        self._starts, self._stops = list(starts or []), list(stops or [])
-
-    def copy(self) -> _Numbers:
-        return _Numbers(self._starts, self._stops)
-
-    def state(self) -> list[list[int]]:
-        return [self._starts.copy(), self._stops.copy()]
-
-    @property
-    def stop(self) -> int:
-        """One more than the largest."""
-        return self._stops[-1] if self._stops else 0
-
-    @property
-    def intervals(self) -> int:
-        return len(self._starts)
-
-    def __contains__(self, number: int) -> bool:
-        place = bisect_right(self._starts, number)
-        return place > 0 and number < self._stops[place - 1]
-
-    def add(self, first: int, stop: int) -> bool:
-        """Add consecutive numbers, unless one of them is there: whether that was so."""
-        place = bisect_right(self._starts, first)
-        before = self._stops[place - 1] if place else -1
-        after = self._starts[place] if place < len(self._starts) else math.inf
-        if before > first or after < stop:
-            return False
-        if before == first and after == stop:
-            self._stops[place - 1] = self._stops.pop(place)
-            del self._starts[place]
-        elif before == first:
-            self._stops[place - 1] = stop
-        elif after == stop:
-            self._starts[place] = first
-        else:
-            self._starts.insert(place, first)
-            self._stops.insert(place, stop)
-        return True
-
-    def gaps(self, below: int) -> Iterator[int]:
-        """The numbers that are not there, smallest first."""
-        start = 0
-        for first, stop in zip(self._starts, self._stops, strict=True):
-            yield from range(start, min(first, below))
-            start = stop
-        yield from range(start, below)
-
-
-class TreeServer:
-    """Algorithms 2 and 3 for `ConcurrentShufflers`: one shuffler to a level of the tree.
-
-    The first user opens a batch at every level:
-
-    >>> import overhand as oh
-    >>> plan = oh.Plan.best(300, shufflers=2, privacy=oh.Privacy(1.0, 1e-6), tree="paper")
-    >>> batches = TreeServer(plan).activate(t=1, idle=frozenset({0, 1}))
-    >>> {shuffler: mechanism.size for shuffler, mechanism in batches.items()}
-    {0: 3, 1: 27}
-    """
-
-    def __init__(self, plan: Plan, random: Random | None = None) -> None:
-        self.plan = plan
-        self._random = source_of(random)
-        self._sums = SumServer(plan)
-        self._running: dict[int, Node] = {}
-
-    def activate(self, t: int, idle: frozenset[int]) -> Mapping[int, Mechanism]:
-        """Step 1: a mechanism for every node of which user `t` is the first."""
-        opening = [node for node in self.plan.tree.joins(t) if node.start == t - 1]
-        self._running.update({node.level - 1: node for node in opening})
-        return {node.level - 1: self.plan.mechanism(node) for node in opening}
-
-    def receive(self, t: int, shuffler: int, shuffled: Shuffled) -> None:
-        """Step 4: whichever of the batches that close with one user comes first."""
-        self._sums.receive(self._running.pop(shuffler), shuffled, self._random)
-
-    def estimate(self, t: int) -> Estimate:
-        """Step 5."""
-        return self._sums.estimate(t)
