@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from overhand.errors import InvalidValue, OverhandError, ProtocolViolation
-from overhand.mechanisms import Coins, CoinSum
-from overhand.model import Messages, Shuffled, ShuffleMechanism
+from overhand.mechanisms import Coins, CoinSum, Mechanism
+from overhand.model import Messages, Shuffled
 from overhand.randomness import HALF, BinaryFraction, Random, restored_random, seeded_random
 from overhand.shufflers import ConcurrentShufflers, Shuffler
 from support.sampled import assert_probability, assert_uniform_over
@@ -29,10 +29,16 @@ def keyed(key: int) -> Random:
 
 def rows(*first: int, width: int = 3) -> Messages:
     """One row of messages per user, told apart by their numbers."""
-    return Messages(np.array([[10 * f + i for i in range(width)] for f in first]))
+    return Messages.of(np.array([[10 * f + i for i in range(width)] for f in first]))
 
 
-def opened(mechanism: ShuffleMechanism = THREE, users: int = 0) -> Shuffler:
+def messages_of(shuffled: Shuffled) -> list[Any]:
+    """Of the one batch that a shuffler releases."""
+    (batch,) = shuffled.sealed.tolist()
+    return list(batch)
+
+
+def opened(mechanism: Mechanism = THREE, users: int = 0) -> Shuffler:
     shuffler = Shuffler()
     shuffler.activate(mechanism)
     for user in range(1, users + 1):
@@ -55,7 +61,8 @@ def test_a_batch_is_opened_filled_released_and_forgotten() -> None:
     shuffler.send(3, rows(3))
     assert (shuffler.is_active, shuffler.is_full) == (True, True)
     shuffled = shuffler.release(keyed(1))
-    assert sorted(shuffled.tolist()) == [10, 11, 12, 20, 21, 22, 30, 31, 32]
+    assert shuffled.sealed.shape == (1, 9)
+    assert sorted(messages_of(shuffled)) == [10, 11, 12, 20, 21, 22, 30, 31, 32]
     assert (shuffler.is_active, shuffler.is_full) == (False, False)
     with pytest.raises(ProtocolViolation, match="no mechanism"):
         _ = shuffler.mechanism
@@ -66,7 +73,7 @@ def test_a_shuffler_is_used_again_with_another_mechanism_and_the_same_users() ->
     shuffler.release(keyed(1))
     shuffler.activate(PAIR)
     shuffler.send_many(range(1, 3), rows(7, 8, width=1))
-    assert sorted(shuffler.release(keyed(1)).tolist()) == [70, 80]
+    assert sorted(messages_of(shuffler.release(keyed(1)))) == [70, 80]
     assert not shuffler.is_active
 
 
@@ -74,14 +81,14 @@ def test_consecutive_users_may_send_together() -> None:
     together, alone = opened(), opened(users=3)
     together.send_many(range(1, 3), rows(1, 2))
     together.send_many(range(3, 4), rows(3))
-    assert together.release(keyed(1)).tolist() == alone.release(keyed(1)).tolist()
+    assert messages_of(together.release(keyed(1))) == messages_of(alone.release(keyed(1)))
 
 
 def test_the_messages_of_vectors_stay_whole() -> None:
     shuffler = opened(PAIR)
-    shuffler.send(1, Messages(np.array([[[1, 2, 3]]])))
-    shuffler.send(2, Messages(np.array([[[4, 5, 6]]])))
-    assert sorted(shuffler.release(keyed(1)).tolist()) == [[1, 2, 3], [4, 5, 6]]
+    shuffler.send(1, Messages.of(np.array([[[1, 2, 3]]])))
+    shuffler.send(2, Messages.of(np.array([[[4, 5, 6]]])))
+    assert sorted(messages_of(shuffler.release(keyed(1)))) == [[1, 2, 3], [4, 5, 6]]
 
 
 # --- what is not allowed --------------------------------------------------------------------------
@@ -91,7 +98,7 @@ def state_of(shuffler: Shuffler) -> tuple[Any, ...]:
     """All that a shuffler shows, and what it would release once it is full."""
     if not shuffler.is_active:
         return (False,)
-    held = sorted(np.concatenate(shuffler._messages).tolist()) if shuffler._messages else []
+    held = sorted(Messages.joined(shuffler._messages).sealed.tolist()) if shuffler._messages else []
     return True, shuffler.is_full, shuffler.mechanism, sorted(shuffler._users), held
 
 
@@ -141,12 +148,12 @@ VIOLATIONS: dict[str, tuple[Any, Any, str]] = {
     ),
     "messages without their user's axis": (
         opened,
-        lambda s: s.send(1, Messages(np.array([1, 2, 3]))),
+        lambda s: s.send(1, Messages.of(np.array([1, 2, 3]))),
         "expected",
     ),
     "vectors among numbers": (
         lambda: opened(users=1),
-        lambda s: s.send(2, Messages(np.zeros((1, 3, 2), np.int64))),
+        lambda s: s.send(2, Messages.of(np.zeros((1, 3, 2), np.int64))),
         "shape|expected",
     ),
 }
@@ -185,7 +192,7 @@ def test_a_batch_that_could_not_be_permuted_is_not_lost() -> None:
     with pytest.raises(OSError, match="no entropy"):
         shuffler.release(Broken())
     assert shuffler.is_full
-    assert len(shuffler.release(keyed(1))) == 9
+    assert len(messages_of(shuffler.release(keyed(1)))) == 9
 
 
 STEPS = st.one_of(
@@ -217,9 +224,9 @@ def test_any_sequence_of_steps_ends_as_the_model_does(steps: list[tuple[Any, ...
                 shape = rows(*range(first, first + count), width=3 if well_formed else 2)
                 shuffler.send_many(range(first, first + count), shape)
             else:
-                released = shuffler.release(keyed(1))
-                assert sorted({m // 10 for m in released.tolist()}) == sorted(users)
-                assert len(set(released.tolist())) == 3 * size
+                released = messages_of(shuffler.release(keyed(1)))
+                assert sorted({m // 10 for m in released}) == sorted(users)
+                assert len(set(released)) == 3 * size
             assert allowed
         except ProtocolViolation:
             assert not allowed
@@ -241,18 +248,19 @@ FOUR = CoinSum(2, Coins(1, HALF, opposed=False))
 
 class LeavesTheOrder(Shuffler):
     def release(self, random: Random) -> Shuffled:
-        held = np.concatenate(self._messages)
+        held = Messages.joined(self._messages).gathered(self.mechanism.size)
         super().release(random)
-        return Shuffled(held)
+        return Shuffled(*held)
 
 
 class PermutesUsersOnly(Shuffler):
     """Keeps the messages of one user together."""
 
     def release(self, random: Random) -> Shuffled:
-        held = random.permute(np.stack(self._messages))
+        held = Messages.joined(self._messages)
+        shuffled = Messages(random.permute(held.sealed), held.clear)
         super().release(random)
-        return Shuffled(held.reshape(-1))
+        return Shuffled(*shuffled.gathered(len(held.sealed)))
 
 
 def releases(kind: type[Shuffler], random: Random) -> list[tuple[int, ...]]:
@@ -262,7 +270,7 @@ def releases(kind: type[Shuffler], random: Random) -> list[tuple[int, ...]]:
         shuffler.activate(FOUR)
         shuffler.send(1, rows(1, width=2))
         shuffler.send(2, rows(2, width=2))
-        batches.append(tuple(shuffler.release(random).tolist()))
+        batches.append(tuple(messages_of(shuffler.release(random))))
     return batches
 
 
@@ -290,8 +298,8 @@ def first_is_the_bit(kind: type[Shuffler], random: Random) -> int:
     shuffler, first = kind(), 0
     for _ in range(3_000):
         shuffler.activate(FOUR)
-        shuffler.send_many(range(1, 3), Messages(np.array([[1, 0], [0, 0]], np.uint8)))
-        first += int(shuffler.release(random)[0])
+        shuffler.send_many(range(1, 3), Messages.of(np.array([[1, 0], [0, 0]], np.uint8)))
+        first += int(messages_of(shuffler.release(random))[0])
     return first
 
 
@@ -312,17 +320,17 @@ def test_the_test_of_one_bit_messages_sees_the_identity_shuffle() -> None:
 class Recorder:
     """A server that follows a script: which mechanisms to start before which user."""
 
-    def __init__(self, script: Mapping[int, Mapping[int, ShuffleMechanism]]) -> None:
+    def __init__(self, script: Mapping[int, Mapping[int, Mechanism]]) -> None:
         self.script = script
         self.asked: list[tuple[int, frozenset[int]]] = []
         self.received: list[tuple[int, int, int]] = []
 
-    def activate(self, t: int, idle: frozenset[int]) -> Mapping[int, ShuffleMechanism]:
+    def activate(self, t: int, idle: frozenset[int]) -> Mapping[int, Mechanism]:
         self.asked.append((t, idle))
         return self.script.get(t, {})
 
     def receive(self, t: int, shuffler: int, shuffled: Shuffled) -> None:
-        self.received.append((t, shuffler, int(np.count_nonzero(shuffled))))
+        self.received.append((t, shuffler, int(np.count_nonzero(shuffled.sealed))))
 
 
 def plain(size: int) -> CoinSum:
@@ -371,15 +379,15 @@ class Adaptive:
         self.sizes: list[int] = []
         self.sums: list[int] = []
 
-    def activate(self, t: int, idle: frozenset[int]) -> Mapping[int, ShuffleMechanism]:
+    def activate(self, t: int, idle: frozenset[int]) -> Mapping[int, Mechanism]:
         if 0 not in idle:
             return {}
         self.sizes.append(self.sums[-1] + 1 if self.sums else 1)
         return {0: plain(self.sizes[-1])}
 
     def receive(self, t: int, shuffler: int, shuffled: Shuffled) -> None:
-        assert len(shuffled) == self.sizes[-1]
-        self.sums.append(int(np.count_nonzero(shuffled)))
+        assert shuffled.sealed.shape == (1, self.sizes[-1])
+        self.sums.append(int(np.count_nonzero(shuffled.sealed)))
 
 
 def test_the_server_may_choose_from_what_earlier_batches_showed_it() -> None:
@@ -395,11 +403,11 @@ def test_the_server_may_choose_from_what_earlier_batches_showed_it() -> None:
 def test_every_encoding_has_noise_of_its_own() -> None:
     """Two shufflers get the same value with independent coins: they agree half of the time."""
 
-    class Coins(Recorder):
-        def activate(self, t: int, idle: frozenset[int]) -> Mapping[int, ShuffleMechanism]:
+    class Tossing(Recorder):
+        def activate(self, t: int, idle: frozenset[int]) -> Mapping[int, Mechanism]:
             return {i: CoinSum(1, Coins(1, HALF, opposed=False)) for i in idle}
 
-    server = Coins({})
+    server = Tossing({})
     model = ConcurrentShufflers(2, server, keyed(20230))
     for _ in range(2_000):
         model.update(0)
