@@ -20,6 +20,7 @@ from overhand.audit import (
     FAULTS,
     KINDS,
     STATISTICS,
+    STORE_FAULTS,
     VALUES,
     Answers,
     Attacker,
@@ -29,6 +30,7 @@ from overhand.audit import (
     Finding,
     OneByOne,
     Scope,
+    ThroughStore,
 )
 from overhand.audit.attacks import LevelView, statistics_of
 from overhand.audit.cases import affordable, base, cases, moves, neighbours
@@ -37,6 +39,7 @@ from overhand.mechanisms import MECHANISMS, CoinSum
 from overhand.model import Privacy
 from overhand.plan import Terms, levels_of
 from overhand.randomness import secure_random, seeded_random
+from overhand.service.shuffler.store import shuffling
 from overhand.shufflers import shuffle
 from overhand.values import BITS, Reals, values_of
 from support.commands import as_json, overhand
@@ -143,7 +146,7 @@ def test_what_is_shipped_keeps_its_claim(case: Case) -> None:
     assert finding.epsilon <= CLAIM.epsilon < finding.largest
     # And what the law of the noise lets expect is what is seen: the audit is not blind.
     assert finding.epsilon == pytest.approx(finding.expected, abs=0.2)
-    assert [shown.event.split(" ")[0] for shown in finding.shown][:3] == [*STATISTICS][:3]
+    assert [shown.event.split(" ")[0] for shown in finding.shown][:5] == [*STATISTICS][:5]
 
 
 def test_a_full_audit_has_every_mechanism_and_value_alone_and_with_all_levels() -> None:
@@ -152,7 +155,8 @@ def test_a_full_audit_has_every_mechanism_and_value_alone_and_with_all_levels() 
     assert {type(m) for m in mechanisms} == set(MECHANISMS.values())
     opposed = {m.user_noise.opposed for m in mechanisms if isinstance(m, CoinSum)}
     assert opposed == {True, False}
-    assert {job.game.levels for job in jobs} == {1, 3}
+    levels = [(job.game.levels, job.name.endswith("through the store")) for job in jobs]
+    assert set(levels) == {(1, False), (3, False), (1, True), (2, True)}
     assert {m.values for m in mechanisms} == {values_of(spec) for spec in VALUES}
     local = [job.game.counter for job in jobs if isinstance(job.game, Answers)]
     assert [type(counter) for counter in local] == [
@@ -161,7 +165,7 @@ def test_a_full_audit_has_every_mechanism_and_value_alone_and_with_all_levels() 
         SubsetResponse,
         CapResponse,
     ]
-    assert len({job.name for job in jobs}) == len(jobs) == 26
+    assert len({job.name for job in jobs}) == len(jobs) == 30
 
 
 @pytest.mark.parametrize("spec", VALUES)
@@ -255,6 +259,55 @@ def test_the_shuffler_of_a_service_is_audited_as_it_is(kind: str) -> None:
     assert position.epsilon < 0.3
 
 
+def test_reports_that_go_through_the_store_keep_their_claim() -> None:
+    finding = found(ThroughStore.of(case_of("coins", levels=1)), runs=1000, seed=5)
+    assert not finding.exceeds
+    assert all(shown.epsilon < 0.3 for shown in finding.shown)
+
+
+KEPT_BY = {"the store keeps the order": "position", "the store keeps reports whole": "together"}
+
+
+@pytest.mark.parametrize("fault", STORE_FAULTS)
+def test_a_store_that_does_not_shuffle_is_caught(fault: str) -> None:
+    finding = found(STORE_FAULTS[fault].of(case_of("coins", levels=1)), runs=1000, seed=6)
+    assert finding.exceeds
+    seen = {shown.event.split(" ")[0]: shown.epsilon for shown in finding.shown}
+    assert seen[KEPT_BY[fault]] > CLAIM.epsilon + 1
+    # The sums, all that a shuffled batch shows, are as they should be.
+    assert seen["likelihood"] <= CLAIM.epsilon
+    assert finding.best.event.startswith("together")
+
+
+def test_a_planted_store_leaves_the_real_one_alone() -> None:
+    right = shuffling.permuted
+    planted = STORE_FAULTS["the store keeps the order"].of(case_of("coins", levels=1))
+    with pytest.raises(errors.InvalidValue):
+        planted.transcript(np.zeros(7, np.uint8), seeded_random(1), 0)
+    assert shuffling.permuted is right
+
+
+def test_what_goes_through_the_store_comes_out_once_and_with_its_sum() -> None:
+    """Groups of commits end anywhere: every batch has the reports of its own users."""
+    case = case_of("shares")
+    deployed, rows = ThroughStore.of(case), (np.arange(64) % 3 == 0).astype(np.uint8)
+    shown = deployed.transcript(rows, seeded_random(2), 0)
+    sent = Deployment(case.mechanisms).transcript(rows, seeded_random(2), 0)
+    for level, expected in zip(shown, sent, strict=True):
+        assert np.array_equal(np.sort(level.sealed), np.sort(expected.sealed))
+        assert not np.array_equal(level.sealed, expected.sealed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", MECHANISMS)
+def test_the_store_in_full(kind: str) -> None:
+    scope = Scope(kinds=(), store=(kind,), local=False)
+    jobs = [*scope.shipped(), *scope.mutants()]
+    assert [job.planted for job in jobs] == [False, False, True, True]
+    for job in jobs:
+        assert audit.verdict_on(job, scope.privacy, of=10**6).is_right
+
+
 def test_noise_from_the_system_is_audited_by_default_and_shares_their_tables() -> None:
     deployment = case_of("shares", levels=1).deployment()
     finding = audit.audited(
@@ -272,14 +325,14 @@ def test_local_answers_are_audited_with_any_randomness() -> None:
 def test_statistics_are_larger_if_the_victim_holds_one() -> None:
     deployment = case_of("coins").deployment()
     attacker = Attacker(deployment)
-    assert attacker.names == statistics_of(2) == list(STATISTICS)[:5]
+    assert attacker.names == statistics_of(2) == list(STATISTICS)[:7]
     zero, one = (
         attacker.statistics(
             deployment.transcript(neighbours(deployment.mechanisms[-1], v, 4000), random, 0), 1
         ).mean(axis=1)
         for v, random in ((0, seeded_random(4)), (1, seeded_random(5)))
     )
-    assert (one[[0, 3]] > zero[[0, 3]] + 0.1).all()
+    assert (one[[0, 5]] > zero[[0, 5]] + 0.1).all()
 
 
 def test_shared_noise_is_planted_for_bits_only() -> None:

@@ -20,6 +20,7 @@ from overhand.audit.bounds import (
 )
 from overhand.audit.cases import KINDS, VALUES, Case, Deployment, OneByOne
 from overhand.audit.faults import FAULTS, Fault
+from overhand.audit.store import STORE_FAULTS, ThroughStore, has_service
 
 __all__ = [
     "DEFAULT_RUNS",
@@ -27,6 +28,7 @@ __all__ = [
     "FAULTS",
     "KINDS",
     "STATISTICS",
+    "STORE_FAULTS",
     "VALUES",
     "Answers",
     "Attacker",
@@ -37,9 +39,11 @@ __all__ = [
     "LossLaw",
     "OneByOne",
     "Scope",
+    "ThroughStore",
     "Verdict",
     "audited",
     "epsilon_shown",
+    "has_service",
     "largest_epsilon",
     "least_probability",
     "most_probability",

@@ -23,12 +23,17 @@ KNOWN_SEED = 20230
 STATISTICS = {
     "likelihood": "the likelihood ratio of the noisy sums, all levels together",
     "position": "the messages that would be the victim's if batches kept their order",
+    "early": "the same of all reports, the first half of them less the second",
+    "together": "the same of all reports, added up: what they would say if they stayed whole",
     "seed": "the sums less the noise of a generator with a known seed",
     "levels added": "the sums of the two lowest levels, added up",
     "levels subtracted": "the difference of the sums of the two lowest levels",
     "answer": "a local answer, along the line from the one value to the other",
 }
-"""All larger if the victim holds 1. Two need two levels; the last is that of local mechanisms."""
+"""All larger if the victim holds 1, if they tell anything.
+
+Two need two levels; the last is that of local mechanisms.
+"""
 
 _MOST_LOSS = 40.0
 """The log-likelihood ratio of what is impossible under one of the inputs."""
@@ -36,7 +41,7 @@ _MOST_LOSS = 40.0
 
 def statistics_of(levels: int) -> list[str]:
     """The family for so many levels."""
-    return list(STATISTICS)[: 5 if levels > 1 else 3]
+    return list(STATISTICS)[: 7 if levels > 1 else 5]
 
 
 class LevelView:
@@ -61,11 +66,16 @@ class LevelView:
         ]
         return np.asarray(np.sum(ratios, axis=0), np.float64)
 
-    def position(self, batches: Shuffled) -> Floats:
-        """As far toward the victim's 1 as the messages that come first."""
-        first = batches.sealed[:, : self._mechanism.messages_per_user]
-        own = self._mechanism.own_steps(Messages(first, batches.clear))[:, self._coordinates]
-        return self.toward(own - np.maximum(0, -self._steps))
+    def own(self, batches: Shuffled) -> Floats:
+        """By batch and place: how far toward a 1 the report is that would stand there.
+
+        That is, if batches kept their order, or reports their messages.
+        """
+        size, each = self._mechanism.size, self._mechanism.messages_per_user
+        reports = batches.sealed[:, : size * each].reshape(-1, each)
+        clear = np.repeat(batches.clear, size, axis=0)
+        steps = self._mechanism.own_steps(Messages(reports, clear))[:, self._coordinates]
+        return self.toward(steps - np.maximum(0, -self._steps)).reshape(-1, size)
 
     def toward(self, steps: Counts) -> Floats:
         """From -1, at what a sum is without the victim's 1, to 1, at what it is with it."""
@@ -100,7 +110,7 @@ class Attacker:
     >>> case = Case("coins", BITS, levels=1, size=8, privacy=Privacy(1.0, 0.01))
     >>> attacker = Attacker(case.deployment())
     >>> zero, one = (attacker.play(victim, 1000, seeded_random(1), attempt=0) for victim in (0, 1))
-    >>> bool((one.mean(axis=1) > zero.mean(axis=1)).all())  # every statistic tells something
+    >>> bool(one[0].mean() > zero[0].mean())  # the sums tell something
     True
     """
 
@@ -133,7 +143,7 @@ class Attacker:
     def statistics(self, transcript: Sequence[Shuffled], seed: int) -> Floats:
         """A row for every statistic, a column for every run."""
         runs = len(transcript[-1].sealed)
-        likelihood, position, seeded = np.zeros((3, runs))
+        likelihood, position, early, together, seeded = np.zeros((5, runs))
         seen = []
         for level, view, guess in zip(
             transcript, self._views, self._guess(runs, seed), strict=True
@@ -142,10 +152,14 @@ class Attacker:
             sums = view.sums(victims)
             seen.append(view.signed(sums))
             likelihood += view.likelihood(sums)
-            position += view.position(victims)
+            own = view.own(victims)
+            half = own.shape[1] // 2
+            position += own[:, 0]
+            early += own[:, :half].sum(axis=1) - own[:, half:].sum(axis=1)
+            together += own.sum(axis=1)
             seeded += view.toward(sums - view.sums(guess))
         between = self._between(transcript[0], *seen[:2]) if self.levels > 1 else ()
-        return np.stack([likelihood, position, seeded, *between])
+        return np.stack([likelihood, position, early, together, seeded, *between])
 
     def _guess(self, runs: int, seed: int) -> list[Shuffled]:
         """The victim's batches if users drew from a generator with this seed, in any order."""

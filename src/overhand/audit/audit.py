@@ -25,7 +25,8 @@ from overhand.audit.cases import (
     cases,
 )
 from overhand.audit.faults import FAULTS
-from overhand.mechanisms import Mechanism
+from overhand.audit.store import STORE_FAULTS, ThroughStore
+from overhand.mechanisms import MECHANISMS, Mechanism
 from overhand.model import Floats, Privacy
 from overhand.randomness import Random, source_of
 from overhand.values import BITS, values_of
@@ -36,6 +37,7 @@ DEFAULT_RUNS = 60_000
 """Enough to notice that half of the noise is missing."""
 
 _PLAIN = 10  # one run in so many is enough for a fault that shows the value
+_STORED = 15  # one run in so many is affordable if its reports are written to a database
 
 _CHOOSING = 4  # one run in so many is for the choice of the event
 _MESSAGES_AT_ONCE = 1 << 21
@@ -250,7 +252,7 @@ class Verdict:
     A thousand runs are too few to notice that half of the noise is missing:
 
     >>> from overhand.randomness import seeded_random
-    >>> scope = Scope(kinds=("coins",), shufflers=1, runs=1000)
+    >>> scope = Scope(kinds=("coins",), store=(), shufflers=1, runs=1000)
     >>> for job in scope.mutants():
     ...     print(job.name, verdict_on(job, scope.privacy, of=3, random=seeded_random(1)))
     coins: half the noise MISSED
@@ -276,9 +278,15 @@ class Verdict:
 class Scope:
     """What is audited: kinds of mechanisms and of values, for one guarantee and size.
 
-    >>> scope = Scope(kinds=("coins",), specs=("bit",), shufflers=2, runs=1000)
-    >>> [job.name for job in scope.shipped()]
-    ['coins, bit', 'coins, bit, one by one', 'coins, bit, 2 levels', 'local, bit']
+    >>> scope = Scope(kinds=("coins",), store=("coins",), specs=("bit",), shufflers=2, runs=1000)
+    >>> for job in scope.shipped():
+    ...     print(job.name)
+    coins, bit
+    coins, bit, one by one
+    coins, bit, 2 levels
+    coins, bit, through the store
+    coins, bit, 2 levels, through the store
+    local, bit
     """
 
     privacy: Privacy = Privacy(1.0, 0.01)
@@ -289,28 +297,36 @@ class Scope:
     runs: int = DEFAULT_RUNS
     local: bool = True
     """Whether local mechanisms are audited, too."""
+    store: Sequence[str] = tuple(MECHANISMS)
+    """The kinds of mechanisms whose reports of bits also go through the real store."""
 
     def __post_init__(self) -> None:
         errors.whole("runs", self.runs, least=LEAST_RUNS)
         errors.whole("shufflers", self.shufflers, least=1, most=6)
         errors.whole("size", self.size, least=2)
 
-    def _cases(self, kinds: Sequence[str], specs: Sequence[str]) -> Iterator[Case]:
-        return cases(kinds, specs, levels=self.shufflers, size=self.size, privacy=self.privacy)
-
     def shipped(self) -> Iterator[Job]:
-        """Single mechanisms and whole transcripts; bits also with one shuffler object a batch."""
-        for case in self._cases(self.kinds, self.specs):
+        """Single mechanisms and whole transcripts; bits also through shufflers and the store."""
+        privacy, levels, size = self.privacy, self.shufflers, self.size
+        for case in cases(self.kinds, self.specs, levels=levels, size=size, privacy=privacy):
             deployment = case.deployment()
             runs = affordable(self.runs, deployment.messages)
             yield Job(case.name, Attacker(deployment), runs)
             if case.values == BITS and case.levels == 1 and case.kind != PUBLISHED:
                 slow = Attacker(OneByOne(deployment.mechanisms))
                 yield Job(f"{case.name}, one by one", slow, max(LEAST_RUNS, runs // _PLAIN))
-
+        for case in self._stored():
+            runs = max(LEAST_RUNS, self.runs // (_STORED * case.levels**2))
+            game = Attacker(ThroughStore.of(case))
+            yield Job(f"{case.name}, through the store", game, runs)
         for spec in self.specs if self.local else ():
-            game = Answers.best(values_of(spec), self.privacy)
-            yield Job(f"local, {spec}", game, self.runs)
+            answers = Answers.best(values_of(spec), self.privacy)
+            yield Job(f"local, {spec}", answers, self.runs)
+
+    def _stored(self) -> Iterator[Case]:
+        for kind in self.store if str(BITS) in self.specs else ():
+            for levels in range(1, 1 + min(2, self.shufflers)):
+                yield Case(kind, BITS, levels, self.size, self.privacy)
 
     def mutants(self) -> Iterator[Job]:
         """Every fault, planted in the transcript of a user who holds a bit."""
@@ -323,6 +339,10 @@ class Scope:
                     runs = max(LEAST_RUNS, self.runs // _PLAIN) if fault.plain else self.runs
                     planted = Attacker(fault.planted(right, alone))
                     yield Job(f"{kind}: {fault.name}", planted, runs, planted=True)
+        for case in self._stored():
+            for name, kept in STORE_FAULTS.items() if case.levels == 1 else ():
+                planted = Attacker(kept.of(case))
+                yield Job(f"{case.kind}: {name}", planted, LEAST_RUNS, planted=True)
 
 
 def verdict_on(job: Job, privacy: Privacy, *, of: int, random: Random | None = None) -> Verdict:

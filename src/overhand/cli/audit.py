@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
@@ -15,19 +16,28 @@ from overhand.audit import (
     VALUES,
     Scope,
     Verdict,
+    has_service,
     verdict_on,
 )
 from overhand.cli import options
-from overhand.cli.output import console, new_table, number, print_json, progress_bar, working
+from overhand.cli.output import (
+    console,
+    messages,
+    new_table,
+    number,
+    print_json,
+    progress_bar,
+    working,
+)
 from overhand.errors import InvalidValue
 from overhand.model import Privacy
 from overhand.randomness import seeded_random
 
 DEFAULT_DELTA = 0.01
 
-MECHANISMS = (*KINDS, "local", "all")
+MECHANISMS = (*KINDS, "local", "store", "all")
 MechanismChoice = Annotated[
-    str, typer.Option(help=f"Whose encoders are audited: one of {', '.join(MECHANISMS)}.")
+    str, typer.Option(help=f"What is audited: one of {', '.join(MECHANISMS)}.")
 ]
 ValuesChoice = Annotated[
     str, typer.Option("--values", help=f"all ({', '.join(VALUES)}), or a kind as for `plan`.")
@@ -64,6 +74,7 @@ def audit(
         VALUES if values == "all" else (values,),
         runs,
         local=mechanism in ("local", "all"),
+        store=_through_store(mechanism),
     )
     start = time.perf_counter()
     verdicts = _verdicts(scope, seed, mutants=mutants, processes=options.processes(jobs))
@@ -76,6 +87,19 @@ def audit(
         raise typer.Exit(1)
 
 
+def _through_store(mechanism: str) -> Sequence[str]:
+    """The kinds of mechanisms whose reports go through the store, if there is one."""
+    if mechanism not in ("store", "all"):
+        return ()
+    if has_service():
+        return Scope.store
+    missing = "the store is a part of the extra `service`, which is not installed"
+    if mechanism == "store":
+        raise InvalidValue(missing)
+    messages.print(f"not audited: {missing}")
+    return ()
+
+
 def _verdicts(scope: Scope, seed: int | None, *, mutants: bool, processes: int) -> list[Verdict]:
     """Job by job, side by side; with a seed each job has a generator of its own."""
     from joblib import Parallel, delayed
@@ -84,7 +108,8 @@ def _verdicts(scope: Scope, seed: int | None, *, mutants: bool, processes: int) 
         jobs = [*scope.shipped(), *(scope.mutants() if mutants else ())]
     if not jobs:
         raise InvalidValue(
-            "nothing to audit: the published constants ask for millions of messages here"
+            "nothing to audit: the published constants ask for millions of messages here, and the "
+            "store is audited with bits"
         )
     count = len(jobs)
     randoms = [None] * count if seed is None else seeded_random(seed).spawn(count)

@@ -1,0 +1,169 @@
+"""The shuffle that is deployed: reports go through the real store, and its releases are attacked.
+
+Sealing is replaced. It hides messages from the shuffling service, and what is asked here is what
+the server sees, who can open them: so a message stands in the clear behind random bytes, and has a
+ciphertext's length. The store, which reads neither, treats both alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from importlib import import_module
+from itertools import cycle
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
+
+import numpy as np
+from numpy.typing import NDArray
+
+from overhand.audit.cases import Case, Deployment
+from overhand.model import Messages, Rows, Shuffled
+from overhand.plan import Plan
+from overhand.randomness import Random
+
+if TYPE_CHECKING:  # all else is audited without the extra `service`
+    from overhand.service.protocol import Batch, LevelFormat
+    from overhand.service.shuffler.store import Arrival
+
+_GROUPS = (*[1] * 8, 8, 2, 3, 3, 16, 5, 11)
+"""Reports to a commit: single ones, a whole batch, parts of one, two batches, across borders."""
+_MEMORY = Path("/dev/shm")  # where there is one, a commit waits for no disk
+
+
+def has_service() -> bool:
+    """Whether there is a store to audit."""
+    try:
+        import_module("overhand.service.shuffler.store")
+    except ModuleNotFoundError:
+        return False
+    return True
+
+
+@dataclass(frozen=True)
+class ThroughStore(Deployment):
+    """Every run is a batch of the highest level: all are in one store, with a long horizon.
+
+    The order of messages comes from the system's randomness, whatever the users draw from.
+
+    >>> from overhand.audit import Case
+    >>> from overhand.model import Privacy
+    >>> from overhand.randomness import seeded_random
+    >>> from overhand.values import BITS
+    >>> case = Case("coins", BITS, levels=1, size=8, privacy=Privacy(1.0, 0.01))
+    >>> deployed = ThroughStore.of(case)
+    >>> (shown,) = deployed.transcript(np.zeros(40, np.uint8), seeded_random(1), attempt=0)
+    >>> shown.sealed.shape, deployed.mechanisms[0].messages_per_batch
+    ((5, 24), 24)
+    """
+
+    plan: Plan
+
+    @classmethod
+    def of(cls, case: Case) -> ThroughStore:
+        return cls(case.deployment().mechanisms, case.plan())
+
+    def transcript(self, rows: Rows, random: Random, attempt: int) -> list[Shuffled]:
+        """Encode, admit and freeze; then read the bytes of the releases, in their order."""
+        from overhand.service.protocol import Formats
+        from overhand.service.shuffler.store import Arrival, Store
+
+        formats = Formats.of(replace(self.plan, tree=replace(self.plan.tree, horizon=len(rows))))
+        sent = self.encode(rows, self.users_random(random, attempt))
+        parts = [_parts(*level, random) for level in zip(formats.levels, sent, strict=True)]
+        arrivals = [
+            Arrival(formats.part_digests(report), report) for report in zip(*parts, strict=True)
+        ]
+
+        def added(batch: Batch) -> tuple[list[bytes], NDArray[np.uint64]]:
+            """What the service itself adds to a batch."""
+            more = self.mechanisms[batch.level - 1].added(random)
+            sealed = _sealed(formats.level(batch.level), more.sealed, random)
+            return [one.tobytes() for one in sealed[0]], more.clear[0]
+
+        directory = TemporaryDirectory(dir=_MEMORY if _MEMORY.is_dir() else None)
+        with directory as home, closing(Store(Path(home, "store"), formats, added=added)) as store:
+            for group in _groups(arrivals):
+                store.admit(group)
+            releases = store.freeze_all(store.full())
+        return [
+            _read(level, [one.body for one in releases if one.batch.level == level.level])
+            for level in formats.levels
+        ]
+
+
+def _groups(arrivals: Sequence[Arrival]) -> Iterator[Sequence[Arrival]]:
+    """As they arrive, in groups that are committed together."""
+    start = 0
+    for size in cycle(_GROUPS):
+        if start >= len(arrivals):
+            return
+        yield arrivals[start : start + size]
+        start += size
+
+
+def _sealed(level: LevelFormat, messages: NDArray[Any], random: Random) -> NDArray[np.uint8]:
+    """By user and message, the bytes of what stands for a ciphertext."""
+    plain = np.frombuffer(b"".join(level.messages_to_bytes(messages)), np.uint8)
+    hidden = level.ciphertext_bytes - level.plaintext_bytes
+    sealed = np.empty((*messages.shape, level.ciphertext_bytes), np.uint8)
+    sealed[..., :hidden] = random.words(messages.size * hidden, np.uint8).reshape(
+        *messages.shape, hidden
+    )
+    sealed[..., hidden:] = plain.reshape(*messages.shape, level.plaintext_bytes)
+    return sealed
+
+
+def _parts(level: LevelFormat, messages: Messages, random: Random) -> list[bytes]:
+    """What every user's report says to a level."""
+    rows = _sealed(level, messages.sealed, random)
+    pairs = zip(rows, messages.clear, strict=True)
+    return [level.pack(row.tobytes(), numbers) for row, numbers in pairs]
+
+
+def _read(level: LevelFormat, bodies: Sequence[bytes]) -> Shuffled:
+    """The messages of releases, one to a row, in the order in which they were released."""
+    rows = np.stack([level.ciphertexts(body) for body in bodies])
+    plaintexts = rows[:, :, level.ciphertext_bytes - level.plaintext_bytes :]
+    packed = np.ascontiguousarray(plaintexts).view(f"V{level.plaintext_bytes}").reshape(-1)
+    messages = level.bytes_to_messages(packed.tolist()).reshape(rows.shape[:2])
+    return Shuffled(messages, np.stack([level.clear(body) for body in bodies]))
+
+
+class _Misordered(ThroughStore):
+    """A store of which the one function that orders messages is another one."""
+
+    def permuted(self, messages: NDArray[np.uint8], random: Random) -> NDArray[np.uint8]:
+        raise NotImplementedError
+
+    def transcript(self, rows: Rows, random: Random, attempt: int) -> list[Shuffled]:
+        from overhand.service.shuffler.store import shuffling
+
+        with patch.object(shuffling, "permuted", self.permuted):
+            return super().transcript(rows, random, attempt)
+
+
+class KeptOrder(_Misordered):
+    """Messages stay as they came, in a commit group and in the release."""
+
+    def permuted(self, messages: NDArray[np.uint8], random: Random) -> NDArray[np.uint8]:
+        return messages
+
+
+class KeptReports(_Misordered):
+    """Whole reports are permuted, at the one level that there is."""
+
+    def permuted(self, messages: NDArray[np.uint8], random: Random) -> NDArray[np.uint8]:
+        each = self.mechanisms[0].messages_per_user
+        reports = messages.reshape(-1, each, messages.shape[1])
+        return random.permute(reports).reshape(messages.shape)
+
+
+STORE_FAULTS = {
+    "the store keeps the order": KeptOrder,
+    "the store keeps reports whole": KeptReports,
+}
+"""Planted where users take part in one level."""
