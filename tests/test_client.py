@@ -8,6 +8,7 @@ from collections.abc import Callable
 from functools import cache
 from http import HTTPStatus
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ import pytest
 import overhand as oh
 from overhand.errors import InvalidValue
 from overhand.plan import Plan
-from overhand.service.client import AsyncClient, NotCounted, Outdated, client
+from overhand.service.client import AsyncClient, Client, NotCounted, Outdated, client
 from overhand.service.protocol import DamagedDocument, Document, KeyPair
 from overhand.service.web import Answer, HttpTransport, Unreachable
 
@@ -266,3 +267,10 @@ def test_an_address_and_its_certificates_are_checked_at_once(tmp_path: Path) -> 
         HttpTransport("ftp://x")
     with pytest.raises(InvalidValue, match="no certificates"):
         HttpTransport("https://x", authorities=tmp_path / "missing.pem")
+
+
+@pytest.mark.parametrize("random", [oh.seeded_random(1), np.random.default_rng(0), 42])
+def test_a_client_takes_no_randomness_but_the_systems(random: Any) -> None:
+    for kind in (AsyncClient, Client):
+        with pytest.raises(InvalidValue, match="operating system"):
+            kind("https://shuffle.example", random=random)

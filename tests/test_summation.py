@@ -360,3 +360,21 @@ def test_saved_states_are_plain_json() -> None:
     total = oh.ContinualSum(coin_plan(WIDE), oh.secure_random())
     total.update_many([1] * 20)
     assert json.loads(total.to_json())["t"] == 20
+
+
+@pytest.mark.parametrize("random", [np.random.default_rng(0), 42, np.random.RandomState(1), "0"])
+def test_sums_take_no_stream_that_was_made_for_something_else(random: Any) -> None:
+    """A generator with a seed would be noise that anybody can compute again."""
+    plan = coin_plan(WIDE)
+    with pytest.raises(oh.InvalidValue, match="operating system"):
+        oh.ContinualSum(plan, random)
+    with pytest.raises(oh.InvalidValue, match="operating system"):
+        oh.EndlessSum(lambda horizon: plan, random)
+
+
+def test_sums_are_noisy_by_the_system_s_randomness_unless_told_otherwise() -> None:
+    plan = coin_plan(WIDE)
+    totals = [oh.ContinualSum(plan) for _ in range(2)]
+    assert len({json.dumps(json.loads(total.to_json())["streams"]) for total in totals}) == 2
+    for total in totals:
+        assert {s["kind"] for s in json.loads(total.to_json())["streams"]} == {"secure"}

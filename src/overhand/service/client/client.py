@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, TypedDict, TypeVar, Unpack
 
 from overhand.errors import ServiceError, whole
-from overhand.randomness import Random, secure_random
+from overhand.randomness import Random, secured
 from overhand.service.protocol import Document, encode_report, encode_reports
 from overhand.service.web import Answer, HttpTransport, Transport, Unreachable, Untrusted
 
@@ -112,7 +112,7 @@ class AsyncClient:
     ) -> None:
         self._transport = transport or HttpTransport(url, token=token, authorities=authorities)
         self._digest = digest
-        self._random = random or secure_random()
+        self._random = secured(random)
         self._document: Document | None = None
         self._fetching = asyncio.Lock()
 
