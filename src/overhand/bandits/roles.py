@@ -107,17 +107,17 @@ class BanditServer:
         self._policy: Policy | None = None
 
     def receive(self, node: Node, shuffled: Shuffled) -> None:
-        """Step 6: a batch that became full, those that close with the same user lowest first."""
+        """Step 6: a batch that became full, in whatever order they come."""
         self._sums.receive(node, shuffled)
+        self._policy = None
 
     @property
     def policy(self) -> Policy | None:
         """Steps 7 and 2: the rule that the batches so far give, or none before the first of them.
 
-        All batches that became full with the same user must have been received.
+        For a batch that is late, those below it stand in: the rule is that of their larger noise.
         """
-        covered = self._sums.covered
-        if covered and (self._policy is None or self._policy.t < covered):
-            estimate = self._sums.estimate(covered)
-            self._policy = self._learner.policy(covered, estimate.value, estimate.std)
+        if self._policy is None and self._sums.covered:
+            estimate = self._sums.estimate()
+            self._policy = self._learner.policy(estimate.t, estimate.value, estimate.std)
         return self._policy
