@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
 
 import numpy as np
 import pytest
@@ -14,10 +13,11 @@ import overhand as oh
 from overhand.bandits import BanditServer, BanditUser, LinUCB, Policy, Practical, Theory
 from overhand.errors import ProtocolViolation
 from overhand.mechanisms import SharesSum
-from overhand.model import Node, Shuffled
-from overhand.shufflers import Shuffler
+from overhand.model import Messages, Node, Shuffled
+from overhand.shufflers import Shuffler, shuffle
 from overhand.summation import SumServer
 from support.bandits import GOOD, ROUNDS, Floats, assert_same_rule, learner, small_plan, user
+from support.coins import one_batch
 from support.sampled import assert_uniform_over
 
 
@@ -28,7 +28,7 @@ class Night:
     rules: list[Policy | None]
     sums: dict[Node, Floats]
     totals: list[Floats]
-    sent: list[tuple[Node, Any]]
+    sent: list[tuple[Node, Messages]]
     before: list[Policy | None]
 
 
@@ -63,7 +63,7 @@ def played(seed: int, secure: bool = False, constants: Theory | Practical | None
             night.sent.append((node, messages))
         for node in plan.tree.closes(t):
             shuffled = shufflers[node.level - 1].release(chance)
-            night.sums[node] = np.asarray(plan.mechanism(node).analyze(shuffled))
+            night.sums[node] = plan.mechanism(node).sum_of(shuffled)
             server.receive(node, shuffled)
         night.rules.append(server.policy)
         night.totals.append(total)
@@ -150,15 +150,16 @@ def test_messages_are_whole_numbers_of_the_shape_that_the_mechanism_says() -> No
     for node, messages in night.sent:
         mechanism = plan.mechanism(node)
         assert isinstance(mechanism, SharesSum)
-        assert messages.shape == (1, mechanism.messages_per_user)
-        assert messages.dtype.kind == "u"
-        assert int(messages.max()) < 1 << mechanism.message_bits
+        assert messages.sealed.shape == (1, mechanism.messages_per_user)
+        assert messages.sealed.dtype.kind == "u"
+        assert int(messages.sealed.max()) < 1 << mechanism.message_bits
+        assert messages.clear.shape == (1, 0)
         senders[node] = senders.get(node, 0) + 1
-    lowest, upper = plan.tree.lowest, plan.tree.sizes(2)[0]
+    lowest, upper = plan.tree.sizes
     expected = {Node(1, s, s + lowest): lowest for s in range(0, 54, lowest)}
     expected |= {Node(2, s, s + upper): upper for s in range(0, 60 - upper + 1, upper)}
     assert senders == expected
-    seen = np.concatenate([messages.ravel() for _, messages in night.sent])
+    seen = np.concatenate([messages.sealed.ravel() for _, messages in night.sent])
     assert len(np.unique(seen)) > 1000  # shares, and not values
 
 
@@ -170,7 +171,7 @@ def test_a_user_sends_other_messages_each_time() -> None:
         sent.append(at.report(1, 1.0))
     for (node, one), (same, other) in zip(*sent, strict=True):
         assert node == same
-        assert not np.array_equal(one, other)
+        assert not np.array_equal(one.sealed, other.sealed)
 
 
 def test_a_server_is_given_shuffled_batches_and_nothing_else() -> None:
@@ -180,7 +181,7 @@ def test_a_server_is_given_shuffled_batches_and_nothing_else() -> None:
     mechanism = plan.mechanism(node)
     assert isinstance(mechanism, SharesSum)
     labels = np.repeat(np.arange(5, dtype=np.uint64), mechanism.size * mechanism.shares)
-    zeros = Shuffled(labels << np.uint64(mechanism.modulus_bits))
+    zeros = one_batch(labels << np.uint64(mechanism.modulus_bits))
     server = BanditServer(plan, of)
     assert server.policy is None
     server.receive(node, zeros)
@@ -190,30 +191,43 @@ def test_a_server_is_given_shuffled_batches_and_nothing_else() -> None:
     assert_same_rule(server.policy, of.policy(node.stop, estimate.value, estimate.std))
 
 
-def test_batches_come_in_order_and_all_that_close_together_before_a_rule() -> None:
-    plan, night = small_plan(), played(1)
-    server = BanditServer(plan, learner())
+def test_a_rule_is_of_the_batches_that_came_in_whatever_order() -> None:
+    """One that is late is stood in for, and the rule is made anew as soon as it comes."""
+    plan, night, of = small_plan(), played(1), learner()
+    server = BanditServer(plan, of)
     batches = {node: shuffled_anew(plan, night, node) for node in night.sums}
     first, second, above = sorted(n for n in batches if n.stop <= 18)
-    with pytest.raises(ProtocolViolation, match="due"):
-        server.receive(second, batches[second])
-    server.receive(first, batches[first])
-    rule = server.policy
-    assert rule is not None
-    with pytest.raises(ProtocolViolation, match="due"):
-        server.receive(first, batches[first])
     server.receive(second, batches[second])
-    with pytest.raises(ProtocolViolation, match="due"):
-        _ = server.policy  # the batch above is full, too
+    assert server.policy is None  # the first users are in no batch that came
+    server.receive(first, batches[first])
+    stood_in = of.policy(
+        18,
+        night.sums[first] + night.sums[second],
+        math.sqrt(2 * plan.mechanism(first).variance),
+    )
+    assert_same_rule(server.policy, stood_in)
+    with pytest.raises(ProtocolViolation, match="twice"):
+        server.receive(first, batches[first])
     server.receive(above, batches[above])
-    assert server.policy is not None
-    assert server.policy.t == 18
+    assert_same_rule(server.policy, of.policy(18, *released(plan, night.sums, 18)))
+    with pytest.raises(AssertionError):
+        assert_same_rule(server.policy, stood_in)
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_a_rule_does_not_depend_on_who_came_first(seed: int) -> None:
+    plan, night = small_plan(), played(1)
+    server, nodes = BanditServer(plan, learner()), sorted(night.sums)
+    for index in np.random.default_rng(seed).permutation(len(nodes)):
+        server.receive(nodes[index], shuffled_anew(plan, night, nodes[index]))
+        _ = server.policy  # asking in between changes nothing
+    assert_same_rule(server.policy, night.rules[-1])
 
 
 def shuffled_anew(plan: oh.Plan, night: Night, node: Node) -> Shuffled:
-    messages = np.concatenate([m.ravel() for n, m in night.sent if n == node])
-    assert len(messages) == node.size * plan.mechanism(node).messages_per_user
-    return Shuffled(oh.seeded_random(5).permute(messages))
+    messages = Messages.joined([messages for n, messages in night.sent if n == node])
+    assert messages.sealed.shape == (node.size, plan.mechanism(node).messages_per_user)
+    return shuffle(messages.gathered(node.size), oh.seeded_random(5))
 
 
 def test_a_user_chooses_before_it_reports_and_reports_once() -> None:
@@ -253,7 +267,7 @@ def test_users_report_the_arm_that_they_took() -> None:
             assert device.choose(rule, arms) == arm
             sent += [m for n, m in device.report(t, 1.0) if n == node]
         mechanism = plan.mechanism(node)
-        total = mechanism.analyze(Shuffled(np.concatenate([m.ravel() for m in sent])))
+        total = mechanism.sum_of(shuffle(Messages.joined(sent).gathered(node.size), chance))
         off = np.abs(total - 18 * of.rows(arms[[arm]], [1.0])[0]) / math.sqrt(mechanism.variance)
         assert off.max() < 6
         other = np.abs(total - 18 * of.rows(arms[[1 - arm]], [1.0])[0])
