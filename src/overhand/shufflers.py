@@ -116,11 +116,11 @@ class Shuffler:
                 f"release at {len(self._users)} of {self._mechanism.size} users"
             )
         together = Messages.joined(self._messages).gathered(self._mechanism.size)
-        batch = with_added(together, self._mechanism, random)
-        message_bits = self._mechanism.message_bits
+        # It does not look into messages: what is longer than it should be is not cut short.
+        shuffled = shuffle(with_added(together, self._mechanism, random), random)
         self._mechanism = None
         self._messages, self._users = [], set()
-        return shuffle(batch, random, message_bits=message_bits)
+        return shuffled
 
 
 def with_added(batches: Messages, mechanism: Mechanism, random: Random) -> Messages:
