@@ -140,9 +140,7 @@ class _Misordered(ThroughStore):
         raise NotImplementedError
 
     def transcript(self, rows: Rows, random: Random, attempt: int) -> list[Shuffled]:
-        from overhand.service.shuffler.store import shuffling
-
-        with patch.object(shuffling, "permuted", self.permuted):
+        with patch("overhand.service.shuffler.store.shuffling.permuted", self.permuted):
             return super().transcript(rows, random, attempt)
 
 
