@@ -11,13 +11,12 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
-from overhand.plan.recipe import Recipe
 from scipy import stats
 
 import overhand as oh
 from overhand.baselines import GaussianTree, GrowingBatches
 from overhand.baselines.trusted import GaussianTreeNoise
-from overhand.mechanisms import Coins
+from overhand.mechanisms import Coins, CoinSum, Mechanism, Recipe, SharesSum
 from overhand.randomness import generator_of
 from overhand.simulation.counts import CoverNoise
 from overhand.simulation.regret.sums import GrowingSums
@@ -27,7 +26,7 @@ from support.sampled import FALSE_FAIL, SAMPLES, Floats, assert_normal
 
 Interval = tuple[int, int]
 
-SHARES = Recipe(shares=True)
+SHARES = Recipe(SharesSum)
 MOMENTS = Moments(3)
 
 
@@ -267,7 +266,7 @@ def growing(
     first: int = 100,
     ratio: float = 1.5,
     epsilon: float = 1.0,
-    shares: bool = True,
+    kind: type[Mechanism] = SharesSum,
 ) -> GrowingBatches:
     return GrowingBatches.best(
         horizon,
@@ -275,7 +274,7 @@ def growing(
         Moments(1),
         first=first,
         ratio=ratio,
-        recipe=Recipe(shares=shares),
+        recipe=Recipe(kind),
     )
 
 
@@ -309,20 +308,21 @@ def with_noise(batches: GrowingBatches, share: float) -> GrowingBatches:
     mechanisms = []
     for mechanism in batches.mechanisms:
         variance = mechanism.noise().variance * share**2
+        assert isinstance(mechanism, CoinSum | SharesSum)
         coins = Coins.with_variance(mechanism.size, variance)
-        if isinstance(mechanism, oh.CoinSum):
-            mechanism = oh.CoinSum.of(mechanism.size, coins, mechanism.values, mechanism.steps)
-        else:
-            mechanism = replace(mechanism, user_noise=coins)
-        assert mechanism.noise().variance == pytest.approx(variance, rel=0.01)
-        mechanisms.append(mechanism)
+        changed = replace(mechanism, user_noise=coins)
+        assert changed.noise().variance == pytest.approx(variance, rel=0.01)
+        mechanisms.append(changed)
     return replace(batches, mechanisms=tuple(mechanisms))
 
 
-@pytest.mark.parametrize("shares", [True, False], ids=["shares", "coins"])
+@pytest.mark.parametrize("kind", [SharesSum, CoinSum], ids=["shares", "coins"])
 @pytest.mark.parametrize("epsilon", [0.1, 1.0, 5.0])
-def test_growing_batches_spend_the_guarantee_and_hardly_less(epsilon: float, shares: bool) -> None:
-    batches = growing(epsilon=epsilon, shares=shares)
+def test_growing_batches_spend_the_guarantee_and_hardly_less(
+    epsilon: float, kind: type[Mechanism]
+) -> None:
+    batches = growing(epsilon=epsilon, kind=kind)
+    assert {type(mechanism) for mechanism in batches.mechanisms} == {kind}
     assert 0.9e-6 < batches.delta_spent <= 1e-6
     assert with_noise(batches, 0.9).delta_spent > 1e-6
     assert with_noise(batches, 1.1).delta_spent < batches.delta_spent

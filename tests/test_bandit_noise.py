@@ -13,9 +13,8 @@ from overhand.mechanisms import Coins
 from overhand.plan import TreeKind
 from overhand.randomness import HALF
 from overhand.simulation.counts import CountsRun, CoverNoise
-from overhand.trees import Tree
 from overhand.values import BITS, Histogram, Moments, Reals, Values, Vectors
-from support.plans import PATH, PRIVACY, REGULAR, coin_plan
+from support.plans import PRIVACY, REGULAR, WIDE, coin_plan
 from support.sampled import SAMPLES, Floats, assert_normal
 
 # The noise of many runs, side by side.
@@ -27,14 +26,14 @@ def calibrated_plan(values: Values, tree: TreeKind) -> oh.Plan:
 
 PLANS = {
     "bits, regular": lambda: calibrated_plan(BITS, "regular"),
-    "bits, path": lambda: calibrated_plan(BITS, "path"),
-    "reals, path": lambda: calibrated_plan(Reals(-2.0, 1.0), "path"),
+    "bits, paper": lambda: calibrated_plan(BITS, "paper"),
+    "reals, paper": lambda: calibrated_plan(Reals(-2.0, 1.0), "paper"),
     "histogram, regular": lambda: calibrated_plan(Histogram(5), "regular"),
     "vectors, regular": lambda: calibrated_plan(Vectors(3), "regular"),
     "moments, regular": lambda: calibrated_plan(Moments(2), "regular"),
-    "moments, path": lambda: calibrated_plan(Moments(2), "path"),
+    "moments, paper": lambda: calibrated_plan(Moments(2), "paper"),
     "coins, plain": lambda: coin_plan(REGULAR),
-    "coins, combined": lambda: coin_plan(PATH, combine=True),
+    "coins, combined": lambda: coin_plan(WIDE, combine=True),
 }
 
 
@@ -69,10 +68,7 @@ def test_one_run_side_by_side_is_a_run_alone(name: str, gaussian: bool) -> None:
 
 def rounding_plan(values: Values, *, steps: int = 3) -> oh.Plan:
     """A plan without noise, of which rounding is the only error."""
-    mechanisms = tuple(
-        tuple(oh.CoinSum(size, Coins(0, HALF), values, steps) for size in REGULAR.sizes(level))
-        for level in range(1, REGULAR.levels + 1)
-    )
+    mechanisms = tuple(oh.CoinSum(size, Coins(0, HALF), values, steps) for size in REGULAR.sizes)
     return oh.Plan(REGULAR, mechanisms, PRIVACY, REGULAR.levels, combine=False)
 
 
@@ -80,7 +76,7 @@ def rounding_plan(values: Values, *, steps: int = 3) -> oh.Plan:
 def test_every_run_rounds_its_own_values(values: Values) -> None:
     """Sums of rounded values are whole numbers of steps, which sums of other values are not."""
     plan = rounding_plan(values)
-    unit, lows = plan.mechanisms[0][0].unit, values.lows.reshape(values.shape)
+    unit, lows = plan.mechanisms[0].unit, values.lows.reshape(values.shape)
     rows = np.stack(
         [values.uniform(oh.seeded_random(run), plan.tree.blocks * 3) for run in range(4)], axis=1
     )
@@ -100,7 +96,7 @@ def test_every_run_rounds_its_own_values(values: Values) -> None:
 
 
 @cache
-def gaussian_errors(tree: Tree, combine: bool, noise_bits: int = 4) -> Floats:
+def gaussian_errors(tree: oh.RegularTree, combine: bool, noise_bits: int = 4) -> Floats:
     """Of a plan of fair coins, for all numbers of blocks and many runs."""
     plan = coin_plan(tree, noise_bits=noise_bits, combine=combine)
     noise = CoverNoise(plan, oh.seeded_random(11), runs=(SAMPLES,), gaussian=True)
@@ -111,9 +107,9 @@ def gaussian_errors(tree: Tree, combine: bool, noise_bits: int = 4) -> Floats:
     return np.concatenate(parts)
 
 
-TIMES: dict[Tree, tuple[int, ...]] = {
+TIMES: dict[oh.RegularTree, tuple[int, ...]] = {
     REGULAR: (3, 4, 6, 21, 24, 30, 53),
-    PATH: (3, 5, 12, 24, 33, 48, 50),
+    WIDE: (3, 5, 12, 24, 33, 48, 50),
 }
 KINDS = [(tree, combine) for tree in TIMES for combine in (False, True)]
 
@@ -125,7 +121,7 @@ def variance_by_definition(plan: oh.Plan, t: int) -> float:
 
 
 @pytest.mark.parametrize(("tree", "combine"), KINDS, ids=str)
-def test_normal_noise_has_the_variance_of_the_plan(tree: Tree, combine: bool) -> None:
+def test_normal_noise_has_the_variance_of_the_plan(tree: oh.RegularTree, combine: bool) -> None:
     plan, errors = coin_plan(tree, combine=combine), gaussian_errors(tree, combine)
     variances = plan.noise_variance(np.array(TIMES[tree]))
     for t, variance in zip(TIMES[tree], variances, strict=True):
@@ -136,7 +132,7 @@ def test_normal_noise_has_the_variance_of_the_plan(tree: Tree, combine: bool) ->
 
 @pytest.mark.parametrize(("tree", "combine"), KINDS, ids=str)
 def test_the_variance_test_sees_half_the_noise_and_a_missing_node(
-    tree: Tree, combine: bool
+    tree: oh.RegularTree, combine: bool
 ) -> None:
     """The missing node is that of a block whose sum is not the same without it."""
     plan, lowest = coin_plan(tree, combine=combine), tree.lowest
@@ -155,7 +151,7 @@ def test_the_variance_test_sees_half_the_noise_and_a_missing_node(
 def test_rounding_is_part_of_the_normal_noise() -> None:
     """All of its variance is there, whatever the values, though nothing is rounded."""
     plan = calibrated_plan(Vectors(3), "regular")
-    assert all(m.rounding_variance > 0 for of_level in plan.mechanisms for m in of_level)
+    assert all(m.rounding_variance > 0 for m in plan.mechanisms)
     runs, lowest = 15_000, plan.tree.lowest
     zeros, ends = (
         CoverNoise(plan, oh.seeded_random(6), runs=(runs,), gaussian=True).at(
@@ -164,11 +160,11 @@ def test_rounding_is_part_of_the_normal_noise() -> None:
         for value in (0.0, 0.5)
     )
     assert zeros.tolist() == ends.tolist()
-    assert_normal(zeros, plan.mechanisms[0][0].variance)
+    assert_normal(zeros, plan.mechanisms[0].variance)
 
 
 def test_runs_side_by_side_are_independent() -> None:
-    plan, runs = coin_plan(PATH, combine=True), 2 * SAMPLES
+    plan, runs = coin_plan(WIDE, combine=True), 2 * SAMPLES
     noise = CoverNoise(plan, oh.seeded_random(12), runs=(runs,), gaussian=True)
     (at,) = noise.at(0, 11, np.zeros((33, runs), np.uint8))[-1:]
     variance = float(plan.noise_variance(np.array([33]))[0])
