@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from overhand.plan.recipe import Recipe
 
 import overhand as oh
 from overhand.baselines import GaussianResponse, GaussianTree, GrowingBatches, local_counter
 from overhand.baselines.local import LocalSum
+from overhand.mechanisms import Recipe, SharesSum
 from overhand.randomness import Random
 from overhand.simulation.counts import CountsRun
 from overhand.simulation.regret.rivals import RIVALS, Field
@@ -38,7 +38,7 @@ from support.sampled import (
     samples_for,
 )
 
-SHARES = Recipe(shares=True)
+SHARES = Recipe(SharesSum)
 
 
 @pytest.mark.parametrize("name", RIVALS)
@@ -82,7 +82,7 @@ def test_noise_of_a_planned_sum_is_that_of_its_cover(name: str) -> None:
     plan = sums.plan
     for t in [time for time in release_times(sums, 2000) if time <= 2000]:
         nodes = plan.tree.cover(t)
-        variance = sum(plan.node_estimates[n.level, n.stop - n.start].variance for n in nodes)
+        variance = sum(plan.combination.variances[node.level - 1] for node in nodes)
         assert sums.std(t) == pytest.approx(math.sqrt(variance))
         assert sums.std(t) > 0
 
@@ -165,8 +165,8 @@ def lattice_cases() -> dict[str, tuple[Sums, tuple[int, ...], list[Any]]]:
     single = replace_field(100, 1).plan((7,))
     return {
         "growing": (GrowingSums(batches), (20, 60, 140), list(batches.mechanisms[:3])),
-        "two levels": (PlanSums(plan), (10,), [plan.mechanisms[0][0]] * 2),
-        "one level": (PlanSums(single), (7, 21), [single.mechanisms[0][0]] * 3),
+        "two levels": (PlanSums(plan), (10,), [plan.mechanisms[0]] * 2),
+        "one level": (PlanSums(single), (7, 21), [single.mechanisms[0]] * 3),
     }
 
 
