@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from overhand.simulation.rounding import RoundingErrors
 
 import overhand as oh
+from overhand.model import Floats
 from overhand.randomness import SeededRandom
 from overhand.simulation import (
     ENGINES,
@@ -24,7 +24,7 @@ from overhand.simulation import (
     simulate,
     stream_for,
 )
-from overhand.trees import Tree
+from overhand.simulation.counts import _RoundingErrors
 from overhand.values import Histogram, Moments, Reals, SymmetricMatrices, Values, Vectors
 from support.kinds import (
     DISCREPANCY,
@@ -33,11 +33,10 @@ from support.kinds import (
     MANY,
     ROUNDED,
     SAMPLES,
+    SINGLES,
     SMALL,
-    SMALL_PATH,
     STEPS,
     TREES,
-    Floats,
     chosen,
     expected_sum,
     kind_plan,
@@ -71,7 +70,7 @@ def run_in_parts(plan: oh.Plan, engine: Engine, rows: Any, blocks: int, seed: in
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("hold", [True, False])
 def test_without_noise_estimates_are_the_sums_of_full_blocks(
-    values: Values, choices: list[Any], tree: Tree, engine: Engine, hold: bool
+    values: Values, choices: list[Any], tree: oh.RegularTree, engine: Engine, hold: bool
 ) -> None:
     plan, raw = kind_plan(tree, values, noise_bits=0, hold=hold), chosen(choices, tree.horizon)
     expected = [expected_sum(plan, raw, 0, t)[0] for t in range(1, tree.horizon + 1)]
@@ -86,7 +85,12 @@ def test_without_noise_estimates_are_the_sums_of_full_blocks(
 @settings(max_examples=10)
 @given(cuts=st.lists(st.integers(0, 25)), seed=st.integers(0, 99), combine=st.booleans())
 def test_rounding_is_carried_from_call_to_call(
-    values: Values, choices: list[Any], tree: Tree, cuts: list[int], seed: int, combine: bool
+    values: Values,
+    choices: list[Any],
+    tree: oh.RegularTree,
+    cuts: list[int],
+    seed: int,
+    combine: bool,
 ) -> None:
     steps = tuple(range(3, 3 + tree.levels))
     plan = kind_plan(tree, values, noise_bits=0, steps=steps, combine=combine)
@@ -97,16 +101,16 @@ def test_rounding_is_carried_from_call_to_call(
     assert np.concatenate(parts) == pytest.approx(steady_estimates(plan, raw), abs=1e-6)
 
 
-def forgetting(self: RoundingErrors, last: int) -> None:
+def forgetting(self: _RoundingErrors, last: int) -> None:
     """A mutant: open nodes start anew with every call."""
-    self._carried = [np.zeros(self._plan.values.shape)] * self._plan.tree.levels
+    self._carried = [np.zeros(self._shape)] * self._tree.levels
 
 
 def test_lost_rounding_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     plan = kind_plan(REGULAR, Vectors(2), noise_bits=0, steps=3)
     raw = [[0.3, -0.4]] * 53
     rows = plan.values.rows(raw)
-    monkeypatch.setattr(RoundingErrors, "forget", forgetting)
+    monkeypatch.setattr(_RoundingErrors, "forget", forgetting)
     whole = CountsRun(plan, Steady(1)).estimates(rows)
     run = CountsRun(plan, Steady(1))
     parts = np.concatenate([run.estimates(rows[i : i + 3]) for i in range(0, 53, 3)])
@@ -119,7 +123,7 @@ def test_lost_rounding_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_fewer_users_than_a_block_are_all_pending(
     values: Values, choices: list[Any], engine: Engine
 ) -> None:
-    plan = kind_plan(oh.PathTree(50, 2, 4, 5), values)
+    plan = kind_plan(oh.RegularTree(50, (5, 3)), values)
     for users in (0, 1, 4):
         estimates = estimate_all(plan, choices[:1] * users, oh.seeded_random(1), engine=engine)
         assert estimates.shape == (users, *values.shape)
@@ -154,7 +158,7 @@ def test_parts_and_threads_change_nothing_but_the_noise(
     monkeypatch.setattr("overhand.simulation.run._CHUNK", 1)
     monkeypatch.setattr("overhand.simulation.counts._LARGE", 1)
     monkeypatch.setattr("overhand.simulation.counts._MANY", 1)
-    monkeypatch.setattr("overhand.simulation.rounding._BUFFER", 1)
+    monkeypatch.setattr("overhand.simulation.counts._BUFFER", 1)
     monkeypatch.setattr("overhand.simulation.messages._AT_ONCE", 1)
     for engine in ENGINES:
         estimates = estimate_all(plan, raw, oh.seeded_random(1), engine=engine)
@@ -207,7 +211,7 @@ def test_memory_does_not_grow_with_the_horizon(
 @pytest.mark.parametrize(("tree", "t"), SMALL)
 @pytest.mark.parametrize(("combine", "hold", "blocks"), [(True, False, 1), (False, True, 99)])
 def test_estimates_of_vectors_have_the_law_of_their_cover(
-    engine: Engine, tree: Tree, t: int, combine: bool, hold: bool, blocks: int
+    engine: Engine, tree: oh.RegularTree, t: int, combine: bool, hold: bool, blocks: int
 ) -> None:
     plan = kind_plan(tree, MANY, noise_bits=1, steps=STEPS, combine=combine, hold=hold)
     raw = many_vectors(t)
@@ -220,7 +224,7 @@ def test_estimates_of_vectors_have_the_law_of_their_cover(
 @pytest.mark.parametrize(("tree", "t"), SMALL)
 @pytest.mark.parametrize(("combine", "blocks"), [(True, 1), (False, 99)])
 def test_estimates_of_histograms_have_the_law_of_their_cover(
-    engine: Engine, tree: Tree, t: int, combine: bool, blocks: int
+    engine: Engine, tree: oh.RegularTree, t: int, combine: bool, blocks: int
 ) -> None:
     plan = kind_plan(tree, Histogram(2 * SAMPLES), noise_bits=3, combine=combine)
     raw = np.arange(t)
@@ -240,12 +244,12 @@ PAIRS = [[0.3, 0.9], [1.0, 1.0], [-0.7, 0.2], [0.8, -1.0], [0.1, 0.4], [-1.0, 0.
     ("values", "raw", "tree"),
     [
         pytest.param(Reals(-2.0, 5.0), NUMBERS, FIGURE_2, id="reals, regular"),
-        pytest.param(Reals(-2.0, 5.0), NUMBERS[:6], SMALL_PATH, id="reals, path"),
+        pytest.param(Reals(-2.0, 5.0), NUMBERS[:6], SINGLES, id="reals, singles"),
         pytest.param(Moments(1), PAIRS, FIGURE_2, id="moments, regular"),
     ],
 )
 def test_estimates_of_each_coordinate_have_the_law_of_their_cover(
-    engine: Engine, values: Values, raw: list[Any], tree: Tree
+    engine: Engine, values: Values, raw: list[Any], tree: oh.RegularTree
 ) -> None:
     plan = kind_plan(tree, values, noise_bits=1, steps=STEPS, combine=True)
     rows, runs = values.rows(raw), range(samples_for(0.2))
@@ -268,7 +272,7 @@ def test_the_laws_see_missing_coins(engine: Engine) -> None:
 def test_the_laws_see_lost_rounding(monkeypatch: pytest.MonkeyPatch) -> None:
     """A sum without the rounding of its first block is no whole number of steps."""
     plan, raw = kind_plan(FIGURE_2, MANY, noise_bits=0, steps=3), many_vectors(4)
-    monkeypatch.setattr(RoundingErrors, "forget", forgetting)
+    monkeypatch.setattr(_RoundingErrors, "forget", forgetting)
     samples = run_in_parts(plan, "counts", np.array(raw), 1)[-1]
     with pytest.raises(AssertionError, match="outside the support"):
         estimate_law(plan, raw, 4).assert_of(samples, discrepancy=DISCREPANCY)
@@ -287,10 +291,10 @@ def symmetric(side: int) -> Floats:
     return (matrix + matrix.T) / 2
 
 
-WAYS: dict[str, tuple[Tree, bool, bool, Engine]] = {
+WAYS: dict[str, tuple[oh.RegularTree, bool, bool, Engine]] = {
     "regular": (oh.RegularTree(29, (3, 4)), True, False, "counts"),
-    "path": (oh.PathTree(19, 2, 3, 2), False, True, "counts"),
-    "messages": (oh.PathTree(19, 2, 3, 2), True, False, "messages"),
+    "wide": (oh.RegularTree(19, (2, 4)), False, True, "counts"),
+    "messages": (oh.RegularTree(19, (2, 4)), True, False, "messages"),
 }
 MEASURED: list[tuple[Values, Any, int]] = [
     (Reals(-2.0, 5.0), 2.3, 3200),  # one coordinate a run, the others have a thousand

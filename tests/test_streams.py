@@ -206,7 +206,7 @@ def test_says_what_is_missing(
 
 
 def test_sides_have_the_plans_users_values_and_guarantee() -> None:
-    plan = oh.Plan.best(2_000, 3, PRIVACY, values=oh.Histogram(5), mechanism="shares", tree="path")
+    plan = oh.Plan.best(2_000, 3, PRIVACY, values=oh.Histogram(5), mechanism="shares")
     sides = streams.beside(plan)
     assert list(sides)[::3] == ["local", "trusted server"]
     for side in sides.values():
