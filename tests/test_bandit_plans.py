@@ -20,7 +20,7 @@ from overhand.accounting import gaussian_delta
 from overhand.bandits import plan_for_regret
 from overhand.errors import InvalidValue
 from overhand.mechanisms import CoinSum, SharesSum
-from overhand.trees import PathTree, RegularTree
+from overhand.trees import published_degrees
 from overhand.values import Moments
 from support.bandits import WIDEST, Floats
 from support.plans import PRIVACY
@@ -66,7 +66,7 @@ def test_another_shuffler_is_never_worse(dimension: int) -> None:
 
 def one_level_costs(plan: oh.Plan) -> dict[int, float]:
     """By the size of a batch, the cost of a tree of one level: any has the noise of this one."""
-    t, variance = np.arange(1, plan.horizon + 1), plan.mechanisms[0][0].variance
+    t, variance = np.arange(1, plan.horizon + 1), plan.mechanisms[0].variance
     return {
         size: 8 * math.sqrt(3) * math.sqrt(variance * float(np.mean(t // size)))
         + math.sqrt(float(np.mean((t % size) ** 2.0)))
@@ -93,14 +93,9 @@ def test_the_plan_of_a_counter_costs_a_learner_more(dimension: int) -> None:
     assert counter.rms_error < plan.rms_error
 
 
-def all_of(plan: oh.Plan) -> list[Any]:
-    return [mechanism for of_level in plan.mechanisms for mechanism in of_level]
-
-
 def test_unless_told_otherwise_values_are_shared_over_a_regular_tree() -> None:
     plan = regret_plan()
-    assert isinstance(plan.tree, RegularTree)
-    assert all(isinstance(mechanism, SharesSum) for mechanism in all_of(plan))
+    assert all(isinstance(mechanism, SharesSum) for mechanism in plan.mechanisms)
     assert (plan.values, plan.horizon, plan.shufflers) == (Moments(3), 10_000, 4)
     assert (plan.privacy, plan.honest, plan.reports) == (PRIVACY, 1.0, 1)
 
@@ -113,25 +108,23 @@ def test_unless_told_otherwise_noise_costs_five_users_a_unit() -> None:
 
 def test_other_options_are_those_of_any_plan() -> None:
     plan = regret_plan(2000, 2)
-    path = plan_for_regret(2000, 2, PRIVACY, 3, tree="path")
-    assert isinstance(path.tree, PathTree)
+    paper = plan_for_regret(2000, 2, PRIVACY, 3, tree="paper")
+    assert paper.tree.degrees == published_degrees(2000, 2) != plan.tree.degrees
     coins = plan_for_regret(2000, 2, PRIVACY, 3, mechanism="coins")
-    assert all(isinstance(mechanism, CoinSum) for mechanism in all_of(coins))
+    assert all(isinstance(mechanism, CoinSum) for mechanism in coins.mechanisms)
     half = plan_for_regret(2000, 2, PRIVACY, 3, honest=0.5)
     assert half.honest == 0.5
-    assert half.mechanisms[0][0].variance > 1.5 * plan.mechanisms[0][0].variance
+    assert half.mechanisms[0].variance > 1.5 * plan.mechanisms[0].variance
     twice = plan_for_regret(2000, 2, PRIVACY, 3, reports=2)
     assert twice.reports == 2
-    assert twice.mechanisms[0][0].variance > 3 * plan.mechanisms[0][0].variance
-    for other in (plan, path, coins, half, twice):
+    assert twice.mechanisms[0].variance > 3 * plan.mechanisms[0].variance
+    for other in (plan, paper, coins, half, twice):
         assert other.delta_spent <= PRIVACY.delta
 
 
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"error": 3.0}, "error="),
-        ({"error": 3.0, "delta": 1e-6}, "error="),
         ({"users_per_std": 0.0}, "users_per_std=0"),
         ({"users_per_std": -8}, "users_per_std=-8"),
         ({"users_per_std": math.nan}, "users_per_std=nan"),
@@ -157,8 +150,10 @@ def test_what_no_plan_can_be_made_for_is_refused(options: dict[str, Any], words:
 
 def test_accuracy_first_is_not_about_regret() -> None:
     nothing: Any = None
-    with pytest.raises(InvalidValue, match="error=3.0 is not what Delay"):
-        plan_for_regret(1000, 2, nothing, 3, error=3.0, delta=1e-6)
+    for privacy in (nothing, PRIVACY):
+        for options in ({"error": 3.0}, {"error": 3.0, "delta": 1e-6}):
+            with pytest.raises(TypeError, match="unexpected keyword argument 'error'"):
+                plan_for_regret(1000, 2, privacy, 3, **options)
 
 
 # --- the privacy of vector and matrix together ----------------------------------------------------
