@@ -39,7 +39,7 @@ from overhand.mechanisms import MECHANISMS, CoinSum
 from overhand.model import Privacy
 from overhand.plan import Terms, levels_of
 from overhand.randomness import secure_random, seeded_random
-from overhand.service.shuffler.store import shuffling
+from overhand.service.shuffler.store import batching
 from overhand.shufflers import shuffle
 from overhand.values import BITS, Reals, values_of
 from support.commands import as_json, overhand
@@ -280,11 +280,11 @@ def test_a_store_that_does_not_shuffle_is_caught(fault: str) -> None:
 
 
 def test_a_planted_store_leaves_the_real_one_alone() -> None:
-    right = shuffling.permuted
+    right = batching.permuted
     planted = STORE_FAULTS["the store keeps the order"].of(case_of("coins", levels=1))
     with pytest.raises(errors.InvalidValue):
         planted.transcript(np.zeros(7, np.uint8), seeded_random(1), 0)
-    assert shuffling.permuted is right
+    assert batching.permuted is right
 
 
 def test_what_goes_through_the_store_comes_out_once_and_with_its_sum() -> None:

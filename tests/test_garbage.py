@@ -11,7 +11,7 @@ from overhand.service.protocol import (
     encode_report,
     open_release,
 )
-from overhand.service.protocol.reports import readable
+from overhand.service.protocol.sealing import readable
 from support.sealed import KEY, coin_document
 
 

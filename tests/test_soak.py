@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from overhand.service.client import client as client_module
 from overhand.service.protocol import Batch
 from overhand.service.shuffler import Sender, ShufflerMetrics
-from overhand.service.shuffler.store import Store, shuffling
+from overhand.service.shuffler.store import Store
 from support.faults import Fault
 from support.postgres import Postgres
 from support.sampled import assert_uniform_over
@@ -220,9 +220,9 @@ def orders() -> Iterator[tuple[tuple[int, int], ...]]:
         alone = [
             piece
             for arrived, user in enumerate((1, 2))
-            for piece in shuffling.pieces([PAIR], [store_report(user, levels=[PAIR])], arrived)
+            for piece in batching.pieces([PAIR], [store_report(user, levels=[PAIR])], arrived)
         ]
-        body = shuffling.released(Batch(1, 0), PAIR, alone).body
+        body = batching.released(Batch(1, 0), PAIR, alone).body
         yield tuple((user_of(one), int(one[9:12])) for one in messages_in(body, PAIR))
 
 
@@ -249,12 +249,12 @@ def turned(messages: Any, random: Any) -> Any:
     return np.roll(messages, int(random.permute(np.arange(len(messages)))[0]), axis=0)
 
 
-batching_permuted = shuffling.permuted
+batching_permuted = batching.permuted
 
 
 @pytest.mark.parametrize("mutant", [as_it_came, report_by_report, turned])
 def test_the_test_of_orders_sees(mutant: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each gives some order a probability that is off by 1/24 or more: none, or twice its due."""
-    monkeypatch.setattr(shuffling, "permuted", mutant)
+    monkeypatch.setattr(batching, "permuted", mutant)
     with pytest.raises(AssertionError, match="if uniform"):
         assert_uniform_over(orders(), EVERY_ORDER, discrepancy=1 / 24)

@@ -16,7 +16,7 @@ from scipy import stats
 from overhand.randomness import secure_random
 from overhand.service.databases import sqlite
 from overhand.service.protocol import Batch, Release
-from overhand.service.shuffler.store import Outcome, Piece, Store, shuffling
+from overhand.service.shuffler.store import Outcome, Piece, Store
 from overhand.service.shuffler.store.batch_keys import BatchKeys
 from support.sampled import assert_uniform_over
 from support.stores import (
@@ -39,9 +39,7 @@ from support.storing import Places
 def orders(count: int) -> list[tuple[int, ...]]:
     messages = np.arange(4 * 16, dtype=np.uint8).reshape(4, 16)
     random = secure_random()
-    return [
-        tuple((shuffling.permuted(messages, random)[:, 0] // 16).tolist()) for _ in range(count)
-    ]
+    return [tuple((batching.permuted(messages, random)[:, 0] // 16).tolist()) for _ in range(count)]
 
 
 EVERY_ORDER = list(itertools.permutations(range(4)))
@@ -62,7 +60,7 @@ def turned(messages: Any, random: Any) -> Any:
 
 @pytest.mark.parametrize("mutant", [as_it_came, turned])
 def test_the_order_test_sees(mutant: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shuffling, "permuted", mutant)
+    monkeypatch.setattr(batching, "permuted", mutant)
     with pytest.raises(AssertionError, match="if uniform"):
         assert_uniform_over(orders(8000), EVERY_ORDER, discrepancy=1 / 24)
 
@@ -85,7 +83,7 @@ def test_releases_come_in_any_order(where: Where) -> None:
 def test_the_release_test_sees_the_order_of_arrival(
     where: Where, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shuffling, "permuted", as_it_came)
+    monkeypatch.setattr(batching, "permuted", as_it_came)
     with pytest.raises(AssertionError, match="if uniform"):
         assert_uniform_over(pair_orders(where), [True, False], discrepancy=0.5)
 

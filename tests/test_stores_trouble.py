@@ -16,7 +16,7 @@ import pytest
 from overhand.errors import InvalidValue, ProtocolViolation, StoreUnavailable
 from overhand.service.databases import SqliteDatabase, Transaction, sqlite
 from overhand.service.protocol import Batch, Release
-from overhand.service.shuffler.store import Store, shuffling
+from overhand.service.shuffler.store import Store
 from overhand.service.shuffler.store.tables import StoreTables
 from support.postgres import Postgres
 from support.stores import (
@@ -88,15 +88,15 @@ def test_the_first_to_freeze_a_batch_decides_its_order(
     where: Where, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     admit(store, [1, 2])
-    make, first = shuffling.released, list[Release]()
+    make, first = batching.released, list[Release]()
 
     def overtaken(name: Batch, *others: Any) -> Release:
-        monkeypatch.setattr(shuffling, "released", make)
+        monkeypatch.setattr(batching, "released", make)
         with closing(where.open()) as faster:
             first.append(faster.freeze(name))
         return make(name, *others)
 
-    monkeypatch.setattr(shuffling, "released", overtaken)
+    monkeypatch.setattr(batching, "released", overtaken)
     assert [store.freeze(Batch(1, 0))] == first
 
 

@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 
 import overhand as oh
 from overhand.model import Node
-from overhand.plan import Plan
+from overhand.plan import NodeSum, Plan
 from overhand.summation import SumServer
-from overhand.summation.archive import NodeSum
 from overhand.trees import RegularTree
 from support.gathered import (
     PLAIN,

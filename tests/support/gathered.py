@@ -11,10 +11,9 @@ from hypothesis import strategies as st
 import overhand as oh
 from overhand.mechanisms import Coins, CoinSum
 from overhand.model import Node
-from overhand.plan import Plan
+from overhand.plan import NodeSum, Plan
 from overhand.randomness import BinaryFraction
 from overhand.summation import SumServer
-from overhand.summation.archive import NodeSum
 from overhand.trees import RegularTree
 from support.plans import PRIVACY
 

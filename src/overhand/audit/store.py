@@ -140,7 +140,7 @@ class _Misordered(ThroughStore):
         raise NotImplementedError
 
     def transcript(self, rows: Rows, random: Random, attempt: int) -> list[Shuffled]:
-        with patch("overhand.service.shuffler.store.shuffling.permuted", self.permuted):
+        with patch("overhand.service.shuffler.store.batching.permuted", self.permuted):
             return super().transcript(rows, random, attempt)
 
 

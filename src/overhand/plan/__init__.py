@@ -4,6 +4,7 @@ from overhand.plan.calibration import calibrated, levels_of, with_best_laplace
 from overhand.plan.combination import (
     DEFAULT_FAILURE_PROBABILITY,
     Combination,
+    NodeSum,
     chernoff_bound,
     combined,
     own_weight,
@@ -29,6 +30,7 @@ __all__ = [
     "Combination",
     "Composition",
     "Delay",
+    "NodeSum",
     "Objective",
     "Plan",
     "Terms",

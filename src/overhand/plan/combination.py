@@ -5,11 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
 from scipy.optimize import minimize_scalar
 
+from overhand.model import Estimate
 from overhand.trees import RegularTree, Weights
+
+if TYPE_CHECKING:
+    from overhand.plan.plan import Plan
 
 DEFAULT_FAILURE_PROBABILITY = 0.05
 """How often a bound on all errors at once may fail, unless it is asked for with another."""
@@ -73,6 +78,50 @@ class Combination:
         for of_level, weight, degree in levels:
             found.append(float(combined(of_level, degree * found[-1], weight, power=power)))
         return found
+
+
+class NodeSum(NamedTuple):
+    """What is known of some users: a sum, its noise, and how far it may be off beyond that."""
+
+    value: Any
+    variance: float
+    fourth_cumulant: float
+    slack: float
+
+    def plus(self, other: NodeSum) -> NodeSum:
+        """The sum of these users and of others, whose noise is independent."""
+        return NodeSum(
+            self.value + other.value,
+            self.variance + other.variance,
+            self.fourth_cumulant + other.fourth_cumulant,
+            self.slack + other.slack,
+        )
+
+    def combined_with(self, children: NodeSum, weight: float) -> NodeSum:
+        """The estimate of a node, this being its own sum: see `Combination`."""
+        return NodeSum(
+            combined(self.value, children.value, weight),
+            combined(self.variance, children.variance, weight, power=2),
+            combined(self.fourth_cumulant, children.fourth_cumulant, weight, power=4),
+            combined(self.slack, children.slack, weight),
+        )
+
+    def estimate(self, plan: Plan, t: int, *, pending: int, start: int = 0) -> Estimate:
+        """With what the plan says of pending users: the middle of their values, or nothing."""
+        variance = self.variance
+        kurtosis = max(0.0, self.fourth_cumulant / variance**2) if variance > 0 else 0.0
+        value = self.value + plan.imputed * pending
+        slack = self.slack + plan.pending_slack * pending if pending else self.slack
+        return Estimate(t, value, math.sqrt(variance), slack, start, kurtosis, plan.unit)
+
+    def state(self) -> list[Any]:
+        """Ready for JSON."""
+        return [np.asarray(self.value).tolist(), *self[1:]]
+
+    @classmethod
+    def restored(cls, state: list[Any]) -> NodeSum:
+        value, *rest = state
+        return cls(np.array(value, np.float64) if isinstance(value, list) else value, *rest)
 
 
 def mean_square_error(

@@ -11,9 +11,9 @@ import numpy as np
 from overhand import errors
 from overhand.errors import ProtocolViolation
 from overhand.model import Estimate, Node, Shuffled
-from overhand.plan import Plan, own_weight
+from overhand.plan import NodeSum, Plan, own_weight
 from overhand.randomness import Random, source_of
-from overhand.summation.archive import Archive, NodeSum, Numbers
+from overhand.summation.archive import Archive, Numbers
 
 
 class SumServer:

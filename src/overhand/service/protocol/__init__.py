@@ -1,6 +1,11 @@
 """What all roles agree on: the document, the wire format, and how messages are sealed."""
 
-from overhand.service.protocol.document import DamagedDocument, Document
+from overhand.service.protocol.document import (
+    DamagedDocument,
+    Document,
+    encode_report,
+    encode_reports,
+)
 from overhand.service.protocol.keys import (
     KeyPair,
     UnsafeSecret,
@@ -13,7 +18,6 @@ from overhand.service.protocol.keys import (
     read_secret,
     write_secret,
 )
-from overhand.service.protocol.reports import encode_report, encode_reports, open_release
 from overhand.service.protocol.sealing import (
     SUITE,
     Opened,
@@ -21,6 +25,7 @@ from overhand.service.protocol.sealing import (
     Opens,
     Sealer,
     info,
+    open_release,
 )
 from overhand.service.protocol.wire import (
     ID_BYTES,

@@ -1,4 +1,4 @@
-"""The public document: what a client needs to know, handed out by the shuffling service.
+"""The public document: what a client needs to know, and the reports that are made for it.
 
 It holds the plan's parameters and the server's public key. The server writes it, the shuffling
 service pins its `digest` and gives the same bytes to every client; a client never takes it from the
@@ -22,10 +22,12 @@ from pathlib import Path
 from typing import Any
 
 from overhand import errors
+from overhand.model import Messages, Rows
 from overhand.plan import Plan, fields_of, parameters
+from overhand.randomness import Random
 from overhand.service.protocol.keys import key_id
 from overhand.service.protocol.sealing import Sealer
-from overhand.service.protocol.wire import VERSION, Formats
+from overhand.service.protocol.wire import VERSION, Formats, LevelFormat
 
 _FLOAT_MARGIN = 1e-9
 _MOST_CHARACTERS = 1 << 18
@@ -164,3 +166,31 @@ class Document:
         if text != expected:
             raise DamagedDocument("the document is not written as its content is: it was edited")
         return document
+
+
+def encode_report(document: Document, value: Any, random: Random) -> bytes:
+    """The report of a value: encoded afresh for every level, every message sealed on its own.
+
+    Made once and sent until it is acknowledged: another report of the same value has other noise,
+    counts again, and costs privacy again.
+    """
+    (report,) = encode_reports(document, document.plan.values.rows([value]), random)
+    return report
+
+
+def encode_reports(document: Document, rows: Rows, random: Random) -> list[bytes]:
+    """The reports of many users, from values that were checked."""
+    formats = document.formats
+    levels = zip(formats.levels, document.plan.mechanisms, strict=True)
+    parts = [
+        _parts(document, level, mechanism.encode_rows(rows, random)) for level, mechanism in levels
+    ]
+    return [formats.pack_report(report) for report in zip(*parts, strict=True)]
+
+
+def _parts(document: Document, level: LevelFormat, messages: Messages) -> list[bytes]:
+    """The part of every user for this level."""
+    ciphertexts = document.sealer.seal(level.level, level.messages_to_bytes(messages.sealed))
+    starts = range(0, len(ciphertexts), level.messages)
+    rows = [b"".join(ciphertexts[start : start + level.messages]) for start in starts]
+    return [level.pack(row, numbers) for row, numbers in zip(rows, messages.clear, strict=True)]

@@ -1,4 +1,4 @@
-"""Sealing single messages to the server, and opening them.
+"""Sealing single messages to the server, and opening those of a release.
 
 HPKE (RFC 9180), base mode, X25519, HKDF-SHA256, AES-128-GCM. Every message is sealed on its own:
 a key shared by the messages of one report would tell which belong together. `info` is the same for
@@ -7,18 +7,31 @@ all messages of a level, so it links none, and a message of another plan or leve
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from itertools import islice
 from typing import Protocol
 
+import numpy as np
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PublicKey
 from cryptography.hazmat.primitives.hpke import AEAD, KDF, KEM, Suite
+from numpy.typing import NDArray
 
 from overhand import errors
+from overhand.model import Shuffled
 from overhand.service.protocol.keys import KEY_BYTES, KeyPair
-from overhand.service.protocol.wire import DIGEST_BYTES, MOST_LEVELS, VERSION
+from overhand.service.protocol.wire import (
+    DIGEST_BYTES,
+    MOST_LEVELS,
+    VERSION,
+    Formats,
+    LevelFormat,
+    Release,
+)
 
 SUITE = Suite(KEM.X25519, KDF.HKDF_SHA256, AEAD.AES_128_GCM)
+
+_AT_ONCE = 1 << 14
 
 Opened = bytes | None
 """A plaintext, or None for a ciphertext that does not open."""
@@ -80,3 +93,34 @@ class Opener:
             return SUITE.decrypt(ciphertext, self._key, bound)
         except InvalidTag:
             return None
+
+
+def open_release(formats: Formats, release: Release, opener: Opens) -> tuple[Shuffled, int]:
+    """The messages of a release that can be read, and how many cannot.
+
+    A ciphertext that repeats another is garbage.
+    """
+    level = formats.level(release.batch.level)
+    distinct = level.distinct(release.body)
+    messages = readable(opener.open(level.level, _one_by_one(distinct)), level)
+    shuffled = Shuffled(messages[np.newaxis], level.clear(release.body)[np.newaxis])
+    return shuffled, level.batch_messages - len(messages)
+
+
+def _one_by_one(ciphertexts: NDArray[np.void]) -> Iterator[bytes]:
+    for start in range(0, len(ciphertexts), _AT_ONCE):
+        yield from ciphertexts[start : start + _AT_ONCE].tolist()
+
+
+def readable(opened: Iterable[Opened], level: LevelFormat) -> NDArray[np.uint64]:
+    """The numbers among what was opened.
+
+    Garbage is what did not open, has the wrong length, or is not below 2^message_bits.
+    """
+    plaintexts, found = iter(opened), [np.empty(0, np.uint64)]
+    most = np.uint64((1 << level.message_bits) - 1)
+    while some := list(islice(plaintexts, _AT_ONCE)):
+        whole = [p for p in some if p is not None and len(p) == level.plaintext_bytes]
+        numbers = level.bytes_to_messages(whole)
+        found.append(numbers[numbers <= most])
+    return np.concatenate(found)

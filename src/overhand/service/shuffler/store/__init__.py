@@ -1,7 +1,13 @@
 """Where the shuffling service keeps reports until their batch is acknowledged."""
 
-from overhand.service.shuffler.store.arrivals import Arrival, Outcome
-from overhand.service.shuffler.store.shuffling import Adding, Piece, pieces, released
+from overhand.service.shuffler.store.batching import (
+    Adding,
+    Arrival,
+    Outcome,
+    Piece,
+    pieces,
+    released,
+)
 from overhand.service.shuffler.store.store import Scrubbed, Store
 
 __all__ = ["Adding", "Arrival", "Outcome", "Piece", "Scrubbed", "Store", "pieces", "released"]

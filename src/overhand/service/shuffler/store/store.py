@@ -18,10 +18,17 @@ from typing import TypeVar
 from overhand.errors import InvalidValue, ProtocolViolation, whole
 from overhand.service.databases import Contents, Dialect, Transaction, is_postgres, open_database
 from overhand.service.protocol import Batch, Formats, LevelFormat, Release, UnsafeSecret
-from overhand.service.shuffler.store import shuffling
-from overhand.service.shuffler.store.arrivals import Arrival, Marks, Outcome, judge
+from overhand.service.shuffler.store import batching
 from overhand.service.shuffler.store.batch_keys import BatchKeys, KeyGone
-from overhand.service.shuffler.store.shuffling import Adding, Piece, nothing_added
+from overhand.service.shuffler.store.batching import (
+    Adding,
+    Arrival,
+    Marks,
+    Outcome,
+    Piece,
+    judge,
+    nothing_added,
+)
 from overhand.service.shuffler.store.tables import State, StoreTables, origin, schema, table_of
 
 T = TypeVar("T")
@@ -162,7 +169,7 @@ class Store:
             if outcome is Outcome.ADMITTED
         ]
         if admitted:
-            tables.add(shuffling.pieces(list(self._levels.values()), admitted, arrived))
+            tables.add(batching.pieces(list(self._levels.values()), admitted, arrived))
             tables.advance(arrived + len(admitted))
         return outcomes
 
@@ -193,7 +200,7 @@ class Store:
         """
         found = self._read(lambda tables: [self._state_of(tables, batch) for batch in batches])
         fresh = {
-            batch: shuffling.released(batch, self._level(batch), pieces, self._added)
+            batch: batching.released(batch, self._level(batch), pieces, self._added)
             for batch, pieces in zip(batches, found, strict=True)
             if isinstance(pieces, list)
         }

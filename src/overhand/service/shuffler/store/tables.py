@@ -17,7 +17,7 @@ from typing import NamedTuple
 from overhand.service.databases import Dialect, Transaction
 from overhand.service.protocol import Batch, Release
 from overhand.service.shuffler.store.batch_keys import BatchKeys
-from overhand.service.shuffler.store.shuffling import Piece
+from overhand.service.shuffler.store.batching import Piece
 
 KEY_BYTES = 16
 
