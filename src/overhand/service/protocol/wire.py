@@ -332,7 +332,7 @@ def _format_of(level: int, horizon: int, mechanism: Mechanism) -> LevelFormat:
         bits,
         mechanism.clear_numbers,
         errors.whole("clear_bits", mechanism.clear_bits, least=least, most=MOST_MESSAGE_BITS),
-        getattr(mechanism, "added_messages", 0),
+        mechanism.added_messages,
     )
 
 
