@@ -8,6 +8,7 @@ by a run with a fixed seed.
 from __future__ import annotations
 
 import math
+from importlib import import_module
 
 import numpy as np
 import pytest
@@ -155,7 +156,7 @@ def test_a_full_audit_has_every_mechanism_and_value_alone_and_with_all_levels() 
     assert {type(m) for m in mechanisms} == set(MECHANISMS.values())
     opposed = {m.user_noise.opposed for m in mechanisms if isinstance(m, CoinSum)}
     assert opposed == {True, False}
-    levels = [(job.game.levels, job.name.endswith("through the store")) for job in jobs]
+    levels = [(job.game.levels, job.name.endswith("the store")) for job in jobs]
     assert set(levels) == {(1, False), (3, False), (1, True), (2, True)}
     assert {m.values for m in mechanisms} == {values_of(spec) for spec in VALUES}
     local = [job.game.counter for job in jobs if isinstance(job.game, Answers)]
@@ -265,7 +266,7 @@ def test_reports_that_go_through_the_store_keep_their_claim() -> None:
     assert all(shown.epsilon < 0.3 for shown in finding.shown)
 
 
-KEPT_BY = {"the store keeps the order": "position", "the store keeps reports whole": "together"}
+KEPT_BY = {"store keeps order": "position", "store keeps reports": "together"}
 
 
 @pytest.mark.parametrize("fault", STORE_FAULTS)
@@ -281,7 +282,7 @@ def test_a_store_that_does_not_shuffle_is_caught(fault: str) -> None:
 
 def test_a_planted_store_leaves_the_real_one_alone() -> None:
     right = batching.permuted
-    planted = STORE_FAULTS["the store keeps the order"].of(case_of("coins", levels=1))
+    planted = STORE_FAULTS["store keeps order"].of(case_of("coins", levels=1))
     with pytest.raises(errors.InvalidValue):
         planted.transcript(np.zeros(7, np.uint8), seeded_random(1), 0)
     assert batching.permuted is right
@@ -381,6 +382,30 @@ def test_a_mutant_that_is_missed_is_exit_code_1() -> None:
     assert "MISSED" in shown.stdout
 
 
+@pytest.mark.slow
+def test_the_command_audits_the_store() -> None:
+    printed = as_json("audit", "--mechanism", "store", "--runs", "1000", "--mutants",
+                      "--shufflers", "1", "--jobs", "1")  # fmt: skip
+    assert printed["ok"]
+    assert [f["name"] for f in printed["findings"]] == [
+        *(f"{kind}, bit, through the store" for kind in MECHANISMS),
+        *(f"{kind}: {fault}" for kind in MECHANISMS for fault in STORE_FAULTS),
+    ]
+
+
+def test_without_the_services_the_store_is_not_audited(monkeypatch: pytest.MonkeyPatch) -> None:
+    command = import_module("overhand.cli.audit")  # the package has a function of this name
+    monkeypatch.setattr(command, "has_service", lambda: False)
+    refused = overhand("audit", "--mechanism", "store")
+    assert refused.returncode == 2
+    assert "extra `service`" in refused.stderr
+    rest = overhand("audit", "--values", "bit", "--runs", "1000", "--jobs", "1",
+                    "--shufflers", "1")  # fmt: skip
+    assert "not audited: the store" in rest.stderr
+    assert "local, bit" in rest.stdout
+    assert "through the store" not in rest.stdout
+
+
 def test_a_claim_that_is_exceeded_is_exit_code_1(monkeypatch: pytest.MonkeyPatch) -> None:
     right = Case.deployment
     monkeypatch.setattr(
@@ -401,11 +426,23 @@ def test_a_claim_that_is_exceeded_is_exit_code_1(monkeypatch: pytest.MonkeyPatch
         (("--size", "1"), "size=1"),
         (("--shufflers", "7"), "shufflers=7"),
         (("--mechanism", "published", "--values", "vector:2"), "nothing to audit"),
+        (("--mechanism", "store", "--values", "real"), "nothing to audit"),
+        (("--mechanism", "strange"), "mechanism='strange'"),
         (("--values", "strange"), "strange"),
         (("--epsilon", "0"), "epsilon=0"),
         (("--jobs", "0"), "jobs=0"),
     ],
-    ids=["runs", "size", "shufflers", "published", "values", "epsilon", "jobs"],
+    ids=[
+        "runs",
+        "size",
+        "shufflers",
+        "published",
+        "store",
+        "mechanism",
+        "values",
+        "epsilon",
+        "jobs",
+    ],
 )
 def test_what_cannot_be_audited_is_one_line(arguments: tuple[str, ...], message: str) -> None:
     refused = overhand("audit", *arguments)

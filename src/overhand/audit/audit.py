@@ -285,7 +285,7 @@ class Scope:
     coins, bit, one by one
     coins, bit, 2 levels
     coins, bit, through the store
-    coins, bit, 2 levels, through the store
+    coins, 2 levels, in the store
     local, bit
     """
 
@@ -318,7 +318,8 @@ class Scope:
         for case in self._stored():
             runs = max(LEAST_RUNS, self.runs // (_STORED * case.levels**2))
             game = Attacker(ThroughStore.of(case))
-            yield Job(f"{case.name}, through the store", game, runs)
+            way = "bit, through the store" if case.levels == 1 else "2 levels, in the store"
+            yield Job(f"{case.kind}, {way}", game, runs)
         for spec in self.specs if self.local else ():
             answers = Answers.best(values_of(spec), self.privacy)
             yield Job(f"local, {spec}", answers, self.runs)

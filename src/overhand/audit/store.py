@@ -161,7 +161,7 @@ class KeptReports(_Misordered):
 
 
 STORE_FAULTS = {
-    "the store keeps the order": KeptOrder,
-    "the store keeps reports whole": KeptReports,
+    "store keeps order": KeptOrder,
+    "store keeps reports": KeptReports,
 }
 """Planted where users take part in one level."""
