@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from overhand.service.client import client as client_module
 from overhand.service.protocol import Batch
 from overhand.service.shuffler import Sender, ShufflerMetrics
-from overhand.service.shuffler.store import Store
+from overhand.service.shuffler.store import Store, batching
 from support.faults import Fault
 from support.postgres import Postgres
 from support.sampled import assert_uniform_over

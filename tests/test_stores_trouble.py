@@ -16,7 +16,7 @@ import pytest
 from overhand.errors import InvalidValue, ProtocolViolation, StoreUnavailable
 from overhand.service.databases import SqliteDatabase, Transaction, sqlite
 from overhand.service.protocol import Batch, Release
-from overhand.service.shuffler.store import Store
+from overhand.service.shuffler.store import Store, batching
 from overhand.service.shuffler.store.tables import StoreTables
 from support.postgres import Postgres
 from support.stores import (
