@@ -37,7 +37,7 @@ def test_plan_prints_what_the_library_computes(tmp_path: Path) -> None:
 def test_plan_shows_a_table() -> None:
     result = overhand("plan", "--horizon", "3000")
     assert result.returncode == 0
-    for words in ("3,000 users", "users a batch", "rms error", "certified", "messages a user"):
+    for words in ("3,000 users", "users per batch", "rms error", "certified", "messages per user"):
         assert words in result.stdout
 
 
@@ -133,10 +133,10 @@ BAD = [
     ("plan --horizon 100 --epsilon 1 --error 3", "--epsilon or --error"),
     ("plan --horizon 100 --error -1", "error=-1"),
     ("plan --horizon ten", "valid int"),
-    ("plan --horizon 100 --tree oak", "--tree oak: it must be one of"),
+    ("plan --horizon 100 --tree oak", "tree='oak' must be one of regular, paper, binary"),
     ("plan --horizon 100 --tree path", "a client would have to know its batch"),
     ("compare --horizon 100 --tree path", "2 to 5 % less error"),
-    ("simulate --horizon 100 --tree best", "take regular"),
+    ("simulate --horizon 100 --tree best", "every tree is a regular one now"),
     ("plan --horizon 100 --save nowhere/plan.json", "nowhere"),
     ("plan --horizon 100 --published --error 3", "--published"),
     ("simulate --horizon 100 --input noise", "noise"),
