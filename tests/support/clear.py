@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 import overhand as oh
 from overhand.model import Messages
 from overhand.randomness import Random
-from overhand.service.protocol import Batch, Formats, Sealer
+from overhand.service.protocol import Formats, Sealer
+from overhand.service.shuffler import added_by
 from support.sealed import KEY
 
 DUMMY = 99
@@ -34,6 +35,9 @@ class Halves:
         values = rows.reshape(-1, 1).astype(np.uint64)
         return Messages(values, np.hstack([values**2, 4095 - values]))
 
+    def added(self, random: Random) -> Messages:
+        return Messages(np.array([[DUMMY]], np.uint64), np.array([ADDED], np.uint64))
+
 
 def document_of(*mechanisms: Any, horizon: int = 12) -> Any:
     """What is asked of a document, for mechanisms that no plan has yet."""
@@ -52,9 +56,5 @@ def document_of(*mechanisms: Any, horizon: int = 12) -> Any:
 
 DOCUMENT = document_of(Halves(3), Halves(6))
 
-
-def dummies(batch: Batch) -> tuple[list[bytes], NDArray[np.uint64]]:
-    """What the service adds to a batch."""
-    level = DOCUMENT.formats.level(batch.level)
-    plaintexts = level.messages_to_bytes(np.array([DUMMY]))
-    return DOCUMENT.sealer.seal(level.level, plaintexts), np.array(ADDED, np.uint64)
+dummies = added_by(DOCUMENT)
+"""What the service adds to a batch."""

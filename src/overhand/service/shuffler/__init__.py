@@ -3,7 +3,7 @@
 from overhand.service.shuffler.admission import Admission, Overloaded, ShufflerMetrics
 from overhand.service.shuffler.app import ShufflerApp
 from overhand.service.shuffler.filling import Filler
-from overhand.service.shuffler.running import ShufflerSettings, run_shuffler
+from overhand.service.shuffler.running import ShufflerSettings, added_by, run_shuffler
 from overhand.service.shuffler.sending import NotTaken, Sender
 from overhand.service.shuffler.uploads import Uploads
 
@@ -17,5 +17,6 @@ __all__ = [
     "ShufflerMetrics",
     "ShufflerSettings",
     "Uploads",
+    "added_by",
     "run_shuffler",
 ]

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
+
 from overhand.errors import number
-from overhand.service.protocol import Document, load_hashes, load_token
+from overhand.randomness import secure_random
+from overhand.service.protocol import Batch, Document, load_hashes, load_token
 from overhand.service.shuffler.admission import Admission, ShufflerMetrics
 from overhand.service.shuffler.app import ShufflerApp
 from overhand.service.shuffler.filling import Filler
 from overhand.service.shuffler.sending import Sender
-from overhand.service.shuffler.store import Store
+from overhand.service.shuffler.store import Adding, Store
 from overhand.service.shuffler.uploads import Uploads
 from overhand.service.web import HttpTransport, Listener, Site, log, metrics_app, serve
 
@@ -47,6 +52,18 @@ class ShufflerSettings:
             number("deadline", self.deadline, above=0)
 
 
+def added_by(document: Document) -> Adding:
+    """What the plan's mechanisms have the service add to batches, sealed as users' messages are."""
+
+    def added(batch: Batch) -> tuple[Sequence[bytes], NDArray[np.uint64]]:
+        level = document.formats.level(batch.level)
+        messages = document.plan.mechanisms[batch.level - 1].added(secure_random())
+        plaintexts = level.messages_to_bytes(messages.sealed)
+        return document.sealer.seal(level.level, plaintexts), messages.clear[0]
+
+    return added
+
+
 async def run_shuffler(settings: ShufflerSettings) -> None:
     """Serve until a signal; a batch that is full and not sent waits for the next start."""
     document = Document.load(settings.document, settings.pinned)
@@ -55,7 +72,8 @@ async def run_shuffler(settings: ShufflerSettings) -> None:
     server = HttpTransport(
         settings.server, token=load_token(settings.token), authorities=settings.authorities
     )
-    with closing(Store(settings.store, document.formats, settings.store_keys)) as store:
+    added = added_by(document)
+    with closing(Store(settings.store, document.formats, settings.store_keys, added)) as store:
         metrics = ShufflerMetrics()
         admission = Admission(store, metrics)
         app = ShufflerApp(document, admission, metrics, tokens)
