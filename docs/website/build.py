@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 GUIDES = ("choosing", "values", "shares", "streams", "bandits")
 RUNNING = ("deploy", "trust", "sharp-edges")
-REASONS = ("accounting", "audit", "paper")
+REASONS = ("accounting", "audit", "paper", "architecture")
 
 FENCED = re.compile(r"(^```.*?^```)", re.DOTALL | re.MULTILINE)
 NAMED = re.compile(r"(?<!\[)`(?P<path>docs/[\w-]+\.md|examples/(?:\w+\.py)?)`")
