@@ -49,12 +49,12 @@ class Messages(NamedTuple):
 
     def gathered(self, users: int) -> Messages:
         """By batches of so many users: their messages side by side, and what is clear added up."""
-        numbers = self.clear.shape[1]
-        batches = len(self.sealed) // users
-        return Messages(
-            self.sealed.reshape(batches, users * self.sealed.shape[1], *self.sealed.shape[2:]),
-            self.clear.reshape(batches, users, numbers).sum(axis=1, dtype=np.uint64),
-        )
+        batches, numbers = len(self.sealed) // users, self.clear.shape[1]
+        sealed = self.sealed.reshape(batches, users * self.sealed.shape[1], *self.sealed.shape[2:])
+        if not numbers:
+            return Messages.of(sealed)
+        clear = self.clear.reshape(batches, users, numbers).sum(axis=1, dtype=np.uint64)
+        return Messages(sealed, clear)
 
 
 class Shuffled(NamedTuple):

@@ -40,7 +40,7 @@ class MessagesRun:
         self._plan = plan
         self._random = random
         self._server = SumServer(plan)
-        self._t = self._full = 0
+        self._t = 0
         self._open: list[list[Messages]] = [[] for _ in plan.mechanisms]
         self._sums: list[deque[Any]] = [deque() for _ in plan.mechanisms]
         self._ramp: Floats = np.multiply.outer(
@@ -55,26 +55,24 @@ class MessagesRun:
         return np.concatenate(parts) if parts else np.empty((0, *self._plan.values.shape))
 
     def _estimates(self, rows: Rows) -> Floats:
-        lowest = self.granularity
+        lowest, mechanism = self.granularity, self._plan.mechanisms[0]
         full = len(rows) // lowest
-        mechanism = self._plan.mechanisms[0]
-        blocks = self._encoded(mechanism, rows[: full * lowest])
-        self._sums[0].extend(self._shuffled_sums(mechanism, blocks))
+        blocks = self._shuffled_sums(mechanism, self._encoded(mechanism, rows[: full * lowest]))
         for index in range(1, self._plan.tree.levels):
             self._send_above(index, rows)
-        base = [np.asarray(self._server.cover_sum)[np.newaxis]]
-        while self._full < self._t + full * lowest:
-            base.append(self._receive_blocks(self._t + full * lowest))
-        filled: Floats = np.add(np.concatenate(base)[:, np.newaxis], self._ramp)
+        covers = np.empty((full + 1, *self._plan.values.shape))
+        covers[0], done = self._server.cover_sum, 0
+        while done < full:
+            done = self._receive_blocks(blocks, covers, done)
+        filled: Floats = np.add(covers[:, np.newaxis], self._ramp)
         self._t += len(rows)
         return filled.reshape(-1, *self._plan.values.shape)[1 : len(rows) + 1]
 
-    def _shuffled_sums(self, mechanism: Mechanism, messages: Messages) -> list[Any]:
+    def _shuffled_sums(self, mechanism: Mechanism, messages: Messages) -> Floats:
         batches = with_added(messages.gathered(mechanism.size), mechanism, self._random)
         shuffled = shuffle(batches, self._random, message_bits=mechanism.message_bits)
         noise = mechanism.server_noise(self._random, len(batches.sealed))
-        sums = mechanism.analyze(shuffled, noise)
-        return sums.tolist() if mechanism.values.is_scalar else list(sums)
+        return mechanism.analyze(shuffled, noise)
 
     def _send_above(self, index: int, rows: Rows) -> None:
         """Walk over the nodes of a level that these users are in."""
@@ -95,15 +93,18 @@ class MessagesRun:
         self.messages += len(rows) * mechanism.messages_per_user
         return mechanism.encode_rows(rows, self._random)
 
-    def _receive_blocks(self, stop: int) -> Floats:
-        """The sums over the cover after each of the next blocks, up to where others close, too."""
-        tree, before = self._plan.tree, self._server.cover_sum
-        above = tree.sizes[1] if tree.levels > 1 else stop
-        stop = min(stop, self._full - self._full % above + above)
-        count = (stop - self._full) // self.granularity
-        running = np.cumsum([self._sums[0].popleft() for _ in range(count)], axis=0)
-        self._server.receive_blocks(self._full, count, running[-1])
-        self._full = stop
-        for node in tree.closes(stop)[1:]:
+    def _receive_blocks(self, blocks: Floats, covers: Floats, done: int) -> int:
+        """Hand over blocks up to where others close, too; fill in the sums over the cover.
+
+        Returns how many blocks are done.
+        """
+        tree, start = self._plan.tree, self._t + done * self.granularity
+        above = tree.sizes[1] if tree.levels > 1 else self._plan.horizon
+        until = min(len(blocks), done + (above - start % above) // self.granularity)
+        running = np.cumsum(blocks[done:until], axis=0)
+        np.add(running, covers[done], out=covers[done + 1 : until + 1])
+        self._server.receive_blocks(start, until - done, running[-1])
+        for node in tree.closes(self._t + until * self.granularity)[1:]:
             self._server.receive_sum(node, self._sums[node.level - 1].popleft())
-        return np.concatenate([before + running[:-1], [self._server.cover_sum]])
+        covers[until] = self._server.cover_sum
+        return until

@@ -62,12 +62,14 @@ class SumServer:
         self._came = [Numbers() for _ in self._sizes]
         self._spans: list[dict[int, _Span]] = [{} for _ in self._sizes]
         self._tails = [-1] * len(self._sizes)  # where the span starts that grew last
+        self._upper_reach = 0  # where the last batch above the lowest level ends
         self._begin = 0  # every estimate begins with the same sum of so many users
         self._beginning = NodeSum(
             0.0 if plan.values.is_scalar else np.zeros(plan.values.shape), 0.0, 0.0, 0.0
         )
         self._lost_stop = math.inf  # where the first lost batch ends that the beginning went into
         self._is_blocked = False  # all batches of some user are lost: no estimate goes past it
+        self._found: tuple[int, NodeSum, bool] | None = None  # what `_prefix` says, while it holds
         self.archive = Archive(plan) if archive else None
 
     def copy(self) -> SumServer:
@@ -75,7 +77,7 @@ class SumServer:
         result = SumServer(self.plan)
         result._came = [came.copy() for came in self._came]
         result._spans = [spans.copy() for spans in self._spans]
-        result._tails = self._tails.copy()
+        result._tails, result._upper_reach = self._tails.copy(), self._upper_reach
         result._begin, result._beginning = self._begin, self._beginning
         result._lost_stop, result._is_blocked = self._lost_stop, self._is_blocked
         return result
@@ -91,7 +93,7 @@ class SumServer:
 
     def receive_sum(self, node: Node, value: Any, slack: float = 0.0) -> None:
         """The analyzed sum of a batch, which may be off by `slack` beyond its noise."""
-        if np.shape(value) != self._shape:
+        if (self._shape or not isinstance(value, float)) and np.shape(value) != self._shape:
             raise errors.InvalidValue(
                 f"a sum of shape {np.shape(value)} where one of shape {self._shape} is due"
             )
@@ -133,15 +135,21 @@ class SumServer:
     # Everything that came, as spans: batches of one level side by side, all of one batch above.
 
     def _take(self, level: int, start: int, stop: int, own: NodeSum | None) -> None:
-        if self._is_blocked or self._is_covered(level, start, stop):
+        is_covered = self._is_covered(level, start, stop)
+        if level > 1:
+            self._upper_reach = max(self._upper_reach, stop)
+        if self._is_blocked or is_covered:
             return
-        self._improve(level, start, stop, own)
-        self._extend_beginning()
+        self._found = None
+        if self._improve(level, start, stop, own) == self._begin:
+            self._extend_beginning()
 
     def _is_covered(self, level: int, start: int, stop: int) -> bool:
         """Whether every estimate from now on has another sum of these users."""
         if stop <= self._begin:
             return True
+        if start >= self._upper_reach:  # as always, where batches come in order
+            return False
         for above in range(level, len(self._sizes)):
             size = self._sizes[above]
             first = start - start % size
@@ -153,8 +161,11 @@ class SumServer:
                 return True  # it is joined to the span before it, or below one that is settled
         return False
 
-    def _improve(self, level: int, start: int, stop: int, own: NodeSum | None) -> None:
-        """Combine a batch with its children, and then the one above if that is made better."""
+    def _improve(self, level: int, start: int, stop: int, own: NodeSum | None) -> int:
+        """Combine a batch with its children, and then the one above if that is made better.
+
+        Returns where the highest that changed starts.
+        """
         best, is_settled = self._best(level, start, stop, own)
         if self.archive is not None and best is not None and best is not own:
             self.archive.keep(Node(level, start, stop), best)
@@ -166,7 +177,8 @@ class SumServer:
             parent = start - start % size
             above = self._spans[level].get(parent)
             if above is not None and above.own is not None and not above.is_settled:
-                self._improve(level + 1, parent, parent + size, above.own)
+                return self._improve(level + 1, parent, parent + size, above.own)
+        return start
 
     def _best(
         self, level: int, start: int, stop: int, own: NodeSum | None
@@ -244,6 +256,11 @@ class SumServer:
 
     def _prefix(self) -> tuple[int, NodeSum, bool]:
         """How many users are counted, their sum, and whether a batch of the cover is missing."""
+        if self._found is None:
+            self._found = self._added_up()
+        return self._found
+
+    def _added_up(self) -> tuple[int, NodeSum, bool]:
         place, total, starts = self._begin, self._beginning, list[tuple[int, int]]()
         while (found := self._next(place)) is not None:
             level, span = found
@@ -343,6 +360,8 @@ class SumServer:
             for spans in state["spans"]
         ]  # fmt: skip
         server._tails = list(state["tails"])
+        ends = zip(server._sizes[1:], server._came[1:], strict=True)
+        server._upper_reach = max((size * came.stop for size, came in ends), default=0)
         begin, beginning = state["begin"]
         server._begin, server._beginning = begin, _read(beginning) or server._beginning
         lost_stop, server._is_blocked = state["lost"]
