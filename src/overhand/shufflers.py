@@ -124,7 +124,14 @@ class Shuffler:
 
 
 def with_added(batches: Messages, mechanism: Mechanism, random: Random) -> Messages:
-    """Batches with what the shuffling service adds to each: nothing, where users make the noise."""
+    """Batches with what the shuffling service adds to each: nothing, where users make the noise.
+
+    >>> from overhand.mechanisms import Coins, CoinSum
+    >>> from overhand.randomness import HALF, seeded_random
+    >>> batch = Messages.of(np.array([[0, 1, 1]]))
+    >>> with_added(batch, CoinSum(1, Coins(2, HALF)), seeded_random(1)).sealed
+    array([[0, 1, 1]])
+    """
     if not (mechanism.added_messages or mechanism.clear_numbers):
         return batches
     added = Messages.joined([mechanism.added(random) for _ in batches.sealed])

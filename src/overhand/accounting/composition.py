@@ -30,6 +30,7 @@ ROUNDING = 1e-14
 """Added to every composed delta: more than the rounding of sums and transforms can take away."""
 
 MOST_REPORTS = 12
+"""How many reports of one person are accounted for: all ways to spread them are looked at."""
 
 _TAIL = 1e-17
 _SEARCH_STEPS = 500
@@ -66,7 +67,12 @@ class Level:
 
 
 def check_delta(privacy: Privacy) -> None:
-    """Refuse a delta that floating-point transforms cannot vouch for."""
+    """Refuse a delta that floating-point transforms cannot vouch for.
+
+    >>> check_delta(Privacy(1.0, 1e-13))
+    Traceback (most recent call last):
+    overhand.errors.Infeasible: delta=1e-13 is below 1e-12, where composed privacy losses ...
+    """
     if privacy.delta < SMALLEST_DELTA:
         raise errors.Infeasible(
             f"delta={privacy.delta:g} is below {SMALLEST_DELTA:g}, where composed privacy losses "

@@ -23,7 +23,13 @@ def hockey_stick(upper: Floats, lower: Floats, epsilon: float) -> float:
 
 
 def shifted_pair(law: Noise, shift: int) -> tuple[Floats, Floats]:
-    """The laws of noise + shift and of noise, over the same outcomes."""
+    """The laws of noise + shift and of noise, over the same outcomes.
+
+    >>> from overhand.mechanisms import Coins
+    >>> from overhand.randomness import HALF
+    >>> shifted_pair(Coins(2, HALF).law(1), 1)
+    (array([0.  , 0.25, 0.5 , 0.25]), array([0.25, 0.5 , 0.25, 0.  ]))
+    """
     probabilities = law.window.probabilities
     gap = np.zeros(shift)
     return np.concatenate([gap, probabilities]), np.concatenate([probabilities, gap])

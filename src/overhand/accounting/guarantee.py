@@ -44,6 +44,11 @@ def leaked_delta(levels: Sequence[Level], epsilon: float) -> float:
 
     A count within eta of its law, on either of two neighbouring inputs, adds eta + e^epsilon eta;
     only counts that one person can move are concerned.
+
+    >>> from overhand.mechanisms import CoinSum
+    >>> level = Level(CoinSum.with_variance(size=1000, variance=40.0).noise(), leak=1e-9)
+    >>> f"{leaked_delta([level] * 2, epsilon=1.0):.2e}"
+    '7.44e-09'
     """
     leaks = (level.reports * level.change.coordinates * level.leak for level in levels)
     return (1 + math.exp(epsilon)) * math.fsum(leaks)

@@ -192,6 +192,12 @@ class Answers:
     """A user who holds either of two values as far apart as two can be, and answers.
 
     One answer is all that the server sees of a user of a local mechanism.
+
+    >>> from overhand.values import BITS
+    >>> game = Answers.best(BITS, Privacy(1.0, 0.01))
+    >>> zero, one = (game.play(bit, 1000, seeded_random(1), attempt=0).mean() for bit in (0, 1))
+    >>> bool(zero < one)
+    True
     """
 
     counter: LocalSum

@@ -85,7 +85,15 @@ class Deployment:
 
 
 class OneByOne(Deployment):
-    """The same with a `Shuffler` object for every batch, as the concurrent shuffle model has it."""
+    """The same with a `Shuffler` object for every batch, as the concurrent shuffle model has it.
+
+    >>> from overhand.mechanisms import Coins, CoinSum
+    >>> from overhand.randomness import HALF
+    >>> coins = CoinSum(2, Coins(4, HALF))
+    >>> rows = neighbours(coins, victim=1, runs=3)
+    >>> OneByOne((coins,)).transcript(rows, seeded_random(1), attempt=0)[0].sealed.shape
+    (3, 10)
+    """
 
     def shuffle(self, mechanism: Mechanism, batches: Messages, random: Random) -> Shuffled:
         released = [

@@ -35,7 +35,11 @@ _MEMORY = Path("/dev/shm")  # where there is one, a commit waits for no disk
 
 
 def has_service() -> bool:
-    """Whether there is a store to audit."""
+    """Whether there is a store to audit: it comes with the extra `service`.
+
+    >>> has_service()
+    True
+    """
     try:
         import_module("overhand.service.shuffler.store")
     except ModuleNotFoundError:

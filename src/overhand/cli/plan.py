@@ -94,8 +94,10 @@ def _advise(asked: PlanOptions, chosen: Plan) -> None:
     """Name a mechanism that takes far fewer messages, where they are many."""
     if chosen.messages_per_user <= _MANY_MESSAGES:
         return
-    for kind in MECHANISMS:
-        at = replace(asked, mechanism=kind, error=None, epsilon=chosen.privacy.epsilon)
+    for kind in set(MECHANISMS) - {m.kind for m in chosen.mechanisms}:
+        at = replace(
+            asked, mechanism=kind, max_messages=None, error=None, epsilon=chosen.privacy.epsilon
+        )
         with working(f"looking at --mechanism {kind}"), suppress(Infeasible):
             messages = at.plan().messages_per_user
             if 2 * messages <= chosen.messages_per_user:

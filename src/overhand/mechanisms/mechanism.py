@@ -32,6 +32,13 @@ class Recipe:
 
     `laplace` is the shape of discrete Laplace noise, of which 1 is best for few levels and many
     are close to Gaussian noise; None stands for coins.
+
+    >>> from overhand.mechanisms import MECHANISMS
+    >>> from overhand.values import Bits, Vectors
+    >>> for values in (Bits(), Vectors(3)):  # Laplace noise is not bounded in l2
+    ...     print([recipe.laplace for recipe in MECHANISMS["shares"].recipes(values)])
+    [None, 1]
+    [None]
     """
 
     mechanism: type[Mechanism]
@@ -365,6 +372,10 @@ def change_of(values: Values, steps: int) -> Change:
     most |v - v'| / unit, rounded up. A mixture is never easier to tell apart than its parts, so
     the l2 distance is at most sensitivity / unit + sqrt(dimension). The widest coordinate has
     `steps` steps.
+
+    >>> from overhand.values import Histogram
+    >>> change_of(Histogram(5), steps=1)
+    Change(largest=1, coordinates=2, norm=None)
     """
     if values.moves is not None:
         return Change(steps, values.moves)

@@ -30,7 +30,13 @@ _LOW = (1 << 64) - 1
 
 
 class UserNoise(ABC):
-    """What one user adds to its value."""
+    """What one user adds to its value.
+
+    >>> for noise in (Coins(4, HALF), Polya(shape=1, users=8, ratio=0.5)):
+    ...     print(noise.law(8).variance, noise_of(noise.entry()) == noise)
+    8.0 True
+    4.0 True
+    """
 
     @abstractmethod
     def law(self, users: int) -> Noise:
@@ -232,7 +238,11 @@ def _difference(shape: Fraction, ratio: float, random: Random, count: int) -> Co
 
 
 def noise_of(entry: dict[str, Any]) -> UserNoise:
-    """The noise of an entry."""
+    """The noise of an entry.
+
+    >>> noise_of({"bits": 4, "probability": [1, 1], "opposed": True})
+    Coins(bits=4, probability=BinaryFraction(numerator=1, bits=1), opposed=True)
+    """
     if "ratio" in entry:
         return Polya(entry["shape"], entry["users"], float.fromhex(entry["ratio"]))
     numerator, bits = entry["probability"]
@@ -240,7 +250,11 @@ def noise_of(entry: dict[str, Any]) -> UserNoise:
 
 
 def fewest_coins(users: ArrayLike, variance: ArrayLike) -> Floats:
-    """The least even number of coins a user with which so many can have this variance."""
+    """The least even number of coins per user with which so many can have this variance.
+
+    >>> fewest_coins([10, 1000], 90.0)
+    array([36.,  2.])
+    """
     return np.asarray(2 * np.ceil(np.divide(np.multiply(2, variance), users)))
 
 

@@ -92,7 +92,13 @@ def unit_variance(terms: Terms, levels: int) -> float:
 
 
 def with_best_laplace(terms: Terms, levels: int) -> Terms:
-    """The terms with the shape of Laplace noise that needs the least variance."""
+    """The terms with the shape of Laplace noise that needs the least variance.
+
+    >>> from overhand.mechanisms import Recipe, SharesSum
+    >>> terms = Terms(Privacy(1.0, 1e-6), recipe=Recipe(SharesSum, laplace=1))
+    >>> [with_best_laplace(terms, levels).recipe.laplace for levels in (2, 12)]
+    [1, 5]
+    """
     if terms.recipe.laplace is None:
         return terms
     recipes = [replace(terms.recipe, laplace=laplace) for laplace in _LAPLACE_SHAPES]

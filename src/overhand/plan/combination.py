@@ -81,7 +81,12 @@ class Combination:
 
 
 class NodeSum(NamedTuple):
-    """What is known of some users: a sum, its noise, and how far it may be off beyond that."""
+    """What is known of some users: a sum, its noise, and how far it may be off beyond that.
+
+    >>> own, children = NodeSum(10.0, 1.0, 0.0, 0.0), NodeSum(14.0, 3.0, 0.0, 0.0)
+    >>> own.combined_with(children, own_weight(own.variance, children.variance))
+    NodeSum(value=11.0, variance=0.75, fourth_cumulant=0.0, slack=0.0)
+    """
 
     value: Any
     variance: float

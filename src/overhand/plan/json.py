@@ -18,7 +18,13 @@ FORMAT = 3
 
 
 def parameters(plan: Plan) -> dict[str, Any]:
-    """All that the plan is: what its digest is of."""
+    """All that the plan is: what its digest is of.
+
+    >>> from overhand.plan import Plan
+    >>> plan = Plan.published(1000, 2, Privacy(1.0, 1e-6))
+    >>> parameters(plan)["degrees"], Plan(**fields_of(parameters(plan))) == plan
+    ([4, 16], True)
+    """
     return {
         "format": FORMAT,
         "horizon": plan.horizon,
@@ -36,7 +42,12 @@ def parameters(plan: Plan) -> dict[str, Any]:
 
 
 def fields_of(saved: dict[str, Any]) -> dict[str, Any]:
-    """The fields of the plan with these parameters."""
+    """The fields of the plan with these parameters, or an error if they make none.
+
+    >>> fields_of({"format": 1})
+    Traceback (most recent call last):
+    overhand.errors.InvalidValue: format 1 is not 3
+    """
     if saved["format"] != FORMAT:
         raise errors.InvalidValue(f"format {saved['format']} is not {FORMAT}")
     values = values_of(saved["values"]["kind"], clip=saved["values"]["clip"])

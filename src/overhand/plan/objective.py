@@ -84,3 +84,4 @@ class Delay:
 
 
 SQUARED_ERROR = SquaredError()
+"""What plans are chosen by unless another objective is given."""
