@@ -22,3 +22,12 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     """One more than there are cores: many tests wait for processes that they started."""
     return (os.cpu_count() or 1) + 1
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Kills and crashes on PostgreSQL are slow; the same ones on SQLite are not."""
+    for item in items:
+        name, _, parameters = item.nodeid.partition("[")
+        if "postgres" in parameters and ("kill" in name or "crash" in name):
+            item.add_marker(pytest.mark.slow)

@@ -140,6 +140,7 @@ def test_neighbours_differ_in_one_user_by_all_that_is_possible() -> None:
     list(cases(KINDS, VALUES, levels=LEVELS, size=8, privacy=CLAIM)),
     ids=lambda case: case.name,
 )
+@pytest.mark.slow
 def test_what_is_shipped_keeps_its_claim(case: Case) -> None:
     deployment = case.deployment()
     finding = found(deployment, runs=affordable(8_000, deployment.messages), seed=20230)
@@ -150,6 +151,7 @@ def test_what_is_shipped_keeps_its_claim(case: Case) -> None:
     assert [shown.event.split(" ")[0] for shown in finding.shown][:5] == [*STATISTICS][:5]
 
 
+@pytest.mark.slow
 def test_a_full_audit_has_every_mechanism_and_value_alone_and_with_all_levels() -> None:
     jobs = list(Scope(runs=2000).shipped())
     mechanisms = [m for job in jobs for m in job.game.mechanisms]
@@ -226,6 +228,7 @@ def test_there_is_a_mutant_for_every_fault_that_is_asked_for() -> None:
     assert set(SEEN_BY.values()) < set(STATISTICS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "fault"), MUTANTS)
 def test_every_mutant_is_caught(kind: str, fault: Fault) -> None:
     case = case_of(kind, levels=LEVELS_OF.get((kind, fault.name), LEVELS))
@@ -359,6 +362,7 @@ def test_the_command_prints_what_was_run_and_what_it_can_detect() -> None:
     assert "with probability 0.999" in words
 
 
+@pytest.mark.slow
 def test_the_command_catches_mutants() -> None:
     printed = as_json("audit", "--values", "bit", "--mechanism", "coins", "--runs", "40000",
                       "--seed", "3", "--jobs", "1", "--mutants", "--shufflers", "2")  # fmt: skip

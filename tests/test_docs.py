@@ -78,6 +78,7 @@ def test_every_command_of_a_slow_page_has_been_run() -> None:
             assert block["output"], block["command"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", PLANS)
 def test_plans_are_what_the_command_prints(command: str) -> None:
     result = overhand(*shlex.split(command)[1:])
@@ -96,6 +97,7 @@ def as_number(text: str) -> float:
     return float(text.strip("(),;%").replace(",", ""))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("table", choosing.TABLES)
 def test_a_table_of_choosing_has_the_rows_that_plans_have(table: str) -> None:
     """The heading and the first row; the others differ by a number that is handed in."""
@@ -167,6 +169,7 @@ def test_pages_name_only_files_that_exist() -> None:
             assert path.exists(), f"{page.name}: {path}"
 
 
+@pytest.mark.slow
 def test_the_table_of_variances_is_computed() -> None:
     """docs/accounting.md, section 2: in a batch of a million users."""
     size, privacy = 10**6, oh.Privacy(1.0, 1e-6)
@@ -192,6 +195,7 @@ def least_variance(law: Callable[[float], Noise], levels: int, privacy: oh.Priva
     return least_scale(lambda v: [Level(law(v))] * levels, privacy, start=limit)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
 def test_examples_run(
     example: Path,

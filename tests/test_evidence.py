@@ -37,6 +37,8 @@ from overhand.simulation import simulate
 from support.commands import overhand
 from support.plans import PRIVACY
 
+pytestmark = pytest.mark.slow
+
 TINY = replace(
     QUICK,
     name="tiny",
