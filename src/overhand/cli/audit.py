@@ -35,9 +35,9 @@ from overhand.randomness import seeded_random
 
 DEFAULT_DELTA = 0.01
 
-MECHANISMS = (*KINDS, "local", "store", "all")
+AUDITED = (*KINDS, "local", "store", "all")
 MechanismChoice = Annotated[
-    str, typer.Option(help=f"What is audited: one of {', '.join(MECHANISMS)}.")
+    str, typer.Option(help=f"What is audited: one of {', '.join(AUDITED)}.")
 ]
 ValuesChoice = Annotated[
     str, typer.Option("--values", help=f"all ({', '.join(VALUES)}), or a kind as for `plan`.")
@@ -64,8 +64,8 @@ def audit(
     as_json: options.Json = False,
 ) -> None:
     """Bound epsilon from below by what encoders and shufflers really do; 1 if a claim is broken."""
-    if mechanism not in MECHANISMS:
-        raise InvalidValue(f"mechanism={mechanism!r} must be one of {', '.join(MECHANISMS)}")
+    if mechanism not in AUDITED:
+        raise InvalidValue(f"mechanism={mechanism!r} must be one of {', '.join(AUDITED)}")
     scope = Scope(
         Privacy(epsilon, delta),
         size,

@@ -31,12 +31,10 @@ import math
 from functools import lru_cache
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import gammaln
 
 from overhand import errors
-
-Floats = NDArray[np.float64]
+from overhand.model import Counts, Floats
 
 LEAST_USERS = 2
 LEAST_SHARES = 3
@@ -117,13 +115,11 @@ def _beyond(users: int, edges: int, modulus_bits: int) -> float:
     return total + 2 * _OUTWARD * math.exp(log_middle + modulus_bits * math.log(2))
 
 
-def _weighted(
-    users: int, j: NDArray[np.int64], edges: int, weights: Floats, modulus_bits: int
-) -> float:
+def _weighted(users: int, j: Counts, edges: int, weights: Floats, modulus_bits: int) -> float:
     """q times the sum of C(n-1, j) / C(ns, js) times the weights, rounded up."""
     logs = _log_binomial(users - 1, j) - _log_binomial(users * edges, j * edges)
     return float((np.exp(logs + modulus_bits * math.log(2)) * weights).sum()) * _OUTWARD
 
 
-def _log_binomial(n: int, k: int | NDArray[np.int64]) -> Floats:
+def _log_binomial(n: int, k: int | Counts) -> Floats:
     return np.asarray(gammaln(n + 1) - gammaln(np.add(k, 1)) - gammaln(np.subtract(n, k) + 1))

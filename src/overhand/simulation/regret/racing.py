@@ -20,7 +20,7 @@ from overhand.randomness import Random, SeededRandom, generator_of
 from overhand.simulation.regret.environments import Environment, Offers, Singles
 from overhand.simulation.regret.rivals import Rival
 
-Progress = Callable[[int], None]
+Advance = Callable[[int], None]
 
 _CURVE_POINTS = 200
 _BUFFER = 1 << 18  # features of one run at a time
@@ -83,7 +83,7 @@ def race(
     rivals: Sequence[Rival],
     runs: Sequence[int],
     seed: int,
-    progress: Progress | None = None,
+    progress: Advance | None = None,
 ) -> list[Regret]:
     """All rivals on the users of these runs, side by side.
 
@@ -185,7 +185,7 @@ def measure(
     runs: int,
     seed: int = 0,
     jobs: int = 1,
-    progress: Progress | None = None,
+    progress: Advance | None = None,
 ) -> list[Regret]:
     """Run all rivals on the users of so many runs, which are the same for all of them.
 
@@ -215,7 +215,7 @@ def measure(
     ]
 
 
-def _in_parallel(tasks: Sequence[Any], jobs: int, progress: Progress | None) -> list[Any]:
+def _in_parallel(tasks: Sequence[Any], jobs: int, progress: Advance | None) -> list[Any]:
     """One process a group; each has a single thread, for the products are small."""
     try:
         from joblib import Parallel, delayed, parallel_config
@@ -231,7 +231,7 @@ def _in_parallel(tasks: Sequence[Any], jobs: int, progress: Progress | None) -> 
 
 
 @contextmanager
-def _told(progress: Progress | None) -> Iterator[Progress | None]:
+def _told(progress: Advance | None) -> Iterator[Advance | None]:
     """A way for other processes to tell how far they are."""
     if progress is None:
         yield None
