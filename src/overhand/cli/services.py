@@ -30,7 +30,7 @@ Authorities = Annotated[
 
 
 def prepare(
-    plan_file: Annotated[Path, typer.Option("--plan", help="A plan with a regular tree.")],
+    plan_file: Annotated[Path, typer.Option("--plan", help="A plan saved by `overhand plan`.")],
     directory: Annotated[Path, typer.Option(help="Where the files are written.")] = Path(),
     as_json: options.Json = False,
 ) -> None:
