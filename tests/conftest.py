@@ -7,6 +7,9 @@ from __future__ import annotations
 
 import os
 
+# One process of tests per core: threads of the linear algebra would only wait for each other.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
 import pytest
 from hypothesis import settings
 
