@@ -143,14 +143,14 @@ def test_a_norm_is_known_before_any_stop(what: Recorded) -> None:
 
 def test_both_streams_of_stops_are_the_same_stops(where: Recorded, what: Recorded) -> None:
     np.testing.assert_array_equal(where.times, what.times)
-    assert (np.diff(where.times) >= np.timedelta64(0)).all()
+    assert (np.diff(where.times) >= np.timedelta64(0, "s")).all()
     assert where.unit == what.unit
     assert where.unit.startswith("one stop, not one person")
 
 
 def test_flights_are_in_the_order_of_landing(flights: Recorded, flights_table: Any) -> None:
     assert flights.values == BITS
-    assert (np.diff(flights.times) >= np.timedelta64(0)).all()
+    assert (np.diff(flights.times) >= np.timedelta64(0, "s")).all()
     arrived = flights_table[flights_table["arr_delay"].notna()]
     seconds = 60 * (arrived["minute"] + arrived["dep_delay"] + arrived["air_time"])
     hour = arrived["time_hour"].str.slice(0, 19).astype("datetime64[s]")
