@@ -20,9 +20,10 @@ from overhand.accounting import gaussian_delta
 from overhand.bandits import plan_for_regret
 from overhand.errors import InvalidValue
 from overhand.mechanisms import CoinSum, SharesSum
+from overhand.model import Floats
 from overhand.trees import published_degrees
 from overhand.values import Moments
-from support.bandits import WIDEST, Floats
+from support.bandits import WIDEST
 from support.plans import PRIVACY
 from support.shares import leaked
 

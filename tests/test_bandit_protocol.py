@@ -13,10 +13,10 @@ import overhand as oh
 from overhand.bandits import BanditServer, BanditUser, LinUCB, Policy, Practical, Theory
 from overhand.errors import ProtocolViolation
 from overhand.mechanisms import SharesSum
-from overhand.model import Messages, Node, Shuffled
+from overhand.model import Floats, Messages, Node, Shuffled
 from overhand.shufflers import Shuffler, shuffle
 from overhand.summation import SumServer
-from support.bandits import GOOD, ROUNDS, Floats, assert_same_rule, learner, small_plan, user
+from support.bandits import GOOD, ROUNDS, assert_same_rule, learner, small_plan, user
 from support.coins import one_batch
 from support.sampled import assert_uniform_over
 

@@ -24,13 +24,13 @@ from overhand.bandits import (
     Theory,
 )
 from overhand.errors import InvalidValue, ProtocolViolation
+from overhand.model import Floats
 from overhand.randomness import SecureRandom
 from overhand.values import Moments
 from support.bandits import (
     CONSTANT,
     CONSTANTS,
     GOOD,
-    Floats,
     assert_same_rule,
     by_hand,
     learner,

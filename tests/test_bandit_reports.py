@@ -11,18 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from overhand.bandits import LinUCB, Practical
+from overhand.model import Floats
 from overhand.values import Moments
-from support.bandits import (
-    CONSTANTS,
-    WIDEST,
-    Bare,
-    Floats,
-    by_hand,
-    in_ball,
-    learner,
-    table,
-    with_constant,
-)
+from support.bandits import CONSTANTS, WIDEST, Bare, by_hand, in_ball, learner, table, with_constant
 
 # --- rewards --------------------------------------------------------------------------------------
 

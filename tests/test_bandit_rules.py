@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from overhand.bandits import LinUCB, Policy
+from overhand.model import Floats
 from overhand.values import Moments
 from support.bandits import (
     CONSTANTS,
     Bare,
-    Floats,
     assert_same_rule,
     by_hand,
     in_ball,

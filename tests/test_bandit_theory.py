@@ -11,17 +11,15 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 
 import overhand as oh
 from overhand.bandits import LinUCB, Theory, plan_for_regret, published_regret, regret_exponent
 from overhand.bandits.theory import published_entry_error
 from overhand.errors import InvalidValue
+from overhand.model import Floats
 from overhand.simulation import estimate_all
 from overhand.values import Moments
 from support.plans import PRIVACY
-
-Floats = NDArray[np.float64]
 
 # --- the theorem of Shariff and Sheffet, for any regularity ---------------------------------------
 

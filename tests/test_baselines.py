@@ -25,10 +25,11 @@ from overhand.baselines import (
 from overhand.baselines.local import LocalSum, just_above
 from overhand.baselines.trusted import _coefficients
 from overhand.errors import InvalidValue
+from overhand.model import Floats
 from overhand.randomness import Random, secure_random
 from overhand.simulation import simulate
 from overhand.values import Histogram, Vectors, values_of
-from support.answers import EPSILONS, Floats, assert_errs, local, squared_errors
+from support.answers import EPSILONS, assert_errs, local, squared_errors
 from support.plans import PRIVACY
 from support.sampled import FALSE_FAIL
 

@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 
 import overhand as oh
 from overhand.baselines import SubsetResponse
+from overhand.model import Floats
 from overhand.randomness import BinaryFraction, SeededRandom
 from overhand.values import Histogram
-from support.answers import EPSILONS, Floats, local
+from support.answers import EPSILONS, local
 from support.sampled import Outcomes, assert_follows, kolmogorov, samples_for
 
 

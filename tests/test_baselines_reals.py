@@ -12,9 +12,10 @@ from scipy.optimize import linprog
 
 import overhand as oh
 from overhand.baselines import GaussianResponse, WindowResponse
+from overhand.model import Floats
 from overhand.randomness import BinaryFraction, Random
 from overhand.values import Reals
-from support.answers import EPSILONS, Floats, local
+from support.answers import EPSILONS, local
 from support.plans import PRIVACY
 from support.sampled import Outcomes, assert_follows, kolmogorov, samples_for
 

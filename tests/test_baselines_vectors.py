@@ -15,9 +15,10 @@ from scipy.integrate import quad
 import overhand as oh
 from overhand.baselines import CapResponse
 from overhand.baselines.local_vectors import Cap, smallest_ball
+from overhand.model import Floats
 from overhand.randomness import BinaryFraction, Random
 from overhand.values import Moments, Vectors
-from support.answers import EPSILONS, Floats, assert_errs, squared_errors
+from support.answers import EPSILONS, assert_errs, squared_errors
 from support.sampled import (
     FALSE_FAIL,
     FALSE_PASS,

@@ -13,6 +13,7 @@ import pytest
 
 import overhand as oh
 from overhand.bandits import LinUCB, Practical, Theory
+from overhand.model import Floats
 from overhand.randomness import Random
 from overhand.simulation.regret.environments import (
     Audience,
@@ -35,7 +36,7 @@ from overhand.simulation.regret.sums import (
 )
 from overhand.values import Moments
 from support.plans import PRIVACY
-from support.races import PLANNED, ROOT, SMALL, Floats, release_times, small
+from support.races import PLANNED, ROOT, SMALL, release_times, small
 
 # --- rivals ---------------------------------------------------------------------------------------
 

@@ -15,6 +15,7 @@ import overhand as oh
 from overhand.baselines import GaussianResponse, GaussianTree, GrowingBatches, local_counter
 from overhand.baselines.local import LocalSum
 from overhand.mechanisms import Recipe, SharesSum
+from overhand.model import Floats
 from overhand.randomness import Random
 from overhand.simulation.counts import CountsRun
 from overhand.simulation.regret.rivals import RIVALS, Field
@@ -28,7 +29,7 @@ from overhand.simulation.regret.sums import (
 )
 from overhand.values import Moments
 from support.plans import PRIVACY
-from support.races import PLANNED, ROOT, SMALL, Floats, assert_regret, release_times, small
+from support.races import PLANNED, ROOT, SMALL, assert_regret, release_times, small
 from support.sampled import (
     FALSE_FAIL,
     Outcomes,

@@ -18,10 +18,9 @@ from overhand.errors import Infeasible, InvalidValue
 from overhand.mechanisms import Coins, LaplaceNoise, Polya, UserNoise, fewest_coins, noise_of
 from overhand.mechanisms.noise import ratio_of
 from overhand.mechanisms.user_noise import Thresholds, binomial_thresholds, polya_thresholds
+from overhand.model import Floats
 from overhand.randomness import HALF, BinaryFraction, Random, restored_random, seeded_random
 from support.sampled import Outcomes, assert_follows, kolmogorov, samples_for
-
-Floats = NDArray[np.float64]
 
 RATIOS = [0.1, 0.5, 0.9]
 SCALE_BITS = 320  # probabilities of tables are in units of 2^-320

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from overhand.errors import InvalidValue
+from overhand.model import Floats
 from overhand.values import (
     BITS,
     Histogram,
@@ -23,7 +24,7 @@ from overhand.values import (
     values_of,
 )
 from overhand.values.vectors import Ball
-from support.held import CASES, KINDS, Floats, held, point
+from support.held import CASES, KINDS, held, point
 
 
 def test_every_kind_is_tested() -> None:

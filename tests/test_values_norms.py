@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from overhand.errors import InvalidValue
+from overhand.model import Floats
 from overhand.values import Moments, Reals, SymmetricMatrices, Vectors, unpacked, values_of
-from support.held import KINDS, Floats, held
+from support.held import KINDS, held
 
 
 def exceeds(vector: Floats, norm: float) -> bool:

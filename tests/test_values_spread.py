@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from overhand.model import Floats, Rows
 from overhand.randomness import Random, seeded_random
 from overhand.values import (
     BITS,
@@ -21,7 +22,7 @@ from overhand.values import (
     Vectors,
     unpacked,
 )
-from support.held import KINDS, Floats, Rows, held
+from support.held import KINDS, held
 from support.sampled import assert_probability, assert_uniform_over
 
 Cells = Callable[[Rows], list[Hashable]]

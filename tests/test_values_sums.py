@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import minimize
 
+from overhand.model import Floats, Rows
 from overhand.randomness import seeded_random
 from overhand.values import (
     BITS,
@@ -23,7 +24,7 @@ from overhand.values import (
     packed,
     unpacked,
 )
-from support.held import CASES, KINDS, Floats, Rows, held, point
+from support.held import CASES, KINDS, held, point
 
 SIGNS = (-1.0, 1.0)
 

@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 import overhand as oh
 from overhand.baselines import local_counter
 from overhand.baselines.local import LocalSum
+from overhand.model import Floats
 from overhand.values import values_of
 from support.sampled import TooFewSamples
 
-Floats = NDArray[np.float64]
 EPSILONS = (0.25, 1.0, 4.0)
 
 

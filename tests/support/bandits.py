@@ -8,12 +8,10 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 import overhand as oh
 from overhand.bandits import BanditUser, LinUCB, Policy, Practical, Recommender, plan_for_regret
-
-Floats = NDArray[np.float64]
+from overhand.model import Floats
 
 LOOSE = oh.Privacy(20.0, 1e-6)
 WIDEST = 3 / math.sqrt(2)

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 
+from overhand.model import Floats, Rows
 from overhand.values import (
     BITS,
     Bits,
@@ -19,9 +19,6 @@ from overhand.values import (
     Values,
     Vectors,
 )
-
-Floats = NDArray[np.float64]
-Rows = NDArray[Any]
 
 KINDS: dict[str, Values] = {
     kind.spec: kind

@@ -5,15 +5,11 @@ from __future__ import annotations
 import math
 from functools import cache
 
-import numpy as np
-from numpy.typing import NDArray
-
+from overhand.model import Floats
 from overhand.simulation.regret.rivals import Field, Rival, rival
 from overhand.simulation.regret.sums import Sums
 from support.plans import PRIVACY
 from support.sampled import FALSE_FAIL, FALSE_PASS, TooFewSamples
-
-Floats = NDArray[np.float64]
 
 ROOT = math.sqrt(0.5)
 SMALL = Field(horizon=2000, shufflers=3, privacy=PRIVACY, dimension=5)
