@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import sqlite3
 import threading
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor, wait
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
@@ -226,6 +226,27 @@ def test_a_locked_file_takes_nothing_and_recovers(
             store.scrub()
         other.execute("ROLLBACK")
         assert store.scrub() == 1
+
+
+def test_a_store_waits_for_another_that_is_making_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "store.db"
+    with (
+        closing(sqlite3.connect(path, isolation_level=None, check_same_thread=False)) as other,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        other.execute("BEGIN IMMEDIATE")  # as a change of the journal does
+        opening = pool.submit(open_store, path, SHAPES, HORIZON)
+        assert not wait([opening], timeout=0.2).done
+        other.execute("ROLLBACK")
+        opening.result().close()
+        path.unlink()
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        monkeypatch.setattr(sqlite, "_WAIT", 0.05)
+        with pytest.raises(StoreUnavailable, match="locked"):
+            open_store(path, SHAPES, HORIZON)
 
 
 def test_files_that_are_no_stores_give_one_clear_error(tmp_path: Path) -> None:

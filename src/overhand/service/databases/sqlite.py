@@ -8,6 +8,7 @@ from contextlib import closing, contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from threading import Lock
+from time import monotonic, sleep
 from typing import Any, TypeVar
 
 from overhand.errors import InvalidValue, StoreUnavailable
@@ -16,6 +17,7 @@ from overhand.service.databases.database import Contents, Database, Dialect, Tra
 T = TypeVar("T")
 
 _WAIT = 10.0  # seconds for another process to finish its transaction
+_PAUSE = 0.01  # seconds before the journal's mode is asked for again
 _SWEEP_WAIT = 200  # milliseconds for readers to go away: reports wait meanwhile
 _AT_ONCE = 500  # keys looked up by one statement
 _PAGE = "PRAGMA page_size = 4096"
@@ -60,8 +62,7 @@ class SqliteDatabase(Database):
         try:
             self._refuse_foreign(contents)
             self._connection.execute(_PAGE)
-            if self._value("PRAGMA journal_mode") != "wal":
-                self._value("PRAGMA journal_mode = WAL")
+            self._keep_a_log()
             for setting in (*_SETTINGS, f"PRAGMA cache_size = -{contents.cache}"):
                 self._connection.execute(setting)
             with self._transaction("BEGIN IMMEDIATE") as transaction:
@@ -75,6 +76,17 @@ class SqliteDatabase(Database):
             raise InvalidValue(
                 f"{self._path} is not a {contents.noun}, or is damaged: {error}"
             ) from error
+
+    def _keep_a_log(self) -> None:
+        """Write ahead. SQLite itself does not wait here for another process that does the same."""
+        deadline = monotonic() + _WAIT
+        while self._value("PRAGMA journal_mode") != "wal":
+            try:
+                self._value("PRAGMA journal_mode = WAL")
+            except sqlite3.OperationalError:
+                if monotonic() > deadline:
+                    raise
+                sleep(_PAUSE)
 
     def _refuse_foreign(self, contents: Contents) -> None:
         if self._tables() and self._value("PRAGMA application_id") != contents.application:
