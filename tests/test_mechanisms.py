@@ -162,8 +162,8 @@ def test_the_noise_is_that_of_the_user_and_of_both_services(run: Runner) -> None
 
 
 class ShufflerForgets(TallySum):
-    def added(self, random: Random) -> Messages:
-        return TallySum(self.size, SILENT).added(random)
+    def added(self, random: Random, batches: int = 1) -> Messages:
+        return TallySum(self.size, SILENT).added(random, batches)
 
 
 class ServerForgets(TallySum):

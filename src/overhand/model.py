@@ -57,6 +57,29 @@ class Messages(NamedTuple):
         return Messages(sealed, clear)
 
 
+def byte_width(bits: int) -> int:
+    """How many bytes a number of so many bits is written in."""
+    return -(-bits // 8)
+
+
+def to_bytes(numbers: NDArray[Any], width: int) -> bytes:
+    """Little-endian numbers in so many bytes each, one after the other.
+
+    >>> to_bytes(np.array([1, 258]), width=2)
+    b'\\x01\\x00\\x02\\x01'
+    """
+    words = numbers.astype("<u8").view(np.uint8).reshape(-1, 8)
+    return words[:, :width].tobytes()
+
+
+def to_numbers(content: bytes, width: int) -> NDArray[np.uint64]:
+    """What `to_bytes` wrote."""
+    rows = np.frombuffer(content, np.uint8).reshape(-1, width)
+    words = np.zeros((len(rows), 8), np.uint8)
+    words[:, :width] = rows
+    return words.view("<u8").reshape(-1).astype(np.uint64)
+
+
 class Shuffled(NamedTuple):
     """Batches after their shuffler, one to a row: messages in random order, and what was added up.
 

@@ -196,7 +196,7 @@ class Random(ABC):
         bits of their keys, so that a plain sort does it; for long ones the keys' order is taken.
         A tie between two keys would order them by their messages: such rows are drawn again.
         """
-        errors.whole("message_bits", message_bits, least=1, most=WORD_BITS)
+        errors.whole("message_bits", message_bits, least=1)
         rides = message_bits <= _MOST_RIDING_BITS
         arrange = self._riding if rides else self._by_order
         result, tied = arrange(rows, message_bits)

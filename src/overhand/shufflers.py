@@ -126,6 +126,8 @@ class Shuffler:
 def with_added(batches: Messages, mechanism: Mechanism, random: Random) -> Messages:
     """Batches with what the shuffling service adds to each: nothing, where users make the noise.
 
+    Numbers in the clear are added up modulo 2^clear_bits.
+
     >>> from overhand.mechanisms import Coins, CoinSum
     >>> from overhand.randomness import HALF, seeded_random
     >>> batch = Messages.of(np.array([[0, 1, 1]]))
@@ -134,9 +136,11 @@ def with_added(batches: Messages, mechanism: Mechanism, random: Random) -> Messa
     """
     if not (mechanism.added_messages or mechanism.clear_numbers):
         return batches
-    added = Messages.joined([mechanism.added(random) for _ in batches.sealed])
-    sealed = np.concatenate([batches.sealed, added.sealed], axis=1)
-    return Messages(sealed, batches.clear + added.clear)
+    added, sealed = mechanism.added(random, len(batches.sealed)), batches.sealed
+    if mechanism.added_messages:
+        sealed = np.concatenate([sealed, added.sealed], axis=1)
+    # Modulo 2^clear_bits: how often the sum went beyond that is nobody's business.
+    return Messages(sealed, (batches.clear + added.clear) & np.uint64(2**mechanism.clear_bits - 1))
 
 
 class Server(Protocol):

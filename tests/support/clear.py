@@ -35,8 +35,9 @@ class Halves:
         values = rows.reshape(-1, 1).astype(np.uint64)
         return Messages(values, np.hstack([values**2, 4095 - values]))
 
-    def added(self, random: Random) -> Messages:
-        return Messages(np.array([[DUMMY]], np.uint64), np.array([ADDED], np.uint64))
+    def added(self, random: Random, batches: int = 1) -> Messages:
+        rows = np.array([[DUMMY]], np.uint64), np.array([ADDED], np.uint64)
+        return Messages(*(np.repeat(row, batches, axis=0) for row in rows))
 
 
 def document_of(*mechanisms: Any, horizon: int = 12) -> Any:
@@ -51,7 +52,7 @@ def document_of(*mechanisms: Any, horizon: int = 12) -> Any:
     )
     formats = Formats.of(plan)  # type: ignore[arg-type]
     sealer = Sealer(KEY.public_key, formats.digest)
-    return SimpleNamespace(plan=plan, formats=formats, sealer=sealer)
+    return SimpleNamespace(plan=plan, mechanisms=mechanisms, formats=formats, sealer=sealer)
 
 
 DOCUMENT = document_of(Halves(3), Halves(6))

@@ -99,9 +99,9 @@ class TallySum(Mechanism):
     def _mask(self) -> np.uint64:
         return np.uint64((1 << self.clear_bits) - 1)
 
-    def added(self, random: Random) -> Messages:
-        noise = self.user_noise.draw(random, self.values.dimension)
-        return self._masked(noise[np.newaxis], random)
+    def added(self, random: Random, batches: int = 1) -> Messages:
+        noise = self.user_noise.draw(random, batches * self.values.dimension)
+        return self._masked(noise.reshape(batches, self.values.dimension), random)
 
     def server_noise(self, random: Random, batches: int) -> Counts | None:
         drawn = self.user_noise.draw(random, batches * self.values.dimension)

@@ -72,7 +72,7 @@ class LevelView:
         That is, if batches kept their order, or reports their messages.
         """
         size, each = self._mechanism.size, self._mechanism.messages_per_user
-        reports = batches.sealed[:, : size * each].reshape(-1, each)
+        reports = batches.sealed[:, : size * each].reshape(-1, each, *batches.sealed.shape[2:])
         clear = np.repeat(batches.clear, size, axis=0)
         steps = self._mechanism.own_steps(Messages(reports, clear))[:, self._coordinates]
         return self.toward(steps - np.maximum(0, -self._steps)).reshape(-1, size)

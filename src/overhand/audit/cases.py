@@ -108,7 +108,8 @@ def _released(mechanism: Mechanism, batch: Messages, random: Random) -> Shuffled
     # What a batch has in the clear is a sum: all of it comes from the first user here.
     clear = np.zeros((mechanism.size, mechanism.clear_numbers), np.uint64)
     clear[0] = batch.clear
-    sealed = batch.sealed.reshape(mechanism.size, mechanism.messages_per_user)
+    rows = mechanism.size, mechanism.messages_per_user
+    sealed = batch.sealed.reshape(*rows, *batch.sealed.shape[1:])
     shuffler.send_many(range(mechanism.size), Messages(sealed, clear))
     return shuffler.release(random)
 

@@ -112,13 +112,11 @@ def _groups(arrivals: Sequence[Arrival]) -> Iterator[Sequence[Arrival]]:
 def _sealed(level: LevelFormat, messages: NDArray[Any], random: Random) -> NDArray[np.uint8]:
     """By user and message, the bytes of what stands for a ciphertext."""
     plain = np.frombuffer(b"".join(level.messages_to_bytes(messages)), np.uint8)
-    hidden = level.ciphertext_bytes - level.plaintext_bytes
-    sealed = np.empty((*messages.shape, level.ciphertext_bytes), np.uint8)
-    sealed[..., :hidden] = random.words(messages.size * hidden, np.uint8).reshape(
-        *messages.shape, hidden
-    )
-    sealed[..., hidden:] = plain.reshape(*messages.shape, level.plaintext_bytes)
-    return sealed
+    rows = plain.reshape(-1, level.plaintext_bytes)
+    seal = level.ciphertext_bytes - level.plaintext_bytes
+    hidden = random.words(len(rows) * seal, np.uint8).reshape(-1, seal)
+    sealed = np.concatenate([hidden, rows], axis=1)
+    return sealed.reshape(*messages.shape[:2], level.ciphertext_bytes)
 
 
 def _parts(level: LevelFormat, messages: Messages, random: Random) -> list[bytes]:
@@ -133,7 +131,8 @@ def _read(level: LevelFormat, bodies: Sequence[bytes]) -> Shuffled:
     rows = np.stack([level.ciphertexts(body) for body in bodies])
     plaintexts = rows[:, :, level.ciphertext_bytes - level.plaintext_bytes :]
     packed = np.ascontiguousarray(plaintexts).view(f"V{level.plaintext_bytes}").reshape(-1)
-    messages = level.bytes_to_messages(packed.tolist()).reshape(rows.shape[:2])
+    messages = level.bytes_to_messages(packed.tolist())
+    messages = messages.reshape(*rows.shape[:2], *messages.shape[1:])
     return Shuffled(messages, np.stack([level.clear(body) for body in bodies]))
 
 

@@ -75,6 +75,8 @@ class Mechanism(ABC):
     """How much rounding may add to a change that is bounded in l2."""
     leaks: ClassVar[bool] = False
     """Whether a batch shows its sum only nearly alone, so that a part of delta is set aside."""
+    is_shuffle_model: ClassVar[bool] = True
+    """Whether its batches are safe in the pure shuffle model: of those "best" chooses."""
 
     size: int
     user_noise: UserNoise
@@ -144,6 +146,10 @@ class Mechanism(ABC):
         """One user's messages, as one row."""
         return self.encode_many([value], random)
 
+    def bound_to(self, context: bytes) -> Self:
+        """The same for one level of one document, if what users send depends on it."""
+        return self
+
     @abstractmethod
     def own_steps(self, messages: Messages) -> Counts:
         """What messages say whose sender is known, by user and coordinate: an attacker's wish."""
@@ -155,11 +161,11 @@ class Mechanism(ABC):
 
     # What the two services add of their own; nothing, where users make the noise.
 
-    def added(self, random: Random) -> Messages:
-        """What the shuffling service adds to a batch before it permutes it, as one row."""
+    def added(self, random: Random, batches: int = 1) -> Messages:
+        """What the shuffling service adds to batches before it permutes them, a row to each."""
         return Messages.of(
-            np.empty((1, self.added_messages), np.uint64),
-            np.zeros((1, self.clear_numbers), np.uint64),
+            np.empty((batches, self.added_messages), np.uint64),
+            np.zeros((batches, self.clear_numbers), np.uint64),
         )
 
     def server_noise(self, random: Random, batches: int) -> Counts | None:

@@ -10,21 +10,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from overhand import errors
-from overhand.mechanisms.mechanism import Mechanism, Recipe
+from overhand.mechanisms.modular import MOST_MODULUS_BITS, ModularSum
 from overhand.mechanisms.splitting import LEAST_SHARES, LEAST_USERS, fewest_shares, view_distance
 from overhand.mechanisms.user_noise import UserNoise
 from overhand.model import Counts, Floats, Messages, Rows, Shuffled
 from overhand.randomness import Random
 from overhand.values import BITS, Values
 
-MOST_MODULUS_BITS = 48
 _HALF_WORD = 24
-_COINS_A_DRAW = 256
 _TYPICAL_BITS = 24
 
 
 @dataclass(frozen=True)
-class SharesSum(Mechanism):
+class SharesSum(ModularSum):
     """For every coordinate, a user sends `shares` numbers modulo 2^modulus_bits.
 
     All but one are uniform; the last makes their sum the user's steps plus its noise. The
@@ -40,9 +38,6 @@ class SharesSum(Mechanism):
     """
 
     kind: ClassVar[str] = "shares"
-    rounding_share: ClassVar[float] = 0.01
-    norm_share: ClassVar[float] = 0.03
-    leaks: ClassVar[bool] = True
 
     size: int
     user_noise: UserNoise
@@ -55,13 +50,7 @@ class SharesSum(Mechanism):
     def __post_init__(self) -> None:
         self._check()
         errors.whole("shares", self.shares, least=2)
-        errors.whole("modulus_bits", self.modulus_bits, least=1, most=MOST_MODULUS_BITS)
         errors.whole("honest", self.honest, least=1, most=self.size)
-
-    @classmethod
-    def recipes(cls, values: Values) -> list[Recipe]:
-        """Laplace noise is not bounded in l2."""
-        return [Recipe(cls)] if values.moves is None else [Recipe(cls), Recipe(cls, laplace=1)]
 
     @classmethod
     def fitted(
@@ -74,17 +63,9 @@ class SharesSum(Mechanism):
         values: Values = BITS,
         steps: int = 1,
     ) -> SharesSum:
-        """The fewest shares of the fewest bits for this distance.
-
-        The sum and its noise fit into the modulus but with a probability of this distance.
-        """
+        """The fewest shares of the fewest bits for this distance."""
         draft = cls(size, user_noise, 2, MOST_MODULUS_BITS, honest, values, steps)
-        reach = user_noise.law(size).reach(distance)
-        bits = (draft.largest_sum + 2 * reach).bit_length()
-        if bits > MOST_MODULUS_BITS:
-            raise errors.Infeasible(
-                f"sums of {size} users need {bits} bits, not {MOST_MODULUS_BITS}"
-            )
+        bits = cls.fewest_bits(draft.largest_sum, user_noise, size, distance)
         shares = fewest_shares(honest, bits, distance)
         return cls(size, user_noise, shares, bits, honest, values, steps)
 
@@ -104,20 +85,10 @@ class SharesSum(Mechanism):
         return cls(size, noise, shares, bits, saved["honest"], values, saved["steps"])
 
     def entry(self) -> dict[str, Any]:
-        return super().entry() | {
-            "shares": self.shares,
-            "modulus_bits": self.modulus_bits,
-            "honest": self.honest,
-        }
+        return super().entry() | {"shares": self.shares, "honest": self.honest}
 
     def summary(self) -> dict[str, Any]:
-        return super().summary() | {
-            "shares": self.shares,
-            "modulus_bits": self.modulus_bits,
-            "view_distance": self.view_distance,
-            "sampling_distance": self.sampling_distance,
-            "wrap_probability": self.wrap_probability,
-        }
+        return super().summary() | {"shares": self.shares, "view_distance": self.view_distance}
 
     def columns(self) -> dict[str, float]:
         return {"shares per user": self.messages_per_user, "bits": self.message_bits}
@@ -127,36 +98,8 @@ class SharesSum(Mechanism):
         return self.values.dimension * self.shares
 
     @property
-    def influence(self) -> float:
-        """One share, chosen at will, moves the sum to wherever its sender wants."""
-        return self.modulus * self.unit
-
-    @property
-    def draw_cost(self) -> int:
-        return _COINS_A_DRAW * self.values.dimension  # from a table
-
-    @property
     def message_bits(self) -> int:
         return self.modulus_bits + (self.values.dimension - 1).bit_length()
-
-    @property
-    def largest_sum(self) -> int:
-        """The largest sum of steps that a coordinate can have."""
-        return self.size * int(self.coordinate_steps.max())
-
-    @property
-    def modulus(self) -> int:
-        return 1 << self.modulus_bits
-
-    @cached_property
-    def wrap_probability(self) -> float:
-        """A bound on the probability that a coordinate's sum does not fit into the modulus."""
-        return self.noise().tail(self._room) if self._room >= 0 else 1.0
-
-    @property
-    def _room(self) -> int:
-        """How far noise may go on either side of the sums without leaving the modulus."""
-        return (self.modulus - 1 - self.largest_sum) // 2
 
     @cached_property
     def view_distance(self) -> float:
@@ -168,24 +111,17 @@ class SharesSum(Mechanism):
             return 1.0  # nothing is known
         return min(1.0, view_distance(honest, self.shares, self.modulus_bits))
 
-    @cached_property
-    def sampling_distance(self) -> float:
-        """How far the noise of all users may be from its law, if each draws its own."""
-        return self.size * self.user_noise.sampling_distance
-
     def leak(self, honest: int) -> float:
         view = self._view_distance(min(honest, self.honest))
         return view + self.sampling_distance + self.wrap_probability
 
     def encode_rows(self, rows: Rows, random: Random) -> Messages:
         """The shares of every coordinate, side by side."""
-        steps = self.steps_of(rows, random).reshape(len(rows), self.values.dimension)
-        noise = self.user_noise.draw(random, steps.size).reshape(steps.shape)
-        secret = (steps.astype(np.int64) + noise).astype(np.uint64)
-        messages = np.empty((*steps.shape, self.shares), np.uint64)
-        free = random.words(steps.size * (self.shares - 1), np.uint64)
-        messages[..., 1:] = free.reshape(*steps.shape, self.shares - 1)
-        messages[..., 0] = secret - messages[..., 1:].sum(axis=2, dtype=np.uint64)
+        secrets = self._secrets(rows, random)
+        messages = np.empty((*secrets.shape, self.shares), np.uint64)
+        free = random.words(secrets.size * (self.shares - 1), np.uint64)
+        messages[..., 1:] = free.reshape(*secrets.shape, self.shares - 1)
+        messages[..., 0] = secrets - messages[..., 1:].sum(axis=2, dtype=np.uint64)
         messages &= self._mask
         labels = np.arange(self.values.dimension, dtype=np.uint64) << np.uint64(self.modulus_bits)
         messages |= labels[:, np.newaxis]
@@ -194,13 +130,7 @@ class SharesSum(Mechanism):
     def own_steps(self, messages: Messages) -> Counts:
         """A user's steps and noise, about 0: what its shares add up to."""
         shares = messages.sealed.reshape(len(messages.sealed), self.values.dimension, self.shares)
-        sums = (shares & self._mask).sum(axis=2, dtype=np.uint64) & self._mask
-        whole = sums.astype(np.int64)
-        return np.asarray(np.where(whole > self.modulus // 2, whole - self.modulus, whole))
-
-    @property
-    def _mask(self) -> np.uint64:
-        return np.uint64(self.modulus - 1)
+        return self._about_zero((shares & self._mask).sum(axis=2, dtype=np.uint64))
 
     def step_sums(self, shuffled: Shuffled, noise: Counts | None = None) -> Counts:
         """The sums of the shares, brought back to the range that sums and noise have."""
@@ -212,9 +142,7 @@ class SharesSum(Mechanism):
             sums = batches.sum(axis=1, dtype=np.uint64).reshape(-1, 1)
         else:
             sums = np.stack([self._sums_by_coordinate(batch) for batch in batches])
-        if noise is not None:  # before lifting: a residue hides where it came from
-            sums = sums + noise.astype(np.uint64)
-        return self._lifted(sums & self._mask)
+        return self._lifted(sums, noise)
 
     def repaired(self, shuffled: Shuffled, garbage: int) -> tuple[Shuffled, int]:
         """Without one share the others mean nothing, nor do shares of the wrong coordinates.
@@ -242,12 +170,3 @@ class SharesSum(Mechanism):
         low, high = share & np.uint64((1 << _HALF_WORD) - 1), share >> np.uint64(_HALF_WORD)
         sums = [np.bincount(labels, weights=half).astype(np.uint64) for half in (low, high)]
         return sums[0] + (sums[1] << np.uint64(_HALF_WORD))
-
-    def _lifted(self, sums: NDArray[np.uint64]) -> Counts:
-        """Residues as the whole numbers of the range, the room for noise on both sides of it."""
-        whole = sums.astype(np.int64)
-        return np.where(whole > self.largest_sum + self._room, whole - self.modulus, whole)
-
-    def draw_noise(self, random: Random, batches: int) -> Floats:
-        count = batches * self.values.dimension
-        return self.scaled(self.user_noise.draw_sums(random, self.size, count, exact=False))

@@ -23,7 +23,7 @@ TreeKind = Literal["regular", "paper", "binary"]
 TREE_KINDS: tuple[TreeKind, ...] = ("regular", "paper", "binary")
 """All of them."""
 MECHANISM_KINDS = (*MECHANISMS, "best")
-"""How values may be sent: "best" is the one of least error."""
+"""How values may be sent: "best" is the one of least error in the shuffle model."""
 
 _GONE = {
     "path": "path trees had 2 to 5 % less error and could not be deployed, because a client would "
@@ -147,5 +147,6 @@ class Request:
     @property
     def recipes(self) -> list[Recipe]:
         """The ways to send the values that may be chosen from."""
-        kinds = MECHANISMS if self.mechanism == "best" else [self.mechanism]
+        pure = [kind for kind, mechanism in MECHANISMS.items() if mechanism.is_shuffle_model]
+        kinds = pure if self.mechanism == "best" else [self.mechanism]
         return [recipe for kind in kinds for recipe in MECHANISMS[kind].recipes(self.terms.values)]

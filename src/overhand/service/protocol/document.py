@@ -22,11 +22,12 @@ from pathlib import Path
 from typing import Any
 
 from overhand import errors
+from overhand.mechanisms import Mechanism
 from overhand.model import Messages, Rows
 from overhand.plan import Plan, fields_of, parameters
 from overhand.randomness import Random
 from overhand.service.protocol.keys import key_id
-from overhand.service.protocol.sealing import Sealer
+from overhand.service.protocol.sealing import Sealer, info
 from overhand.service.protocol.wire import VERSION, Formats, LevelFormat
 
 _FLOAT_MARGIN = 1e-9
@@ -79,6 +80,13 @@ class Document:
     def sealer(self) -> Sealer:
         """Seals messages for this plan and key."""
         return Sealer(self.public_key, self.formats.digest)
+
+    @cached_property
+    def mechanisms(self) -> tuple[Mechanism, ...]:
+        """Those of the plan, as they run under this document, lowest level first."""
+        digest = self.formats.digest
+        levels = enumerate(self.plan.mechanisms, start=1)
+        return tuple(mechanism.bound_to(info(digest, level)) for level, mechanism in levels)
 
     @property
     def key_id(self) -> bytes:
@@ -181,7 +189,7 @@ def encode_report(document: Document, value: Any, random: Random) -> bytes:
 def encode_reports(document: Document, rows: Rows, random: Random) -> list[bytes]:
     """The reports of many users, from values that were checked."""
     formats = document.formats
-    levels = zip(formats.levels, document.plan.mechanisms, strict=True)
+    levels = zip(formats.levels, document.mechanisms, strict=True)
     parts = [
         _parts(document, level, mechanism.encode_rows(rows, random)) for level, mechanism in levels
     ]

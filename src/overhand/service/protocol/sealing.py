@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from itertools import islice
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from cryptography.exceptions import InvalidTag
@@ -112,15 +112,16 @@ def _one_by_one(ciphertexts: NDArray[np.void]) -> Iterator[bytes]:
         yield from ciphertexts[start : start + _AT_ONCE].tolist()
 
 
-def readable(opened: Iterable[Opened], level: LevelFormat) -> NDArray[np.uint64]:
-    """The numbers among what was opened.
+def readable(opened: Iterable[Opened], level: LevelFormat) -> NDArray[Any]:
+    """The messages among what was opened.
 
     Garbage is what did not open, has the wrong length, or is not below 2^message_bits.
     """
-    plaintexts, found = iter(opened), [np.empty(0, np.uint64)]
-    most = np.uint64((1 << level.message_bits) - 1)
+    plaintexts, found = iter(opened), [level.bytes_to_messages([])]
     while some := list(islice(plaintexts, _AT_ONCE)):
         whole = [p for p in some if p is not None and len(p) == level.plaintext_bytes]
-        numbers = level.bytes_to_messages(whole)
-        found.append(numbers[numbers <= most])
+        messages = level.bytes_to_messages(whole)
+        if level.has_numbers:
+            messages = messages[messages <= np.uint64((1 << level.message_bits) - 1)]
+        found.append(messages)
     return np.concatenate(found)

@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 from overhand import errors
 from overhand.mechanisms import Mechanism
+from overhand.model import byte_width, to_bytes, to_numbers
 from overhand.plan import Plan
 
 VERSION = 1
@@ -34,7 +35,9 @@ ID_BYTES = 16
 SEAL_BYTES = 48
 """By how much a sealed message is longer: an X25519 key and an AES-GCM tag."""
 
-MOST_MESSAGE_BITS = 64
+MOST_NUMBER_BITS = 64
+"""A longer message is no number but bytes: an array of them has an axis more."""
+MOST_MESSAGE_BITS = 256
 MOST_LEVELS = 255
 MOST_REPORT_BYTES = 1 << 24
 """There is an end to what a document may ask of a client, who makes reports as it says."""
@@ -100,7 +103,12 @@ class LevelFormat:
 
     @property
     def plaintext_bytes(self) -> int:
-        return -(-self.message_bits // 8)
+        return byte_width(self.message_bits)
+
+    @property
+    def has_numbers(self) -> bool:
+        """Whether messages are numbers, or bytes as they are."""
+        return self.message_bits <= MOST_NUMBER_BITS
 
     @property
     def ciphertext_bytes(self) -> int:
@@ -108,7 +116,7 @@ class LevelFormat:
 
     @property
     def _clear_width(self) -> int:
-        return -(-self.clear_bits // 8)
+        return byte_width(self.clear_bits)
 
     @property
     def clear_bytes(self) -> int:
@@ -132,7 +140,7 @@ class LevelFormat:
 
     def pack(self, ciphertexts: bytes, clear: NDArray[np.uint64]) -> bytes:
         """A part or a batch."""
-        return ciphertexts + _to_bytes(clear, self._clear_width)
+        return ciphertexts + to_bytes(clear, self._clear_width)
 
     def ciphertexts(self, body: bytes) -> NDArray[np.uint8]:
         """The ciphertexts of a part or a batch, one to a row."""
@@ -143,7 +151,7 @@ class LevelFormat:
         """The numbers in the clear of a part or a batch, or `InvalidValue` if one is too large."""
         if not self.clear_numbers:
             return np.empty(0, np.uint64)
-        numbers = _to_numbers(body[len(body) - self.clear_bytes :], self._clear_width)
+        numbers = to_numbers(body[len(body) - self.clear_bytes :], self._clear_width)
         if int(numbers.max()) >> self.clear_bits:
             raise errors.InvalidValue(
                 f"a number in the clear of level {self.level} is not below 2^{self.clear_bits}"
@@ -173,6 +181,11 @@ class LevelFormat:
 
     def messages_to_bytes(self, messages: NDArray[Any]) -> list[bytes]:
         """Every message in `plaintext_bytes` bytes."""
+        content = self._packed(messages) if self.has_numbers else messages.tobytes()
+        plaintexts: list[bytes] = np.frombuffer(content, f"V{self.plaintext_bytes}").tolist()
+        return plaintexts
+
+    def _packed(self, messages: NDArray[Any]) -> bytes:
         if messages.dtype.kind not in "iub":
             raise errors.InvalidValue(f"messages of type {messages.dtype} are not whole numbers")
         flat = messages.reshape(-1)
@@ -181,17 +194,18 @@ class LevelFormat:
             raise errors.InvalidValue(
                 f"a message of level {self.level} is not below 2^{self.message_bits}"
             )
-        packed = np.frombuffer(_to_bytes(flat, self.plaintext_bytes), f"V{self.plaintext_bytes}")
-        plaintexts: list[bytes] = packed.tolist()
-        return plaintexts
+        return to_bytes(flat, self.plaintext_bytes)
 
-    def bytes_to_messages(self, plaintexts: Sequence[bytes]) -> NDArray[np.uint64]:
-        """The numbers of plaintexts that all have the right length, however large they are."""
+    def bytes_to_messages(self, plaintexts: Sequence[bytes]) -> NDArray[Any]:
+        """The messages of plaintexts that all have the right length, however large they are."""
         if any(len(plaintext) != self.plaintext_bytes for plaintext in plaintexts):
             raise errors.InvalidValue(
                 f"a plaintext of level {self.level} has not {self.plaintext_bytes} bytes"
             )
-        return _to_numbers(b"".join(plaintexts), self.plaintext_bytes)
+        content = b"".join(plaintexts)
+        if self.has_numbers:
+            return to_numbers(content, self.plaintext_bytes)
+        return np.frombuffer(content, np.uint8).reshape(-1, self.plaintext_bytes)
 
 
 @dataclass(frozen=True)
@@ -323,6 +337,10 @@ class Formats:
 
 def _format_of(level: int, horizon: int, mechanism: Mechanism) -> LevelFormat:
     bits = errors.whole("message_bits", mechanism.message_bits, least=1, most=MOST_MESSAGE_BITS)
+    if bits > MOST_NUMBER_BITS and bits % 8:
+        raise errors.InvalidValue(
+            f"message_bits={bits} above {MOST_NUMBER_BITS} must be whole bytes"
+        )
     least = int(mechanism.clear_numbers > 0)
     return LevelFormat(
         level,
@@ -331,22 +349,9 @@ def _format_of(level: int, horizon: int, mechanism: Mechanism) -> LevelFormat:
         mechanism.messages_per_user,
         bits,
         mechanism.clear_numbers,
-        errors.whole("clear_bits", mechanism.clear_bits, least=least, most=MOST_MESSAGE_BITS),
+        errors.whole("clear_bits", mechanism.clear_bits, least=least, most=MOST_NUMBER_BITS),
         mechanism.added_messages,
     )
-
-
-def _to_bytes(numbers: NDArray[Any], width: int) -> bytes:
-    """Little-endian numbers in so many bytes each."""
-    words = numbers.astype("<u8").view(np.uint8).reshape(-1, 8)
-    return words[:, :width].tobytes()
-
-
-def _to_numbers(content: bytes, width: int) -> NDArray[np.uint64]:
-    rows = np.frombuffer(content, np.uint8).reshape(-1, width)
-    words = np.zeros((len(rows), 8), np.uint8)
-    words[:, :width] = rows
-    return words.view("<u8").reshape(-1).astype(np.uint64)
 
 
 def _check_length(what: str, body: bytes, expected: int) -> None:

@@ -130,7 +130,7 @@ class Publisher:
         """The sum of a release without the service's own reports, or that it is lost."""
         shuffled, garbage = open_release(self.document.formats, release, self._opener)
         level = release.batch.level
-        mechanism = self._plan.mechanisms[level - 1]
+        mechanism = self.document.mechanisms[level - 1]
         value, slack = None, 0.0
         try:
             total, slack = mechanism.summed(shuffled, garbage, self._random)

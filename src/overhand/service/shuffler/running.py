@@ -57,7 +57,7 @@ def added_by(document: Document) -> Adding:
 
     def added(batch: Batch) -> tuple[Sequence[bytes], NDArray[np.uint64]]:
         level = document.formats.level(batch.level)
-        messages = document.plan.mechanisms[batch.level - 1].added(secure_random())
+        messages = document.mechanisms[batch.level - 1].added(secure_random())
         plaintexts = level.messages_to_bytes(messages.sealed)
         return document.sealer.seal(level.level, plaintexts), messages.clear[0]
 
