@@ -18,6 +18,7 @@ PAGES = (
     ROOT / "docs" / "choosing.md",
     ROOT / "docs" / "values.md",
     ROOT / "docs" / "shares.md",
+    ROOT / "docs" / "pairs.md",
     ROOT / "docs" / "streams.md",
 )
 SLOW_PAGES = (ROOT / "docs" / "audit.md", ROOT / "docs" / "bandits.md")
