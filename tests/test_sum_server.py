@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,8 +15,9 @@ from hypothesis import strategies as st
 import overhand as oh
 from overhand.errors import InvalidValue, ProtocolViolation
 from overhand.model import Node
-from overhand.plan import NodeSum, Plan
+from overhand.plan import Plan
 from overhand.summation import SumServer
+from overhand.summation.archive import Span
 from support.gathered import (
     PLAIN,
     PLAN,
@@ -38,14 +41,17 @@ def assert_agrees(server: SumServer, coming: Coming) -> None:
     horizon = server.plan.horizon
     for node, is_lost in coming:
         deliver(server, node, is_lost)
-        if not is_lost:
+        if is_lost:
+            twin.lose(node)
+        else:
             twin.receive(node, slack_of(node))
-        truth, is_fallback = twin.estimate()
+        truth, cover_sum, lost_users, is_fallback = twin.estimate()
         assert (server.covered, server.is_fallback) == (truth.t, is_fallback)
+        assert server.lost_users == lost_users
         assert_same(server.estimate(), truth)
-        assert server.cover_sum == pytest.approx(truth.value, rel=1e-11)
+        assert server.cover_sum == pytest.approx(cover_sum, rel=1e-11)
         for t in (truth.t, min(truth.t + 1, horizon), horizon):
-            assert_same(server.estimate(t), twin.estimate(t)[0])
+            assert_same(server.estimate(t), twin.estimate(t).estimate)
 
 
 @settings(max_examples=150)
@@ -74,8 +80,38 @@ class IgnoresLateParents(SumServer):
 class CountsTheLost(SumServer):
     """A mutant: a lost batch is one of nothing."""
 
-    def lose(self, node: Node) -> None:
+    def lose(self, node: Node, own: int = 0) -> None:
         self.receive_sum(node, 0.0)
+
+
+class StopsAtTheLost(SumServer):
+    """A mutant: a lost batch is one that never comes."""
+
+    def lose(self, node: Node, own: int = 0) -> None:
+        pass
+
+
+class SureOfTheLost(SumServer):
+    """A mutant: users who are lost count as their middle, and nobody hears how far off that is."""
+
+    def estimate(self, t: int | None = None) -> oh.Estimate:
+        found = super().estimate(t)
+        return replace(found, slack=found.slack - self.lost_users / 2)
+
+
+class LosesItsOwn(SumServer):
+    """A mutant: reports of the service itself count as the middle, too."""
+
+    def lose(self, node: Node, own: int = 0) -> None:
+        super().lose(node)
+
+
+class Stubborn(SumServer):
+    """A mutant: users who were lost once stay so, although a batch above has a sum."""
+
+    def _is_covered(self, level: int, start: int, stop: int) -> bool:
+        held = [span for place, span in self._spans[0].items() if start <= place < stop]
+        return super()._is_covered(level, start, stop) or any(span.is_lost for span in held)
 
 
 class Overconfident(SumServer):
@@ -85,10 +121,7 @@ class Overconfident(SumServer):
         twin = ForgetsNothing(self.plan)
         for node in self.plan.tree.cover(self.covered):
             twin.receive(node)
-        found, best = super().estimate(t), twin.estimate()[0]
-        return oh.Estimate(
-            found.t, found.value, best.std, found.slack, 0, found.kurtosis, found.unit
-        )
+        return replace(super().estimate(t), std=twin.estimate().estimate.std)
 
 
 class Careless(SumServer):
@@ -101,13 +134,21 @@ class Careless(SumServer):
 class Eager(SumServer):
     """A mutant: it settles for a batch before its children had their say."""
 
-    def _best(
-        self, level: int, start: int, stop: int, own: NodeSum | None
-    ) -> tuple[NodeSum | None, bool]:
-        return super()._best(level, start, stop, own)[0], True
+    def _with_children(self, level: int, start: int, span: Span) -> Span:
+        return super()._with_children(level, start, span)._replace(is_settled=span.own is not None)
 
 
-MUTANTS = [ForgetsANode, IgnoresLateParents, CountsTheLost, Overconfident, Careless, Eager]
+class CombinesTheLost(SumServer):
+    """A mutant: children, one of which is lost, are combined with their parent's sum."""
+
+    def _put(self, level: int, start: int, span: Span) -> None:
+        super()._put(level, start, span._replace(is_lost=span.is_lost and span.best is None))
+
+
+MUTANTS = [
+    *(ForgetsANode, IgnoresLateParents, Overconfident, Careless, Eager),
+    *(CountsTheLost, StopsAtTheLost, SureOfTheLost, LosesItsOwn, Stubborn, CombinesTheLost),
+]
 LATE: Coming = [
     *((Node(1, start, start + 3), False) for start in range(0, 30, 3)),
     (Node(2, 18, 24), False),  # before others of its level, which are late
@@ -117,6 +158,19 @@ LATE: Coming = [
     *((Node(1, start, start + 3), False) for start in range(30, 48, 3)),
     *((Node(2, start, start + 6), False) for start in range(24, 48, 6)),
     (Node(3, 0, 24), False),
+    (Node(1, 51, 54), True),  # before the one that it follows
+    (Node(1, 48, 51), False),
+    (Node(1, 54, 57), True),
+    (Node(1, 60, 63), True),
+    (Node(2, 48, 54), False),  # better than the middle
+    (Node(2, 60, 66), True),
+    (Node(1, 57, 60), False),
+    (Node(2, 54, 60), True),
+    (Node(1, 63, 66), False),
+    (Node(1, 69, 72), True),
+    (Node(2, 66, 72), False),
+    (Node(1, 66, 69), False),
+    (Node(3, 48, 72), True),
 ]
 
 
@@ -236,13 +290,57 @@ def test_a_lost_batch_has_a_wider_bar_and_says_so() -> None:
     assert (whole.is_fallback, without.is_fallback) == (False, True)
 
 
-def test_a_lost_lowest_batch_waits_for_the_one_above() -> None:
+def test_a_missing_lowest_batch_waits_for_the_one_above() -> None:
     server = SumServer(PLAN)
     server.receive_sum(Node(1, 0, 3), 3.0)
     server.receive_sum(Node(1, 6, 9), 3.0)  # the second never comes
     assert server.covered == 3
     server.receive_sum(Node(2, 0, 6), 6.0)
     assert (server.estimate().t, server.estimate().value) == (9, 9.0)
+
+
+def test_a_lost_lowest_batch_holds_up_nothing_and_the_one_above_makes_it_better() -> None:
+    server = SumServer(PLAN)
+    server.receive_sum(Node(1, 0, 3), 3.0)
+    server.receive_sum(Node(1, 6, 9), 3.0)
+    server.lose(Node(1, 3, 6))
+    estimate = server.estimate()
+    assert (estimate.t, estimate.value, estimate.slack, server.lost_users) == (9, 7.5, 1.5, 3)
+    assert server.is_fallback
+    server.receive_sum(Node(2, 0, 6), 6.0)
+    estimate = server.estimate()
+    assert (estimate.t, estimate.value, estimate.slack, server.lost_users) == (9, 9.0, 0.0, 0)
+    assert not server.is_fallback
+
+
+def test_a_sum_of_nothing_but_lost_users_is_anything_that_they_may_hold() -> None:
+    server = SumServer(PLAN)
+    for node in nodes_of(PLAN):
+        server.lose(node)
+    estimate = server.estimate()
+    assert (estimate.t, estimate.value, estimate.std) == (99, 49.5, 0.0)
+    assert estimate.interval() == (0.0, 99.0)
+
+
+def test_lost_vectors_are_the_middle_by_coordinate() -> None:
+    plan = Plan.best(60, 2, PRIVACY, values=oh.Moments(2), tree="regular")
+    server, first, second = SumServer(plan), plan.tree.node(1, 0), plan.tree.node(1, 1)
+    server.lose(first, own=1)
+    server.receive_sum(second, np.ones(plan.values.dimension))
+    estimate, lost = server.estimate(), first.size - 1
+    assert np.array_equal(estimate.value, 1 + lost * plan.imputed)
+    assert np.array_equal(estimate.slack, lost * plan.pending_slack)
+    again = SumServer.restored(plan, json.loads(json.dumps(server.state()))).estimate()
+    assert np.array_equal(again.interval(), estimate.interval())
+
+
+def test_own_reports_of_a_lost_batch_are_some_of_its_reports() -> None:
+    server = SumServer(PLAN)
+    for own in (-1, 4):
+        with pytest.raises(InvalidValue, match="own"):
+            server.lose(Node(1, 0, 3), own)
+    server.lose(Node(1, 0, 3), 3)
+    assert (server.estimate().t, server.estimate().value, server.lost_users) == (3, 0.0, 0)
 
 
 def test_who_is_in_no_batch_that_came_counts_as_the_middle() -> None:

@@ -25,6 +25,7 @@ from support.gathered import (
     deliver,
     fates,
     imputed,
+    lost_batches,
     nodes_of,
     plans,
     skewed_plan,
@@ -104,7 +105,8 @@ def seen(server: SumServer) -> tuple[Any, ...]:
         for number in server.missing(level, server.plan.horizon // size)
     ]
     return (
-        server.estimate(), server.is_fallback, server.covered, server.reach, server.kept, numbers
+        server.estimate(), server.is_fallback, server.lost_users, server.covered, server.reach,
+        server.kept, numbers,
     )  # fmt: skip
 
 
@@ -148,7 +150,7 @@ def test_a_server_that_is_copied_or_restored_goes_its_own_way(
 @given(plans(), st.data())
 def test_nothing_is_kept_of_batches_once_all_came(plan: Plan, data: st.DataObject) -> None:
     nodes = data.draw(st.permutations(nodes_of(plan)))
-    lost = data.draw(st.sets(st.sampled_from(nodes), max_size=12))
+    lost = data.draw(lost_batches(nodes))
     server = SumServer(plan)
     for node in nodes:
         deliver(server, node, node in lost)
@@ -163,7 +165,9 @@ LONG = [
 
 
 @pytest.mark.parametrize("plan", LONG, ids=lambda p: f"{p.tree.degrees} {p.combine}")
-@pytest.mark.parametrize("way", ["in order", "late by up to 40", "one in 50 lost", "all lost once"])
+@pytest.mark.parametrize(
+    "way", ["in order", "late by up to 40", "one in 50 lost", "all lost at times", "after a gap"]
+)
 def test_memory_does_not_grow_with_the_batches_that_came(plan: Plan, way: str) -> None:
     random = np.random.default_rng(7)
     nodes = nodes_of(plan)
@@ -171,17 +175,21 @@ def test_memory_does_not_grow_with_the_batches_that_came(plan: Plan, way: str) -
         nodes = [
             nodes[i] for i in np.argsort(np.arange(len(nodes)) + random.uniform(0, 40, len(nodes)))
         ]
+    first = plan.tree.node(plan.tree.levels, 0)
     server, most = SumServer(plan), 0
     for node in nodes:
-        is_lost = way == "one in 50 lost" and node.level > 1 and random.random() < 0.02
-        is_lost = is_lost or (way == "all lost once" and node.start <= 1000 < node.stop)
-        deliver(server, node, is_lost)
+        is_lost = way == "one in 50 lost" and random.random() < 0.02
+        at_times = way in ("all lost at times", "after a gap") and -node.start % 500 < node.size
+        if way != "after a gap" or node != first:
+            deliver(server, node, is_lost or at_times)
         most = max(most, server.kept)
-    if way == "all lost once":
-        assert server.covered == 1000 // plan.tree.lowest * plan.tree.lowest
-    else:
-        assert server.covered == plan.horizon
-    assert server.kept == plan.tree.levels
+    if way == "after a gap":
+        server.receive_sum(first, 1.0)
+    assert (server.covered, server.kept) == (plan.horizon, plan.tree.levels)
+    if "lost" not in way and way != "after a gap":
+        assert server.lost_users == 0
+    elif way != "one in 50 lost":
+        assert server.lost_users >= 11 * plan.tree.lowest // 2
     degrees, levels = sum(plan.tree.degrees), plan.tree.levels
     allowed = {"in order": 2 * levels - 1, "late by up to 40": degrees + 2 * levels + 80}
     assert most <= allowed.get(way, degrees + 2 * levels)

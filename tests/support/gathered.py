@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import pytest
 from hypothesis import strategies as st
@@ -44,11 +45,16 @@ def slack_of(node: Node) -> float:
     return 0.25 * node.level if (node.start + node.level) % 4 == 0 else 0.0
 
 
+def own_of(node: Node) -> int:
+    """Some batches have reports of the shuffling service itself."""
+    return node.size // 2 if node.start % 5 == 0 else 0
+
+
 class ForgetsNothing:
     """The definition of what a server knows, whichever batches came."""
 
     def __init__(self, plan: Plan) -> None:
-        self.plan, self.sums = plan, dict[Node, NodeSum]()
+        self.plan, self.sums, self.lost = plan, dict[Node, NodeSum](), set[Node]()
         self.bests: dict[Node, list[NodeSum]] = {}
         """What each batch was worth, from when it came on."""
 
@@ -61,6 +67,9 @@ class ForgetsNothing:
             best = self.best(held)
             if best is not None:
                 self.bests.setdefault(held, []).append(best)
+
+    def lose(self, node: Node) -> None:
+        self.lost.add(node)
 
     def best(self, node: Node) -> NodeSum | None:
         """Its own sum, and with combination that of its children, if all of them are there."""
@@ -83,25 +92,43 @@ class ForgetsNothing:
             weight * own.slack + (1 - weight) * total.slack,
         )
 
-    def highest(self, place: int, stop: int) -> Iterator[Node]:
-        """The batches there are from a place on, the highest first at each, up to a gap."""
-        while starting := [n for n in self.sums if n.start == place and n.stop <= stop]:
+    def highest(self) -> Iterator[Node]:
+        """The batches there are, the highest first at each place, up to a gap.
+
+        A lost one counts where it is a lowest one and no other starts there.
+        """
+        place = 0
+        while starting := [n for n in self.sums if n.start == place] or [
+            n for n in self.lost if n.start == place and n.level == 1
+        ]:
             node = max(starting, key=lambda node: node.level)
             yield node
             place = node.stop
 
-    def estimate(self, t: int | None = None) -> tuple[oh.Estimate, bool]:
-        """The sum of the first users, and whether a batch of the cover is missing."""
-        cover, total = list(self.highest(0, self.plan.horizon)), ZERO
+    def estimate(self, t: int | None = None) -> Known:
+        """The sum of the first users."""
+        cover, total, lost_users = list(self.highest()), ZERO, 0
         for node in cover:
             best = self.best(node)
-            assert best is not None
-            total = total.plus(best)
+            if best is None:
+                lost_users += node.size - own_of(node)
+            else:
+                total = total.plus(best)
         covered = cover[-1].stop if cover else 0
         t = covered if t is None else t
-        return imputed(self.plan, total, t - covered, 0, t), cover != list(
-            self.plan.tree.cover(covered)
-        )
+        estimate = imputed(self.plan, total, t - covered + lost_users, 0, t)
+        whole = [node for node in cover if node in self.sums]
+        is_fallback = whole != list(self.plan.tree.cover(covered))
+        return Known(estimate, total.value, lost_users, is_fallback)
+
+
+class Known(NamedTuple):
+    """An estimate, the sum over its cover, how many users are lost, and whether a batch is."""
+
+    estimate: oh.Estimate
+    cover_sum: float
+    lost_users: int
+    is_fallback: bool
 
 
 def imputed(plan: Plan, total: NodeSum, rest: int, start: int, stop: int) -> oh.Estimate:
@@ -146,13 +173,21 @@ def fates(draw: st.DrawFn) -> tuple[Plan, Coming]:
     if draw(st.booleans()):
         nodes = draw(st.permutations(nodes))
     never = draw(st.sets(st.sampled_from(nodes), max_size=6))
-    lost = draw(st.sets(st.sampled_from(nodes), max_size=12))
+    lost = draw(lost_batches(nodes))
     return plan, [(node, node in lost) for node in nodes if node not in never]
+
+
+def lost_batches(nodes: list[Node]) -> st.SearchStrategy[set[Node]]:
+    """Some of them, or all that hold one of some users: what garbage does at all levels."""
+    places = st.sets(st.sampled_from([node.start for node in nodes]), max_size=4)
+    alone = st.sets(st.sampled_from(nodes), max_size=12)
+    held = places.map(lambda of: {n for n in nodes if any(n.start <= p < n.stop for p in of)})
+    return st.one_of(alone, held, st.builds(set.union, alone, held), st.just(set(nodes)))
 
 
 def deliver(server: SumServer, node: Node, is_lost: bool) -> None:
     if is_lost:
-        server.lose(node)
+        server.lose(node, own_of(node))
     else:
         server.receive_sum(node, value_of(node), slack_of(node))
 

@@ -1,11 +1,11 @@
-"""What a server keeps: which batches came, and an archive of the estimates of all nodes."""
+"""What a server keeps: which batches came, spans of them, an archive of all nodes' estimates."""
 
 from __future__ import annotations
 
 import math
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -71,6 +71,58 @@ class Numbers:
             yield from range(start, min(first, below))
             start = stop
         yield from range(start, below)
+
+
+class Span(NamedTuple):
+    """Consecutive batches that came, up to place `stop`: one that may change, or settled ones."""
+
+    stop: int
+    own: NodeSum | None
+    """The own sum of a single one that is not lost."""
+    best: NodeSum | None
+    """The estimate of all, or None where one is lost and nothing stands in for all of it yet."""
+    is_settled: bool
+    """Whether no other batch can make it better."""
+    is_lost: bool = False
+    """Whether one of them is lost, so that they cannot be combined with a sum of all."""
+    lost_users: int = 0
+    """How many of their users are in no batch that has a sum, and not in `best`."""
+
+    def joined(self, after: Span) -> Span:
+        """Settled batches and settled ones right after them."""
+        assert self.best is not None
+        assert after.best is not None
+        return Span(
+            after.stop,
+            None,
+            self.best.plus(after.best),
+            True,
+            self.is_lost or after.is_lost,
+            self.lost_users + after.lost_users,
+        )
+
+    def state(self) -> list[Any]:
+        """Ready for JSON."""
+        own, best = [None if one is None else one.state() for one in (self.own, self.best)]
+        return [self.stop, own, best, *self[3:]]
+
+    @classmethod
+    def restored(cls, state: list[Any]) -> Span:
+        stop, *sums, is_settled, is_lost, lost_users = state
+        own, best = [None if one is None else NodeSum.restored(one) for one in sums]
+        return cls(stop, own, best, is_settled, is_lost, lost_users)
+
+
+class Prefix(NamedTuple):
+    """The first users, as far as batches reach without a gap."""
+
+    stop: int
+    total: NodeSum
+    """The sum of those who are in a batch that has one."""
+    lost_users: int
+    """How many are not."""
+    is_fallback: bool
+    """Whether a batch of the cover is missing or lost."""
 
 
 class Archive:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -13,20 +13,25 @@ from overhand.errors import ProtocolViolation
 from overhand.model import Estimate, Node, Shuffled
 from overhand.plan import NodeSum, Plan, own_weight
 from overhand.randomness import Random, source_of
-from overhand.summation.archive import Archive, Numbers
+from overhand.summation.archive import Archive, Numbers, Prefix, Span
 
 
 class SumServer:
     """Adds up whatever batches there are, in any order, late ones included.
 
     Where a batch is missing, those below it stand in, with the larger error bar that is theirs;
-    where a lowest batch is missing, the estimate waits for one above it. Whoever of the users of
-    an estimate is in no batch that came counts as the middle of what it may hold.
+    where a lowest batch is missing, the estimate waits for it or for one above it. Whoever of the
+    users of an estimate is in no batch that came counts as the middle of what it may hold.
+
+    A batch that is lost (it came, and its sum cannot be told) holds up nothing. Those below it
+    stand in for good. The users of a lowest one count as the middle of what they may hold, with
+    half of their range as slack, as pending users do: at once, and for as long as no batch above
+    it has a sum.
 
     What no later estimate can need is forgotten: batches below one that is settled, and settled
     ones that every estimate begins with. So memory grows with batches that are missing, not with
-    those that came. With `archive`, every node's estimate is kept, which is what the sum of a
-    range needs.
+    those that came or are lost. With `archive`, every node's estimate is kept, which is what the
+    sum of a range needs.
 
     Full batches in, as their shufflers release them; estimates out:
 
@@ -51,6 +56,16 @@ class SumServer:
     >>> server.receive_sum(plan.tree.node(level=2, number=0), 27.0)
     >>> was_fallback, server.is_fallback, server.estimate(27).std < first.std
     (True, False, True)
+
+    All batches of six users are lost, and the sum goes on:
+
+    >>> server.lose(plan.tree.node(level=2, number=1))
+    >>> for number in (9, 10):
+    ...     server.lose(plan.tree.node(level=1, number=number))
+    >>> server.receive_sum(plan.tree.node(level=1, number=11), 3.0)
+    >>> estimate = server.estimate()
+    >>> estimate.t, estimate.value, estimate.slack, server.lost_users
+    (36, 33.0, 3.0, 6)
     """
 
     def __init__(self, plan: Plan, *, archive: bool = False) -> None:
@@ -60,16 +75,15 @@ class SumServer:
         self._laws = [(m.variance, m.fourth_cumulant) for m in plan.mechanisms]
         self._shape = plan.values.shape
         self._came = [Numbers() for _ in self._sizes]
-        self._spans: list[dict[int, _Span]] = [{} for _ in self._sizes]
+        self._spans: list[dict[int, Span]] = [{} for _ in self._sizes]
         self._tails = [-1] * len(self._sizes)  # where the span starts that grew last
         self._upper_reach = 0  # where the last batch above the lowest level ends
         self._begin = 0  # every estimate begins with the same sum of so many users
-        self._beginning = NodeSum(
-            0.0 if plan.values.is_scalar else np.zeros(plan.values.shape), 0.0, 0.0, 0.0
-        )
+        nothing: Any = 0.0 if plan.values.is_scalar else np.zeros(plan.values.shape)
+        self._zero = self._beginning = NodeSum(nothing, 0.0, 0.0, 0.0)
+        self._begin_lost = 0  # of those users, how many are in no batch that has a sum
         self._lost_stop = math.inf  # where the first lost batch ends that the beginning went into
-        self._is_blocked = False  # all batches of some user are lost: no estimate goes past it
-        self._found: tuple[int, NodeSum, bool] | None = None  # what `_prefix` says, while it holds
+        self._found: Prefix | None = None  # what `_prefix` says, while it holds
         self.archive = Archive(plan) if archive else None
 
     def copy(self) -> SumServer:
@@ -79,7 +93,7 @@ class SumServer:
         result._spans = [spans.copy() for spans in self._spans]
         result._tails, result._upper_reach = self._tails.copy(), self._upper_reach
         result._begin, result._beginning = self._begin, self._beginning
-        result._lost_stop, result._is_blocked = self._lost_stop, self._is_blocked
+        result._begin_lost, result._lost_stop = self._begin_lost, self._lost_stop
         return result
 
     def receive(self, node: Node, shuffled: Shuffled, random: Random | None = None) -> None:
@@ -103,7 +117,8 @@ class SumServer:
         own = NodeSum(kept, *self._laws[node.level - 1], slack)
         if self.archive is not None:
             self.archive.keep(node, own)
-        self._take(*node, own)
+        is_settled = node.level == 1 or not self.plan.combine
+        self._take(node.level, node.start, Span(node.stop, own, own, is_settled))
 
     def receive_blocks(self, start: int, blocks: int, total: Any) -> None:
         """The sum of consecutive lowest batches within one batch of the next level.
@@ -115,12 +130,21 @@ class SumServer:
             raise ProtocolViolation(f"lowest batches {start} .. {stop} are not of one batch above")
         self._note(Node(1, start, stop), blocks)
         variance, fourth = self._laws[0]
-        self._take(1, start, stop, NodeSum(total, blocks * variance, blocks * fourth, 0.0))
+        own = NodeSum(total, blocks * variance, blocks * fourth, 0.0)
+        self._take(1, start, Span(stop, own, own, True))
 
-    def lose(self, node: Node) -> None:
-        """A batch came, and its sum cannot be told: no estimate waits for it."""
+    def lose(self, node: Node, own: int = 0) -> None:
+        """A batch came, and its sum cannot be told: no estimate waits for it.
+
+        `own` reports of it were the shuffling service's, which count as nothing.
+        """
+        own = errors.whole("own", own, least=0, most=max(0, node.size))
         self._note(node)
-        self._take(*node, None)
+        if node.level == 1:
+            lost = Span(node.stop, None, self._zero, True, True, node.size - own)
+        else:
+            lost = Span(node.stop, None, None, False, True)
+        self._take(node.level, node.start, lost)
 
     def _note(self, node: Node, batches: int = 1) -> None:
         """Refuse what is no batch of the plan, or so many of them, or came already."""
@@ -134,14 +158,14 @@ class SumServer:
 
     # Everything that came, as spans: batches of one level side by side, all of one batch above.
 
-    def _take(self, level: int, start: int, stop: int, own: NodeSum | None) -> None:
-        is_covered = self._is_covered(level, start, stop)
+    def _take(self, level: int, start: int, span: Span) -> None:
+        is_covered = self._is_covered(level, start, span.stop)
         if level > 1:
-            self._upper_reach = max(self._upper_reach, stop)
-        if self._is_blocked or is_covered:
+            self._upper_reach = max(self._upper_reach, span.stop)
+        if is_covered:
             return
         self._found = None
-        if self._improve(level, start, stop, own) == self._begin:
+        if self._improve(level, start, span) == self._begin:
             self._extend_beginning()
 
     def _is_covered(self, level: int, start: int, stop: int) -> bool:
@@ -155,66 +179,67 @@ class SumServer:
             first = start - start % size
             span = self._spans[above].get(first)
             if span is not None:
-                if span.is_settled and span.best is not None:
+                if span.is_settled:
                     return True
             elif first >= self._begin and first // size in self._came[above]:
                 return True  # it is joined to the span before it, or below one that is settled
         return False
 
-    def _improve(self, level: int, start: int, stop: int, own: NodeSum | None) -> int:
+    def _improve(self, level: int, start: int, span: Span) -> int:
         """Combine a batch with its children, and then the one above if that is made better.
 
         Returns where the highest that changed starts.
         """
-        best, is_settled = self._best(level, start, stop, own)
-        if self.archive is not None and best is not None and best is not own:
-            self.archive.keep(Node(level, start, stop), best)
-        self._put(level, start, _Span(stop, own, best, is_settled))
-        if is_settled and best is not None:
-            self._forget_below(level, start, stop)
+        if not span.is_settled:
+            span = self._with_children(level, start, span)
+            if self.archive is not None and span.own is not None and span.best is not None:
+                self.archive.keep(Node(level, start, span.stop), span.best)
+        self._put(level, start, span)
+        if span.is_settled and level > 1:
+            self._forget_below(level, start, span.stop)
         if level < len(self._sizes):
-            size = self._sizes[level]
-            parent = start - start % size
+            parent = start - start % self._sizes[level]
             above = self._spans[level].get(parent)
-            if above is not None and above.own is not None and not above.is_settled:
-                return self._improve(level + 1, parent, parent + size, above.own)
+            if above is not None and not above.is_settled:
+                return self._improve(level + 1, parent, above)
         return start
 
-    def _best(
-        self, level: int, start: int, stop: int, own: NodeSum | None
-    ) -> tuple[NodeSum | None, bool]:
-        """The best sum of a batch that came, and whether it stays so."""
-        if level == 1 or own is None or not self.plan.combine:
-            return own, True
-        spans, size = self._spans[level - 2], self._sizes[level - 2]
+    def _with_children(self, level: int, start: int, span: Span) -> Span:
+        """A batch above the lowest level at its best, given what is known of its children.
+
+        They are combined with its own sum, or stand in for it for good if it is lost.
+        """
+        spans, size, own = self._spans[level - 2], self._sizes[level - 2], span.own
         total: NodeSum | None = None
-        is_whole = is_settled = True
-        place = start
-        while place < stop:
-            span = spans.get(place)
-            if span is None:
+        lost_users, is_whole, is_settled, place = 0, True, True, start
+        while place < span.stop:
+            child = spans.get(place)
+            if child is not None and child.is_lost and own is not None:
+                return span._replace(is_settled=True)  # they never add up to this batch
+            if child is None or child.best is None:
                 is_whole, place = False, place + size
                 continue
-            if span.best is None:
-                return own, True  # one is lost, so they never add up to this batch
-            total = span.best if total is None else total.plus(span.best)
-            is_settled, place = is_settled and span.is_settled, span.stop
-        if total is None or not is_whole:
-            return own, False
+            total = child.best if total is None else total.plus(child.best)
+            lost_users += child.lost_users
+            is_settled, place = is_settled and child.is_settled, child.stop
+        if total is None or not is_whole or (own is None and not is_settled):
+            return span
+        if own is None:
+            return Span(span.stop, None, total, True, True, lost_users)
         weight = own_weight(own.variance, total.variance)
-        return own.combined_with(total, weight), is_settled
+        return Span(span.stop, own, own.combined_with(total, weight), is_settled)
 
-    def _put(self, level: int, start: int, span: _Span) -> None:
+    def _put(self, level: int, start: int, span: Span) -> None:
         """Keep a span, joined to the one before it if neither can change any more."""
         spans = self._spans[level - 1]
-        if span.is_settled and span.best is not None:
+        if span.is_settled:
             tail = self._tails[level - 1]
             left = spans.get(tail)
             is_first = level < len(self._sizes) and start % self._sizes[level] == 0
             is_beside = left is not None and left.stop == start and left.is_settled
-            if left is not None and left.best is not None and is_beside and not is_first:
+            if left is not None and is_beside and not is_first:
                 spans.pop(start, None)
-                spans[tail] = _Span(span.stop, None, left.best.plus(span.best), True)
+                spans[tail] = left.joined(span)
                 return
             self._tails[level - 1] = start
         spans[start] = span
@@ -229,55 +254,50 @@ class SumServer:
     def _extend_beginning(self) -> None:
         """Add up what every later estimate will begin with."""
         while (found := self._settled_next()) is not None:
-            level, best, stop = found
+            level, span = found
+            assert span.best is not None
             for at_level in range(level - 1, len(self._sizes)):  # those above are lost
                 self._spans[at_level].pop(self._begin, None)
-            self._beginning = self._beginning.plus(best)
-            self._begin = stop
+            self._beginning = self._beginning.plus(span.best)
+            self._begin, self._begin_lost = span.stop, self._begin_lost + span.lost_users
+            if span.is_lost:
+                self._lost_stop = min(self._lost_stop, span.stop)
 
-    def _settled_next(self) -> tuple[int, NodeSum, int] | None:
+    def _settled_next(self) -> tuple[int, Span] | None:
         """The span that follows the beginning, if nothing can take its place any more."""
-        place = self._begin
-        if self._is_blocked or place + self._sizes[0] > self._tree.horizon:
-            return None
-        for node in self._tree.starting_at(place, self._tree.horizon):
-            span = self._spans[node.level - 1].get(place)
-            if span is None or not span.is_settled:
+        for node in self._tree.starting_at(self._begin, self._tree.horizon):
+            span = self._spans[node.level - 1].get(self._begin)
+            if span is None:
                 return None
             if span.best is not None:
-                return node.level, span.best, span.stop
+                return (node.level, span) if span.is_settled else None
+            # It is lost, and what stands in for it is not whole yet.
             self._lost_stop = min(self._lost_stop, node.stop)
-        self._is_blocked = True
-        for spans in self._spans:
-            spans.clear()
         return None
 
     # What is read off them.
 
-    def _prefix(self) -> tuple[int, NodeSum, bool]:
-        """How many users are counted, their sum, and whether a batch of the cover is missing."""
+    def _prefix(self) -> Prefix:
         if self._found is None:
             self._found = self._added_up()
         return self._found
 
-    def _added_up(self) -> tuple[int, NodeSum, bool]:
-        place, total, starts = self._begin, self._beginning, list[tuple[int, int]]()
+    def _added_up(self) -> Prefix:
+        place, total, lost_users = self._begin, self._beginning, self._begin_lost
+        stops = [self._lost_stop]  # where batches end that are missing or lost
         while (found := self._next(place)) is not None:
             level, span = found
             assert span.best is not None
-            total = total.plus(span.best)
-            starts.append((level, place))
+            total, lost_users = total.plus(span.best), lost_users + span.lost_users
+            if span.is_lost:
+                stops.append(span.stop)
+            if level < len(self._sizes) and place % self._sizes[level] == 0:
+                stops.append(place + self._sizes[level])
             place = span.stop
-        is_fallback = place >= self._lost_stop or any(
-            level < len(self._sizes)
-            and start % self._sizes[level] == 0
-            and start + self._sizes[level] <= place
-            for level, start in starts
-        )
-        return place, total, is_fallback
+        return Prefix(place, total, lost_users, is_fallback=min(stops) <= place)
 
-    def _next(self, place: int) -> tuple[int, _Span] | None:
-        """The highest span that starts at this place and has a sum."""
+    def _next(self, place: int) -> tuple[int, Span] | None:
+        """The highest span that starts at this place and has a sum, or others that stand in."""
         for level in range(len(self._sizes), 0, -1):
             if place % self._sizes[level - 1] == 0:
                 span = self._spans[level - 1].get(place)
@@ -287,26 +307,34 @@ class SumServer:
 
     @property
     def covered(self) -> int:
-        """How many users the batches so far reach without a gap."""
-        return self._prefix()[0]
+        """How many users the batches so far reach without a gap, lost ones included."""
+        return self._prefix().stop
+
+    @property
+    def lost_users(self) -> int:
+        """How many of them count as the middle of what they may hold.
+
+        All batches that came of them are lost.
+        """
+        return self._prefix().lost_users
 
     @property
     def is_fallback(self) -> bool:
         """Whether the last estimate has to do without a batch of the cover (Definition 3.1)."""
-        return self._prefix()[2]
+        return self._prefix().is_fallback
 
     @property
     def cover_sum(self) -> Any:
-        """The sum over the cover: the estimate without pending users."""
-        return self._prefix()[1].value
+        """The sum over the cover: the estimate without pending and lost users."""
+        return self._prefix().total.value
 
     def estimate(self, t: int | None = None) -> Estimate:
         """The sum of the first `t` users, or of all that batches reach."""
-        covered, total, _ = self._prefix()
+        covered, total, lost_users, _ = self._prefix()
         t = covered if t is None else errors.whole("t", t, least=0, most=self.plan.horizon)
         if t < covered:
             raise ProtocolViolation(f"no estimate at t={t}: {covered} users are counted already")
-        return total.estimate(self.plan, t, pending=t - covered)
+        return total.estimate(self.plan, t, pending=t - covered + lost_users)
 
     def between(self, start: int, stop: int) -> Estimate:
         """The sum of the users at places start .. stop - 1, from the fewest batches."""
@@ -339,13 +367,11 @@ class SumServer:
         return {
             "came": [came.state() for came in self._came],
             "spans": [
-                [[start, span.stop, *map(_saved, (span.own, span.best)), span.is_settled]
-                 for start, span in spans.items()]
-                for spans in self._spans
+                [[start, *span.state()] for start, span in spans.items()] for spans in self._spans
             ],
             "tails": self._tails.copy(),
-            "begin": [self._begin, _saved(self._beginning)],
-            "lost": [None if self._lost_stop == math.inf else self._lost_stop, self._is_blocked],
+            "begin": [self._begin, self._beginning.state()],
+            "lost": [None if self._lost_stop == math.inf else self._lost_stop, self._begin_lost],
             "archive": None if self.archive is None else self.archive.state(),
         }  # fmt: skip
 
@@ -355,38 +381,15 @@ class SumServer:
         server = cls(plan)
         server._came = [Numbers(*intervals) for intervals in state["came"]]
         server._spans = [
-            {start: _Span(stop, _read(own), _read(best), settled)
-             for start, stop, own, best, settled in spans}
-            for spans in state["spans"]
-        ]  # fmt: skip
+            {start: Span.restored(span) for start, *span in spans} for spans in state["spans"]
+        ]
         server._tails = list(state["tails"])
         ends = zip(server._sizes[1:], server._came[1:], strict=True)
         server._upper_reach = max((size * came.stop for size, came in ends), default=0)
         begin, beginning = state["begin"]
-        server._begin, server._beginning = begin, _read(beginning) or server._beginning
-        lost_stop, server._is_blocked = state["lost"]
+        server._begin, server._beginning = begin, NodeSum.restored(beginning)
+        lost_stop, server._begin_lost = state["lost"]
         server._lost_stop = math.inf if lost_stop is None else lost_stop
         if state["archive"] is not None:
             server.archive = Archive.restored(plan, state["archive"])
         return server
-
-
-class _Span(NamedTuple):
-    """Consecutive batches that came, up to place `stop`: one that may change, or settled ones.
-
-    `own` is the own sum of a single one, `best` the estimate of all; both are None if it is lost.
-    """
-
-    stop: int
-    own: NodeSum | None
-    best: NodeSum | None
-    is_settled: bool
-    """Whether no other batch can make it better."""
-
-
-def _saved(found: NodeSum | None) -> list[Any] | None:
-    return None if found is None else found.state()
-
-
-def _read(saved: list[Any] | None) -> NodeSum | None:
-    return None if saved is None else NodeSum.restored(saved)
