@@ -12,8 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import overhand as oh
 from overhand.errors import InvalidValue, ProtocolViolation
-from overhand.randomness import secure_random
+from overhand.mechanisms import Coins
+from overhand.randomness import HALF, secure_random
 from overhand.service.protocol import (
     Batch,
     LevelFormat,
@@ -27,6 +29,8 @@ from overhand.service.shuffler.store import Arrival, Outcome, Store, pieces, rel
 from support.books import waiting
 from support.clear import ADDED, DOCUMENT, DUMMY, Halves, document_of, dummies
 from support.sealed import KEY
+from support.system import System, run
+from support.tally import TallySum
 
 FORMATS = DOCUMENT.formats
 VALUES = np.array([7, 49, 0, 12, 31, 1, 2, 44, 9, 9, 30, 3])
@@ -176,3 +180,46 @@ def test_sums_are_exact_modulo_a_power_of_two(data: st.DataObject, bits: int) ->
     _, clear = level.gathered(bodies)
     assert clear.tolist() == [sum(column) % 2**bits for column in zip(*rows, strict=True)]
     assert level.clear(level.pack(b"", clear)).tolist() == clear.tolist()
+
+
+# --- over HTTP ------------------------------------------------------------------------------------
+
+
+def tally_plan() -> oh.Plan:
+    tree = oh.RegularTree(12, (3, 2))
+    mechanisms = tuple(TallySum(size, Coins(2, HALF)) for size in tree.sizes)
+    return oh.Plan(tree, mechanisms, oh.Privacy(4.0, 1e-4), 2)
+
+
+def with_last_byte(body: bytes, byte: int) -> bytes:
+    return body[:-1] + bytes([byte])
+
+
+def test_services_refuse_a_number_that_is_too_large(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """44 bits take 6 bytes, the highest of which is below 16: at the end of what is sent."""
+    monkeypatch.setattr(TallySum, "clear_bits", 44)
+
+    async def test(system: System) -> None:
+        async with system.at_shuffler() as web:
+            for byte in (16, 255):
+                bad = with_last_byte(system.report(), byte)
+                answer = await web.post("/v1/reports", content=bad)
+                error = {"error": "a number in the clear of level 2 is not below 2^44"}
+                assert (answer.status_code, answer.json()) == (400, error)
+            assert system.store.arrived == 0
+            for _ in range(3):
+                fine = with_last_byte(system.report(), 15)
+                assert (await web.post("/v1/reports", content=fine)).status_code == 200
+        release = system.document.formats.pack_release(system.store.freeze(Batch(1, 0)))
+        async with system.at_server() as web:
+            bad = with_last_byte(release, 16)
+            answer = await web.put("/v1/releases/1/0", content=bad)
+            error = {"error": "a number in the clear of level 1 is not below 2^44"}
+            assert (answer.status_code, answer.json()) == (400, error)
+            assert waiting(system.book) is None
+            assert (await web.put("/v1/releases/1/0", content=release)).status_code == 200
+            assert system.publisher.step()
+
+    run(tmp_path, test, plan=tally_plan())

@@ -16,7 +16,7 @@ from overhand.plan import Plan
 from overhand.service.client import AsyncClient
 from overhand.service.protocol import Document, KeyPair, Opener, encode_report, hashed, new_token
 from overhand.service.server import Book, Publisher, ServerApp
-from overhand.service.shuffler import Admission, Sender, ShufflerApp, ShufflerMetrics
+from overhand.service.shuffler import Admission, Sender, ShufflerApp, ShufflerMetrics, added_by
 from overhand.service.shuffler.store import Store
 from support.asgi import AsgiTransport
 
@@ -46,7 +46,8 @@ class System:
             KeyPair.generate().save(path)
         self.key = KeyPair.load(path)
         self.document = Document(self.plan, self.key.public_key)
-        self.store: Store = Store(self.home / "shuffler.db", self.document.formats)
+        added = added_by(self.document)
+        self.store: Store = Store(self.home / "shuffler.db", self.document.formats, added=added)
         self.metrics = ShufflerMetrics()
         self.admission = Admission(self.store, most_waiting=self.most_waiting)
         self.shuffler = ShufflerApp(self.document, self.admission, self.metrics, self.tokens)

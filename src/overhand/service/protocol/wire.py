@@ -333,6 +333,7 @@ class Formats:
         errors.whole(f"the batch number at level {level}", number, least=0, most=last)
         errors.whole("the number of own reports", release.own, least=0, most=shape.size)
         _check_length(f"batch of level {level}", release.body, shape.batch_bytes)
+        shape.clear(release.body)  # refuse numbers that are too large
 
 
 def _format_of(level: int, horizon: int, mechanism: Mechanism) -> LevelFormat:
