@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import sqlite3
 import sys
@@ -24,7 +23,6 @@ from overhand.service.server import BatchSum, Book, Published, Publisher
 from overhand.service.server.tables import BookTables, LevelTally
 from support.books import (
     DOCUMENT,
-    GARBAGE,
     KEY,
     NAMES,
     OWN,
@@ -43,7 +41,6 @@ from support.postgres import Postgres
 from support.stores import Steps, Where, count_statements, end_of_child
 from support.storing import Places
 
-SHARES = Document(oh.Plan.best(24, 2, PRIVACY, mechanism="shares", tree="regular"), KEY.public_key)
 VECTORS = Document(
     oh.Plan.best(24, 2, PRIVACY, values=oh.Vectors(3), tree="regular"), KEY.public_key
 )
@@ -190,7 +187,7 @@ def test_an_estimate_has_the_keys_that_the_dashboard_reads(book: Book) -> None:
     drain(publisher)
     estimate = publisher.estimate
     assert estimate is not None
-    assert list(estimate) == ["t", "value", "low", "high", "std", "fallback"]
+    assert list(estimate) == ["t", "value", "low", "high", "std", "fallback", "lost_users"]
     assert isinstance(estimate["value"], float)
     assert estimate["low"] < estimate["value"] < estimate["high"]
     assert publisher.history[-1] == estimate
@@ -210,22 +207,6 @@ def test_levels_count_what_came_of_their_batches(book: Book) -> None:
         "received": 4, "published": 3, "lost": 0, "own": 2 * OWN, "garbage": 3,
     }  # fmt: skip
     assert [level["received"] for level in publisher.levels()] == [4, 1, 0]
-
-
-def test_a_lost_batch_is_counted_and_neither_summed_nor_missing(place: str) -> None:
-    with closing(Book(place, SHARES.digest)) as book:
-        lowest = SHARES.formats.levels[0]
-        broken = os.urandom(lowest.batch_bytes - 1) + bytes([GARBAGE])
-        book.receive(Release(Batch(1, 0), 0, broken))
-        receive(book, [(1, 1)], SHARES)
-        publisher = Publisher(SHARES, book, ReadsThem(SHARES))
-        assert (1, 0) not in publisher.missing()
-        assert publisher.step()
-        counts = book.news().levels[1]
-        assert (counts.lost, counts.published, counts.received) == (1, 0, 2)
-        assert (publisher.estimate, book.sums(0, 9)[0].value) == (None, None)
-        for again in (publisher, Publisher(SHARES, book, ReadsThem(SHARES))):
-            assert (1, 0) not in again.missing()
 
 
 # --- kill -9 --------------------------------------------------------------------------------------

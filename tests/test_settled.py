@@ -20,7 +20,7 @@ from support.books import DOCUMENT, NAMES, ReadsThem, drain, receive
 from support.deployed import HORIZON, Deployment, prepared
 from support.forked import WITHOUT_WORKERS, until
 
-BITS = Settled("bit", 1000, (412.5,), 7.0, 2.0, 0.5, 1.0)
+BITS = Settled("bit", 1000, (412.5,), 7.0, (2.0,), 0.5, 1.0)
 
 
 def opened(place: str | Path, settled: Settled | None = None) -> tuple[Book, Publisher]:
@@ -53,6 +53,9 @@ def test_what_a_plan_ended_with_comes_back_from_its_file(tmp_path: Path) -> None
         {"std": -1.0},
         {"std": math.inf},
         {"slack": None},
+        {"slack": 2.0},
+        {"slack": [-1.0]},
+        {"slack": ["0"]},
         {"kurtosis": "0"},
         {"unit": -0.5},
     ],
@@ -135,7 +138,7 @@ def test_what_a_book_began_with_stays(place: str) -> None:
         assert (again.settled, publisher.estimate) == (BITS, estimate)
         again.close()
     with pytest.raises(InvalidValue, match="the book has begun"):
-        Book(place, DOCUMENT.digest, Settled("bit", 1, (1.0,), 0.0, 0.0, 0.0, 0.0))
+        Book(place, DOCUMENT.digest, Settled("bit", 1, (1.0,), 0.0, (0.0,), 0.0, 0.0))
 
 
 def test_a_book_that_began_without_goes_on_without(place: str) -> None:

@@ -67,7 +67,12 @@ _ESTIMATE = record(
     std={"type": "number", "description": "Standard deviation, all noise included."},
     fallback={
         "type": "boolean",
-        "description": "Whether lower nodes stand in for batches that did not come.",
+        "description": "Whether lower nodes stand in for batches that did not come, or are lost.",
+    },
+    lost_users={
+        **COUNT,
+        "description": "Users of this plan who count as the middle of their range, because all "
+        "batches that held them are lost: the band allows for whatever they hold.",
     },
 )
 _EARLIER = {**COUNT, "description": "Users of earlier plans, whose values are in the sum too."}

@@ -10,6 +10,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TypeVar
 
+import numpy as np
+
 from overhand.errors import InvalidValue, ProtocolViolation, number, whole
 from overhand.model import Estimate
 from overhand.service.databases import Contents, Dialect, Transaction, open_database
@@ -29,7 +31,8 @@ from overhand.values import Values
 T = TypeVar("T")
 
 _APPLICATION = 0x4F564842  # "OVHB"
-_NUMBERS = ("std", "slack", "kurtosis", "unit")
+_NUMBERS = ("std", "kurtosis", "unit")
+_LEAST = -math.ulp(0.0)  # so that 0 is above it
 
 
 @dataclass(frozen=True)
@@ -43,21 +46,26 @@ class Settled:
     t: int
     value: tuple[float, ...]
     std: float
-    slack: float
+    slack: tuple[float, ...]
+    """By coordinate, or once for all of them."""
     kurtosis: float
     unit: float
 
     @classmethod
     def of(cls, values: Values, estimate: Estimate) -> Settled:
         rest = {name: float(getattr(estimate, name)) for name in _NUMBERS}
-        return cls(values.spec, estimate.t, by_coordinate(estimate.value), **rest)
+        value, slack = map(by_coordinate, (estimate.value, estimate.slack))
+        return cls(values.spec, estimate.t, value, slack=slack, **rest)
 
     def estimate(self, values: Values) -> Estimate:
         """The same as a sum of these values, if it is one."""
         if values.spec != self.values or len(self.value) != values.dimension:
             raise InvalidValue(f"a sum of {self.values} does not go on as one of {values.spec}")
+        if len(self.slack) not in (1, values.dimension):
+            raise InvalidValue(f"a slack of {len(self.slack)} numbers for {values.spec}")
         value = sum_of(values, self.value)
-        return Estimate(self.t, value, self.std, self.slack, kurtosis=self.kurtosis, unit=self.unit)
+        slack = self.slack[0] if len(self.slack) == 1 else np.array(self.slack)
+        return Estimate(self.t, value, self.std, slack, kurtosis=self.kurtosis, unit=self.unit)
 
     def to_json(self) -> str:
         return json.dumps(asdict(self)) + "\n"
@@ -71,7 +79,8 @@ class Settled:
                 str(saved["values"]),
                 whole("t", saved["t"], least=0),
                 tuple(number("value", one, above=-math.inf) for one in saved["value"]),
-                **{name: number(name, saved[name], above=-math.ulp(0.0)) for name in _NUMBERS},
+                slack=tuple(number("slack", one, above=_LEAST) for one in saved["slack"]),
+                **{name: number(name, saved[name], above=_LEAST) for name in _NUMBERS},
             )
         except (ValueError, TypeError, LookupError) as error:
             raise InvalidValue(f"this is not what a plan ended with: {error}") from error

@@ -62,7 +62,7 @@ class Total:
         for summed in sums:
             node = server.plan.tree.node(*summed.batch)
             if summed.value is None:
-                server.lose(node)
+                server.lose(node, summed.own)
             else:
                 value = sum_of(server.plan.values, summed.value)
                 server.receive_sum(node, value, summed.slack)
@@ -164,7 +164,8 @@ class Publisher:
                 ("high", estimate.high),
             )
         }
-        return {"t": estimate.t, **curves, "std": estimate.std, "fallback": estimate.is_fallback}
+        rest = {"fallback": estimate.is_fallback, "lost_users": estimate.lost_users}
+        return {"t": estimate.t, **curves, "std": estimate.std, **rest}
 
     @property
     def users_before(self) -> int:
@@ -220,4 +221,5 @@ def _published(total: Total) -> Published | None:
         return None
     low, high = estimate.interval(CONFIDENCE)
     value, low, high = map(by_coordinate, (estimate.value, low, high))
-    return Published(estimate.t, value, low, high, estimate.std, total.server.is_fallback)
+    rest = (total.server.is_fallback, total.server.lost_users)
+    return Published(estimate.t, value, low, high, estimate.std, *rest)

@@ -144,6 +144,7 @@ class ServerMetrics(Metrics):
         self._app = app
         self._levels = {name: self.gauge(name, help, "level") for name, help in _PER_LEVEL.items()}
         self._users = self.gauge("users_published", "Reports in the published sum, own ones too")
+        self._lost_users = self.gauge("users_lost", "Reports that count as the middle of a range")
         self._alarms = self.gauge("alarms", "Alarms since the plan began")
         self._book_is_up = self.gauge("book_is_up", "Whether the book answers")
         self.failures = self.counter("publishing_failures", "Attempts to publish that failed")
@@ -162,5 +163,7 @@ class ServerMetrics(Metrics):
         for level in status["levels"]:
             for name, gauge in self._levels.items():
                 gauge.labels(level["level"]).set(level[name])
-        self._users.set(status["estimate"]["t"] if status["estimate"] else 0)
+        estimate = status["estimate"] or {"t": 0, "lost_users": 0}
+        self._users.set(estimate["t"])
+        self._lost_users.set(estimate["lost_users"])
         self._alarms.set(len(status["alarms"]))

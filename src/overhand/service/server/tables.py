@@ -23,7 +23,7 @@ from overhand.service.protocol import Batch, Release
 from overhand.values import Values
 
 _FLOAT = np.dtype("<f8")
-_ESTIMATE = "SELECT t, value, low, high, std, fallback FROM published"
+_ESTIMATE = "SELECT t, value, low, high, std, fallback, lost FROM published"
 
 
 @dataclass(frozen=True)
@@ -47,6 +47,8 @@ class Published:
     high: tuple[float, ...]
     std: float
     is_fallback: bool
+    lost_users: int = 0
+    """Users who count as the middle of their range: all batches that held them are lost."""
 
     def coordinate(self, coordinate: int) -> Coordinate:
         return Coordinate(self.t, *(ends[coordinate] for ends in (self.value, self.low, self.high)))
@@ -88,7 +90,7 @@ def schema(dialect: Dialect) -> list[str]:
         f"slack DOUBLE PRECISION NOT NULL, value {blob}, UNIQUE (level, number)) {ending}",
         f"CREATE TABLE published (number BIGINT PRIMARY KEY, t BIGINT NOT NULL, "
         f"value {blob} NOT NULL, low {blob} NOT NULL, high {blob} NOT NULL, "
-        f"std DOUBLE PRECISION NOT NULL, fallback INTEGER NOT NULL) {ending}",
+        f"std DOUBLE PRECISION NOT NULL, fallback INTEGER NOT NULL, lost BIGINT NOT NULL) {ending}",
         f"CREATE TABLE levels (level INTEGER PRIMARY KEY, {counts}) {ending}",
         f"CREATE TABLE alarms (place {dialect.counter} PRIMARY KEY, words TEXT NOT NULL UNIQUE)",
     ]
@@ -193,11 +195,11 @@ class BookTables:
 
     def add_estimate(self, number: int, estimate: Published) -> None:
         self._transaction.change(
-            "INSERT INTO published (number, t, value, low, high, std, fallback) "
-            "VALUES (?, ?, ?, ?, ?, ?, ?)",
+            "INSERT INTO published (number, t, value, low, high, std, fallback, lost) "
+            "VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
             *(number, estimate.t),
             *map(_bytes, (estimate.value, estimate.low, estimate.high)),
-            *(float(estimate.std), int(estimate.is_fallback)),
+            *(float(estimate.std), int(estimate.is_fallback), estimate.lost_users),
         )
 
     def estimate(self, number: int) -> Published | None:
@@ -242,9 +244,9 @@ class BookTables:
 
 
 def _estimate(
-    t: int, value: bytes, low: bytes, high: bytes, std: float, fallback: int
+    t: int, value: bytes, low: bytes, high: bytes, std: float, fallback: int, lost: int
 ) -> Published:
-    return Published(t, _floats(value), _floats(low), _floats(high), std, bool(fallback))
+    return Published(t, _floats(value), _floats(low), _floats(high), std, bool(fallback), lost)
 
 
 def by_coordinate(value: Any) -> tuple[float, ...]:
