@@ -60,6 +60,19 @@ def test_trust_and_fallback_are_visible(open_page: Opener, server: FakeServer) -
     assert "Together they learn everything" in visit.text("trust")
     assert visit.page.locator("#fallback").is_hidden()
     server.send("estimate", estimate(t=700, fallback=True))
+    visit.wait_for("fallback", re.compile("^A batch is missing, .* still right.$"))
+    expect(visit.page.locator("#fallback")).to_be_visible()
+
+
+@pytest.mark.parametrize(
+    ("lost", "words"), [(1, "1 user .* counts"), (1234, "1,234 users .* count")]
+)
+def test_users_who_were_lost_are_counted(
+    lost: int, words: str, open_page: Opener, server: FakeServer
+) -> None:
+    server.status = status(estimate=estimate(fallback=True, lost_users=lost))
+    visit = open_page()
+    visit.wait_for("fallback", re.compile(f"{words} as the middle of what .* still right.$"))
     expect(visit.page.locator("#fallback")).to_be_visible()
 
 

@@ -29,7 +29,7 @@ def estimate(t: int = 688, value: Any = 343.2, width: float = 23.1, **extra: Any
         return [each + by for each in value] if isinstance(value, list) else value + by
 
     band = {"low": moved(-width), "high": moved(width), "std": width / 1.96}
-    return {"t": t, "value": value, **band, "fallback": False, **extra}
+    return {"t": t, "value": value, **band, "fallback": False, "lost_users": 0, **extra}
 
 
 def status(values: str = "bit", dimension: int = 1, **changed: Any) -> Json:

@@ -239,7 +239,7 @@ function showNumber() {
   const done = Math.max(0, (estimate?.t ?? 0) - before);
   part("progress").value = horizon > 0 ? Math.min(1, done / horizon) : 0;
   part("users").textContent = words.progress(done, horizon, before);
-  part("fallback").hidden = !estimate?.fallback;
+  [part("fallback").hidden, part("fallback").textContent] = [!estimate?.fallback, words.fallback(estimate ?? {})];
   if (!estimate) {
     part("number").textContent = "–";
     part("band").textContent = words.waiting(levels);

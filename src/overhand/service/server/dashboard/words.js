@@ -72,6 +72,15 @@ export function waiting(levels) {
   return `Waiting for the first batch${users}.`;
 }
 
+// Why a band is wider than planned.
+export function fallback({ lost_users: lost = 0 }) {
+  const still = "the band is wider than planned, and still right.";
+  if (!(lost > 0)) return `A batch is missing, so smaller batches are added up in its place: ${still}`;
+  const middle = lost === 1 ? "counts as the middle of what it" : "count as the middle of what they";
+  return "Batches are lost to unreadable messages. Smaller ones are added up in their place; "
+    + `${count(lost, "user")} whose batches are all lost ${middle} may hold: ${still}`;
+}
+
 // What is out of the ordinary at a level: [words, whether it is bad].
 export function levelNotes({ received = 0, published = 0, lost = 0, late = 0, own = 0, garbage = 0 }) {
   const opening = received - published - lost;
