@@ -68,7 +68,10 @@ class ProtocolViolation(OverhandError):
 
 
 class LostBatch(OverhandError):
-    """A batch whose sum cannot be told: its node is left out of every estimate."""
+    """A batch whose sum cannot be told: its node is left out of every estimate.
+
+    Nothing waits for it: see `SumServer`.
+    """
 
 
 class Infeasible(OverhandError):
