@@ -376,15 +376,19 @@ class Soak:
         arrived, levels = len(self.system.admitted), self.formats.levels
         names = [Batch(one.level, i) for one in levels for i in range(arrived // one.size)]
         assert self.checked == len(names) == len(self.kept())
-        sums = {name: self.reference(name)[0] for name in names}
-        if not names or None in sums.values():
+        if not names:
             return
         reference = SumServer(self.plan)
-        nodes = {self.node(name): value for name, value in sums.items()}
-        for node in sorted(nodes, key=lambda node: (node.stop, node.level)):
-            reference.receive_sum(node, nodes[node])
-        estimate, last = reference.estimate(reference.covered), self.published[-1]
-        assert (last.t, last.is_fallback) == (estimate.t, False)
+        for name in sorted(names, key=lambda name: (self.node(name).stop, name.level)):
+            value, _ = self.reference(name)
+            if value is None:
+                reference.lose(self.node(name), self.own(name))
+            else:
+                reference.receive_sum(self.node(name), value)
+        lowest, last = levels[0].size, self.published[-1]
+        estimate, rest = reference.estimate(), (reference.is_fallback, reference.lost_users)
+        assert last.t == estimate.t == arrived // lowest * lowest
+        assert (last.is_fallback, last.lost_users) == rest
         assert last.value == pytest.approx((estimate.value,), rel=1e-12)
 
     def node(self, name: Batch) -> Node:
