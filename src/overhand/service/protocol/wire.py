@@ -5,8 +5,9 @@ release is `OVR1`, the digest, level (1 byte), batch number (8), number of the s
 own reports (4) and what the batch came to; numbers are big endian. A part of a report and a batch
 look alike: ciphertexts and, if the mechanism sends any, numbers in the clear, which a batch has
 added up modulo 2^clear_bits. A message and a number in the clear are little endian, in as few bytes
-as their bits need; a message of more than 64 bits is no number but bytes, such as a seed. Whatever is read is either right to the last byte or refused with one error:
-`WrongPlan` for another plan's bytes, else `InvalidValue`.
+as their bits need; a message of more than 64 bits is no number but bytes, such as a seed. Whatever
+is read is either right to the last byte or refused with one error: `WrongPlan` for another plan's
+bytes, else `InvalidValue`.
 """
 
 from __future__ import annotations
