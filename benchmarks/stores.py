@@ -9,7 +9,6 @@ spends its own beside it.
 from __future__ import annotations
 
 import argparse
-import hashlib
 import os
 import sqlite3
 import sys
@@ -26,7 +25,7 @@ import psycopg
 from rich.table import Table
 
 from benchmarks.tables import console
-from overhand.service.protocol import Formats, LevelFormat
+from overhand.service.protocol import ID_BYTES, Formats, LevelFormat
 from overhand.service.shuffler.store import Arrival, Store
 from overhand.service.shuffler.store.batch_keys import MARK_BYTES
 
@@ -57,7 +56,7 @@ class Figure:
 
 def report() -> Arrival:
     parts = tuple(os.urandom(level.part_bytes) for level in FORMATS.levels)
-    return Arrival(tuple(hashlib.sha256(part).digest()[:16] for part in parts), parts)
+    return Arrival(os.urandom(ID_BYTES), parts)
 
 
 @contextmanager
@@ -142,7 +141,7 @@ def know(place: str, reports: int) -> None:
     with closing(Store(place, FORMATS)):
         pass
     with closing(sqlite3.connect(place)) as connection:
-        marks = sorted(os.urandom(MARK_BYTES) for _ in range(len(FORMATS.levels) * reports))
+        marks = sorted(os.urandom(MARK_BYTES) for _ in range(reports))
         connection.executemany("INSERT INTO seen VALUES (?)", ((mark,) for mark in marks))
         connection.commit()
 

@@ -20,6 +20,7 @@ from overhand.errors import InvalidValue, ProtocolViolation, StoreUnavailable
 from overhand.service.protocol import Batch, UnsafeSecret
 from overhand.service.shuffler.store import Outcome, Scrubbed, Store, batch_keys
 from overhand.service.shuffler.store.batch_keys import MOST_HELD, BatchKeys, KeyGone
+from overhand.service.shuffler.store.batching import Marks
 from overhand.service.shuffler.store.tables import Record, StoreTables
 from support.postgres import Postgres
 from support.stores import (
@@ -30,6 +31,8 @@ from support.stores import (
     TRACED,
     Where,
     admit,
+    arrival,
+    id_of,
     message,
     messages_in,
     open_store,
@@ -82,9 +85,9 @@ def test_what_was_moved_changed_or_cut_does_not_open(keys: BatchKeys) -> None:
 
 def test_a_mark_is_known_again_by_these_keys_alone(keys: BatchKeys, path: Path) -> None:
     other = BatchKeys.create(path.with_name("other.keys"), LEVELS)
-    assert keys.mark(b"part", b"x") == BatchKeys(path).mark(b"part", b"x")
-    marks = [keys.mark(b"part", b"x"), keys.mark(b"token", b"x"), keys.mark(b"part", b"y")]
-    assert len({*marks, other.mark(b"part", b"x")}) == 4
+    assert keys.mark(b"report", b"x") == BatchKeys(path).mark(b"report", b"x")
+    marks = [keys.mark(b"report", b"x"), keys.mark(b"token", b"x"), keys.mark(b"report", b"y")]
+    assert len({*marks, other.mark(b"report", b"x")}) == 4
     assert keys.name != other.name
 
 
@@ -387,13 +390,22 @@ def test_no_message_is_ever_in_the_files(
 
 
 def test_nobody_can_try_which_messages_make_up_a_report(store: Store) -> None:
-    arrival = report(1, b"t" * 32)
-    store.admit([arrival])
+    sent = report(1, b"t" * 32)
+    store.admit([sent])
     marks = store._database.read(lambda reading: reading.rows("SELECT mark FROM seen"))
     kept = b"".join(mark for (mark,) in marks)
-    guesses = [*arrival.ids, *(hashlib.sha256(part).digest()[:8] for part in arrival.parts)]
-    assert len(marks) == 3
-    assert not [guess for guess in (*guesses, b"t" * 16) if guess in kept]
+    parts = [hashlib.sha256(part).digest()[:8] for part in sent.parts]
+    assert not [guess for guess in (sent.id, *parts, b"t" * 16) if guess in kept]
+
+
+def test_what_is_kept_of_a_report_says_nothing_of_its_parts(store: Store) -> None:
+    """Else whoever has the keys could try a share in the clear against the server's seeds."""
+    one, other = report(1, b"t" * 32), arrival(report(2).parts, b"t" * 32, id=id_of(1))
+    marks = [Marks.of(each, store._keys) for each in (one, other)]
+    assert marks[0] == marks[1]
+    store.admit([one])
+    rows = store._database.read(lambda reading: reading.rows("SELECT mark FROM seen"))
+    assert {mark for (mark,) in rows} == {marks[0].report, *marks[0].token}
 
 
 def test_pieces_that_somebody_changed_are_not_released(store: Store) -> None:

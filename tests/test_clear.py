@@ -39,8 +39,7 @@ LOWEST = FORMATS.level(1)
 
 def arrivals() -> list[Arrival]:
     reports = encode_reports(DOCUMENT, VALUES, secure_random())
-    parts = [FORMATS.unpack_report(report) for report in reports]
-    return [Arrival(FORMATS.part_digests(part), part) for part in parts]
+    return [Arrival.of(FORMATS, report) for report in reports]
 
 
 def sums_of(values: Any, *, added: bool = True) -> list[int]:
@@ -60,7 +59,7 @@ def test_the_format_follows_from_the_mechanism() -> None:
     assert LevelFormat(1, 3, 4, 1, 7, 2, 12, 1) == LOWEST
     assert (LOWEST.part_bytes, LOWEST.batch_messages) == (49 + 4, 4)
     assert LOWEST.batch_bytes == 4 * 49 + 4
-    assert FORMATS.report_length == 36 + 2 * 53
+    assert FORMATS.report_length == 52 + 2 * 53
 
 
 @pytest.mark.parametrize("bits", [0, 65])
@@ -71,7 +70,7 @@ def test_clear_numbers_need_bits_that_a_word_has(bits: int) -> None:
 
 def test_a_number_that_is_too_large_is_refused() -> None:
     (report,) = encode_reports(DOCUMENT, VALUES[:1], secure_random())
-    at = 36 + 53 - 1  # the high byte of the last number of the lowest level
+    at = 52 + 53 - 1  # the high byte of the last number of the lowest level
     assert report[at] == 15
     assert FORMATS.unpack_report(report)
     for byte in (16, 255):

@@ -26,7 +26,7 @@ def test_copied_and_foreign_ciphertexts_of_a_release_are_garbage() -> None:
     document = coin_document()
     formats, level = document.formats, document.formats.level(1)
     reports = [encode_report(document, 1, secure_random()) for _ in range(3)]
-    first, _, third = (formats.unpack_report(report) for report in reports)
+    first, _, third = (formats.unpack_report(report).parts for report in reports)
     body = first[0] + first[0] + third[1]
     release = formats.unpack_release(formats.pack_release(Release(Batch(1, 0), 0, body)))
     shuffled, garbage = open_release(formats, release, Opener(KEY, formats.digest))

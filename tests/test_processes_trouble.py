@@ -240,7 +240,7 @@ BURDENS = {
     "nothing": b"",
     "half a request line": b"POST /v1/rep",
     "half a head": HEAD + b"x-some: th",
-    "half a body": HEAD + b"content-length: 100\r\n\r\nOVH1",
+    "half a body": HEAD + b"content-length: 100\r\n\r\nOVH2",
     "half a chunk": HEAD + b"transfer-encoding: chunked\r\n\r\n5\r\nOV",
     "a body without end": HEAD
     + b"transfer-encoding: chunked\r\n\r\n"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -53,8 +54,7 @@ def store(tmp_path: Path) -> Store:
 def arrivals(users: int) -> list[Arrival]:
     formats, values = DOCUMENT.formats, DOCUMENT.plan.values
     bodies = encode_reports(DOCUMENT, values.rows([1] * users), oh.secure_random())
-    parts = [formats.unpack_report(body) for body in bodies]
-    return [Arrival(formats.part_digests(part), part) for part in parts]
+    return [Arrival.of(formats, body) for body in bodies]
 
 
 def sender(store: Store, server: Refusing, tick: float = 0.01) -> Sender:
@@ -138,5 +138,5 @@ def test_a_large_batch_is_filled_a_few_reports_at_a_time(
 def test_an_own_report_never_joins_a_batch_that_is_not_late(store: Store) -> None:
     (own, late) = arrivals(2)
     store.admit(arrivals(5))
-    fills = [Arrival(one.ids, one.parts, fills=number) for one, number in ((own, 0), (late, 1))]
+    fills = [replace(one, fills=number) for one, number in ((own, 0), (late, 1))]
     assert store.admit(fills) == [Outcome.NOT_NEEDED, Outcome.ADMITTED]

@@ -64,7 +64,7 @@ def test_a_report_is_counted_once_however_often_it_comes(tmp_path: Path) -> None
         (lambda body: b"", 400),
         (lambda body: body[:-1], 400),
         (lambda body: body + b"x", 413),
-        (lambda body: b"OVH2" + body[4:], 400),
+        (lambda body: b"OVH1" + body[4:], 400),
         (lambda body: body[:4] + bytes(32) + body[36:], 409),
         (lambda body: bytes(len(body)), 400),
     ],
@@ -122,7 +122,7 @@ def test_a_slow_body_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(bodies, "PATIENCE", 0.05)
 
     async def drip() -> Any:
-        yield b"OVH1"
+        yield b"OVH2"
         await asyncio.sleep(1.0)
         yield b"more"
 

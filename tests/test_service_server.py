@@ -13,7 +13,7 @@ import pytest
 
 import overhand as oh
 from overhand.errors import InvalidValue, StoreUnavailable
-from overhand.service.protocol import Opener, new_token
+from overhand.service.protocol import Opener, Report, new_token
 from overhand.service.server import Book, Publisher
 from overhand.service.server import app as server_app
 from overhand.service.shuffler import Filler
@@ -119,9 +119,8 @@ def test_a_book_of_another_plan_is_refused(tmp_path: Path) -> None:
 def test_garbage_is_counted_and_does_not_void_a_batch(tmp_path: Path) -> None:
     async def test(system: System) -> None:
         formats = system.document.formats
-        junk = formats.pack_report(
-            [secrets.token_bytes(level.part_bytes) for level in formats.levels]
-        )
+        parts = tuple(secrets.token_bytes(level.part_bytes) for level in formats.levels)
+        junk = formats.pack_report(Report(secrets.token_bytes(16), parts))
         async with system.client() as client:
             await client.send(junk)
             await client.report_many([1] * (system.plan.tree.lowest - 1))

@@ -160,7 +160,7 @@ def other_digest() -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("body", "status"), [(other_digest, 409), (lambda: b"OVH2" + report()[4:], 400)]
+    ("body", "status"), [(other_digest, 409), (lambda: b"OVH1" + report()[4:], 400)]
 )
 def test_what_is_not_of_the_plan_is_refused_alike(
     tmp_path: Path, body: Callable[[], bytes], status: int
@@ -211,7 +211,7 @@ def test_a_longer_report_of_another_plan_is_told_so(tmp_path: Path) -> None:
 
     async def test(service: Service) -> None:
         length = document().formats.report_length
-        for start, status in ((b"OVH1" + bytes(32), 409), (b"OVR1" + bytes(32), 413), (b"", 413)):
+        for start, status in ((b"OVH2" + bytes(32), 409), (b"OVR1" + bytes(32), 413), (b"", 413)):
             async with connected(service) as line:
                 line.ask(start.ljust(length + 500, b"x"))
                 assert (await line.answer())[0] == status

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from functools import lru_cache
 
 import numpy as np
@@ -20,6 +19,7 @@ from overhand.service.protocol import (
     Formats,
     LevelFormat,
     Release,
+    Report,
     WrongPlan,
     wire,
 )
@@ -28,6 +28,7 @@ from overhand.values import Vectors
 from support.plans import REGULAR, coin_plan
 
 RELEASE_HEADER = 4 + 32 + 1 + 8 + 4
+ID = bytes(range(16))
 
 
 @lru_cache
@@ -41,9 +42,13 @@ def other_formats() -> Formats:
     return Formats.of(coin_plan(REGULAR, noise_bits=6))
 
 
-def parts_of(shapes: Formats, seed: int = 7) -> list[bytes]:
+def parts_of(shapes: Formats, seed: int = 7) -> tuple[bytes, ...]:
     random = seeded_random(seed)
-    return [random.words(level.part_bytes, np.uint8).tobytes() for level in shapes.levels]
+    return tuple(random.words(level.part_bytes, np.uint8).tobytes() for level in shapes.levels)
+
+
+def report_of(shapes: Formats) -> bytes:
+    return shapes.pack_report(Report(ID, parts_of(shapes)))
 
 
 def batch_of(level: LevelFormat, seed: int = 7) -> bytes:
@@ -62,7 +67,7 @@ def test_formats_follow_from_the_plan() -> None:
         assert level.plaintext_bytes == 1
         assert level.ciphertext_bytes == 1 + SEAL_BYTES
         assert level.batch_bytes == level.size * level.messages * 49
-    assert shapes.report_length == 36 + 3 * 5 * 49
+    assert shapes.report_length == 52 + 3 * 5 * 49
 
 
 def test_messages_longer_than_a_word_cannot_be_deployed() -> None:
@@ -76,9 +81,9 @@ def test_messages_longer_than_a_word_cannot_be_deployed() -> None:
 def test_a_report_that_is_too_long_cannot_be_deployed(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(errors.InvalidValue, match=r"3\d{12} messages per user .* 147\d{12} bytes"):
         Formats.of(coin_plan(REGULAR, noise_bits=10**12))
-    monkeypatch.setattr(wire, "MOST_REPORT_BYTES", 36 + 3 * 5 * 49)
+    monkeypatch.setattr(wire, "MOST_REPORT_BYTES", 52 + 3 * 5 * 49)
     assert formats().report_length == Formats.of(coin_plan(REGULAR)).report_length
-    with pytest.raises(errors.InvalidValue, match="at most 771 can be deployed"):
+    with pytest.raises(errors.InvalidValue, match="at most 787 can be deployed"):
         Formats.of(coin_plan(REGULAR, noise_bits=5))
 
 
@@ -128,32 +133,32 @@ def test_plaintexts_of_another_length_are_refused(plaintexts: list[bytes]) -> No
 
 def test_a_report_round_trips() -> None:
     parts = parts_of(formats())
-    body = formats().pack_report(parts)
-    assert body[:36] == REPORT_MAGIC + formats().digest
+    body = formats().pack_report(Report(ID, parts))
+    assert body[:52] == REPORT_MAGIC + formats().digest + ID
     assert len(body) == formats().report_length
-    assert formats().unpack_report(body) == tuple(parts)
+    assert formats().unpack_report(body) == (ID, parts)
 
 
 def test_parts_must_fit() -> None:
     parts = parts_of(formats())
-    for wrong in (parts[:2], [*parts, b""], [parts[0][:-1], *parts[1:]]):
+    for wrong in (parts[:2], (*parts, b""), (parts[0][:-1], *parts[1:])):
         with pytest.raises(errors.InvalidValue, match="part"):
-            formats().pack_report(wrong)
-        with pytest.raises(errors.InvalidValue, match="part"):
-            formats().part_digests(wrong)
+            formats().pack_report(Report(ID, wrong))
+    for wrong_id in (ID[1:], ID + b"x"):
+        with pytest.raises(errors.InvalidValue, match=f"id has 16 bytes, not {len(wrong_id)}"):
+            formats().pack_report(Report(wrong_id, parts))
 
 
-def test_ids_are_of_the_content_and_the_level() -> None:
-    part = parts_of(formats())[0]
-    ids = formats().part_digests([part] * 3)
-    assert len(set(ids)) == 3
-    assert ids == formats().part_digests([part] * 3)
-    assert ids[1] == hashlib.sha256(b"\2" + part).digest()[:16]
+def test_a_report_of_the_first_version_is_told_so() -> None:
+    body = b"OVH1" + formats().digest + b"".join(parts_of(formats()))
+    with pytest.raises(errors.InvalidValue, match=r"not b'OVH1': .* another version") as caught:
+        formats().unpack_report(body)
+    assert not isinstance(caught.value, WrongPlan)
 
 
 @pytest.mark.parametrize("change", [-1, 1, 49])
 def test_a_report_of_another_length_is_told_the_right_one(change: int) -> None:
-    body = formats().pack_report(parts_of(formats()))
+    body = report_of(formats())
     body = body[:change] if change < 0 else body + bytes(change)
     with pytest.raises(errors.InvalidValue, match=f"{formats().report_length} bytes") as caught:
         formats().unpack_report(body)
@@ -162,7 +167,7 @@ def test_a_report_of_another_length_is_told_the_right_one(change: int) -> None:
 
 def test_another_plan_is_told_apart_from_damage() -> None:
     with pytest.raises(WrongPlan, match=other_formats().digest.hex()[:12]):
-        formats().unpack_report(other_formats().pack_report(parts_of(other_formats())))
+        formats().unpack_report(report_of(other_formats()))
     level = other_formats().level(2)
     with pytest.raises(WrongPlan):
         formats().unpack_release(
@@ -171,8 +176,8 @@ def test_another_plan_is_told_apart_from_damage() -> None:
 
 
 def test_a_report_is_no_release() -> None:
-    body = formats().pack_report(parts_of(formats()))
-    with pytest.raises(errors.InvalidValue, match="starts with b'OVR1', not b'OVH1'"):
+    body = report_of(formats())
+    with pytest.raises(errors.InvalidValue, match="starts with b'OVR1', not b'OVH2'"):
         formats().unpack_release(body)
 
 

@@ -103,10 +103,7 @@ def bare_store(
 ) -> Bare:
     """Groups of reports into a store, without a service around it."""
     formats = home.document.formats
-    arrivals = []
-    for body in random_reports(formats, reports):
-        parts = formats.unpack_report(body)
-        arrivals.append(Arrival(formats.part_digests(parts), parts))
+    arrivals = [Arrival.of(formats, body) for body in random_reports(formats, reports)]
     size = round(group)
     groups = [arrivals[start : start + size] for start in range(0, reports, size)]
     with closing(Store(place, home.document.formats, home.folder / "bare.keys")) as store:

@@ -216,11 +216,7 @@ class Deployment:
     def check_logs(self) -> None:
         """Every line is JSON, and none tells of a user, a secret or a time."""
         secret = (self.folder / "token").read_text().strip()
-        ids = [
-            p.hex()
-            for parts in self.reports.parts
-            for p in self.document.formats.part_digests(parts)
-        ]
+        ids = [self.document.formats.unpack_report(body).id.hex() for body in self.reports.bodies]
         some = [self.reports.ciphertexts(user, 1)[0] for user in range(HORIZON)]
         words = [FORWARDED, CLIENT, secret, *ids, *(c.hex()[:24] for c in some)]
         words += [repr(c[:8])[2:-1] for c in some]

@@ -30,7 +30,7 @@ class Reports:
 
     @cached_property
     def parts(self) -> list[tuple[bytes, ...]]:
-        return [self.document.formats.unpack_report(body) for body in self.bodies]
+        return [self.document.formats.unpack_report(body).parts for body in self.bodies]
 
     def ciphertexts(self, user: int, level: int) -> list[bytes]:
         shape = self.document.formats.level(level)

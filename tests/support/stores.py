@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import secrets
 import signal
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -78,15 +79,22 @@ def report(
     levels: Sequence[LevelFormat] = SHAPES,
 ) -> Arrival:
     parts = [b"".join(message(user, level, i) for i in range(level.messages)) for level in levels]
-    return arrival(parts, token, fills=fills)
+    return arrival(parts, token, fills=fills, id=id_of(user))
 
 
 def arrival(
-    parts: Iterable[bytes], token: bytes | None = None, *, fills: int | None = None
+    parts: Iterable[bytes],
+    token: bytes | None = None,
+    *,
+    fills: int | None = None,
+    id: bytes | None = None,
 ) -> Arrival:
-    parts = tuple(parts)
-    ids = tuple(hashlib.sha256(part).digest()[:16] for part in parts)
-    return Arrival(ids, parts, token, fills)
+    """With an id of its own, unless told which."""
+    return Arrival(secrets.token_bytes(16) if id is None else id, tuple(parts), token, fills)
+
+
+def id_of(user: int) -> bytes:
+    return hashlib.sha256(b"%d" % user).digest()[:16]
 
 
 def admit(store: Store, users: Sequence[int]) -> list[Outcome]:

@@ -7,6 +7,7 @@ ciphertext's length. The store, which reads neither, treats both alike.
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -72,14 +73,14 @@ class ThroughStore(Deployment):
 
     def transcript(self, rows: Rows, random: Random, attempt: int) -> list[Shuffled]:
         """Encode, admit and freeze; then read the bytes of the releases, in their order."""
-        from overhand.service.protocol import Formats
+        from overhand.service.protocol import ID_BYTES, Formats
         from overhand.service.shuffler.store import Arrival, Store
 
         formats = Formats.of(replace(self.plan, tree=replace(self.plan.tree, horizon=len(rows))))
         sent = self.encode(rows, self.users_random(random, attempt))
         parts = [_parts(*level, random) for level in zip(formats.levels, sent, strict=True)]
         arrivals = [
-            Arrival(formats.part_digests(report), report) for report in zip(*parts, strict=True)
+            Arrival(secrets.token_bytes(ID_BYTES), report) for report in zip(*parts, strict=True)
         ]
 
         def added(batch: Batch) -> tuple[list[bytes], NDArray[np.uint64]]:

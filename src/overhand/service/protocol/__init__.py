@@ -35,6 +35,7 @@ from overhand.service.protocol.wire import (
     Formats,
     LevelFormat,
     Release,
+    Report,
     WrongPlan,
 )
 
@@ -53,6 +54,7 @@ __all__ = [
     "Opener",
     "Opens",
     "Release",
+    "Report",
     "Sealer",
     "UnsafeSecret",
     "WrongPlan",

@@ -16,6 +16,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import secrets
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -28,7 +29,7 @@ from overhand.plan import Plan, fields_of, parameters
 from overhand.randomness import Random
 from overhand.service.protocol.keys import key_id
 from overhand.service.protocol.sealing import Sealer, info
-from overhand.service.protocol.wire import VERSION, Formats, LevelFormat
+from overhand.service.protocol.wire import ID_BYTES, VERSION, Formats, LevelFormat, Report
 
 _FLOAT_MARGIN = 1e-9
 _MOST_CHARACTERS = 1 << 18
@@ -193,7 +194,10 @@ def encode_reports(document: Document, rows: Rows, random: Random) -> list[bytes
     parts = [
         _parts(document, level, mechanism.encode_rows(rows, random)) for level, mechanism in levels
     ]
-    return [formats.pack_report(report) for report in zip(*parts, strict=True)]
+    return [
+        formats.pack_report(Report(secrets.token_bytes(ID_BYTES), report))
+        for report in zip(*parts, strict=True)
+    ]
 
 
 def _parts(document: Document, level: LevelFormat, messages: Messages) -> list[bytes]:

@@ -1,12 +1,13 @@
 """What goes over the wire: bytes whose length and layout follow from the plan alone.
 
-A report is `OVH1`, the plan's digest (32 bytes) and, lowest level first, the parts of one user. A
-release is `OVR1`, the digest, level (1 byte), batch number (8), number of the shuffling service's
-own reports (4) and what the batch came to; numbers are big endian. A part of a report and a batch
-look alike: ciphertexts and, if the mechanism sends any, numbers in the clear, which a batch has
-added up modulo 2^clear_bits. A message and a number in the clear are little endian, in as few bytes
-as their bits need; a message of more than 64 bits is no number but bytes, such as a seed. Whatever
-is read is either right to the last byte or refused with one error: `WrongPlan` for another plan's
+A report is `OVH2`, the plan's digest (32 bytes), an id (16 random bytes, by which it is
+known again) and, lowest level first, the parts of one user. A release is `OVR1`, the digest,
+level (1 byte), batch number (8), number of the shuffling service's own reports (4) and what the
+batch came to; numbers are big endian. A part of a report and a batch look alike: ciphertexts and,
+if the mechanism sends any, numbers in the clear, which a batch has added up modulo 2^clear_bits. A
+message and a number in the clear are little endian, in as few bytes as their bits need; a message
+of more than 64 bits is no number but bytes, such as a seed. Whatever is read is either right to the
+last byte or refused with one error: `WrongPlan` for another plan's
 bytes, else `InvalidValue`.
 """
 
@@ -14,10 +15,10 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import accumulate
+from itertools import accumulate, islice
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,8 +29,8 @@ from overhand.mechanisms import Mechanism
 from overhand.model import byte_width, to_bytes, to_numbers
 from overhand.plan import Plan
 
-VERSION = 1
-REPORT_MAGIC = b"OVH1"
+VERSION = 2
+REPORT_MAGIC = b"OVH2"
 RELEASE_MAGIC = b"OVR1"
 DIGEST_BYTES = 32
 ID_BYTES = 16
@@ -43,7 +44,9 @@ MOST_LEVELS = 255
 MOST_REPORT_BYTES = 1 << 24
 """There is an end to what a document may ask of a client, who makes reports as it says."""
 
+_REPORT_HEADER = len(REPORT_MAGIC) + DIGEST_BYTES + ID_BYTES
 _RELEASE_HEADER = struct.Struct(f">4s{DIGEST_BYTES}sBQI")
+_NUMBERS_AT_ONCE = 1 << 17
 _MOST_BATCHES = (1 << 64) - 1
 _MOST_REPORTS = (1 << 32) - 1
 
@@ -64,6 +67,16 @@ class Batch(NamedTuple):
 
     def __str__(self) -> str:
         return f"batch {self.number} of level {self.level}"
+
+
+class Report(NamedTuple):
+    """What a user sends: one part for every level, under an id drawn for it alone.
+
+    The id says nothing of the parts: who knows the one cannot try the other.
+    """
+
+    id: bytes
+    parts: tuple[bytes, ...]
 
 
 @dataclass(frozen=True)
@@ -152,20 +165,32 @@ class LevelFormat:
         """The numbers in the clear of a part or a batch, or `InvalidValue` if one is too large."""
         if not self.clear_numbers:
             return np.empty(0, np.uint64)
-        numbers = to_numbers(body[len(body) - self.clear_bytes :], self._clear_width)
+        return self._numbers(body[len(body) - self.clear_bytes :])
+
+    def _numbers(self, content: bytes) -> NDArray[np.uint64]:
+        numbers = to_numbers(content, self._clear_width)
         if int(numbers.max()) >> self.clear_bits:
             raise errors.InvalidValue(
                 f"a number in the clear of level {self.level} is not below 2^{self.clear_bits}"
             )
         return numbers
 
-    def gathered(self, bodies: Sequence[bytes]) -> tuple[NDArray[np.uint8], NDArray[np.uint64]]:
-        """All ciphertexts of parts or batches in their order, and the sum of what is clear."""
+    def gathered(self, bodies: Iterable[bytes]) -> tuple[NDArray[np.uint8], NDArray[np.uint64]]:
+        """All ciphertexts of parts or batches in their order, and the sum of what is clear.
+
+        However many they are, few of their numbers are in memory at a time.
+        """
         if not self.clear_numbers:
-            return self.ciphertexts(b"".join(bodies)), np.empty(0, np.uint64)
-        sealed = b"".join([body[: len(body) - self.clear_bytes] for body in bodies])
-        rows = np.frombuffer(sealed, np.uint8).reshape(-1, self.ciphertext_bytes)
-        return rows, self.added_up(np.array([self.clear(body) for body in bodies]))
+            return self._rows(b"".join(bodies)), np.empty(0, np.uint64)
+        sealed, total, coming = list[bytes](), np.zeros(self.clear_numbers, np.uint64), iter(bodies)
+        while some := list(islice(coming, max(1, _NUMBERS_AT_ONCE // self.clear_numbers))):
+            sealed += [body[: len(body) - self.clear_bytes] for body in some]
+            clear = self._numbers(b"".join([body[len(body) - self.clear_bytes :] for body in some]))
+            total = self.added_up(np.vstack([total, clear.reshape(len(some), -1)]))
+        return self._rows(b"".join(sealed)), total
+
+    def _rows(self, sealed: bytes) -> NDArray[np.uint8]:
+        return np.frombuffer(sealed, np.uint8).reshape(-1, self.ciphertext_bytes)
 
     def added_up(self, numbers: NDArray[np.uint64]) -> NDArray[np.uint64]:
         """The sum of rows of numbers, modulo 2^clear_bits."""
@@ -242,21 +267,23 @@ class Formats:
 
     @cached_property
     def report_length(self) -> int:
-        header = len(REPORT_MAGIC) + DIGEST_BYTES
-        return header + sum(level.part_bytes for level in self.levels)
+        return _REPORT_HEADER + sum(level.part_bytes for level in self.levels)
 
-    def pack_report(self, parts: Sequence[bytes]) -> bytes:
-        """The body of a report from its ciphertexts, one part for every level."""
-        self._check_parts(parts)
-        return b"".join([REPORT_MAGIC, self.digest, *parts])
+    def pack_report(self, report: Report) -> bytes:
+        """The bytes of a report."""
+        _check_length("report's id", report.id, ID_BYTES)
+        lengths = [len(part) for part in report.parts]
+        if lengths != (expected := [level.part_bytes for level in self.levels]):
+            raise errors.InvalidValue(f"parts of {lengths} bytes, not {expected}")
+        return b"".join([REPORT_MAGIC, self.digest, report.id, *report.parts])
 
     def check_plan(self, head: bytes) -> None:
         """Raise `WrongPlan` if this is the beginning of a report for another plan."""
         if head[: len(REPORT_MAGIC)] == REPORT_MAGIC:
             self._check_header("report", REPORT_MAGIC, head)
 
-    def unpack_report(self, body: bytes) -> tuple[bytes, ...]:
-        """The parts of a report.
+    def unpack_report(self, body: bytes) -> Report:
+        """What a user sent, if it is a report for this plan.
 
         The plan is looked at before the length: another plan's report has another length.
         """
@@ -265,7 +292,7 @@ class Formats:
         parts = tuple([body[part] for part in self._parts])
         for place, level in self._with_clear:
             level.clear(parts[place])  # refuse numbers that are too large
-        return parts
+        return Report(body[_REPORT_HEADER - ID_BYTES : _REPORT_HEADER], parts)
 
     @cached_property
     def _with_clear(self) -> list[tuple[int, LevelFormat]]:
@@ -274,19 +301,9 @@ class Formats:
     @cached_property
     def _parts(self) -> list[slice]:
         """Where the parts of a report are."""
-        header = len(REPORT_MAGIC) + DIGEST_BYTES
-        ends = list(accumulate((level.part_bytes for level in self.levels), initial=header))
+        lengths = (level.part_bytes for level in self.levels)
+        ends = list(accumulate(lengths, initial=_REPORT_HEADER))
         return [slice(start, stop) for start, stop in zip(ends, ends[1:], strict=False)]
-
-    def part_digests(self, parts: Sequence[bytes]) -> tuple[bytes, ...]:
-        """An id for every part, made of its bytes: a repeated report has the same ids."""
-        self._check_parts(parts)
-        named = zip(self._level_bytes, parts, strict=True)
-        return tuple([hashlib.sha256(level + part).digest()[:ID_BYTES] for level, part in named])
-
-    @cached_property
-    def _level_bytes(self) -> list[bytes]:
-        return [bytes([level.level]) for level in self.levels]
 
     @cached_property
     def most_release_bytes(self) -> int:
@@ -310,22 +327,16 @@ class Formats:
         return release
 
     def _check_header(self, what: str, magic: bytes, body: bytes) -> None:
-        if body[: len(magic)] != magic:
-            raise errors.InvalidValue(f"a {what} starts with {magic!r}, not {body[: len(magic)]!r}")
+        found = body[: len(magic)]
+        if found != magic:
+            is_older = found[:-1] == magic[:-1] and found[-1:].isdigit()
+            advice = ": its sender speaks another version of the protocol" if is_older else ""
+            raise errors.InvalidValue(f"a {what} starts with {magic!r}, not {found!r}{advice}")
         digest = body[len(magic) : len(magic) + DIGEST_BYTES]
         if len(digest) == DIGEST_BYTES and digest != self.digest:
             raise WrongPlan(
                 f"a {what} for the plan {digest.hex()[:12]}, not {self.digest.hex()[:12]}"
             )
-
-    def _check_parts(self, parts: Sequence[bytes]) -> None:
-        lengths = [len(part) for part in parts]
-        if lengths != self._part_lengths:
-            raise errors.InvalidValue(f"parts of {lengths} bytes, not {self._part_lengths}")
-
-    @cached_property
-    def _part_lengths(self) -> list[int]:
-        return [level.part_bytes for level in self.levels]
 
     def _check_release(self, release: Release) -> None:
         level, number = release.batch

@@ -68,8 +68,8 @@ class ShufflerApp(Application):
             f"{level.messages} of {level.ciphertext_bytes} bytes" for level in self._formats.levels
         )
         report = binary_content(
-            "OVH1, the document's digest (32 bytes), and per level, lowest first, the "
-            f"ciphertexts: {levels}",
+            "OVH2, the document's digest (32 bytes), an id (16 random bytes, drawn for this report "
+            f"alone), and per level, lowest first, the ciphertexts: {levels}",
             self._formats.report_length,
         )
         for_tokens = () if self.tokens is None else (401, 403)
@@ -85,7 +85,7 @@ class ShufflerApp(Application):
                 "report",
                 "/v1/reports",
                 self._report,
-                "Count a report. The same bytes again are counted once and answered alike.",
+                "Count a report. The same id again is counted once and answered alike.",
                 json_content(status="counted"),
                 "POST",
                 body=report,
@@ -138,12 +138,11 @@ class ShufflerApp(Application):
     def _arrival(self, body: bytes, authorization: bytes | None) -> Arrival:
         token = self._token(authorization)
         try:
-            parts = self._formats.unpack_report(body)
+            return Arrival.of(self._formats, body, token)
         except WrongPlan as error:
             raise _outdated(error) from error
         except InvalidValue as error:
             raise Refused(HTTPStatus.BAD_REQUEST, str(error)) from error
-        return Arrival(self._formats.part_digests(parts), parts, token)
 
     def _token(self, authorization: bytes | None) -> bytes | None:
         """The hash of a token that may report; any other is the same refusal."""

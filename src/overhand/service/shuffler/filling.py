@@ -71,8 +71,7 @@ class Filler:
     async def _admitted(self, reports: int) -> list[Outcome]:
         formats = self._document.formats
         bodies = await asyncio.to_thread(self._encoded, reports)
-        parts = [formats.unpack_report(body) for body in bodies]
-        arrivals = [Arrival(formats.part_digests(part), part, fills=self._batch) for part in parts]
+        arrivals = [Arrival.of(formats, body, fills=self._batch) for body in bodies]
         return await asyncio.gather(*(self._admission.admit(each) for each in arrivals))
 
     def _encoded(self, reports: int) -> list[bytes]:

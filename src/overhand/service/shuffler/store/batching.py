@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from overhand.errors import InvalidValue, ProtocolViolation
 from overhand.model import Messages
 from overhand.randomness import Random, secure_random
-from overhand.service.protocol import ID_BYTES, Batch, LevelFormat, Release
+from overhand.service.protocol import ID_BYTES, Batch, Formats, LevelFormat, Release
 from overhand.service.shuffler.store.batch_keys import BatchKeys
 from overhand.shufflers import shuffle
 
@@ -42,17 +42,24 @@ class Outcome(Enum):
 class Arrival:
     """A report on its way into the store.
 
-    `parts` has what it says to every level, lowest first; `ids` a digest of each part. A token, if
-    there is one, admits one report only.
+    `id` are random bytes by which it is known again, `parts` what it says to every level, lowest
+    first. A token, if there is one, admits one report only.
     """
 
-    ids: tuple[bytes, ...]
+    id: bytes
     parts: tuple[bytes, ...]
     token: bytes | None = None
     fills: int | None = None
     """If it is one of the service's own reports of value 0: the late batch that it fills up.
 
     It joins no other batch of the lowest level, and never begins one."""
+
+    @classmethod
+    def of(
+        cls, formats: Formats, body: bytes, token: bytes | None = None, fills: int | None = None
+    ) -> Arrival:
+        """The report of these bytes, or `InvalidValue` if they are none for this plan."""
+        return cls(*formats.unpack_report(body), token, fills)
 
     @property
     def is_own(self) -> bool:
@@ -64,14 +71,14 @@ class Arrival:
         expected = [level.part_bytes for level in levels]
         if lengths != expected:
             raise InvalidValue(f"parts of {lengths} bytes, expected {expected}")
-        if [len(name) for name in self.ids] != [ID_BYTES] * len(levels):
-            raise InvalidValue(f"a report has {len(levels)} ids of {ID_BYTES} bytes each")
+        if len(self.id) != ID_BYTES:
+            raise InvalidValue(f"a report's id has {ID_BYTES} bytes, not {len(self.id)}")
 
 
 class Marks(NamedTuple):
     """What the store remembers of a report, apart from its messages."""
 
-    ids: list[bytes]
+    report: bytes
     token: list[bytes]
     """One, if the report has a token."""
 
@@ -79,7 +86,7 @@ class Marks(NamedTuple):
     def of(cls, arrival: Arrival, keys: BatchKeys) -> Marks:
         tokens = [] if arrival.token is None else [arrival.token]
         return cls(
-            [keys.mark(b"part", part_id) for part_id in arrival.ids],
+            keys.mark(b"report", arrival.id),
             [keys.mark(b"token", token) for token in tokens],
         )
 
@@ -99,8 +106,8 @@ def judge(
     repeat.
     """
     unused, outcomes = set(unused), []
-    for arrival, (ids, token) in zip(arrivals, marks, strict=True):
-        if not unused.issuperset(ids):
+    for arrival, (report, token) in zip(arrivals, marks, strict=True):
+        if report not in unused:
             outcomes.append(Outcome.REPEATED)
         elif not unused.issuperset(token):
             outcomes.append(Outcome.TOKEN_USED)
@@ -110,7 +117,7 @@ def judge(
             outcomes.append(Outcome.NOT_NEEDED)
         else:
             outcomes.append(Outcome.ADMITTED)
-            unused.difference_update(ids, token)
+            unused.difference_update([report], token)
             arrived += 1
     return outcomes, unused
 

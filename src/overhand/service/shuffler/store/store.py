@@ -148,8 +148,8 @@ class Store:
     def admit(self, arrivals: Sequence[Arrival]) -> list[Outcome]:
         """Admit reports: each to all its batches or to none, durable when this returns.
 
-        One transaction for all of them. A report any of whose ids is known is a repeat: it is
-        counted once, also if copies come at the same time. If this raises `StoreUnavailable`, the
+        One transaction for all of them. A report whose id is known is a repeat: it is counted
+        once, also if copies come at the same time. If this raises `StoreUnavailable`, the
         reports may be sent again as they are: those that were taken after all are repeats then.
         """
         for arrival in arrivals:
@@ -159,7 +159,7 @@ class Store:
     def _admit(self, tables: StoreTables, arrivals: Sequence[Arrival]) -> list[Outcome]:
         """Marks before the lock, so that processes wait for each other only to be counted."""
         marks = [Marks.of(arrival, self._keys) for arrival in arrivals]
-        fresh = tables.remember({mark for ids, token in marks for mark in (*ids, *token)})
+        fresh = tables.remember({mark for report, token in marks for mark in (report, *token)})
         arrived = tables.lock()
         outcomes, unused = judge(arrivals, marks, fresh, arrived, self._horizon, self._lowest)
         tables.forget(unused)

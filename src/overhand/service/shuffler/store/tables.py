@@ -1,7 +1,7 @@
 """The tables of a store, and the statements on them.
 
 progress      one row: what the store is made for, its keys' name, and how many reports arrived
-seen          marks of the parts and tokens of admitted reports, kept until the plan ends
+seen          marks of the ids and tokens of admitted reports, kept until the plan ends
 messages_<l>  level l: the pieces of its batches, sealed, in no order; one row once it is frozen
 releases      a row per frozen batch: its digest, and how far it got
 """
