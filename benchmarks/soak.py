@@ -289,11 +289,14 @@ def judge(run: Run, level: int) -> Verdict:
     keys = BatchKeys(run.folder / "shuffler.db.keys")
     with closing(sqlite3.connect(run.folder / "shuffler.db")) as store:
         rows = store.execute(f"SELECT number, own, body FROM messages_{level}").fetchall()
+        frozen = store.execute(
+            "SELECT number, body FROM bodies WHERE level = ?", (level,)
+        ).fetchall()
     still = [
         heads_of(keys.open(Batch(level, number), own, sealed), shape)
         for number, own, sealed in rows
-        if number not in released
     ]
+    still += [heads_of(body, shape) for number, body in frozen if number not in released]
     found, counts = np.unique(
         np.concatenate([known.heads[:0], *released.values(), *still]), return_counts=True
     )

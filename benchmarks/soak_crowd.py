@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 import overhand as oh
 from overhand.service.client import AsyncClient, NotCounted
-from overhand.service.protocol import Document, LevelFormat
+from overhand.service.protocol import ID_BYTES, Document, LevelFormat, Report
 
 Heads = NDArray[np.void]
 """The beginnings of ciphertexts, which are keys that were drawn at random: no two are equal."""
@@ -66,7 +66,10 @@ def _encoded(
         known.setdefault(f"messages{level.level}", []).append(messages.astype(np.uint8))
         starts = range(0, len(sealed), level.messages)
         parts.append([b"".join(sealed[start : start + level.messages]) for start in starts])
-    return [document.formats.pack_report(report) for report in zip(*parts, strict=True)]
+    return [
+        document.formats.pack_report(Report(os.urandom(ID_BYTES), report))
+        for report in zip(*parts, strict=True)
+    ]
 
 
 async def _send(client: AsyncClient, body: bytes, pipe: Connection) -> None:

@@ -7,7 +7,7 @@ import hmac
 import os
 import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -17,11 +17,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from overhand.errors import InvalidValue, ProtocolViolation, StoreUnavailable
-from overhand.service.protocol import Batch, UnsafeSecret
-from overhand.service.shuffler.store import Outcome, Scrubbed, Store, batch_keys
+from overhand.service.protocol import Batch, Release, UnsafeSecret
+from overhand.service.shuffler.store import Outcome, Piece, Store, batch_keys
 from overhand.service.shuffler.store.batch_keys import MOST_HELD, BatchKeys, KeyGone
 from overhand.service.shuffler.store.batching import Marks
-from overhand.service.shuffler.store.tables import Record, StoreTables
+from overhand.service.shuffler.store.tables import StoreTables
 from support.postgres import Postgres
 from support.stores import (
     ADMITTED,
@@ -37,6 +37,7 @@ from support.stores import (
     messages_in,
     open_store,
     report,
+    users_in,
 )
 from support.storing import Places
 
@@ -279,22 +280,21 @@ def send(store: Store, *names: Batch) -> None:
     store.scrub()
 
 
-def test_a_copy_from_before_a_batch_was_sent_is_beyond_reach(
+def test_a_copy_from_before_a_batch_was_frozen_is_beyond_reach(
     where: Where, store: Store, tmp_path: Path
 ) -> None:
     admit(store, range(1, 4))
     pieces = rows(store, 1)
-    store.freeze(Batch(1, 0))
-    pieces += [one for one in rows(store, 1) if one not in pieces]
     shutil.copy(where.keys, stolen := tmp_path / "stolen.keys")
-    send(store, Batch(1, 0))
+    release = store.freeze(Batch(1, 0))
+    assert store.freeze(Batch(1, 0)) == release, "which takes no key"
     now = BatchKeys(where.keys)
     for name, own, sealed in pieces:
         assert BatchKeys(stolen).open(name, own, sealed), "with the keys of then it can be read"
         if name.number == 0:
             with pytest.raises(KeyGone):
                 now.open(name, own, sealed)
-    assert sorted(name.number for name, _, _ in pieces) == [0, 0, 1]
+    assert sorted(name.number for name, _, _ in pieces) == [0, 1]
     (open_batch,) = [one for one in pieces if one[0].number == 1]
     whole = sorted(message(3, SHAPES[0], place) for place in range(2))
     assert sorted(messages_in(now.open(*open_batch), SHAPES[0])) == whole
@@ -306,7 +306,7 @@ def left(where: Where, level: int) -> list[int]:
     return [number for number in range(9) if keys.has(Batch(level, number))]
 
 
-def test_keys_of_batches_that_are_not_sent_stay(where: Where, store: Store) -> None:
+def test_keys_of_batches_that_are_not_frozen_stay(where: Where, store: Store) -> None:
     admit(store, range(1, 14))
     send(store, Batch(1, 1), Batch(1, 2), Batch(2, 0))
     assert left(where, 1) == [0, 3, 4, 5, 6, 7, 8]
@@ -356,26 +356,65 @@ def test_a_process_that_sends_nothing_destroys_its_keys_too(where: Where, store:
         assert len(store.freeze(Batch(1, 1)).body) == SHAPES[0].size * SHAPES[0].part_bytes
 
 
-def test_a_batch_whose_key_goes_while_it_is_looked_at_was_sent(
-    store: Store, monkeypatch: pytest.MonkeyPatch
+def test_who_loses_a_key_to_one_who_was_faster_reads_the_release(
+    where: Where, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     admit(store, [1, 2, 3])
-    looked = StoreTables.record
+    look, first = StoreTables.pieces, list[Release]()
 
-    def overtaken(ledger: StoreTables, name: Batch) -> Record | None:
-        store._keys.keep_only({1: {1}, 2: {0}})  # as another thread does that scrubs
-        return looked(ledger, name)
+    def overtaken(tables: StoreTables, name: Batch) -> Iterator[Piece]:
+        monkeypatch.setattr(StoreTables, "pieces", look)
+        with closing(where.open()) as faster:
+            first.append(faster.freeze(name))
+        store._keys.keep_only({1: {1}, 2: {0}})  # as another thread does
+        return look(tables, name)
 
-    monkeypatch.setattr(StoreTables, "record", overtaken)
-    with pytest.raises(Scrubbed):
-        store.freeze(Batch(1, 0))
+    monkeypatch.setattr(StoreTables, "pieces", overtaken)
+    assert [store.freeze(Batch(1, 0))] == first
+
+
+def test_a_database_that_was_rolled_back_gives_one_clear_error(store: Store) -> None:
+    """Its pieces are there and their keys are not: nothing is sent, and nothing comes to them."""
+    admit(store, [1, 2, 3])
+    store._keys.keep_only({1: {2}, 2: {1}})
+    for _ in range(2):
+        with pytest.raises(ProtocolViolation, match="no release: the database is older than its"):
+            store.freeze(Batch(1, 0))
+    with pytest.raises(KeyGone):
+        admit(store, [4])
+    assert (store.arrived, store.full(), store.fold(2)) == (3, [Batch(1, 0)], 0)
+
+
+class Crash(BaseException):
+    pass
+
+
+def crash(keys: BatchKeys, needed: object) -> None:
+    raise Crash
+
+
+@pytest.mark.parametrize("is_restarted", [True, False])
+def test_a_key_that_a_crash_left_is_destroyed_before_anything_is_sent(
+    where: Where, store: Store, is_restarted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    admit(store, [1, 2, 3])
+    with monkeypatch.context() as patch:
+        patch.setattr(BatchKeys, "keep_only", crash)
+        with pytest.raises(Crash):
+            store.freeze(Batch(1, 0))
+    assert left(where, 1)[0] == 0
+    if is_restarted:
+        where.open().close()
+    else:
+        assert users_in(store.freeze(Batch(1, 0)).body, SHAPES[0]) == [1, 2]
+    assert left(where, 1)[0] == 1
 
 
 NAME = re.compile(rb"8\d{5}\.\d\.\d{3}")
 
 
 @pytest.mark.parametrize("is_sealed", [True, False], ids=["sealed", "mutant"])
-def test_no_message_is_ever_in_the_files(
+def test_no_message_is_in_the_files_before_its_batch_is_frozen(
     places: Places, is_sealed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not is_sealed:
@@ -383,10 +422,12 @@ def test_no_message_is_ever_in_the_files(
     with closing(places.new().open(TRACED, 10**6)) as store:
         users = range(800_000, 800_070)
         store.admit([report(user, levels=TRACED) for user in users])
-        if is_sealed:
-            store.freeze(Batch(1, 0))
         found = {name for path in places.files() for name in NAME.findall(path.read_bytes())}
-    assert bool(found) == (not is_sealed)
+        assert bool(found) == (not is_sealed)
+        if is_sealed:  # what is kept after that is what the server gets
+            release = messages_in(store.freeze(Batch(1, 0)).body, TRACED[0])
+            found = {name for path in places.files() for name in NAME.findall(path.read_bytes())}
+            assert found <= {one[:12] for one in release}
 
 
 def test_nobody_can_try_which_messages_make_up_a_report(store: Store) -> None:
@@ -412,6 +453,15 @@ def test_pieces_that_somebody_changed_are_not_released(store: Store) -> None:
     admit(store, [1, 2, 3])
     store._database.write(lambda writing: writing.change("UPDATE messages_1 SET own = own + 1"))
     with pytest.raises(ProtocolViolation, match="not what was stored"):
+        store.freeze(Batch(1, 0))
+
+
+def test_a_release_that_somebody_changed_is_not_sent(store: Store) -> None:
+    admit(store, [1, 2, 3])
+    body = store.freeze(Batch(1, 0)).body
+    changed = bytes([body[0] ^ 1]) + body[1:]
+    store._database.write(lambda writing: writing.change("UPDATE bodies SET body = ?", changed))
+    with pytest.raises(ProtocolViolation, match="release of batch 0 of level 1 is not what was"):
         store.freeze(Batch(1, 0))
 
 

@@ -25,7 +25,7 @@ from overhand.service.protocol import (
     open_release,
 )
 from overhand.service.server import Book
-from overhand.service.shuffler.store import Arrival, Outcome, Store, pieces, released
+from overhand.service.shuffler.store import Arrival, Gathered, Outcome, Store, pieces, released
 from support.books import waiting
 from support.clear import ADDED, DOCUMENT, DUMMY, Halves, document_of, dummies
 from support.sealed import KEY
@@ -116,7 +116,7 @@ def check(release: Release) -> None:
 
 
 def test_the_service_s_message_may_be_anywhere() -> None:
-    came = list(pieces(FORMATS.levels[:1], arrivals()[:3], arrived=0))
+    came = Gathered.of(LOWEST, pieces(FORMATS.levels[:1], arrivals()[:3], arrived=0))
     added = dummies(Batch(1, 0))
     found = {
         LOWEST.ciphertexts(released(Batch(1, 0), LOWEST, came, lambda batch: added).body)

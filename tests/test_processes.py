@@ -41,8 +41,8 @@ SHUFFLER_STEPS = {
     "while a batch is scrubbed": Kill(DROP, "after", since=f"{STORE}.acknowledge_all"),
     "when messages are dropped": Kill(SWEEP, since=f"{STORE}.acknowledge_all"),
     "when a batch is swept": Kill(SWEEP, "after", since=f"{STORE}.acknowledge_all"),
-    "before its key is destroyed": Kill(OVERWRITE, since=f"{STORE}.acknowledge_all"),
-    "when its key is destroyed": Kill(OVERWRITE, "after", since=f"{STORE}.acknowledge_all"),
+    "before its key is destroyed": Kill(OVERWRITE, since=f"{LEDGER}.freeze"),
+    "when its key is destroyed": Kill(OVERWRITE, "after", since=f"{LEDGER}.freeze"),
 }
 SERVER_STEPS = {
     "before a release is stored": Kill(f"{BOOK}.receive", "before", 3),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,7 +22,8 @@ from overhand.service.shuffler import (
     sending,
 )
 from overhand.service.shuffler.store import Arrival, Outcome, Store
-from overhand.service.web import Answer
+from overhand.service.shuffler.store.batch_keys import BatchKeys
+from overhand.service.web import Answer, Unreachable
 from support.plans import coin_plan
 
 USERS = 24
@@ -74,6 +77,57 @@ def test_a_batch_that_is_refused_holds_up_no_other(
     server.refused = set()
     asyncio.run(sender(store, server).send_all())
     assert (store.full(), len(server.taken)) == ([], len(ALL))
+
+
+class Looking(Refusing):
+    """A server that sees which keys the service has when a batch comes."""
+
+    def __init__(self, keys: Path, *, is_away: bool = False) -> None:
+        super().__init__(set())
+        self._keys, self._is_away = keys, is_away
+        self.had: list[bool] = []
+
+    async def request(self, method: str, path: str, body: bytes | None = None) -> Answer:
+        level, number = map(int, path.split("/")[-2:])
+        self.had.append(BatchKeys(self._keys).has(Batch(level, number)))
+        if self._is_away:
+            raise Unreachable("away")
+        return await super().request(method, path, body)
+
+
+def test_nothing_is_sent_before_its_key_is_destroyed(store: Store, tmp_path: Path) -> None:
+    store.admit(arrivals(USERS))
+    server = Looking(tmp_path / "store.db.keys")
+    asyncio.run(sender(store, server).send_all())
+    assert server.had == [False] * len(ALL)
+
+
+def test_all_keys_are_destroyed_while_the_server_is_away(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sending, "_MOST_BYTES_AT_ONCE", 1)  # each in a group of its own
+    store.admit(arrivals(USERS))
+    server = Looking(path := tmp_path / "store.db.keys", is_away=True)
+    with pytest.raises(Unreachable):
+        asyncio.run(sender(store, server).send_all())
+    assert (len(server.had), store.unfrozen()) == (1, [])
+    assert not any(map(BatchKeys(path).has, ALL))
+    assert set(store.full()) == ALL
+
+
+def test_a_process_that_waits_its_turn_destroys_its_keys_meanwhile(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copy(tmp_path / "store.db.keys", elsewhere := tmp_path / "elsewhere.keys")
+    with closing(Store(tmp_path / "store.db", DOCUMENT.formats, elsewhere)) as other:
+        monkeypatch.setattr(other, "claim_sending", lambda: False)
+        waiting = sender(other, Refusing(set()))
+        asyncio.run(waiting.send_all())  # which scrubs, and not again so soon
+        store.admit(arrivals(USERS))
+        store.freeze_all(store.full())
+        assert all(map(BatchKeys(elsewhere).has, ALL))
+        asyncio.run(waiting.send_all())
+        assert not any(map(BatchKeys(elsewhere).has, ALL))
 
 
 def test_a_token_that_the_server_does_not_know_is_said_to_be_one(store: Store) -> None:

@@ -151,14 +151,16 @@ def held(soak: Soak) -> int:
     """Rows of messages of full batches."""
     store = soak.system.store
     full = store.arrived // crowd("coins").formats.levels[0].size
-    query = f"SELECT number FROM messages_1 WHERE number < {full}"
+    query = (
+        f"SELECT number FROM messages_1 WHERE number < {full} UNION ALL SELECT number FROM bodies"
+    )
     return len(store._database.read(lambda reading: reading.rows(query)))
 
 
 @pytest.mark.parametrize("fails", [BEFORE, AFTER, LATE])
 def test_what_was_acknowledged_is_scrubbed_in_the_end(fails: Fault) -> None:
     async def test(soak: Soak) -> None:
-        calls = ["full", "freeze_all", "acknowledge_all"]
+        calls = ["freeze_all", "full", "freeze_all", "acknowledge_all"]
         soak.system.store_script.extend([NONE] * len(calls) + [fails])
         await soak.system.send_all()
         assert soak.full() == []
@@ -222,7 +224,8 @@ def orders() -> Iterator[tuple[tuple[int, int], ...]]:
             for arrived, user in enumerate((1, 2))
             for piece in batching.pieces([PAIR], [store_report(user, levels=[PAIR])], arrived)
         ]
-        body = batching.released(Batch(1, 0), PAIR, alone).body
+        gathered = batching.Gathered.of(PAIR, alone)
+        body = batching.released(Batch(1, 0), PAIR, gathered).body
         yield tuple((user_of(one), int(one[9:12])) for one in messages_in(body, PAIR))
 
 

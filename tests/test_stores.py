@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import json
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import closing
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -24,6 +26,7 @@ from support.stores import (
     admit,
     arrival,
     check_all,
+    fold_all,
     id_of,
     message,
     messages_in,
@@ -237,6 +240,14 @@ def test_a_store_is_not_opened_for_another_document(where: Where) -> None:
         assert store.arrived == 1
 
 
+def test_a_store_of_an_older_version_is_refused(where: Where, store: Store) -> None:
+    (plan,) = store._database.read(lambda reading: reading.rows("SELECT plan FROM progress"))[0]
+    older = json.dumps({name: part for name, part in json.loads(plan).items() if name != "format"})
+    store._database.write(lambda writing: writing.change("UPDATE progress SET plan = ?", older))
+    with pytest.raises(InvalidValue, match=r"another version of overhand \(format 1, not 2\)"):
+        where.open()
+
+
 # --- any sequence of steps, against a model -------------------------------------------------------
 
 USERS = 24
@@ -257,7 +268,7 @@ steps_drawn = st.lists(
     st.one_of(
         st.lists(reports_drawn, max_size=8),
         st.lists(reports_drawn, max_size=8),
-        st.sampled_from(["freeze", "acknowledge", "scrub", "restart"]),
+        st.sampled_from(["fold", "freeze", "acknowledge", "scrub", "restart"]),
     ),
     max_size=14,
 )
@@ -291,6 +302,9 @@ class Model:
         size = SHAPES[name.level - 1].size
         return self.admitted[name.number * size : (name.number + 1) * size]
 
+    def open(self, level: LevelFormat) -> Batch:
+        return Batch(level.level, len(self.admitted) // level.size)
+
     def full(self) -> list[Batch]:
         names = [
             Batch(level.level, number)
@@ -308,6 +322,8 @@ class Model:
         assert set(found.values()) == {1}
         assert set(sent) <= set(found)
         assert release.repeats == sent.total() - len(sent)
+        clear = np.array([level.clear(one.parts[level.level - 1]) for one in batch])
+        assert level.clear(release.body).tolist() == level.added_up(clear).tolist()
         assert release.own == sum(one.is_own for one in batch)
         assert self.releases.setdefault(release.batch, release) == release
 
@@ -321,6 +337,10 @@ def run(steps: Sequence[Any], where: Where) -> None:
             elif step == "restart":
                 store.close()
                 store = where.open()
+            elif step == "fold":
+                fold_all(store)
+                for level in SHAPES:
+                    assert pieces_of(store, model.open(level)) <= level.size.bit_length()
             elif step == "scrub":
                 assert store.scrub() == len(model.acknowledged) - model.scrubbed
                 model.scrubbed = len(model.acknowledged)
@@ -329,6 +349,10 @@ def run(steps: Sequence[Any], where: Where) -> None:
             assert (store.arrived, store.full()) == (len(model.admitted), model.full())
     finally:
         store.close()
+
+
+def pieces_of(store: Store, name: Batch) -> int:
+    return len(store._read(lambda tables: tables.lengths(name)))
 
 
 def take(step: str, store: Store, model: Model) -> None:

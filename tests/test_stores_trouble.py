@@ -17,7 +17,8 @@ from overhand.errors import InvalidValue, ProtocolViolation, StoreUnavailable
 from overhand.service.databases import SqliteDatabase, Transaction, sqlite
 from overhand.service.protocol import Batch, Release
 from overhand.service.shuffler.store import Store, batching
-from overhand.service.shuffler.store.tables import StoreTables
+from overhand.service.shuffler.store.batch_keys import BatchKeys
+from overhand.service.shuffler.store.tables import State, StoreTables
 from support.postgres import Postgres
 from support.stores import (
     ADMITTED,
@@ -27,6 +28,7 @@ from support.stores import (
     TRACED,
     Where,
     admit,
+    admit_and_fold,
     admit_groups,
     check_all,
     die_at_each_step,
@@ -43,7 +45,7 @@ from support.storing import Places
 
 # --- many at once ---------------------------------------------------------------------------------
 
-WIDE = (shape(1, 4, 2), shape(2, 40, 1))
+WIDE = (shape(1, 4, 2), shape(2, 40, 1, numbers=5))
 
 
 def test_three_copies_at_the_same_time_are_counted_once(where: Where) -> None:
@@ -82,6 +84,17 @@ def test_processes_that_race_fill_exact_batches(where: Where, pool: ProcessPoolE
         assert all(one == bodies[0] for one in bodies)
         assert [store.freeze(name).body for name in names] == bodies[0]
         assert len(check_all(store, WIDE)) == 400
+
+
+def test_processes_that_fold_lose_and_repeat_nothing(
+    where: Where, pool: ProcessPoolExecutor
+) -> None:
+    groups = [[[user] for user in range(123)][::step] for step in (1, -1)]
+    done = list(pool.map(admit_and_fold, [where] * 2, groups, [WIDE] * 2))
+    assert sum(admitted for admitted, _ in done) == 123
+    assert sum(folded for _, folded in done) > 123
+    with closing(where.open(WIDE, 10**6)) as store:
+        assert len(check_all(store, WIDE)) == 120
 
 
 def test_the_first_to_freeze_a_batch_decides_its_order(
@@ -140,6 +153,8 @@ def check_promises(where: Where, notes: Path) -> None:
     promised = max((int(line[1]) for line in said if line[0] == "admitted"), default=0)
     frozen = {Batch(int(line[1]), int(line[2])): line[3] for line in said if line[0] == "frozen"}
     with closing(where.open()) as store:
+        keys = BatchKeys(where.keys)
+        assert not any(map(keys.has, store._read(lambda tables: tables.in_state(State.FROZEN))))
         retried = store.admit([report(user, b"token %d" % user) for user in range(1, promised + 1)])
         assert retried == [REPEATED] * promised
         for name, digest in frozen.items():
@@ -170,7 +185,7 @@ def test_a_kill_at_any_step_loses_and_repeats_nothing(
 
 def test_a_batch_that_lost_messages_is_not_released(store: Store) -> None:
     admit(store, [1])
-    store._write(lambda ledger: ledger.drop(Batch(1, 0)))
+    store._write(lambda ledger: ledger.drop_pieces(Batch(1, 0)))
     admit(store, [2])
     with pytest.raises(ProtocolViolation, match="holds 2 of 4 messages"):
         store.freeze(Batch(1, 0))

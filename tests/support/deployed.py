@@ -232,7 +232,8 @@ def _scheme(options: Sequence[str]) -> str:
     return "https" if "--certificate" in options else "http"
 
 
-_ROWS = "SELECT (SELECT count(*) FROM messages_1) + (SELECT count(*) FROM messages_2)"
+_ROWS = """SELECT (SELECT count(*) FROM messages_1) + (SELECT count(*) FROM messages_2)
+    + (SELECT count(*) FROM bodies)"""
 
 
 def pieces_left(deployment: Deployment) -> int:

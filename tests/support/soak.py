@@ -299,21 +299,31 @@ class Soak:
     def check_store(self, level: int) -> None:
         """The tables hold exactly those who were admitted, but for batches that the server has."""
         store, size = self.system.store, self.formats.level(level).size
-        query = f"SELECT DISTINCT number FROM messages_{level}"
-        numbers = store._database.read(lambda reading: reading.rows(query))
-        found = {number: self.pieces(Batch(level, number)) for (number,) in numbers}
+        numbers = store._read(lambda tables: tables.numbers(level))
+        found = {number: self.pieces(Batch(level, number)) for number in numbers}
         assert store.arrived == len(self.system.admitted)
         for number in range(-(-store.arrived // size)):
             name = Batch(level, number)
+            release = self.release_of(name)
             if number in found:
+                assert release is None
                 _, owns, bodies = zip(*found.pop(number), strict=True)
-                self.check_batch(name, sum(owns), b"".join(bodies), is_release=len(bodies) == 1)
+                self.check_batch(name, sum(owns), b"".join(bodies), is_release=False)
+            elif release is not None:
+                own, body = release
+                self.check_batch(name, own, body, is_release=True)
             elif store.arrived < HORIZON or (number + 1) * size <= HORIZON:
                 assert name in self.kept()
         assert not found
 
     def pieces(self, name: Batch) -> list[Piece]:
-        return self.system.store._read(lambda ledger: ledger.pieces(name))
+        return self.system.store._read(lambda tables: list(tables.pieces(name)))
+
+    def release_of(self, name: Batch) -> tuple[int, bytes] | None:
+        """What is kept to be sent, and how many reports of it are the service's."""
+        store = self.system.store
+        record, body = store._read(lambda tables: (tables.record(name), tables.body(name)))
+        return None if record is None or body is None else (record.own, body)
 
     def check_batch(self, name: Batch, own: int, body: bytes, *, is_release: bool) -> None:
         """All messages of its reports and no others; in a release, bytes instead of copies."""

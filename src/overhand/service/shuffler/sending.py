@@ -100,11 +100,12 @@ class Sender:
         is_ours = await asyncio.to_thread(self._store.claim_sending)
         self._ticks_waited = 0 if is_ours else self._ticks_waited + 1
         if not is_ours and self._ticks_waited < _TICKS_A_CLAIM:
+            await asyncio.to_thread(self._store.destroy_keys)
             return
         try:
-            full = await asyncio.to_thread(self._store.full)
+            await self._freeze_full()
             refused = None
-            for some in self._groups([batch for batch in full if batch not in self._set_aside]):
+            for some in self._groups(await asyncio.to_thread(self._store.full)):
                 try:
                     await self._send(some)
                 except NotTaken as error:  # the others may be taken
@@ -115,11 +116,18 @@ class Sender:
             if is_ours:
                 await asyncio.to_thread(self._store.end_sending)
 
+    async def _freeze_full(self) -> None:
+        """All of them before the first is sent: their keys go, whatever the server says."""
+        for some in self._groups(await asyncio.to_thread(self._store.unfrozen)):
+            await self._frozen(some)
+
     def _groups(self, batches: Iterable[Batch]) -> Iterator[list[Batch]]:
         """Batches that are handled together: as many as memory may hold, or one that is larger."""
         group: list[Batch] = []
         total = 0
         for batch in batches:
+            if batch in self._set_aside:
+                continue
             size = self._formats.level(batch.level).batch_bytes
             if group and total + size > _MOST_BYTES_AT_ONCE:
                 yield group

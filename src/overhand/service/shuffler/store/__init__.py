@@ -3,6 +3,7 @@
 from overhand.service.shuffler.store.batching import (
     Adding,
     Arrival,
+    Gathered,
     Outcome,
     Piece,
     pieces,
@@ -10,4 +11,14 @@ from overhand.service.shuffler.store.batching import (
 )
 from overhand.service.shuffler.store.store import Scrubbed, Store
 
-__all__ = ["Adding", "Arrival", "Outcome", "Piece", "Scrubbed", "Store", "pieces", "released"]
+__all__ = [
+    "Adding",
+    "Arrival",
+    "Gathered",
+    "Outcome",
+    "Piece",
+    "Scrubbed",
+    "Store",
+    "pieces",
+    "released",
+]

@@ -1,10 +1,11 @@
-"""The keys of a store's batches, each of which is destroyed with its batch.
+"""The keys of a store's batches, each of which is destroyed when its batch is frozen.
 
 A database leaves copies behind that nobody can take back: a log, its archive, backups, pages that
 were moved. With the server's key they would tell who sent what. So whatever a store writes is
 sealed under keys that the database never sees. They are in a small file: from a batch's key follow
-those of all later batches of its level, and of no earlier one. When nothing of a batch is left, the
-file is overwritten with the next key, and no copy of the batch can be read any more.
+those of all later batches of its level, and of no earlier one. When a batch stands as one release,
+in random order and added up, nobody needs its pieces any more: the file is overwritten with the
+next key, and no copy of them can be read.
 """
 
 from __future__ import annotations
@@ -29,10 +30,16 @@ from overhand.service.protocol import Batch, UnsafeSecret, read_secret, write_se
 
 MARK_BYTES = 16
 MOST_HELD = 16
-"""Batches of a level that are kept waiting, and whose keys do not keep those of later ones."""
+"""Batches of a level that are full and not frozen, whose keys do not keep those of later ones.
+
+A tick freezes all that it can: what waits longer is damaged."""
 
 _KEY_BYTES = 32
 _NONCE_BYTES = 12
+_TAG_BYTES = 16
+SEALED_BYTES = _NONCE_BYTES + _TAG_BYTES
+"""By how much what is sealed is longer."""
+
 _MAGIC = b"OVK1"
 _HEADER = struct.Struct(f">4s{_KEY_BYTES}s?H")
 _LEVEL = struct.Struct(">HB")
@@ -43,7 +50,7 @@ _DIGEST_BYTES = hashlib.sha256().digest_size
 
 
 class KeyGone(ProtocolViolation):
-    """A batch whose key was destroyed: nothing was left of it."""
+    """A batch whose key was destroyed: it is frozen, or was in a newer copy of the database."""
 
 
 class BatchKeys:

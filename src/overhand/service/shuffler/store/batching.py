@@ -6,9 +6,11 @@ No database here: a store asks these functions what to write, inside its transac
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from itertools import accumulate
+from operator import itemgetter
 from typing import NamedTuple
 
 import numpy as np
@@ -22,6 +24,11 @@ from overhand.service.shuffler.store.batch_keys import BatchKeys
 from overhand.shufflers import shuffle
 
 _HEAD_BYTES = 8
+_FAN_BITS = 3  # pieces are folded by eights, or more
+_WORTH = 16  # a piece whose messages are so many times what else it costs is left alone
+_PAGE_BYTES = 4096
+_MOST_FOLDED = 64
+_MOST_FOLDED_BYTES = 1 << 22  # those who admit reports to SQLite wait while they are written
 
 
 class Outcome(Enum):
@@ -131,7 +138,8 @@ def _is_late(fills: int | None, arrived: int, lowest: int) -> bool:
 class Piece(NamedTuple):
     """What one commit group adds to one batch: messages in random order, no report's borders.
 
-    And the sum of what came in the clear.
+    And the sum of what came in the clear, nobody's numbers by themselves. Pieces that were folded
+    together are one.
     """
 
     batch: Batch
@@ -163,11 +171,59 @@ def pieces(
             start += len(reports)
 
 
+class Gathered(NamedTuple):
+    """Pieces of one batch together: all their messages, in no order yet, and their sum."""
+
+    own: int
+    messages: NDArray[np.uint8]
+    clear: NDArray[np.uint64]
+
+    @classmethod
+    def of(cls, level: LevelFormat, found: Iterable[Piece]) -> Gathered:
+        """However many they are: each is let go of when the next is looked at."""
+        own: list[int] = []
+
+        def bodies() -> Iterator[bytes]:
+            for piece in found:
+                own.append(piece.own)
+                yield piece.body
+
+        messages, clear = level.gathered(bodies())
+        return cls(sum(own), messages, clear)
+
+
+def folded(batch: Batch, level: LevelFormat, gathered: Gathered) -> Piece:
+    """One piece instead of many: their messages in an order drawn now, and their sum."""
+    own, messages, clear = gathered
+    body = level.pack(permuted(messages, secure_random()).tobytes(), clear)
+    return Piece(batch, own, body)
+
+
+def to_fold(level: LevelFormat, lengths: Mapping[bytes, int]) -> list[bytes]:
+    """The keys of pieces of a batch that had better be one, of those that have these lengths.
+
+    Beside its messages a piece costs its part in the clear, and a page. Pieces are folded with
+    others of their size, eight or more of them: so a message is written again whenever its piece
+    has grown eightfold, and not at all once its piece is large enough to be worth what it costs.
+    """
+    tiers: dict[int, list[bytes]] = {}
+    for key, length in sorted(lengths.items(), key=itemgetter(1)):
+        sealed = length - level.clear_bytes
+        if sealed < _WORTH * (level.clear_bytes + _PAGE_BYTES):
+            reports = sealed // (level.messages * level.ciphertext_bytes)
+            tiers.setdefault((reports.bit_length() - 1) // _FAN_BITS, []).append(key)
+    for _, keys in sorted(tiers.items()):
+        if len(keys) >> _FAN_BITS:
+            ends = accumulate(lengths[key] for key in keys[:_MOST_FOLDED])
+            return keys[: max(2, sum(end <= _MOST_FOLDED_BYTES for end in ends))]
+    return []
+
+
 def released(
-    batch: Batch, level: LevelFormat, found: Sequence[Piece], added: Adding = nothing_added
+    batch: Batch, level: LevelFormat, gathered: Gathered, added: Adding = nothing_added
 ) -> Release:
     """The release of a full batch: all its messages and those `added`, in an order drawn now."""
-    messages, clear = level.gathered([piece.body for piece in found])
+    own, messages, clear = gathered
     if len(messages) != level.size * level.messages:
         raise ProtocolViolation(
             f"{batch} holds {len(messages)} of {level.size * level.messages} messages"
@@ -185,7 +241,7 @@ def released(
         clear = level.added_up(np.array([clear, numbers]))
     distinct, repeats = without_repeats(messages)
     body = level.pack(permuted(distinct, secure_random()).tobytes(), clear)
-    return Release(batch, sum(piece.own for piece in found), body, repeats)
+    return Release(batch, own, body, repeats)
 
 
 def permuted(messages: NDArray[np.uint8], random: Random) -> NDArray[np.uint8]:

@@ -2,16 +2,15 @@
 
 The life of a batch: *open* while reports are admitted; *full* once it holds exactly `size` of them;
 *frozen* when its messages stand in random order as one release, byte for byte what will be sent,
-however often; *acknowledged* when the server has it; *scrubbed* when nothing of it is left but its
-number and the digest of its release. Every step is one transaction, and every step may be asked for
-again after a crash.
+however often, and the key to everything else that was ever stored of it is destroyed;
+*acknowledged* when the server has it; *scrubbed* when nothing of it is left but its number and the
+digest of its release. Every step is one transaction, and every step may be asked for again after a
+crash: what the crash left of the keys is destroyed at the next start, and before anything is sent.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -23,13 +22,24 @@ from overhand.service.shuffler.store.batch_keys import BatchKeys, KeyGone
 from overhand.service.shuffler.store.batching import (
     Adding,
     Arrival,
+    Gathered,
     Marks,
     Outcome,
-    Piece,
     judge,
     nothing_added,
 )
-from overhand.service.shuffler.store.tables import State, StoreTables, origin, schema, table_of
+from overhand.service.shuffler.store.tables import (
+    BODIES,
+    LEVELS,
+    Overtaken,
+    State,
+    StoreTables,
+    described,
+    difference_of,
+    origin,
+    schema,
+    table_of,
+)
 
 T = TypeVar("T")
 
@@ -55,7 +65,8 @@ class Store:
     write a log that shows the order of commit groups, SQLite until the next checkpoint; PostgreSQL
     appends rows, so its files show it too. The order of a release does not come from them, and what
     the groups hold is sealed under the keys of the file `keys`, which is made together with the
-    store; those of a SQLite file are beside it unless told otherwise. Keep it out of every backup.
+    store; those of a SQLite file are beside it unless told otherwise. Keep it out of every backup:
+    a database from before a batch was frozen is refused, for the batch's key is gone.
 
     `added` says what the service itself adds to a batch when its release is made.
     """
@@ -74,7 +85,7 @@ class Store:
         self._levels = {level.level: level for level in formats.levels}
         self._lowest = _checked(formats).size
         self._horizon = self._lowest * formats.levels[0].batches
-        self._origin = _described(formats)
+        self._origin = described(formats)
         self._keys_path = keys
         self._added = added
         if added is nothing_added and any(level.added_messages for level in formats.levels):
@@ -82,6 +93,7 @@ class Store:
         contents = Contents("store", _APPLICATION, "progress", self._create, self._check, _CACHE)
         self._database = open_database(address, contents)
         self._keys.claim()
+        self.destroy_keys()
 
     def _create(self, transaction: Transaction, dialect: Dialect) -> None:
         if not self._keys_path.exists():  # or somebody was killed before the store was whole
@@ -103,7 +115,7 @@ class Store:
             raise InvalidValue("the database is not a store: its table progress is empty")
         made_for, keys = found
         if made_for != self._origin:
-            difference = _difference(made_for, self._origin)
+            difference = difference_of(made_for, self._origin)
             raise InvalidValue(
                 f"the store was made for {difference}: a new plan or key has a new database"
             )
@@ -115,7 +127,7 @@ class Store:
         if not all(map(self._keys.has, batches)):
             raise InvalidValue(
                 f"the store is older than its keys in {self._keys_path}: it is a copy from before "
-                "some batches were sent. Start a new plan, with new keys"
+                "some batches were frozen. Start a new plan, with new keys"
             )
 
     def _found_keys(self) -> BatchKeys:
@@ -127,7 +139,7 @@ class Store:
         return BatchKeys(self._keys_path)
 
     def _needed(self, tables: StoreTables) -> dict[int, set[int]]:
-        """By level, the batches of which there is anything, and the one that is open or to come."""
+        """By level, the batches that are not frozen, and the one that is open or to come."""
         arrived = tables.arrived()
         return {
             level: {*tables.numbers(level), self._open_batch(shape, arrived)}
@@ -183,47 +195,110 @@ class Store:
         return self._read(self._full)
 
     def _full(self, tables: StoreTables) -> list[Batch]:
+        return sorted([*self._unfrozen(tables), *tables.in_state(State.FROZEN)])
+
+    def unfrozen(self) -> list[Batch]:
+        """Batches that are full and not frozen, lowest level and number first."""
+        return self._read(self._unfrozen)
+
+    def _unfrozen(self, tables: StoreTables) -> list[Batch]:
         arrived = tables.arrived()
         return [
-            batch
+            Batch(level, number)
             for level, shape in self._levels.items()
-            for batch in tables.waiting(level, arrived // shape.size)
+            for number in sorted(tables.numbers(level))
+            if number < arrived // shape.size
         ]
 
     def freeze_all(self, batches: Sequence[Batch]) -> list[Release]:
-        """The releases of full batches: made once, the same bytes ever after.
+        """The releases of full batches: made once, the same bytes ever after, keys destroyed.
 
         The order is drawn from the system's randomness, while others admit reports: a full batch
         never changes. One that is not full raises `ProtocolViolation`, and there is no way around
         it; those that were scrubbed are left out. Of messages that are equal one stays, and the
         others become bytes that nobody can open.
         """
-        found = self._read(lambda tables: [self._state_of(tables, batch) for batch in batches])
+        found = self._states_of(batches)
         fresh = {
-            batch: batching.released(batch, self._level(batch), pieces, self._added)
-            for batch, pieces in zip(batches, found, strict=True)
-            if isinstance(pieces, list)
+            batch: batching.released(batch, self._level(batch), gathered, self._added)
+            for batch, gathered in zip(batches, found, strict=True)
+            if isinstance(gathered, Gathered)
         }
         if fresh and not self._write(lambda tables: _freeze(tables, fresh.values())):
             return self.freeze_all(batches)  # somebody was faster with one of them
+        if any(map(self._keys.has, batches)):  # also if a crash, or another process, left them
+            self.destroy_keys()
         releases = [fresh.get(batch, kept) for batch, kept in zip(batches, found, strict=True)]
         return [release for release in releases if isinstance(release, Release)]
 
-    def _state_of(self, tables: StoreTables, batch: Batch) -> Release | list[Piece] | None:
-        """What there is of a full batch; None if it was scrubbed."""
-        record, size = tables.record(batch), self._level(batch).size
-        arrived = min(size, max(0, tables.arrived() - batch.number * size))
-        if arrived < size:
-            raise ProtocolViolation(f"{batch} cannot be frozen at {arrived} of {size} reports")
+    def _states_of(self, batches: Sequence[Batch]) -> list[Release | Gathered | None]:
+        """What there is of full batches."""
+
+        def look(tables: StoreTables) -> list[Release | Gathered | None]:
+            return [self._state_of(tables, batch) for batch in batches]
+
         try:
-            found = tables.pieces(batch)
-        except KeyGone:  # destroyed since this transaction began: nothing is left of the batch
-            return None
+            return self._read(look)
+        except KeyGone:  # frozen since that transaction began: another one sees the release
+            pass
+        try:
+            return self._read(look)
+        except KeyGone as error:
+            raise ProtocolViolation(
+                f"{error}, and there is no release: the database is older than its keys in "
+                f"{self._keys_path}"
+            ) from error
+
+    def _state_of(self, tables: StoreTables, batch: Batch) -> Release | Gathered | None:
+        """The release of a full batch, or what it is to be made of; None if it was scrubbed."""
+        record, level = tables.record(batch), self._level(batch)
+        arrived = min(level.size, max(0, tables.arrived() - batch.number * level.size))
+        if arrived < level.size:
+            raise ProtocolViolation(
+                f"{batch} cannot be frozen at {arrived} of {level.size} reports"
+            )
         if record is None:
-            return found
-        if record.state is State.SCRUBBED or not found:
+            return Gathered.of(level, tables.pieces(batch))
+        body = tables.body(batch)
+        if body is None:
             return None
-        return Release(batch, record.own, found[0].body, record.repeats)
+        release = Release(batch, record.own, body, record.repeats)
+        if release.digest != record.digest:
+            raise ProtocolViolation(f"the release of {batch} is not what was stored")
+        return release
+
+    def destroy_keys(self) -> None:
+        """Destroy the keys of frozen batches, here and in the file, whoever froze them."""
+        self._keys.keep_only(self._read(self._needed))
+
+    def fold(self, level: int) -> int:
+        """Make one piece of many, of the open batch of a level; returns of how many.
+
+        None if there are too few of them, or if others fold or freeze them meanwhile: in one
+        transaction all of them go and the new one comes, or nothing happens.
+        """
+        if not self._database.claim(LEVELS, level):
+            return 0
+        try:
+            batch, found = self._read(lambda tables: self._foldable(tables, self._levels[level]))
+            if found is None:
+                return 0
+            keys, gathered = found
+            piece = batching.folded(batch, self._levels[level], gathered)
+            self._write(lambda tables: tables.fold(piece, keys))
+        except (KeyGone, Overtaken):
+            return 0
+        finally:
+            self._database.unclaim(LEVELS, level)
+        return len(keys)
+
+    def _foldable(
+        self, tables: StoreTables, level: LevelFormat
+    ) -> tuple[Batch, tuple[Sequence[bytes], Gathered] | None]:
+        batch = Batch(level.level, self._open_batch(level, tables.arrived()))
+        keys = batching.to_fold(level, tables.lengths(batch))
+        found = keys, Gathered.of(level, tables.some_pieces(batch, keys))
+        return batch, found if keys else None
 
     def freeze(self, batch: Batch) -> Release:
         """The release of one batch; `Scrubbed` if nothing is left of it."""
@@ -238,24 +313,24 @@ class Store:
         """
         for batch in digests:
             self._level(batch)
-        self._write(lambda tables: _acknowledge(tables, digests))
+        self._write(lambda tables: tables.acknowledge(digests))
 
     def acknowledge(self, batch: Batch, digest: bytes) -> None:
         """The server has this release."""
         self.acknowledge_all({batch: digest})
 
     def scrub(self) -> int:
-        """Forget the messages of acknowledged batches for good; returns how many batches.
+        """Forget the releases of acknowledged batches for good; returns how many batches.
 
-        And destroy the keys of all batches of which nothing is left, whoever forgot them: keys
-        first, for a sweep may have to wait for others. Marked as done only when the files were
-        swept: after a crash they are swept again.
+        And what can never be released, when the plan is over; and all keys that nobody needs: keys
+        first, for a sweep may have to wait for others. The sweep overwrites what pieces and
+        releases left in the files. Marked as done only then: after a crash they are swept again.
         """
         acknowledged, unfinished = self._write(self._drop)
-        self._keys.keep_only(self._read(self._needed))
+        self.destroy_keys()
         dropped = {table_of(batch.level) for batch in (*acknowledged, *unfinished)}
         if dropped:
-            self._database.sweep(dropped)
+            self._database.sweep(dropped | {BODIES})
         return self._write(lambda tables: _mark_scrubbed(tables, acknowledged)) if dropped else 0
 
     def _drop(self, tables: StoreTables) -> tuple[list[Batch], list[Batch]]:
@@ -266,9 +341,11 @@ class Store:
         unfinished = [
             batch for batch in last if is_over and batch.number in tables.numbers(batch.level)
         ]
-        acknowledged = tables.acknowledged()
-        for batch in (*acknowledged, *unfinished):
-            tables.drop(batch)
+        acknowledged = tables.in_state(State.ACKNOWLEDGED)
+        for batch in acknowledged:
+            tables.drop_body(batch)
+        for batch in unfinished:
+            tables.drop_pieces(batch)
         return acknowledged, unfinished
 
     def claim_sending(self) -> bool:
@@ -292,21 +369,10 @@ class Store:
         self._database.close()
 
 
-def _freeze(tables: StoreTables, releases: Iterable[Release]) -> bool:
+def _freeze(tables: StoreTables, releases: Collection[Release]) -> bool:
     """Whether all of them are new; those that are not stay as they were."""
+    tables.hold({release.batch.level for release in releases})
     return all([tables.freeze(release) for release in releases])
-
-
-def _acknowledge(tables: StoreTables, digests: Mapping[Batch, bytes]) -> None:
-    for batch, digest in digests.items():
-        record = tables.record(batch)
-        if record is None:
-            raise ProtocolViolation(f"{batch} was acknowledged before it was frozen")
-        if record.digest != digest:
-            raise ProtocolViolation(
-                f"{batch} has the digest {record.digest.hex()}, {digest.hex()} was acknowledged"
-            )
-        tables.move(batch, State.FROZEN, State.ACKNOWLEDGED)
 
 
 def _mark_scrubbed(tables: StoreTables, batches: Sequence[Batch]) -> int:
@@ -329,17 +395,3 @@ def _checked(formats: Formats) -> LevelFormat:
             )
     whole("batches", formats.levels[0].batches, least=1)
     return formats.levels[0]
-
-
-def _described(formats: Formats) -> str:
-    """Everything that a store is made for, in one line."""
-    levels = [asdict(level) for level in formats.levels]
-    return json.dumps({"document": formats.digest.hex(), "levels": levels})
-
-
-def _difference(found: str, expected: str) -> str:
-    """What the store was made for, and what not, in few words."""
-    before, now = json.loads(found), json.loads(expected)
-    if before["document"] != now["document"]:
-        return f"the document {before['document'][:12]}, not {now['document'][:12]}"
-    return f"{before['levels']}, not {now['levels']}"

@@ -2,24 +2,42 @@
 
 progress      one row: what the store is made for, its keys' name, and how many reports arrived
 seen          marks of the ids and tokens of admitted reports, kept until the plan ends
-messages_<l>  level l: the pieces of its batches, sealed, in no order; one row once it is frozen
+levels        a row per level: whoever puts others in the place of pieces holds it
+messages_<l>  level l: the pieces of its batches that are not frozen, sealed, in no order
 releases      a row per frozen batch: its digest, and how far it got
+bodies        releases as they are sent, until the server has them: no longer sealed
+
+What is secret is in the pieces. In SQLite the bodies of pieces and releases start in pages of their
+own (`Dialect.padding`): rows that are moved leave no copies of them, and deleted ones are
+overwritten whole. That is a second line of defence: the first is that the key of a batch is gone.
 """
 
 from __future__ import annotations
 
+import json
 import secrets
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import asdict
 from enum import IntEnum
 from itertools import groupby
 from typing import NamedTuple
 
+from overhand.errors import ProtocolViolation
 from overhand.service.databases import Dialect, Transaction
-from overhand.service.protocol import Batch, Release
-from overhand.service.shuffler.store.batch_keys import BatchKeys
+from overhand.service.protocol import Batch, Formats, Release
+from overhand.service.shuffler.store.batch_keys import SEALED_BYTES, BatchKeys
 from overhand.service.shuffler.store.batching import Piece
 
+FORMAT = 2
+"""Of the tables and of what is in them: others are refused."""
+
 KEY_BYTES = 16
+LEVELS, BODIES = "levels", "bodies"
+_PIECES_AT_ONCE = 16
+
+
+class Overtaken(Exception):
+    """Pieces that somebody else has put others in the place of: nothing is to be changed."""
 
 
 class State(IntEnum):
@@ -46,7 +64,8 @@ def schema(levels: Collection[int], dialect: Dialect) -> list[str]:
     """
     blob, ending = dialect.blob, dialect.ending
     key = f"level INTEGER, number BIGINT, digest {blob} NOT NULL, own BIGINT NOT NULL"
-    piece = f"number BIGINT, key {blob}, own BIGINT NOT NULL, {dialect.padding}body {blob} NOT NULL"
+    body = f"{dialect.padding}body {blob} NOT NULL"
+    piece = f"number BIGINT, key {blob}, own BIGINT NOT NULL, {body}"
     return [
         "CREATE TABLE progress (plan TEXT PRIMARY KEY, keys TEXT NOT NULL, "
         f"arrived BIGINT NOT NULL) {ending}",
@@ -54,11 +73,15 @@ def schema(levels: Collection[int], dialect: Dialect) -> list[str]:
         f"CREATE TABLE releases ({key}, repeats BIGINT NOT NULL, state INTEGER NOT NULL, "
         f"PRIMARY KEY (level, number)) {ending}",
         "CREATE INDEX unscrubbed ON releases (state) WHERE state < 2",
+        f"CREATE TABLE {BODIES} (level INTEGER, number BIGINT, {body}, "
+        f"PRIMARY KEY (level, number)) {ending}",
+        f"CREATE TABLE {LEVELS} (level INTEGER PRIMARY KEY) {ending}",
+        *(f"INSERT INTO {LEVELS} (level) VALUES ({level})" for level in levels),
         *(
             f"CREATE TABLE {table_of(level)} ({piece}, PRIMARY KEY (number, key)) {ending}"
             for level in levels
         ),
-        *(one for level in levels for one in dialect.uncompressed(table_of(level))),
+        *(one for table in (BODIES, *map(table_of, levels)) for one in dialect.uncompressed(table)),
     ]
 
 
@@ -73,8 +96,29 @@ def origin(transaction: Transaction) -> tuple[str, str] | None:
     return next(((str(plan), str(keys)) for plan, keys in found), None)
 
 
+def described(formats: Formats) -> str:
+    """Everything that a store is made for, in one line."""
+    levels = [asdict(level) for level in formats.levels]
+    return json.dumps({"format": FORMAT, "document": formats.digest.hex(), "levels": levels})
+
+
+def difference_of(found: str, expected: str) -> str:
+    """What the store was made for, and what not, in few words."""
+    before, now = json.loads(found), json.loads(expected)
+    version = before.get("format", 1)
+    if version != FORMAT:
+        return f"another version of overhand (format {version}, not {FORMAT})"
+    if before["document"] != now["document"]:
+        return f"the document {before['document'][:12]}, not {now['document'][:12]}"
+    return f"{before['levels']}, not {now['levels']}"
+
+
 class StoreTables:
-    """The tables inside one transaction. All take marks first, in their order, then `progress`."""
+    """The tables inside one transaction.
+
+    Those who admit take marks first, in their order, then `progress`; those who freeze or fold take
+    rows of `levels`, in their order, and nothing that the others take.
+    """
 
     def __init__(self, transaction: Transaction, keys: BatchKeys) -> None:
         self._transaction = transaction
@@ -120,17 +164,55 @@ class StoreTables:
                 ],
             )
 
-    def pieces(self, batch: Batch) -> list[Piece]:
+    def pieces(self, batch: Batch) -> Iterator[Piece]:
+        """All of a batch, a few of them in memory at a time."""
+        table, last = table_of(batch.level), b""
+        while found := self._transaction.rows(
+            f"SELECT key, own, body FROM {table} WHERE number = ? AND key > ? "
+            f"ORDER BY key LIMIT {_PIECES_AT_ONCE}",
+            batch.number,
+            last,
+        ):
+            last = found[-1][0]
+            for _, own, sealed in found:
+                yield Piece(batch, own, self._keys.open(batch, own, sealed))
+
+    def some_pieces(self, batch: Batch, keys: Iterable[bytes]) -> Iterator[Piece]:
+        """Those with these keys, one at a time."""
+        table = table_of(batch.level)
+        statement = f"SELECT own, body FROM {table} WHERE number = ? AND key = ?"
+        for key in keys:
+            for own, sealed in self._transaction.rows(statement, batch.number, key):
+                yield Piece(batch, own, self._keys.open(batch, own, sealed))
+
+    def lengths(self, batch: Batch) -> dict[bytes, int]:
+        """How long the pieces of a batch are, by their keys."""
+        table = table_of(batch.level)
         found = self._transaction.rows(
-            f"SELECT own, body FROM {table_of(batch.level)} WHERE number = ?", batch.number
+            f"SELECT key, length(body) FROM {table} WHERE number = ?", batch.number
         )
-        return [Piece(batch, own, self._keys.open(batch, own, sealed)) for own, sealed in found]
+        return {key: length - SEALED_BYTES for key, length in found}
+
+    def hold(self, levels: Iterable[int]) -> None:
+        """Nobody else freezes or folds batches of these levels until this transaction ends."""
+        for level in sorted(levels):
+            self._transaction.locked(f"SELECT level FROM {LEVELS} WHERE level = ?", level)
+
+    def fold(self, piece: Piece, keys: Iterable[bytes]) -> None:
+        """Put a piece in the place of those with these keys, or raise `Overtaken`."""
+        level, number = piece.batch
+        self.hold([level])
+        statement = f"DELETE FROM {table_of(level)} WHERE number = ? AND key = ?"
+        for key in keys:
+            if not self._transaction.change(statement, number, key):
+                raise Overtaken
+        self.add([piece])
 
     def _sealed(self, piece: Piece) -> bytes:
         return self._keys.seal(piece.batch, piece.own, piece.body)
 
     def numbers(self, level: int) -> set[int]:
-        """The batches of a level of which there is anything."""
+        """The batches of a level of which there are pieces: those that are not frozen."""
         found = self._transaction.rows(f"SELECT DISTINCT number FROM {table_of(level)}")
         return {number for (number,) in found}
 
@@ -145,7 +227,7 @@ class StoreTables:
         return next(records, None)
 
     def freeze(self, release: Release) -> bool:
-        """One row instead of many, unless somebody was faster."""
+        """The release instead of pieces, unless somebody was faster."""
         first = self._transaction.change(
             "INSERT INTO releases (level, number, digest, own, repeats, state) "
             "VALUES (?, ?, ?, ?, ?, 0) ON CONFLICT DO NOTHING",
@@ -155,31 +237,46 @@ class StoreTables:
             release.repeats,
         )
         if first:
-            self.drop(release.batch)
-            self.add([Piece(release.batch, release.own, release.body)])
+            self.drop_pieces(release.batch)
+            self._transaction.change(
+                f"INSERT INTO {BODIES} (level, number, body) VALUES (?, ?, ?)",
+                *release.batch,
+                release.body,
+            )
         return bool(first)
 
-    def drop(self, batch: Batch) -> None:
+    def body(self, batch: Batch) -> bytes | None:
+        """The body of a release, if it is still there."""
+        found = self._transaction.rows(
+            f"SELECT body FROM {BODIES} WHERE level = ? AND number = ?", *batch
+        )
+        return next((body for (body,) in found), None)
+
+    def drop_pieces(self, batch: Batch) -> None:
         self._transaction.change(
             f"DELETE FROM {table_of(batch.level)} WHERE number = ?", batch.number
         )
 
-    def waiting(self, level: int, below: int) -> list[Batch]:
-        """Batches of a level with messages, and a number below this, that nobody acknowledged."""
-        table = table_of(level)
-        found = self._transaction.rows(
-            f"SELECT DISTINCT number FROM {table} WHERE number < ? AND NOT EXISTS ("
-            f"SELECT 1 FROM releases WHERE releases.level = ? "
-            f"AND releases.number = {table}.number AND state > 0) ORDER BY number",
-            below,
-            level,
-        )
-        return [Batch(level, number) for (number,) in found]
+    def drop_body(self, batch: Batch) -> None:
+        self._transaction.change(f"DELETE FROM {BODIES} WHERE level = ? AND number = ?", *batch)
 
-    def acknowledged(self) -> list[Batch]:
-        """Batches that are to be scrubbed."""
-        found = self._transaction.rows("SELECT level, number FROM releases WHERE state = 1")
+    def in_state(self, state: State) -> list[Batch]:
+        """Batches whose release got so far."""
+        found = self._transaction.rows(
+            f"SELECT level, number FROM releases WHERE state = {int(state)}"
+        )
         return sorted(Batch(*row) for row in found)
+
+    def acknowledge(self, digests: Mapping[Batch, bytes]) -> None:
+        for batch, digest in digests.items():
+            record = self.record(batch)
+            if record is None:
+                raise ProtocolViolation(f"{batch} was acknowledged before it was frozen")
+            if record.digest != digest:
+                raise ProtocolViolation(
+                    f"{batch} has the digest {record.digest.hex()}, {digest.hex()} was acknowledged"
+                )
+            self.move(batch, State.FROZEN, State.ACKNOWLEDGED)
 
     def move(self, batch: Batch, before: State, after: State) -> bool:
         """Take a release one state further, unless somebody did."""
