@@ -3,6 +3,7 @@
 from overhand.service.shuffler.admission import Admission, Overloaded, ShufflerMetrics
 from overhand.service.shuffler.app import ShufflerApp
 from overhand.service.shuffler.filling import Filler
+from overhand.service.shuffler.folding import Folder
 from overhand.service.shuffler.running import ShufflerSettings, added_by, run_shuffler
 from overhand.service.shuffler.sending import NotTaken, Sender
 from overhand.service.shuffler.uploads import Uploads
@@ -10,6 +11,7 @@ from overhand.service.shuffler.uploads import Uploads
 __all__ = [
     "Admission",
     "Filler",
+    "Folder",
     "NotTaken",
     "Overloaded",
     "Sender",

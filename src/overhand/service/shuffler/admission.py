@@ -29,6 +29,7 @@ class ShufflerMetrics(Metrics):
         self.refused = self.counter("refused", "Requests refused, by status", "status")
         self.commits = self.counter("commits", "Groups of reports committed")
         self.releases = self.counter("releases", "Batches sent to the server", "level")
+        self.folded = self.counter("folded", "Pieces folded together in open batches", "level")
         self.send_failures = self.counter("send_failures", "Attempts to send that failed")
         self.waiting = self.gauge("waiting", "Reports that wait for their commit")
         self.arrived = self.gauge("arrived", "Reports admitted")

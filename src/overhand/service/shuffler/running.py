@@ -18,6 +18,7 @@ from overhand.service.protocol import Batch, Document, load_hashes, load_token
 from overhand.service.shuffler.admission import Admission, ShufflerMetrics
 from overhand.service.shuffler.app import ShufflerApp
 from overhand.service.shuffler.filling import Filler
+from overhand.service.shuffler.folding import Folder
 from overhand.service.shuffler.sending import Sender
 from overhand.service.shuffler.store import Adding, Store
 from overhand.service.shuffler.uploads import Uploads
@@ -83,6 +84,9 @@ async def run_shuffler(settings: ShufflerSettings) -> None:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(admission.run())
             tasks.create_task(sender.run(stopping))
+            if any(level.clear_numbers for level in document.formats.levels):
+                folder = Folder(store, document.formats, metrics, tick=settings.tick)
+                tasks.create_task(folder.run(stopping))
             if settings.deadline is not None:
                 filler = Filler(store, admission, document, settings.deadline)
                 tasks.create_task(filler.run(stopping))
