@@ -17,7 +17,7 @@ import pytest
 import overhand as oh
 from overhand.mechanisms import Coins, SharesSum
 from overhand.randomness import HALF
-from overhand.service.protocol import Batch, Document, Opener, Release, encode_reports
+from overhand.service.protocol import Batch, Document, Opener, Release, Report, encode_reports
 from overhand.service.server import BatchSum, Book, Publisher, Settled, settled_sum
 from overhand.service.server.publishing import Total
 from overhand.service.server.running import ServerMetrics
@@ -41,7 +41,7 @@ def shares_plan(values: Values, steps: int = 1) -> oh.Plan:
 def junk(document: Document) -> bytes:
     """A report of the right length, of which no message opens."""
     parts = [secrets.token_bytes(level.part_bytes) for level in document.formats.levels]
-    return document.formats.pack_report(parts)
+    return document.formats.pack_report(Report(secrets.token_bytes(16), tuple(parts)))
 
 
 async def send(system: System, bodies: Iterable[bytes]) -> None:

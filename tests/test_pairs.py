@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+from contextlib import closing
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,8 +18,8 @@ from overhand.errors import InvalidValue, LostBatch
 from overhand.mechanisms import Coins, PairsSum, Polya, pairs
 from overhand.model import Messages, Rows, Shuffled
 from overhand.randomness import HALF, Random
-from overhand.service.protocol import Document, Opener, encode_reports, open_release
-from overhand.service.shuffler.store import Arrival, pieces, released
+from overhand.service.protocol import Batch, Document, Opener, encode_reports, open_release
+from overhand.service.shuffler.store import Arrival, Store
 from overhand.shufflers import shuffle, with_added
 from overhand.values import BITS, Histogram, Values
 from support.sampled import Outcomes, assert_follows, assert_uniform_over, samples_for
@@ -140,7 +142,7 @@ def test_a_seed_means_another_mask_under_another_document_or_level() -> None:
     assert oh.CoinSum(3, SILENT).bound_to(b"x") == oh.CoinSum(3, SILENT)
 
 
-def test_a_batch_that_went_over_the_wire_has_the_very_sum() -> None:
+def test_a_batch_that_went_through_the_store_has_the_very_sum(tmp_path: Path) -> None:
     values = Histogram(300)
     document = Document(_silent(oh.Plan.best(60, 2, PRIVACY, values=values, mechanism="pairs")),
                         KEY.public_key)  # fmt: skip
@@ -148,10 +150,11 @@ def test_a_batch_that_went_over_the_wire_has_the_very_sum() -> None:
     rows = values.rows(np.arange(lowest.size) % 300)
     reports = encode_reports(document, rows, oh.secure_random())
     assert {len(report) for report in reports} == {document.formats.report_length}
-    parts = [document.formats.unpack_report(report) for report in reports]
-    arrivals = [Arrival(document.formats.part_digests(part), part) for part in parts]
-    (piece,) = [one for one in pieces(document.formats.levels[:1], arrivals, 0)]
-    release = released(piece.batch, lowest, [piece])
+    arrivals = [Arrival.of(document.formats, report) for report in reports]
+    with closing(Store(tmp_path / "store.db", document.formats)) as store:
+        for start in range(0, len(arrivals), 7):
+            store.admit(arrivals[start : start + 7])
+        release = store.freeze(Batch(1, 0))
     opener = Opener(KEY, document.formats.digest)
     shuffled, garbage = open_release(document.formats, release, opener)
     assert garbage == 0
