@@ -41,6 +41,8 @@ def main() -> None:
         written["bandits"] = bandits(options, screen, progress)
     if options.what == "services":
         written["services"] = services(options, screen, progress)
+    if options.what == "costs":
+        written["costs"] = costs(screen, progress)
     if options.json:
         options.json.write_text(json.dumps(written, indent=2) + "\n")
 
@@ -100,6 +102,16 @@ def services(options: argparse.Namespace, screen: Console, progress: Console) ->
     return {"rows": [asdict(row) for row in rows]}
 
 
+def costs(screen: Console, progress: Console) -> dict[str, float]:
+    """The constants that plans are costed with, as they stand in `overhand/plan/costs.py`."""
+    with progress.status("costs"):
+        seconds: dict[str, float] = ask("services.costs")["seconds"]
+    screen.print(f"# Seconds of processor time, measured on {processor_name()}.", highlight=False)
+    for name, value in seconds.items():
+        screen.print(f"{name} = {value:.2g}", highlight=False)
+    return seconds
+
+
 def services_of(stage: tuple[str, ...], progress: Console) -> list[services_rows.Row]:
     try:
         answer = ask(f"services.{stage[0]}", *stage[1:])
@@ -114,7 +126,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument(
         "what",
         nargs="?",
-        choices=("sums", "bandits", "services", "soak"),
+        choices=("sums", "bandits", "services", "costs", "soak"),
         help="(default sums and bandits)",
     )
     parser.add_argument("--horizon", type=int, help="users (default 1,000,000)")
@@ -142,10 +154,19 @@ def figures_of(name: str, task: Task, progress: Console) -> list[Figure]:
 
 def machine() -> dict[str, Any]:
     return {
+        "processor": processor_name(),
         "python": platform.python_version(),
         "platform": platform.platform(),
         "processors": os.cpu_count(),
     }
+
+
+def processor_name() -> str:
+    """What the kernel calls it, where it says so."""
+    information = Path("/proc/cpuinfo")
+    lines = information.read_text().splitlines() if information.exists() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return f"{names[0]}, {os.cpu_count()} cores" if names else platform.platform()
 
 
 if __name__ == "__main__":

@@ -54,11 +54,11 @@ class Shuffler:
 
 
 @contextmanager
-def prepared() -> Iterator[Home]:
-    """A plan of five levels, its document and a token, and a sink for releases."""
+def prepared(*plan: str) -> Iterator[Home]:
+    """A plan, of five levels unless told otherwise, its document, and a sink for releases."""
     with tempfile.TemporaryDirectory(prefix="overhand-services-") as name, ExitStack() as stack:
         folder = Path(name)
-        overhand(folder, "plan", *PLAN, "--save", "plan.json")
+        overhand(folder, "plan", *(plan or PLAN), "--save", "plan.json")
         overhand(folder, "prepare", "--plan", "plan.json")
         document = Document.from_json((folder / "document.json").read_text(encoding="utf-8"))
         yield Home(folder, document, stack.enter_context(_sink()))

@@ -9,6 +9,16 @@ from overhand.plan.combination import (
     combined,
     own_weight,
 )
+from overhand.plan.costs import (
+    DIGEST_BYTES,
+    HEADER_BYTES,
+    ID_BYTES,
+    SEAL_BYTES,
+    Costs,
+    clear_bytes,
+    report_bytes,
+    whole_bytes,
+)
 from overhand.plan.json import fields_of, parameters
 from overhand.plan.objective import SQUARED_ERROR, Delay, Objective
 from overhand.plan.plan import Plan
@@ -24,11 +34,16 @@ from overhand.plan.search import best_split
 
 __all__ = [
     "DEFAULT_FAILURE_PROBABILITY",
+    "DIGEST_BYTES",
+    "HEADER_BYTES",
+    "ID_BYTES",
     "MECHANISM_KINDS",
+    "SEAL_BYTES",
     "SQUARED_ERROR",
     "TREE_KINDS",
     "Combination",
     "Composition",
+    "Costs",
     "Delay",
     "NodeSum",
     "Objective",
@@ -39,10 +54,13 @@ __all__ = [
     "calibrated",
     "checked_tree",
     "chernoff_bound",
+    "clear_bytes",
     "combined",
     "fields_of",
     "levels_of",
     "own_weight",
     "parameters",
+    "report_bytes",
+    "whole_bytes",
     "with_best_laplace",
 ]

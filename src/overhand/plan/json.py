@@ -67,7 +67,10 @@ def _mechanism_of(entry: dict[str, Any], values: Values) -> Mechanism:
 
 
 def summary(plan: Plan) -> dict[str, Any]:
-    """What `overhand plan --json` prints."""
+    """What `overhand plan --json` prints, but for processor times, which another machine has not.
+
+    A plan's file carries it, and is checked against it when it is read.
+    """
     return {
         "horizon": plan.horizon,
         "shufflers": plan.shufflers,
@@ -80,8 +83,12 @@ def summary(plan: Plan) -> dict[str, Any]:
             {"level": level, "degree": plan.tree.degrees[level - 1], **mechanism.summary()}
             for level, mechanism in enumerate(plan.mechanisms, start=1)
         ],
+        "noise_by": "users",
         "messages_per_user": plan.messages_per_user,
+        "opened_per_user": plan.costs.opened,
         "bits_per_user": plan.bits_per_user,
+        "sealed_bytes_per_user": plan.costs.report_bytes,
+        "influence": plan.influence,
         "rms_error": plan.rms_error,
         "worst_std": plan.worst_std,
         "error_bound": plan.error_bound(),

@@ -24,6 +24,7 @@ from overhand.plan.combination import (
     error_bound,
     mean_square_error,
 )
+from overhand.plan.costs import Costs
 from overhand.plan.objective import SQUARED_ERROR, Objective
 from overhand.plan.request import Composition, Request, Terms, TreeKind
 from overhand.plan.search import best_levels, least_epsilon
@@ -195,12 +196,22 @@ class Plan:
     @property
     def messages_per_user(self) -> int:
         """The messages that a user sends, all levels together."""
-        return sum(m.messages_per_user for m in self.mechanisms)
+        return self.costs.messages
 
     @property
     def bits_per_user(self) -> int:
-        """The bits that a user's messages have, before they are sealed for sending."""
-        return sum(m.messages_per_user * m.message_bits for m in self.mechanisms)
+        """The bits that a user sends, before its messages are sealed."""
+        return self.costs.bits
+
+    @cached_property
+    def costs(self) -> Costs:
+        """What one report costs: messages, bytes, processor time."""
+        return Costs.of(self.mechanisms)
+
+    @property
+    def influence(self) -> float:
+        """The most that one client, whatever it sends, can add to a coordinate of a batch sum."""
+        return max(m.influence for m in self.mechanisms)
 
     @cached_property
     def level_variances(self) -> tuple[float, ...]:

@@ -27,15 +27,14 @@ from numpy.typing import NDArray
 from overhand import errors
 from overhand.mechanisms import Mechanism
 from overhand.model import byte_width, to_bytes, to_numbers
-from overhand.plan import Plan
+from overhand.plan import DIGEST_BYTES as DIGEST_BYTES
+from overhand.plan import HEADER_BYTES, Plan, clear_bytes, report_bytes
+from overhand.plan import ID_BYTES as ID_BYTES
+from overhand.plan import SEAL_BYTES as SEAL_BYTES
 
 VERSION = 2
 REPORT_MAGIC = b"OVH2"
 RELEASE_MAGIC = b"OVR1"
-DIGEST_BYTES = 32
-ID_BYTES = 16
-SEAL_BYTES = 48
-"""By how much a sealed message is longer: an X25519 key and an AES-GCM tag."""
 
 MOST_NUMBER_BITS = 64
 """A longer message is no number but bytes: an array of them has an axis more."""
@@ -44,7 +43,6 @@ MOST_LEVELS = 255
 MOST_REPORT_BYTES = 1 << 24
 """There is an end to what a document may ask of a client, who makes reports as it says."""
 
-_REPORT_HEADER = len(REPORT_MAGIC) + DIGEST_BYTES + ID_BYTES
 _RELEASE_HEADER = struct.Struct(f">4s{DIGEST_BYTES}sBQI")
 _NUMBERS_AT_ONCE = 1 << 17
 _MOST_BATCHES = (1 << 64) - 1
@@ -135,7 +133,7 @@ class LevelFormat:
     @property
     def clear_bytes(self) -> int:
         """Length of what stands in the clear at the end of a part, and of a batch."""
-        return self.clear_numbers * self._clear_width
+        return clear_bytes(self.clear_numbers, self.clear_bits)
 
     @property
     def part_bytes(self) -> int:
@@ -267,7 +265,7 @@ class Formats:
 
     @cached_property
     def report_length(self) -> int:
-        return _REPORT_HEADER + sum(level.part_bytes for level in self.levels)
+        return report_bytes(level.part_bytes for level in self.levels)
 
     def pack_report(self, report: Report) -> bytes:
         """The bytes of a report."""
@@ -292,7 +290,7 @@ class Formats:
         parts = tuple([body[part] for part in self._parts])
         for place, level in self._with_clear:
             level.clear(parts[place])  # refuse numbers that are too large
-        return Report(body[_REPORT_HEADER - ID_BYTES : _REPORT_HEADER], parts)
+        return Report(body[HEADER_BYTES - ID_BYTES : HEADER_BYTES], parts)
 
     @cached_property
     def _with_clear(self) -> list[tuple[int, LevelFormat]]:
@@ -302,7 +300,7 @@ class Formats:
     def _parts(self) -> list[slice]:
         """Where the parts of a report are."""
         lengths = (level.part_bytes for level in self.levels)
-        ends = list(accumulate(lengths, initial=_REPORT_HEADER))
+        ends = list(accumulate(lengths, initial=HEADER_BYTES))
         return [slice(start, stop) for start, stop in zip(ends, ends[1:], strict=False)]
 
     @cached_property

@@ -1,0 +1,132 @@
+"""The constants of `overhand.plan.costs`, measured: `python -m benchmarks costs`.
+
+Seconds of processor time, best of a few rounds. What the shuffling service takes is measured with
+reports of two lengths, over plans so short that nearly all batches are sent, and divided into what
+a report costs and what its bytes do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+
+import numpy as np
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+from numpy.typing import NDArray
+
+from benchmarks.services.admission import Bench
+from benchmarks.services.deployment import Home, Shuffler, prepared, shuffling
+from benchmarks.services.load import random_reports
+from benchmarks.services.raw import cost
+from overhand.model import Privacy
+from overhand.plan import Plan, costs
+from overhand.randomness import secure_random
+from overhand.service.client import AsyncClient
+from overhand.service.protocol import Document, KeyPair, LevelFormat, Opener
+
+SHORT = ("--horizon", "12000", "--shufflers", "3")
+LONG = (*SHORT, "--values", "histogram:20")
+_REPORTS, _ROUNDS = 3_000, 3
+_MESSAGES, _NUMBERS, _BITS, _REQUESTS = 1_000, 10_000, 20, 500
+
+
+def of_messages() -> dict[str, float]:
+    """To encode for a level, to seal a message, to open one."""
+    plan = Plan.best(10**6, 4, Privacy(1.0, 1e-6), mechanism="shares")
+    key = KeyPair(X25519PrivateKey.generate())
+    document = Document(plan, key.public_key)
+    random, row = secure_random(), plan.values.rows([1])
+    levels = [cost(partial(m.encode_rows, row, random), 500) for m in plan.mechanisms]
+    plaintexts = [bytes(2)] * _MESSAGES
+    sealed = document.sealer.seal(1, plaintexts)
+    opener = Opener(key, document.formats.digest)
+    return {
+        "LEVEL_SECONDS": math.fsum(levels) / len(levels),
+        "SEAL_SECONDS": cost(lambda: document.sealer.seal(1, plaintexts), 1) / _MESSAGES,
+        "OPEN_SECONDS": cost(lambda: opener.open(1, sealed), 1) / _MESSAGES,
+    }
+
+
+def of_numbers() -> dict[str, float]:
+    """A number in the clear: made by a client, added up by the shuffling service, unmasked."""
+    noise = Plan.best(10**6, 4, Privacy(1.0, 1e-6), mechanism="shares").mechanisms[0].user_noise
+    level = LevelFormat(1, 100, 1, 1, 128, _NUMBERS, _BITS)
+    random, mask = secure_random(), np.uint64((1 << _BITS) - 1)
+
+    def made() -> bytes:
+        drawn = noise.draw(random, _NUMBERS).astype(np.uint64)
+        return level.pack(bytes(level.ciphertext_bytes), (drawn - masks()) & mask)
+
+    def masks() -> NDArray[np.uint64]:
+        return random.words(_NUMBERS, np.uint64)
+
+    reports = [made() for _ in range(50)]
+    total = np.zeros(_NUMBERS, np.uint64)
+    return {
+        "NUMBER_SECONDS": cost(made, 20) / _NUMBERS,
+        "ADD_SECONDS": cost(lambda: _admitted(level, reports), 1) / (_NUMBERS * len(reports)),
+        "MASK_SECONDS": cost(lambda: np.add(total, masks(), out=total), 50) / _NUMBERS,
+    }
+
+
+def _admitted(level: LevelFormat, reports: Sequence[bytes]) -> None:
+    """Every report is checked when it comes; a commit group's numbers are added up."""
+    for report in reports:
+        level.clear(report)
+    level.gathered(reports)
+
+
+def of_reports() -> dict[str, float]:
+    """A request, for the client; a report and its bytes, for the shuffling service."""
+    with _running(SHORT) as (home, shuffler):
+        short, report = _whole(home, shuffler), home.document.formats.report_length
+        request = asyncio.run(_request(home, shuffler))
+    with _running(LONG) as (home, shuffler):
+        long, longer = _whole(home, shuffler), home.document.formats.report_length
+    byte = (long - short) / (longer - report)
+    return {
+        "REQUEST_SECONDS": request,
+        "ADMIT_SECONDS": short - byte * report,
+        "ADMIT_BYTE_SECONDS": byte,
+    }
+
+
+@contextmanager
+def _running(options: Sequence[str]) -> Iterator[tuple[Home, Shuffler]]:
+    with prepared(*options) as home, shuffling(home, "shuffler.db") as shuffler:
+        yield home, shuffler
+
+
+def _whole(home: Home, shuffler: Shuffler) -> float:
+    """A report until its batches are sent and scrubbed, in microseconds."""
+    bench = Bench([shuffler], home.document, None)
+    return min(bench.round(_REPORTS).whole for _ in range(_ROUNDS))
+
+
+async def _request(home: Home, shuffler: Shuffler) -> float:
+    """Reports one after the other over one connection."""
+    reports = random_reports(home.document.formats, _REQUESTS)
+    client = AsyncClient(f"http://127.0.0.1:{shuffler.port}")
+    try:
+        await client.send(reports.pop())
+        used = time.process_time()
+        for report in reports:
+            await client.send(report)
+        return 1e6 * (time.process_time() - used) / len(reports)
+    finally:
+        await client.close()
+
+
+def main() -> None:
+    found = of_reports() | of_messages() | of_numbers()
+    wanted = [name for name in vars(costs) if name.endswith("_SECONDS")]
+    print(json.dumps({"seconds": {name: 1e-6 * found[name] for name in wanted}}))
+
+
+if __name__ == "__main__":
+    main()

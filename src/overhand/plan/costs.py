@@ -1,0 +1,131 @@
+"""What one report costs: bytes on the wire, exactly, and processor time, as it was measured.
+
+The seconds are those of one machine; `python -m benchmarks costs` measures them, and prints them as
+they stand here. What carries over to another machine is their proportion.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from overhand.mechanisms import Mechanism
+
+MAGIC_BYTES = 4
+DIGEST_BYTES = 32
+"""Of a plan's or document's name, a SHA-256 digest."""
+ID_BYTES = 16
+"""Of what a report is known again by."""
+SEAL_BYTES = 48
+"""By how much a sealed message is longer: an X25519 key and an AES-GCM tag."""
+HEADER_BYTES = MAGIC_BYTES + DIGEST_BYTES
+"""What a report begins with."""
+
+# Seconds of processor time, measured on AMD EPYC, 2 cores.
+REQUEST_SECONDS = 0.00027
+"""Client: send a report and read the answer."""
+LEVEL_SECONDS = 2.5e-05
+"""Client: encode a value for a level."""
+SEAL_SECONDS = 7.8e-05
+"""Client: seal a message."""
+NUMBER_SECONDS = 3.2e-08
+"""Client: draw the noise of a number in the clear, and mask it."""
+ADMIT_SECONDS = 0.00011
+"""Shuffling service: take a report, commit it, and send it on in its batches."""
+ADMIT_BYTE_SECONDS = 1.7e-08
+"""Shuffling service: a sealed byte of it."""
+ADD_SECONDS = 1.4e-08
+"""Shuffling service: check a number in the clear, and add it up."""
+OPEN_SECONDS = 4.7e-05
+"""Server: open a message."""
+MASK_SECONDS = 1.4e-09
+"""Server: make the mask of a number in the clear."""
+
+
+def whole_bytes(bits: int) -> int:
+    """As few bytes as hold so many bits.
+
+    >>> [whole_bytes(bits) for bits in (0, 1, 8, 9)]
+    [0, 1, 1, 2]
+    """
+    return -(-bits // 8)
+
+
+def clear_bytes(numbers: int, bits: int) -> int:
+    """The length of so many numbers in the clear, each in whole bytes.
+
+    >>> clear_bytes(numbers=20, bits=17)
+    60
+    """
+    return numbers * whole_bytes(bits)
+
+
+def report_bytes(parts: Iterable[int]) -> int:
+    """The length of a report whose levels take so many bytes each.
+
+    >>> report_bytes([147, 98]) - HEADER_BYTES
+    245
+    """
+    return HEADER_BYTES + sum(parts)
+
+
+@dataclass(frozen=True)
+class Costs:
+    """What one report costs those who make it, pass it on and read it.
+
+    >>> from overhand.model import Privacy
+    >>> from overhand.plan import Plan
+    >>> costs = Plan.best(10**4, 1, Privacy(1.0, 1e-6)).costs
+    >>> costs.messages, costs.opened, costs.report_bytes - HEADER_BYTES
+    (3, 3.0, 147)
+    """
+
+    messages: int
+    """Messages that a user seals."""
+    opened: float
+    """Messages that the server opens for a user: those of the shuffling service, too."""
+    bits: int
+    """What the user sends before anything is sealed."""
+    report_bytes: int
+    """What goes over the wire."""
+    client_seconds: float
+    shuffler_seconds: float
+    server_seconds: float
+
+    @classmethod
+    def of(cls, mechanisms: Sequence[Mechanism]) -> Costs:
+        """Those of a plan with these levels."""
+        messages = sum(m.messages_per_user for m in mechanisms)
+        numbers = sum(m.clear_numbers for m in mechanisms)
+        opened = math.fsum(m.messages_per_batch / m.size for m in mechanisms)
+        sealed = sum(
+            m.messages_per_user * (whole_bytes(m.message_bits) + SEAL_BYTES) for m in mechanisms
+        )
+        clear = sum(clear_bytes(m.clear_numbers, m.clear_bits) for m in mechanisms)
+        return cls(
+            messages,
+            opened,
+            sum(_bits(m) for m in mechanisms),
+            report_bytes([sealed, clear]),
+            REQUEST_SECONDS
+            + len(mechanisms) * LEVEL_SECONDS
+            + messages * SEAL_SECONDS
+            + numbers * NUMBER_SECONDS,
+            ADMIT_SECONDS + sealed * ADMIT_BYTE_SECONDS + numbers * ADD_SECONDS,
+            opened * OPEN_SECONDS + numbers * MASK_SECONDS,
+        )
+
+    @property
+    def seconds(self) -> dict[str, float]:
+        """Processor time by role, as scripts are told."""
+        return {
+            "client_seconds_per_user": self.client_seconds,
+            "shuffler_seconds_per_user": self.shuffler_seconds,
+            "server_seconds_per_user": self.server_seconds,
+        }
+
+
+def _bits(mechanism: Mechanism) -> int:
+    sealed = mechanism.messages_per_user * mechanism.message_bits
+    return sealed + mechanism.clear_numbers * mechanism.clear_bits
