@@ -15,6 +15,7 @@ from support.commands import as_json, overhand
 
 PLAN_KEYS = {
     *("horizon", "shufflers", "epsilon", "delta", "tree", "levels", "messages_per_user"),
+    *("noise_by", "opened_per_user", "bits_per_user", "sealed_bytes_per_user", "influence"),
     *("rms_error", "worst_std", "error_bound", "failure_probability", "delta_spent", "digest"),
 }
 LEVEL_KEYS = {
@@ -27,7 +28,7 @@ def test_plan_prints_what_the_library_computes(tmp_path: Path) -> None:
     printed = as_json("plan", "--horizon", "3000", "--shufflers", "2", "--save", str(file))
     plan = oh.Plan.load(file)
     beside = printed.pop("published")
-    assert printed == json.loads(json.dumps(plan.summary()))
+    assert printed == json.loads(json.dumps({**plan.summary(), **plan.costs.seconds}))
     assert beside["rms_error"] > 5 * printed["rms_error"]
     assert set(printed) >= PLAN_KEYS
     assert all(set(level) >= LEVEL_KEYS for level in printed["levels"])
@@ -39,6 +40,10 @@ def test_plan_shows_a_table() -> None:
     assert result.returncode == 0
     for words in ("3,000 users", "users per batch", "rms error", "certified", "messages per user"):
         assert words in result.stdout
+    plan = oh.Plan.best(3000, 5, oh.Privacy(1.0, 1e-6))
+    assert f"{plan.messages_per_user}, sealed in {plan.costs.report_bytes:,} bytes" in result.stdout
+    assert f"client {1000 * plan.costs.client_seconds:.3g} ms" in result.stdout
+    assert f"{plan.influence:g}, its value alone 1" in result.stdout
 
 
 def test_plan_reaches_a_wanted_error() -> None:

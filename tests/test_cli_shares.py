@@ -8,11 +8,14 @@ from pathlib import Path
 import pytest
 
 import overhand as oh
+from overhand.cli.output import console
 from overhand.values import Vectors
 from support.commands import as_json, overhand
 from support.plans import PRIVACY
 from support.shares import leaked
 
+KINDS = {"coins", "share"}
+UNITS = {"B": 1, "kB": 1e3, "MB": 1e6}
 SMALL_PLAN = ("plan", "--horizon", "2000", "--shufflers", "2")
 
 
@@ -41,7 +44,8 @@ def test_the_frontier_shows_every_trade(tmp_path: Path) -> None:
     rows = as_json(*asked, "--plot", str(figure))["frontier"]
     assert figure.stat().st_size > 0
     fields = {"mechanism", "tree", "shufflers", "rms_error", "messages_per_user", "bits_per_user",
-              "is_best"}  # fmt: skip
+              "sealed_bytes_per_user", "client_seconds_per_user", "shuffler_seconds_per_user",
+              "server_seconds_per_user", "influence", "is_best"}  # fmt: skip
     assert all(set(row) == fields for row in rows)
     assert {row["mechanism"] for row in rows} == {"coins", "shares"}
     assert {row["tree"] for row in rows} == {"regular"}
@@ -58,7 +62,37 @@ def test_the_frontier_shows_every_trade(tmp_path: Path) -> None:
         assert row["is_best"] == (not better)
     shown = overhand(*asked)
     assert shown.returncode == 0
-    assert "no other has both" in shown.stdout
+    assert "nothing in the shuffle model has both" in shown.stdout
+
+
+@pytest.mark.parametrize("values", ["bit", "moments:9"])
+def test_the_frontier_fits_a_terminal_with_all_its_numbers(
+    values: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(console, "width", 80)
+    asked = ("plan", "--frontier", "--horizon", "1000000", "--shufflers", "2", "--values", values)
+    rows = as_json(*asked)["frontier"]
+    lines = [line for line in overhand(*asked).stdout.splitlines() if line.strip()]
+    assert max(map(len, lines)) <= 80
+    shown = [line.replace(" *", "  ").split() for line in lines if line.lstrip()[:5] in KINDS]
+    assert len(shown) == len(rows) == 4
+    for row, line in zip(rows, shown, strict=True):
+        services = row["shuffler_seconds_per_user"] + row["server_seconds_per_user"]
+        assert line[0] == row["mechanism"]
+        assert as_number(line[3]) == row["messages_per_user"]
+        assert as_number(line[4]) * UNITS[line[5]] == pytest.approx(
+            row["sealed_bytes_per_user"], rel=0.006
+        )
+        for word, value in zip(
+            line[6:],
+            (1000 * row["client_seconds_per_user"], 1000 * services, row["influence"]),
+            strict=True,
+        ):
+            assert as_number(word) == pytest.approx(value, rel=0.006)
+
+
+def as_number(word: str) -> float:
+    return float(word.replace(",", ""))
 
 
 @pytest.mark.parametrize(

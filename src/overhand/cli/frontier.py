@@ -7,13 +7,30 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from rich.table import Table
 
+from overhand.cli.advice import shuffle_kinds
 from overhand.cli.options import PlanOptions
-from overhand.cli.output import console, new_table, number, print_json, steps_bar, tell_written
+from overhand.cli.output import (
+    console,
+    new_table,
+    number,
+    print_json,
+    short,
+    size,
+    steps_bar,
+    tell_written,
+)
 from overhand.errors import Infeasible, InvalidValue
 from overhand.mechanisms import MECHANISMS
 from overhand.plan import Plan
 from overhand.plots import Line, frontier_figure
+
+_LEGEND = (
+    "* nothing in the shuffle model has both less error and fewer messages",
+    "sealed: a report on the wire; ms: processor time, as measured on one machine;",
+    "influence: the most that one client can add to a sum",
+)
 
 
 @dataclass(frozen=True)
@@ -33,6 +50,9 @@ class Trade:
             "rms_error": self.plan.rms_error,
             "messages_per_user": self.plan.messages_per_user,
             "bits_per_user": self.plan.bits_per_user,
+            "sealed_bytes_per_user": self.plan.costs.report_bytes,
+            **self.plan.costs.seconds,
+            "influence": self.plan.influence,
             "is_best": self.is_best,
         }
 
@@ -49,21 +69,41 @@ def show_frontier(asked: PlanOptions, plot: Path | None, *, as_json: bool) -> No
     if as_json:
         print_json({"frontier": [trade.summary() for trade in trades]})
         return
-    table = new_table("mechanism", "shufflers", "rms error", "messages", "bytes", "best")
-    for trade in trades:
-        table.add_row(
-            trade.mechanism,
-            str(trade.shufflers),
-            number(trade.plan.rms_error),
-            f"{trade.plan.messages_per_user:,}",
-            f"{trade.plan.bits_per_user / 8:,.0f}",
-            "*" if trade.is_best else "",
-            style="bold" if trade.is_best else "",
-        )
+    table = _table(trades)
     console.print(f"[bold]{asked.users:,} users ({asked.values})[/], {asked.privacy}")
     console.print(table)
-    console.print("* no other has both less error and fewer messages", style="dim")
+    for line in _LEGEND:
+        console.print(line, style="dim")
     tell_written(plot)
+
+
+def _table(trades: list[Trade]) -> Table:
+    """All trades in 80 columns, no number cut."""
+    table = new_table(
+        "mechanism",
+        "shufflers",
+        "rms\nerror",
+        "messages",
+        "sealed",
+        "client\nms",
+        "services\nms",
+        "influence",
+    )
+    table.padding = (0, 1, 0, 0)
+    for trade in trades:
+        costs = trade.plan.costs
+        table.add_row(
+            f"{trade.mechanism} *" if trade.is_best else trade.mechanism,
+            str(trade.shufflers),
+            number(trade.plan.rms_error),
+            f"{costs.messages:,}",
+            size(costs.report_bytes),
+            short(1000 * costs.client_seconds),
+            short(1000 * (costs.shuffler_seconds + costs.server_seconds)),
+            number(trade.plan.influence),
+            style="bold" if trade.is_best else "",
+        )
+    return table
 
 
 def _trades(asked: PlanOptions) -> list[Trade]:
@@ -77,12 +117,16 @@ def _trades(asked: PlanOptions) -> list[Trade]:
                 plan = None
             if plan is not None and plan.tree.levels == k:  # fewer were better: seen already
                 trades.append(Trade(mechanism, k, plan))
-    return [replace(trade, is_best=_is_best(trade, trades)) for trade in trades]
+    within = [trade for trade in trades if trade.mechanism in shuffle_kinds(asked.values)]
+    return [
+        replace(trade, is_best=_is_best(trade, within if trade in within else trades))
+        for trade in trades
+    ]
 
 
-def _is_best(trade: Trade, trades: list[Trade]) -> bool:
+def _is_best(trade: Trade, rivals: list[Trade]) -> bool:
     cost = trade.plan.messages_per_user, trade.plan.rms_error
-    others = [(other.plan.messages_per_user, other.plan.rms_error) for other in trades]
+    others = [(other.plan.messages_per_user, other.plan.rms_error) for other in rivals]
     return not any(o != cost and o[0] <= cost[0] and o[1] <= cost[1] for o in others)
 
 

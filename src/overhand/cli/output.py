@@ -51,6 +51,37 @@ def number(value: float) -> str:
     return f"{value:.3g}"
 
 
+def short(value: float) -> str:
+    """Three significant digits, and no exponent.
+
+    >>> [short(value) for value in (0.0312, 7.0, 99.96, 427_730.0)]
+    ['0.0312', '7', '100', '427,730']
+    """
+    return f"{value:.3g}" if value < 999.5 else f"{value:,.0f}"
+
+
+def size(length: int) -> str:
+    """So many bytes, in the unit that shows them best.
+
+    >>> [size(length) for length in (820, 42_140, 999_700, 246_573_720)]
+    ['820 B', '42.1 kB', '1 MB', '247 MB']
+    """
+    value, units = float(length), ["GB", "MB", "kB"]
+    unit = "B"
+    while units and value >= 999.5:
+        value, unit = value / 1000, units.pop()
+    return f"{short(value)} {unit}"
+
+
+def duration(seconds: float) -> str:
+    """So many seconds, in milliseconds if they are less than one.
+
+    >>> [duration(seconds) for seconds in (0.00034, 0.0512, 428.0)]
+    ['0.34 ms', '51.2 ms', '428 s']
+    """
+    return f"{short(seconds)} s" if seconds >= 1 else f"{short(1000 * seconds)} ms"
+
+
 def new_table(*columns: str) -> Table:
     """A table whose first column is words and whose others are numbers."""
     table = Table(box=SIMPLE_HEAD, pad_edge=False)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,15 +11,20 @@ import typer
 from rich.table import Table
 
 from overhand.cli import options
+from overhand.cli.advice import Advice, advised
 from overhand.cli.frontier import show_frontier
 from overhand.cli.options import DEFAULT_DELTA, PlanOptions
-from overhand.cli.output import console, levels_table, number, print_json, working
-from overhand.errors import Infeasible, InvalidValue
-from overhand.mechanisms import MECHANISMS
+from overhand.cli.output import (
+    console,
+    duration,
+    levels_table,
+    number,
+    print_json,
+    working,
+)
+from overhand.errors import InvalidValue
 from overhand.plan import DEFAULT_FAILURE_PROBABILITY, Plan
 from overhand.plots import check_figure_path
-
-_MANY_MESSAGES = 1000
 
 
 def plan(
@@ -67,13 +72,11 @@ def plan(
             name: {"rms_error": other.rms_error, "messages_per_user": other.messages_per_user}
             for name, other in beside.items()
         }
-        print_json({**chosen.summary(), **others})
-    else:
-        show(chosen, beside)
-        if save is not None:
-            console.print(f"saved to {save}")
-        if not published:
-            _advise(asked, chosen)
+        print_json({**chosen.summary(), **chosen.costs.seconds, **others})
+        return
+    show(chosen, beside, [] if published else _advice(asked, chosen))
+    if save is not None:
+        console.print(f"saved to {save}")
 
 
 def _published(asked: PlanOptions) -> Plan:
@@ -90,18 +93,10 @@ def _best(asked: PlanOptions) -> Plan:
         return asked.plan()
 
 
-def _advise(asked: PlanOptions, chosen: Plan) -> None:
-    """Name a mechanism that takes far fewer messages, where they are many."""
-    if chosen.messages_per_user <= _MANY_MESSAGES:
-        return
-    for kind in set(MECHANISMS) - {m.kind for m in chosen.mechanisms}:
-        at = replace(
-            asked, mechanism=kind, max_messages=None, error=None, epsilon=chosen.privacy.epsilon
-        )
-        with working(f"looking at --mechanism {kind}"), suppress(Infeasible):
-            messages = at.plan().messages_per_user
-            if 2 * messages <= chosen.messages_per_user:
-                console.print(f"--mechanism {kind} takes {messages:,} messages", style="dim")
+def _advice(asked: PlanOptions, chosen: Plan) -> list[Advice]:
+    most = math.inf if asked.max_messages is None else asked.max_messages
+    with working("comparing mechanisms"):
+        return list(advised(chosen, asked.composition, most))
 
 
 def _beside(asked: PlanOptions, chosen: Plan) -> dict[str, Plan]:
@@ -118,7 +113,7 @@ def _beside(asked: PlanOptions, chosen: Plan) -> dict[str, Plan]:
     return beside
 
 
-def show(plan: Plan, beside: dict[str, Plan]) -> None:
+def show(plan: Plan, beside: dict[str, Plan], advice: list[Advice]) -> None:
     """The plan as tables."""
     users = "users" if plan.values.spec == "bit" else f"users ({plan.values})"
     console.print(
@@ -133,9 +128,8 @@ def show(plan: Plan, beside: dict[str, Plan]) -> None:
         f"all errors below, with probability {1 - DEFAULT_FAILURE_PROBABILITY:.0%}",
         number(plan.error_bound()),
     )
-    facts.add_row(
-        "messages per user", f"{plan.messages_per_user:,} ({plan.bits_per_user / 8:,.0f} bytes)"
-    )
+    for row in _cost_rows(plan):
+        facts.add_row(*row)
     facts.add_row("delta spent, certified", f"{plan.delta_spent:.4g} of {plan.privacy.delta:g}")
     if plan.honest < 1 or plan.reports > 1:
         reports = "1 report" if plan.reports == 1 else f"up to {plan.reports} reports"
@@ -143,8 +137,27 @@ def show(plan: Plan, beside: dict[str, Plan]) -> None:
     labels = {"published": "as published", "unlimited": "without the limit"}
     for name, other in beside.items():
         facts.add_row(labels[name], _against(other, plan))
+    for found in advice:
+        facts.add_row(*found.row(plan))
     facts.add_row("digest", plan.digest[:16])
     console.print(facts)
+
+
+def _cost_rows(plan: Plan) -> list[tuple[str, str]]:
+    """What a report costs, and what a client that lies can do."""
+    costs = plan.costs
+    return [
+        ("messages per user", f"{costs.messages:,}, sealed in {costs.report_bytes:,} bytes"),
+        (
+            "processor time per report, about",
+            f"client {duration(costs.client_seconds)}, shuffling service "
+            f"{duration(costs.shuffler_seconds)}, server {duration(costs.server_seconds)}",
+        ),
+        (
+            "one client adds to a sum at most",
+            f"{number(plan.influence)}, its value alone {number(plan.values.width)}",
+        ),
+    ]
 
 
 def _error_row(plan: Plan) -> tuple[str, Any]:

@@ -123,7 +123,12 @@ class Terms:
 
 @dataclass(frozen=True)
 class Request:
-    """All that `Plan.best` was asked for."""
+    """All that `Plan.best` was asked for.
+
+    >>> request = Request(1000, 2, Terms(Privacy(1.0, 1e-6)), mechanism="coins")
+    >>> [recipe.mechanism.kind for recipe in request.recipes]
+    ['coins']
+    """
 
     horizon: int
     shufflers: int

@@ -1,0 +1,127 @@
+"""What another mechanism would reach on the tree of a plan, where that is worth a word."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from overhand.cli.output import number
+from overhand.errors import Infeasible
+from overhand.mechanisms import MECHANISMS
+from overhand.model import Privacy
+from overhand.plan import Composition, Plan, Request, Terms, calibrated, with_best_laplace
+from overhand.values import Values
+
+_FEWER, _FAR = 2, 8
+"""How many times fewer messages are worth a word, within the shuffle model and beyond it."""
+_LESS = 0.9
+"""What part of the error is."""
+_QUICK_EPSILON, _QUICK_REPORTS, _QUICK_DIMENSION = 0.01, 2, 64
+"""Where noise is calibrated within a second; elsewhere messages are only counted."""
+_OTHER_MODEL = "secure aggregation by the same two services, see docs/choosing.md"
+
+
+@dataclass(frozen=True)
+class Advice:
+    """Another mechanism, and in which respect it is better."""
+
+    mechanism: str
+    messages: float
+    other: Plan | None
+    """The plan with it, if it was quickly made: else messages were only counted."""
+    is_less: bool
+    is_fewer: bool
+    note: str = ""
+
+    def row(self, plan: Plan) -> tuple[str, str]:
+        """What is told of it, beside a plan."""
+        better = [*["less error"] * self.is_less, *["fewer messages"] * self.is_fewer]
+        label = f"{', '.join(better)} with {self.mechanism}"
+        if self.other is None:
+            return label, f"on this tree, about {self.messages:,.0f}{self.note}"
+        ratio, length = self.other.rms_error / plan.rms_error, self.other.costs.report_bytes
+        return label, (
+            f"on this tree, {self.messages:,.0f} messages, {length:,} bytes, rms error "
+            f"{number(self.other.rms_error)} ({number(ratio)} x), one client adds at most "
+            f"{number(self.other.influence)}{self.note}"
+        )
+
+
+def advised(plan: Plan, composition: Composition, most: float = math.inf) -> Iterator[Advice]:
+    """The mechanisms that are better than a plan's own, on the same tree, with `most` messages.
+
+    Those that "best" does not choose from are not of the shuffle model: they are named only where
+    they take far fewer messages, and as what they are.
+    """
+    own, shuffled = {mechanism.kind for mechanism in plan.mechanisms}, shuffle_kinds(plan.values)
+    for kind in [kind for kind in MECHANISMS if kind not in own and own <= shuffled]:
+        is_shuffled = kind in shuffled
+        found = _compared(plan, _terms(plan, kind, composition), _FEWER if is_shuffled else _FAR)
+        if found is None or found.messages > most:
+            continue
+        if not is_shuffled and found.is_fewer:
+            yield replace(found, note=f"; {_OTHER_MODEL}")
+        elif is_shuffled and (found.is_less or found.is_fewer):
+            yield found
+
+
+def shuffle_kinds(values: Values) -> set[str]:
+    """The kinds of mechanisms that "best" chooses from: those of the shuffle model."""
+    request = Request(2, 1, Terms(Privacy(1.0, 1e-6), values=values), mechanism="best")
+    return {recipe.mechanism.kind for recipe in request.recipes}
+
+
+def _compared(plan: Plan, choices: list[Terms], fewer: int) -> Advice | None:
+    """What a mechanism takes and reaches with the best of its kinds of noise, if it can be had."""
+    kind, sent = choices[0].recipe.mechanism.kind, plan.messages_per_user
+    if not _is_quick(plan):
+        messages = min(_messages(plan, terms) for terms in choices)
+        return Advice(kind, messages, None, False, fewer * messages <= sent)
+    others = list(_on_tree(plan, choices))
+    if not others:
+        return None
+    other = min(others, key=lambda found: found.rms_error)
+    messages, is_less = other.messages_per_user, other.rms_error <= _LESS * plan.rms_error
+    return Advice(kind, messages, other, is_less, fewer * messages <= sent)
+
+
+def _is_quick(plan: Plan) -> bool:
+    is_small = plan.values.is_whole or plan.values.dimension <= _QUICK_DIMENSION
+    return is_small and plan.privacy.epsilon >= _QUICK_EPSILON and plan.reports <= _QUICK_REPORTS
+
+
+def _terms(plan: Plan, kind: str, composition: Composition) -> list[Terms]:
+    """What the noise must be enough for, once for every kind of noise."""
+    known = Terms(plan.privacy, plan.honest, plan.reports, composition, plan.values)
+    return [replace(known, recipe=recipe) for recipe in MECHANISMS[kind].recipes(plan.values)]
+
+
+def _on_tree(plan: Plan, choices: list[Terms]) -> Iterator[Plan]:
+    """The plan with another mechanism at every level, the noise of levels in proportion."""
+    for terms in choices:
+        at = with_best_laplace(terms, plan.tree.levels)
+        with suppress(Infeasible):
+            yield replace(plan, mechanisms=calibrated(plan.tree.sizes, _split(plan), at))
+
+
+def _messages(plan: Plan, terms: Terms) -> float:
+    """About how many messages a user has then."""
+    sizes, variances = np.array(plan.tree.sizes, np.float64), np.array(_split(plan))
+    steps = terms.steps(sizes, variances)
+    found = terms.recipe.mechanism.fewest_messages(
+        terms.values,
+        steps,
+        sizes,
+        variances * steps**2,
+        honest=terms.honest,
+        distance=terms.distance(plan.tree.levels),
+    )
+    return float(found.sum())
+
+
+def _split(plan: Plan) -> tuple[float, ...]:
+    return tuple(m.noise_variance / plan.values.width**2 for m in plan.mechanisms)
