@@ -71,7 +71,7 @@ def main() -> None:
         output_of(f"python examples/{name}.py docs/{name}.png")
     output_of("python docs/picture.py docs/shares.png")
     output_of("python docs/choosing.py docs/choosing.png")
-    output_of("overhand plan --horizon 1000000 --frontier --plot docs/frontier.png")
+    output_of("python docs/frontier.py docs/frontier.png")
     output_of(
         "overhand compare --horizon 1000000 --shufflers 4 --mechanism best --runs 40 "
         "--plot docs/compare.png"

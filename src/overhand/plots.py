@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,14 +22,28 @@ if TYPE_CHECKING:
 
 SUFFIXES = (".png", ".svg", ".pdf")
 """What the name of a figure's file may end in."""
-_COLOURS = ("#b03a2e", "#d98c1f", "#7d8a97", "#2e86c1", "#12507b", "#6c3483", "#1e8449", "#0b5345")
-_RIVAL_COLOURS = (
-    *("#7d8a97", "#444444", "#b03a2e", "#e59866", "#b7950b"),
-    *("#1e8449", "#6c3483", "#1769aa", "#d35400", "#0b5345"),
-)
+_FAMILIES = {
+    "lower bound": ("#222222",),
+    "not private": ("#7d8a97",),
+    "trusted best known": ("#0b5345",),
+    "trusted tree combined": ("#7dbb8a",),
+    "trusted": ("#1e8449",),
+    "local best known": ("#e59866",),
+    "local": ("#b03a2e",),
+    "published": ("#d98c1f",),
+    "one growing": ("#5d4037",),
+    "one": ("#8d6e63", "#c3a79b"),
+    "coins": ("#2e86c1",),
+    "shares": ("#117a65",),
+    "pairs": ("#6c3483",),
+    "ours": ("#1769aa",),
+    "shufflers": ("#5dade2", "#a9cce3"),
+}
+"""What a curve is of, by words of its label: a model has the same colour in all figures."""
+_OTHERS = ("#1769aa", "#b7950b", "#c0398b", "#4e5d6c", "#45b39d", "#873600")
 _PHONE_WIDTH, _PHONE_HEIGHT, _PHONE_FONT = 4.7, 4.2, 9.5
 """In inches and points: shown 358 pixels wide, a point is a little more than a pixel."""
-_PHONE_COLOURS = ("#b03a2e", "#d98c1f", "#1e8449", "#2e86c1", "#6c3483", "#555555")
+_SOME_DECADES, _MANY_DECADES = 1.2, 2.5
 _FEW = 12  # points of a curve that are marked one by one
 
 
@@ -44,6 +59,8 @@ class Line:
     x: Sequence[float] | Counts | Floats
     y: Sequence[float] | Floats
     style: str = "-"
+    marks: Sequence[str] = field(default=(), repr=False)
+    """What stands in its points, if anything does."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,6 +74,33 @@ class Band:
     high: Floats
     style: str = "-"
     is_ours: bool = False
+
+
+@dataclass(frozen=True)
+class Panel:
+    """Curves that share axes, under a title."""
+
+    title: str
+    lines: Sequence[Line]
+
+
+def colours_of(labels: Sequence[str]) -> list[str]:
+    """The colours of the curves of a figure: those of their models.
+
+    >>> colours_of(["4 shufflers, ours", "local"]) == colours_of(["local", "ours"])[::-1]
+    True
+    >>> len(set(colours_of(["one, batches n^0.5", "one, batches n^0.6", "bit", "real"])))
+    4
+    """
+    seen: Counter[str] = Counter()
+    colours = []
+    for label in labels:
+        words = " ".join(label.replace(":", " ").replace(",", " ").split())
+        family = next((name for name in _FAMILIES if f" {name} " in f" {words} "), "")
+        shades = _FAMILIES.get(family, _OTHERS)
+        colours.append(shades[seen[family] % len(shades)])
+        seen[family] += 1
+    return colours
 
 
 def check_figure_path(path: Path | None) -> None:
@@ -92,16 +136,17 @@ def comparison(
     figure = new_figure(13.0, 5.2)
     left, right = figure.subplots(1, 2)
     _draw_over_time(left, over_time, title)
-    for index, line in enumerate(by_shufflers):
-        _draw(right, line, _COLOURS[(2 * index + 2) % len(_COLOURS)], marker="o", ms=4)
+    for line, colour in _coloured(by_shufflers):
+        _draw(right, line, colour, marker="o", ms=4)
     for label, error in levels:
-        right.axhline(error, ls=":", lw=1, color="#444444")
+        (colour,) = colours_of([label])
+        right.axhline(error, ls=":", lw=1.2, color=colour)
         nearest = min((line.y[-1] for line in by_shufflers), key=lambda y: abs(math.log(y / error)))
         is_above = nearest < error  # where there is room
         right.annotate(
             label, (1.0, error), (-4, 1 if is_above else -2), xycoords=("axes fraction", "data"),
             textcoords="offset points", ha="right", va="bottom" if is_above else "top", fontsize=8,
-            color="#444444",
+            color=colour,
         )  # fmt: skip
     right.set(
         xlabel="shufflers",
@@ -115,21 +160,35 @@ def comparison(
     figure.savefig(path)
 
 
-def frontier_figure(lines: Sequence[Line], path: Path, *, title: str) -> None:
-    """Error against messages, a point for every number of shufflers, which grow along a line."""
-    figure = new_figure(8.0, 4.8)
-    axes = figure.subplots()
-    for index, line in enumerate(lines):
-        _draw(axes, line, _COLOURS[3 * index % len(_COLOURS)], marker="o", ms=5)
-        beside = (-8, -10) if index % 2 else (4, 4)  # on different sides where two lines meet
-        for shufflers, point in enumerate(zip(line.x, line.y, strict=True), start=1):
-            axes.annotate(str(shufflers), point, beside, textcoords="offset points", fontsize=7)
-    axes.set(xlabel="messages a user", ylabel="rms error", xscale="log", yscale="log", title=title)
-    for axis in (axes.xaxis, axes.yaxis):
-        axis.set_major_locator(_round_numbers(1.0, 2.0, 3.0, 5.0, 7.0))
-        _in_full(axis)
-    axes.legend(frameon=False, fontsize=8)
-    figure.savefig(path)
+def frontier_figure(panels: Sequence[Panel], path: Path) -> None:
+    """Error against messages; the number in a point is that of the shufflers."""
+    drawn_frontier(panels).savefig(path)
+
+
+def drawn_frontier(panels: Sequence[Panel]) -> Figure:
+    """The figure before it is written. Labels stand in points and below the axes: on no curve."""
+    figure = new_figure(max(8.0, 5.2 * len(panels)), 5.4)
+    for axes, panel in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
+        for line, colour in _coloured(panel.lines):
+            _draw(axes, line, colour, marker="o", ms=9, markeredgecolor="white")
+            for mark, *point in zip(line.marks, line.x, line.y, strict=True):
+                axes.annotate(
+                    mark, point, ha="center", va="center_baseline", fontsize=6.5,
+                    color="white",
+                )  # fmt: skip
+        axes.set(xlabel="messages per user", ylabel="rms error", xscale="log", yscale="log")
+        axes.set_title(panel.title)
+        axes.margins(0.08)
+        for axis in (axes.xaxis, axes.yaxis):
+            axis.set_major_locator(_round_numbers(*_ticks(*axis.get_data_interval())))
+            _in_full(axis)
+        axes.xaxis.set_major_formatter(_short)
+    handles = {line.get_label(): line for axes in figure.axes for line in axes.lines}
+    figure.legend(
+        handles.values(), map(str, handles), loc="outside lower center", ncols=len(handles),
+        frameon=False, title="in a point: the number of shufflers", title_fontsize=9,
+    )  # fmt: skip
+    return figure
 
 
 def regret_figure(bands: Sequence[Band], path: Path, *, title: str) -> None:
@@ -137,13 +196,14 @@ def regret_figure(bands: Sequence[Band], path: Path, *, title: str) -> None:
     figure = new_figure(13.0, 5.2)
     left, right = figure.subplots(1, 2)
     last = sorted(float(band.middle[-1]) for band in bands)
+    colours = colours_of([band.label for band in bands])
     most = 2.5 * last[len(last) // 2]
     for axes, shown, scale in (
         (left, [b for b in bands if b.middle[-1] <= most], "linear"),
         (right, list(bands), "log"),
     ):
         for band in shown:
-            colour = _RIVAL_COLOURS[list(bands).index(band) % len(_RIVAL_COLOURS)]
+            colour = colours[list(bands).index(band)]
             width = 2.4 if band.is_ours else 1.4
             axes.fill_between(band.x, band.low, band.high, color=colour, alpha=0.14, lw=0)
             axes.plot(band.x, band.middle, band.style, color=colour, lw=width, label=band.label)
@@ -182,9 +242,8 @@ def phone_svg(lines: Sequence[Line], *, x: str, y: str, scale: str) -> str:
 def _draw_for_phones(figure: Figure, lines: Sequence[Line], scale: str) -> None:
     """Curves with the legend below them, where it hides nothing."""
     axes = figure.subplots()
-    for index, line in enumerate(lines):
+    for line, colour in _coloured(lines):
         marker = "o" if len(line.x) <= _FEW else None
-        colour = _PHONE_COLOURS[index % len(_PHONE_COLOURS)]
         _draw(axes, line, colour, marker=marker, ms=4, lw=1.4)
     if scale in ("loglog", "semilogx"):
         axes.set_xscale("log")
@@ -209,8 +268,8 @@ def _few_numbers() -> Any:
 
 
 def _draw_over_time(axes: Axes, lines: Sequence[Line], title: str) -> None:
-    for index, line in enumerate(lines):
-        _draw(axes, line, _COLOURS[index % len(_COLOURS)], lw=1.6)
+    for line, colour in _coloured(lines):
+        _draw(axes, line, colour, lw=1.6)
     axes.set(xlabel="users so far", ylabel="root mean square error", yscale="log", title=title)
     above = [np.asarray(line.y)[np.asarray(line.y) > 0] for line in lines]
     lowest = min((float(np.min(y, initial=math.inf)) for y in above), default=1)
@@ -220,6 +279,10 @@ def _draw_over_time(axes: Axes, lines: Sequence[Line], title: str) -> None:
     _in_full(axes.xaxis, axes.yaxis)
     low, high = axes.get_ylim()
     axes.set_ylim(low, high * 4)  # room for the legend above the curves
+
+
+def _coloured(lines: Sequence[Line]) -> Iterator[tuple[Line, str]]:
+    return zip(lines, colours_of([line.label for line in lines]), strict=True)
 
 
 def _draw(axes: Axes, line: Line, colour: str, **style: Any) -> None:
@@ -246,6 +309,18 @@ def _short(value: float, _: float) -> str:
     if value >= 1_000_000:
         return f"{value / 1_000_000:g}M"
     return f"{value / 1000:g}k" if value >= 10_000 else f"{value:g}"
+
+
+def _ticks(low: float, high: float) -> tuple[float, ...]:
+    """More numbers of a decade where an axis has few decades.
+
+    >>> _ticks(3, 40), _ticks(3, 400), _ticks(1, 1e6)
+    ((1.0, 2.0, 3.0, 5.0, 7.0), (1.0, 3.0), (1.0,))
+    """
+    decades = math.log10(high / low)
+    if decades > _MANY_DECADES:
+        return (1.0,)
+    return (1.0, 3.0) if decades > _SOME_DECADES else (1.0, 2.0, 3.0, 5.0, 7.0)
 
 
 def _round_numbers(*times: float) -> Any:

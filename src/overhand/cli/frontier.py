@@ -24,7 +24,7 @@ from overhand.cli.output import (
 from overhand.errors import Infeasible, InvalidValue
 from overhand.mechanisms import MECHANISMS
 from overhand.plan import Plan
-from overhand.plots import Line, frontier_figure
+from overhand.plots import Line, Panel, frontier_figure
 
 _LEGEND = (
     "* nothing in the shuffle model has both less error and fewer messages",
@@ -63,9 +63,9 @@ def show_frontier(asked: PlanOptions, plot: Path | None, *, as_json: bool) -> No
         raise InvalidValue("--frontier shows all trades: --error and --max-messages make one")
     if asked.tree != "regular":
         raise InvalidValue(f"--frontier compares regular trees, not those of --tree {asked.tree}")
-    trades = _trades(asked)
+    trades = trades_of(asked)
     if plot is not None:
-        frontier_figure(_lines(trades), plot, title=f"{asked.users:,} users, {asked.privacy}")
+        frontier_figure([panel_of(asked, trades)], plot)
     if as_json:
         print_json({"frontier": [trade.summary() for trade in trades]})
         return
@@ -106,7 +106,8 @@ def _table(trades: list[Trade]) -> Table:
     return table
 
 
-def _trades(asked: PlanOptions) -> list[Trade]:
+def trades_of(asked: PlanOptions) -> list[Trade]:
+    """The plans of every mechanism and number of shufflers, but those that fewer are as good as."""
     cases = [(m, k) for m in MECHANISMS for k in range(1, asked.most_shufflers + 1)]
     trades: list[Trade] = []
     with steps_bar("planning", cases, lambda case: f"{case[0]}, {case[1]}") as steps:
@@ -130,12 +131,18 @@ def _is_best(trade: Trade, rivals: list[Trade]) -> bool:
     return not any(o != cost and o[0] <= cost[0] and o[1] <= cost[1] for o in others)
 
 
-def _lines(trades: list[Trade]) -> list[Line]:
-    return [
-        Line(
-            mechanism,
-            np.array([t.plan.messages_per_user for t in trades if t.mechanism == mechanism]),
-            np.array([t.plan.rms_error for t in trades if t.mechanism == mechanism]),
-        )
-        for mechanism in MECHANISMS
-    ]
+def panel_of(asked: PlanOptions, trades: list[Trade]) -> Panel:
+    """The trades as a figure shows them."""
+    kinds = dict.fromkeys(trade.mechanism for trade in trades)
+    lines = [_line([trade for trade in trades if trade.mechanism == kind]) for kind in kinds]
+    return Panel(f"{asked.users:,} users ({asked.values}), {asked.privacy}", lines)
+
+
+def _line(trades: list[Trade]) -> Line:
+    """Those of one mechanism."""
+    return Line(
+        trades[0].mechanism,
+        np.array([trade.plan.messages_per_user for trade in trades]),
+        np.array([trade.plan.rms_error for trade in trades]),
+        marks=[str(trade.shufflers) for trade in trades],
+    )
