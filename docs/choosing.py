@@ -1,7 +1,7 @@
 """The tables and the figure of docs/choosing.md: every number is that of a plan.
 
-python docs/choosing.py size | shufflers | epsilon | trust | horizon      prints a table
-python docs/choosing.py docs/choosing.png                                 draws the figure
+python docs/choosing.py size | shufflers | mechanisms | epsilon | trust | horizon    prints a table
+python docs/choosing.py docs/choosing.png                                            draws
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullLocator
 
 import overhand as oh
+from overhand import mechanisms
 from overhand.baselines import SquareRoot, local_counter
+from overhand.values import values_of
 
 DELTA = 1e-6
 USERS = 10**6
@@ -28,6 +30,9 @@ SHUFFLERS = (1, 2, 3, 4, 5, 6)
 EPSILONS = (0.1, 0.25, 0.5, 1.0, 2.0, 4.0)
 TRUST = ((1.0, 1), (0.9, 1), (0.7, 1), (0.5, 1), (1.0, 2), (1.0, 3), (1.0, 5))
 MECHANISMS = ("coins", "shares")
+SENT = tuple(
+    (kind, spec) for spec in ("bit", "histogram:200", "vector:20") for kind in mechanisms.MECHANISMS
+)
 COLOURS = ("#2e86c1", "#b03a2e", "#1e8449")
 
 Row = tuple[str, ...]
@@ -66,6 +71,19 @@ def shufflers_row(shufflers: int) -> Row:
             is_worth_it = plan.tree.levels == shufflers
             cells.append(f"{plan.rms_error:.1f} ({plan.messages_per_user})" if is_worth_it else "-")
     return (str(shufflers), *cells)
+
+
+def mechanism_row(sent: tuple[str, str]) -> Row:
+    """What a report costs and reaches with four shufflers, and what one client can do."""
+    kind, spec = sent
+    values = values_of(spec)
+    plan = oh.Plan.best(USERS, 4, oh.Privacy(1.0, DELTA), values=values, mechanism=kind)
+    costs = plan.costs
+    times = (costs.client_seconds, costs.shuffler_seconds + costs.server_seconds)
+    numbers = (costs.messages, costs.report_bytes, plan.influence)
+    messages, sealed, influence = (f"{one:,.0f}" for one in numbers)
+    milliseconds = (f"{1000 * one:,.1f}" for one in times)
+    return (spec, kind, messages, sealed, *milliseconds, f"{plan.rms_error:.1f}", influence)
 
 
 def epsilon_row(epsilon: float) -> Row:
@@ -119,6 +137,20 @@ TABLES: dict[str, tuple[Row, Callable[[Any], Row], tuple[Any, ...]]] = {
         ("", *(f"{name}, {n:.0e}".replace("e+0", "e") for n in HORIZONS for name in MECHANISMS)),
         shufflers_row,
         SHUFFLERS,
+    ),
+    "mechanisms": (
+        (
+            "values",
+            "sent as",
+            "messages",
+            "bytes",
+            "client",
+            "services",
+            "rms error",
+            "influence",
+        ),
+        mechanism_row,
+        SENT,
     ),
     "epsilon": (
         ("epsilon", "local", "1 shuffler", "4, coins", FOUR, "trusted"),

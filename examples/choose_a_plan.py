@@ -13,10 +13,10 @@ COMPOSITIONS: tuple[Composition, ...] = ("simple", "advanced", "exact")
 
 
 def main() -> None:
-    print("shufflers   error   messages a user")
+    print("shufflers   error   messages per user")
     for shufflers in (1, 2, 3, 5, 8):
         plan = oh.Plan.best(HORIZON, shufflers, oh.Privacy(1.0, DELTA))
-        print(f"{shufflers:>9}   {plan.rms_error:>5.1f}   {plan.messages_per_user:>15}")
+        print(f"{shufflers:>9}   {plan.rms_error:>5.1f}   {plan.messages_per_user:>17}")
 
     # Advanced composition beats simple composition only from about 30 levels on.
     print("\ncomposition   error   (3 shufflers, same tree, same guarantee)")

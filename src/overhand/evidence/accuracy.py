@@ -278,11 +278,11 @@ def _sent(scale: Scale, plans: dict[str, list[tuple[int, int, float]]]) -> Evide
         claim="Corollary 3.5 and Section 2.3: messages of one bit each, per level.",
         method=f"Plans for {scale.users:,} users at {scale.privacy}. Bytes are those of the "
         "messages themselves; sealing adds 48 to each message.",
-        columns=("mechanism", "shufflers", "messages a user", "bytes a user", "rms error"),
+        columns=("mechanism", "shufflers", "messages per user", "bytes per user", "rms error"),
         rows=tuple(
             (name, k, *row)
             for name, of_name in plans.items()
             for k, row in zip(scale.shufflers, of_name, strict=True)
         ),
-        figures=(Figure("shufflers k", "messages a user", lines, "semilogy"),),
+        figures=(Figure("shufflers k", "messages per user", lines, "semilogy"),),
     )
