@@ -9,12 +9,10 @@ import pytest
 import overhand as oh
 from overhand.cli import advice
 from overhand.cli.advice import Advice, advised
+from overhand.mechanisms import MECHANISMS
 from overhand.values import BITS, Histogram, Reals, Values, Vectors
 from support.commands import overhand
 from support.plans import PRIVACY
-from support.tally import tally
-
-__all__ = ["tally"]
 
 CASES: list[tuple[Values, str]] = [
     (values, mechanism)
@@ -35,7 +33,8 @@ def test_a_mechanism_is_named_only_for_what_it_is_better_in(values: Values, mech
         assert one.other.delta_spent <= PRIVACY.delta
         assert one.other.mechanisms[0].kind == one.mechanism != mechanism
         assert one.is_less == (one.other.rms_error <= 0.9 * plan.rms_error)
-        assert one.is_fewer == (2 * one.other.messages_per_user <= plan.messages_per_user)
+        times = 2 if one.other.mechanisms[0].is_shuffle_model else 8
+        assert one.is_fewer == (times * one.other.messages_per_user <= plan.messages_per_user)
         label, numbers = one.row(plan)
         assert ("less error" in label, "fewer messages" in label) == (one.is_less, one.is_fewer)
         assert one.is_less or one.is_fewer
@@ -76,17 +75,21 @@ def test_messages_are_only_counted_where_noise_takes_long(monkeypatch: pytest.Mo
     assert f"about {counted.messages:,.0f}" in counted.row(plan)[1]
 
 
-@pytest.mark.usefixtures("tally")
-@pytest.mark.parametrize(("mechanism", "is_named"), [("shares", True), ("coins", False)])
-def test_another_model_is_named_as_such_where_it_takes_far_fewer_messages(
-    mechanism: str, is_named: bool, monkeypatch: pytest.MonkeyPatch
+def test_pairs_are_named_as_such_where_they_take_far_fewer_messages(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A tally has one message a level: a thirteenth of shares, a third of coins."""
-    monkeypatch.setattr(advice, "shuffle_kinds", lambda values: {"coins", "shares"})
-    plan = oh.Plan.best(3000, 2, PRIVACY, mechanism=mechanism)
-    named = found(plan)
-    assert ("tally" in named) == is_named
-    if is_named:
-        assert "secure aggregation" in named["tally"].row(plan)[1]
-    other = oh.Plan.best(3000, 2, PRIVACY, mechanism="tally")
-    assert not found(other)  # who asked for another model has made the choice
+    """One message per level: a thirteenth of shares, a third of coins."""
+    plans = {kind: oh.Plan.best(3000, 2, PRIVACY, mechanism=kind) for kind in MECHANISMS}
+    assert "pairs" not in found(plans["coins"])
+    named = found(plans["shares"])["pairs"]
+    assert named.messages == plans["shares"].tree.levels
+    assert "secure aggregation" in named.row(plans["shares"])[1]
+    monkeypatch.setattr(advice, "calibrated", None)
+    assert not found(plans["pairs"])  # who asked for another model has made the choice
+
+
+def test_pairs_are_counted_even_where_noise_takes_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = oh.Plan.best(3000, 2, PRIVACY, values=Vectors(3), mechanism="coins")
+    monkeypatch.setattr(advice, "calibrated", None)
+    monkeypatch.setattr(advice, "_QUICK_DIMENSION", 2)
+    assert found(plan)["pairs"].messages == plan.tree.levels

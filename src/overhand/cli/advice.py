@@ -11,10 +11,8 @@ import numpy as np
 
 from overhand.cli.output import number
 from overhand.errors import Infeasible
-from overhand.mechanisms import MECHANISMS
-from overhand.model import Privacy
-from overhand.plan import Composition, Plan, Request, Terms, calibrated, with_best_laplace
-from overhand.values import Values
+from overhand.mechanisms import MECHANISMS, Mechanism
+from overhand.plan import Composition, Plan, Terms, calibrated, with_best_laplace
 
 _FEWER, _FAR = 2, 8
 """How many times fewer messages are worth a word, within the shuffle model and beyond it."""
@@ -54,39 +52,66 @@ class Advice:
 def advised(plan: Plan, composition: Composition, most: float = math.inf) -> Iterator[Advice]:
     """The mechanisms that are better than a plan's own, on the same tree, with `most` messages.
 
-    Those that "best" does not choose from are not of the shuffle model: they are named only where
-    they take far fewer messages, and as what they are.
+    Those that are not of the shuffle model are named only where they take far fewer messages, and
+    as what they are.
     """
-    own, shuffled = {mechanism.kind for mechanism in plan.mechanisms}, shuffle_kinds(plan.values)
-    for kind in [kind for kind in MECHANISMS if kind not in own and own <= shuffled]:
-        is_shuffled = kind in shuffled
-        found = _compared(plan, _terms(plan, kind, composition), _FEWER if is_shuffled else _FAR)
+    own, known = {mechanism.kind for mechanism in plan.mechanisms}, [plan]
+    if not all(mechanism.is_shuffle_model for mechanism in plan.mechanisms):
+        return
+    for kind in [kind for kind in MECHANISMS if kind not in own]:
+        is_pure = MECHANISMS[kind].is_shuffle_model
+        terms = _terms(plan, kind, composition)
+        found = _compared(known, terms, _FEWER if is_pure else _FAR)
+        if found is not None and found.other is not None:
+            known.append(found.other)
         if found is None or found.messages > most:
             continue
-        if not is_shuffled and found.is_fewer:
-            yield replace(found, note=f"; {_OTHER_MODEL}")
-        elif is_shuffled and (found.is_less or found.is_fewer):
+        if is_pure and (found.is_less or found.is_fewer):
             yield found
+        elif not is_pure and found.is_fewer:
+            yield replace(found, note=f"; {_OTHER_MODEL}")
 
 
-def shuffle_kinds(values: Values) -> set[str]:
-    """The kinds of mechanisms that "best" chooses from: those of the shuffle model."""
-    request = Request(2, 1, Terms(Privacy(1.0, 1e-6), values=values), mechanism="best")
-    return {recipe.mechanism.kind for recipe in request.recipes}
+def _compared(known: list[Plan], choices: list[Terms], fewer: int) -> Advice | None:
+    """What a mechanism takes and reaches with the best of its kinds of noise, if it can be had.
 
-
-def _compared(plan: Plan, choices: list[Terms], fewer: int) -> Advice | None:
-    """What a mechanism takes and reaches with the best of its kinds of noise, if it can be had."""
-    kind, sent = choices[0].recipe.mechanism.kind, plan.messages_per_user
+    It is compared with the first of the known plans.
+    """
+    plan, kind = known[0], choices[0].recipe.mechanism.kind
+    sent = plan.messages_per_user
     if not _is_quick(plan):
         messages = min(_messages(plan, terms) for terms in choices)
         return Advice(kind, messages, None, False, fewer * messages <= sent)
-    others = list(_on_tree(plan, choices))
+    others = list(_with_known_noise(known, choices[0])) or list(_on_tree(plan, choices))
     if not others:
         return None
     other = min(others, key=lambda found: found.rms_error)
     messages, is_less = other.messages_per_user, other.rms_error <= _LESS * plan.rms_error
     return Advice(kind, messages, other, is_less, fewer * messages <= sent)
+
+
+def _with_known_noise(known: list[Plan], terms: Terms) -> Iterator[Plan]:
+    """Plans with the noise and the steps of others that round alike: nothing to be searched for."""
+    wanted = terms.recipe.mechanism
+    for plan in known:
+        has = type(plan.mechanisms[0])
+        if (has.rounding_share, has.norm_share) == (wanted.rounding_share, wanted.norm_share):
+            with suppress(Infeasible):
+                mechanisms = tuple(_fitted(mechanism, terms, plan) for mechanism in plan.mechanisms)
+                other = replace(plan, mechanisms=mechanisms)
+                if other.delta_spent <= plan.privacy.delta:
+                    yield other
+
+
+def _fitted(known: Mechanism, terms: Terms, plan: Plan) -> Mechanism:
+    return terms.recipe.mechanism.fitted(
+        known.size,
+        known.user_noise,
+        honest=terms.honest_users(known.size),
+        distance=terms.distance(plan.tree.levels),
+        values=plan.values,
+        steps=known.steps,
+    )
 
 
 def _is_quick(plan: Plan) -> bool:

@@ -29,7 +29,7 @@ from overhand.plots import Line, Panel, frontier_figure
 _LEGEND = (
     "* nothing in the shuffle model has both less error and fewer messages",
     "sealed: a report on the wire; ms: processor time, as measured on one machine;",
-    "influence: the most that one client can add to a sum",
+    "one client: the most that it can add to a sum",
 )
 
 
@@ -87,7 +87,7 @@ def _table(trades: list[Trade]) -> Table:
         "sealed",
         "client\nms",
         "services\nms",
-        "influence",
+        "one\nclient",
     )
     table.padding = (0, 1, 0, 0)
     for trade in trades:
