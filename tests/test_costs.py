@@ -18,6 +18,7 @@ KINDS: list[tuple[str, Values]] = [
     ("coins", BITS),
     ("coins", Histogram(3)),
     ("shares", Reals(0.0, 5.0)),
+    ("pairs", Histogram(3)),
     ("tally", Histogram(3)),
 ]
 CONSTANTS = [name for name in vars(costs) if name.endswith("_SECONDS")]

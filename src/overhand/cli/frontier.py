@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 from rich.table import Table
 
-from overhand.cli.advice import shuffle_kinds
 from overhand.cli.options import PlanOptions
 from overhand.cli.output import (
     console,
@@ -118,7 +117,7 @@ def trades_of(asked: PlanOptions) -> list[Trade]:
                 plan = None
             if plan is not None and plan.tree.levels == k:  # fewer were better: seen already
                 trades.append(Trade(mechanism, k, plan))
-    within = [trade for trade in trades if trade.mechanism in shuffle_kinds(asked.values)]
+    within = [trade for trade in trades if MECHANISMS[trade.mechanism].is_shuffle_model]
     return [
         replace(trade, is_best=_is_best(trade, within if trade in within else trades))
         for trade in trades

@@ -17,7 +17,6 @@ from overhand.plan.costs import (
     Costs,
     clear_bytes,
     report_bytes,
-    whole_bytes,
 )
 from overhand.plan.json import fields_of, parameters
 from overhand.plan.objective import SQUARED_ERROR, Delay, Objective
@@ -26,7 +25,6 @@ from overhand.plan.request import (
     MECHANISM_KINDS,
     TREE_KINDS,
     Composition,
-    Request,
     Terms,
     TreeKind,
     checked_tree,
@@ -49,7 +47,6 @@ __all__ = [
     "NodeSum",
     "Objective",
     "Plan",
-    "Request",
     "Terms",
     "TreeKind",
     "best_split",
@@ -63,6 +60,5 @@ __all__ = [
     "own_weight",
     "parameters",
     "report_bytes",
-    "whole_bytes",
     "with_best_laplace",
 ]

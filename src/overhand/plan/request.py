@@ -123,12 +123,7 @@ class Terms:
 
 @dataclass(frozen=True)
 class Request:
-    """All that `Plan.best` was asked for.
-
-    >>> request = Request(1000, 2, Terms(Privacy(1.0, 1e-6)), mechanism="coins")
-    >>> [recipe.mechanism.kind for recipe in request.recipes]
-    ['coins']
-    """
+    """All that `Plan.best` was asked for."""
 
     horizon: int
     shufflers: int
