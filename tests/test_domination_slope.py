@@ -117,6 +117,31 @@ def test_every_shift_is_stood_for_by_one_not_smaller(largest: int) -> None:
     assert all(last <= 1.002 * first for last, first in shifts)
 
 
+@pytest.mark.parametrize("exception", [1e-11, 1e-6, 1e-3])
+@pytest.mark.parametrize(
+    ("size", "variance", "largest"),
+    [(50, 4000.0, 40), (10**6, 4000.0, 40), (40, 1e6, 300), (3, 2000.0, 60)],
+)
+def test_where_a_wide_law_is_not_steep_nothing_is_missed(
+    size: int, variance: float, largest: int, exception: float
+) -> None:
+    """A part of the law is left out of most shifts: here is all of it, shift by shift."""
+    law = CoinSum.with_variance(size, variance).noise().window
+    excluded = exception * domination_module._EXCLUDED - 2 * law.missing
+    below = np.cumsum(law.probabilities)
+    above = np.append(np.cumsum(law.probabilities[:0:-1])[::-1], 0.0)
+    unmoved = -domination_module._quantiles(above - law.missing, below, excluded)
+    moved = domination_module._quantiles(below - law.missing, above, excluded)
+    first = int(np.argmax(below > excluded + law.missing))
+    last = len(above) - 1 - int(np.argmax(above[::-1] > excluded + law.missing))
+    steepest = max(
+        float(np.max(unmoved[first : last + s + 1] - moved[first - s : last + 1])) / s
+        for s in range(1, largest + 1)
+    )
+    claimed = domination_module._slope(law.probabilities, law.missing, largest, exception)
+    assert steepest * (1 - 1e-12) <= claimed <= steepest * 1.003
+
+
 def test_shifts_in_steps_cost_next_to_nothing() -> None:
     noise = CoinSum.with_variance(1000, 2500.0**2).noise()
     window = noise.window

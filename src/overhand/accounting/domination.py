@@ -24,6 +24,8 @@ _EXCEPTION_SHARE = 0.01  # of delta, for the outcomes that no Gaussian is compar
 _EXCLUDED = 0.999  # of an exception is used, so that rounding cannot take away from it
 _SINGLE_SHIFTS = 256  # from here on shifts are looked at in steps of _SHIFT_STEP
 _SHIFT_STEP = 1.002
+_FEW_SHIFTS = 32  # up to here nothing is gained by leaving out where a law is not steep
+_A_LITTLE_MORE = 1 + 2e-5  # than the steepest single shift: what exceptions and rounding differ by
 _ENOUGH = 15.0  # standard deviations per unit of norm and root of levels, for epsilon 1
 _QUICK_VARIANCE = 1e4  # up to here all of a law is looked at: a part would save nothing
 
@@ -84,23 +86,45 @@ def _slope(probabilities: Floats, missing: float, largest: int, exception: float
     # A threshold after x is wrong on X with probability P[X > x], on X + s with P[X <= x - s].
     unmoved = -_quantiles(above[first:] - missing, below[first:], excluded)
     moved = _quantiles(below[: last + 1] - missing, above[: last + 1], excluded)
-    steepest = 0.0
+    if first < largest or last + largest >= len(below):
+        return math.inf
+    single = max(0.0, float(np.max(unmoved[: last + 2 - first] - moved[first - 1 :])))
+    if largest > _FEW_SHIFTS:
+        single *= _A_LITTLE_MORE
+    low, high = _steeper(unmoved, moved, first, last, single)
+    steepest = single
     for shift, divisor in _shifts(largest):
         # x runs from `first` to `last` + shift, x - shift from `first` - shift to `last`.
-        if first < shift or last + shift >= len(below):
-            return math.inf
-        upper = unmoved[: last + shift + 1 - first]
-        lower = moved[first - shift :]
-        steepest = max(steepest, float(np.max(upper - lower)) / divisor)
+        under = unmoved[: low + shift - first] - moved[first - shift : low]
+        over = unmoved[high - first : last + shift + 1 - first] - moved[high - shift :]
+        steepest = max(steepest, float(max(np.max(under), np.max(over))) / divisor)
     return steepest
+
+
+def _steeper(
+    unmoved: Floats, moved: Floats, first: int, last: int, single: float
+) -> tuple[int, int]:
+    """The least and the largest x between which no shift by s is seen more than s times `single`.
+
+    `unmoved` is never above `moved`, so a difference unmoved(x) - moved(x - s) is at most what
+    `moved` rises up to the middle and `unmoved` from there on, one by one: where none of these
+    rises is above that of a single shift, nothing need be looked at. Only the tails rise faster.
+    """
+    middle = first + int(np.searchsorted(unmoved, 0.0))
+    middle = min(max(middle, first + 1), last)
+    below = np.diff(moved[first - 1 : middle + 1]) > single  # first .. middle
+    above = np.diff(unmoved[middle - first : last + 2 - first]) > single  # middle + 1 .. last + 1
+    low = first + len(below) - int(np.argmax(below[::-1])) if below.any() else first + 1
+    high = middle + 1 + int(np.argmax(above)) if above.any() else last + 1
+    return low, high
 
 
 def _quantiles(lower: Floats, upper: Floats, excluded: float) -> Floats:
     """Normal quantiles of lower / (1 - excluded), from the side on which they are precise."""
-    kept = 1 - excluded
-    from_below = ndtri(np.clip(lower / kept, 0.0, 1.0))
-    from_above = -ndtri(np.clip((upper - excluded) / kept, 0.0, 1.0))
-    return np.asarray(np.where(lower < 0.5, from_below, from_above))
+    is_low = lower < 0.5
+    smaller = np.where(is_low, lower, upper - excluded) / (1 - excluded)
+    quantiles = ndtri(np.clip(smaller, 0.0, 1.0))
+    return np.asarray(np.where(is_low, quantiles, -quantiles))
 
 
 def _shifts(largest: int) -> list[tuple[int, int]]:

@@ -17,6 +17,7 @@ from overhand.randomness import BinaryFraction
 
 _LARGE_VARIANCE = 4000.0  # from here on a recurrence is quicker than a convolution
 _RUN_UP = 64
+_LARGEST_GROWTH = 700.0  # e^s is a float up to here
 LOG_TAIL = 46.0
 """Outcomes of probability below about e^-46 are left out of a window, and counted as missing."""
 
@@ -150,14 +151,16 @@ class CoinNoise(Noise):
         For symmetric noise variance (cosh s - 1), by ln(1 + x) <= x; for one small probability
         mean (e^s - 1 - s), which is larger.
         """
+        if s > _LARGEST_GROWTH:
+            return math.inf
         if self.is_symmetric:
             return self.variance * 2 * math.sinh(s / 2) ** 2  # without cancellation
         return self.mean * (math.expm1(s) - s)
 
     @property
     def most_growth(self) -> float:
-        """The s up to which `growth` is finite."""
-        return math.inf
+        """The s up to which `growth` is finite: in theory any, in floats this."""
+        return _LARGEST_GROWTH
 
     def tail(self, beyond: float) -> float:
         """A bound on the probability that symmetric noise is further from its mean than this.
@@ -271,15 +274,15 @@ class LaplaceNoise(Noise):
     def window(self) -> Window:
         """The probabilities of all outcomes that matter, for a whole shape.
 
-        Each of the summed variables is a filter: forwards and backwards, all terms positive.
+        Each of the variables that are added is a filter: forwards and backwards, all terms
+        positive.
         """
         if not self.is_tabulated:
             raise errors.Infeasible(f"the law of shape {self.shape} is not tabulated")
         missing = 2 * math.exp(-LOG_TAIL)
         half = self.reach(missing)
-        weights = np.zeros(2 * half + 1)
-        weights[half] = 1.0
-        for _ in range(int(self.shape)):
+        weights = np.exp(np.abs(np.arange(-half, half + 1.0)) * math.log(self.ratio))
+        for _ in range(int(self.shape) - 1):
             weights = _spread(weights, self.ratio)
         return Window(-half, weights / weights.sum(), missing)
 
@@ -300,14 +303,41 @@ def _opposed_window(trials: int, p: float, q: float) -> Window:
     linear, last = b * (trials - first), a * (2 * trials - first + 1) * (first > 0)
     scale = a * (first + 1)
     ratio = (linear + math.sqrt(linear**2 + 4 * scale * last)) / (2 * scale)
-    ratios = [ratio]
-    for k in range(first + 1, trials):
-        ratio = (b * (trials - k) + a * (2 * trials - k + 1) / ratio) / (a * (k + 1))
-        ratios.append(ratio)
-    falls = np.cumsum(np.log(ratios[::-1]))[:half]
-    weights = np.exp(-np.concatenate([falls[::-1], [0.0], falls]))
+    k = np.arange(first + 1, trials, dtype=np.float64)
+    below = a * (k + 1)
+    rise = _recurrence(ratio, b * (trials - k) / below, a * (2 * trials - k + 1) / below)
+    rise = rise[len(rise) - 1 - half :]
+    weights = np.concatenate([rise, rise[-2::-1]])
     missing = 0.0 if half == trials else 2 * math.exp(-LOG_TAIL)
     return Window(trials - half, weights / weights.sum(), missing)
+
+
+def _recurrence(second: float, own: Floats, before: Floats) -> Floats:
+    """1, second, ...: each own times the last one plus before times the one before that.
+
+    In stretches side by side, each from (1, 0) and from (0, 1): what is linear in its start is
+    put together afterwards, and as all terms are positive, nothing is lost.
+    """
+    terms = len(own)
+    length = math.isqrt(terms) + 1
+    count = -(-terms // length)
+    own, before = (_stretches(factors, count, length) for factors in (own, before))
+    parts = np.empty((length + 2, 2, count))
+    parts[0], parts[1] = [[1.0], [0.0]], [[0.0], [1.0]]
+    for j in range(length):
+        np.multiply(own[j], parts[j + 1], out=parts[j + 2])
+        parts[j + 2] += before[j] * parts[j]
+    starts = np.empty((count + 1, 2))
+    starts[0] = 1.0, second
+    for i in range(count):
+        starts[i + 1] = parts[-2:, :, i] @ starts[i]
+    followed = parts[2:, 0] * starts[:-1, 0] + parts[2:, 1] * starts[:-1, 1]
+    return np.concatenate([starts[0], followed.T.reshape(-1)[:terms]])
+
+
+def _stretches(factors: Floats, count: int, length: int) -> Floats:
+    padded = np.concatenate([factors, np.zeros(count * length - len(factors))])
+    return np.ascontiguousarray(padded.reshape(count, length).T)
 
 
 def _binomial_window(trials: int, probability: float, complement: float) -> Window:
