@@ -13,6 +13,7 @@ import pytest
 from numpy.typing import NDArray
 
 from overhand.errors import Infeasible, InvalidValue
+from overhand.mechanisms import splitting
 from overhand.mechanisms.splitting import (
     LEAST_USERS,
     MOST_SHARES,
@@ -331,3 +332,27 @@ def test_a_distance_that_is_no_distance_is_refused(wanted: float) -> None:
 def test_a_distance_out_of_reach_is_refused() -> None:
     with pytest.raises(Infeasible, match="256 shares of 2 users"):
         fewest_shares(2, 12, 2.0**-400)
+
+
+@pytest.mark.parametrize(("edges", "bits"), [(1, 64), (1, 200), (2, 120), (2, 4000)])
+def test_what_is_too_large_for_a_float_is_infinite_and_never_no_number(
+    edges: int, bits: int
+) -> None:
+    table = splitting._table(edges, bits)
+    assert not np.isnan(table).any()
+    assert table[2] > 1
+    assert splitting._excess(10**6, edges, bits) == math.inf
+
+
+def test_what_is_no_number_is_refused() -> None:
+    with pytest.raises(Infeasible, match="not a number"):
+        splitting._log_sum(np.array([0.0, math.nan]))
+
+
+def test_about_so_many_shares_are_never_too_few() -> None:
+    users = np.array([[2, 3, 63], [64, 1000, 123_456]])
+    about = splitting.about_shares(users, 24, 1e-9)
+    exact = [[fewest_shares(int(n), 24, 1e-9) for n in row] for row in users]
+    assert (about >= exact).all()
+    assert (about <= np.add(exact, 1)).all()
+    assert splitting.about_shares(np.array([2]), 24, 1e-300)[0] == math.inf

@@ -11,7 +11,13 @@ from numpy.typing import NDArray
 
 from overhand import errors
 from overhand.mechanisms.modular import MOST_MODULUS_BITS, ModularSum
-from overhand.mechanisms.splitting import LEAST_SHARES, LEAST_USERS, fewest_shares, view_distance
+from overhand.mechanisms.splitting import (
+    LEAST_SHARES,
+    LEAST_USERS,
+    about_shares,
+    fewest_shares,
+    view_distance,
+)
 from overhand.mechanisms.user_noise import UserNoise
 from overhand.model import Counts, Floats, Messages, Rows, Shuffled
 from overhand.randomness import Random
@@ -75,9 +81,7 @@ class SharesSum(ModularSum):
         distance: float,
     ) -> Floats:  # fmt: skip
         users = np.maximum(LEAST_USERS, np.floor(sizes * honest)).astype(np.int64)
-        unique, which = np.unique(users, return_inverse=True)
-        shares = np.array([fewest_shares(int(n), _TYPICAL_BITS, distance) for n in unique])
-        return np.asarray(values.dimension * shares[which].reshape(sizes.shape), np.float64)
+        return values.dimension * about_shares(users, _TYPICAL_BITS, distance)
 
     @classmethod
     def of_entry(cls, saved: dict[str, Any], noise: UserNoise, values: Values) -> SharesSum:

@@ -28,6 +28,7 @@ Gascon and Nissim 2020 for the first step.)
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 from functools import lru_cache
 
 import numpy as np
@@ -41,6 +42,7 @@ LEAST_SHARES = 3
 MOST_SHARES = 256
 _SMALL = 64
 _TABLE = 2 * _SMALL + 2  # up to here E is computed user by user
+_LARGEST_LOG = 700.0  # e^this is still a float
 _OUTWARD = 1.001  # more than the rounding of logarithms can take away
 _MANY = 10**9  # more users count as so many: rounding would take more
 
@@ -57,6 +59,7 @@ def view_distance(users: int, shares: int, modulus_bits: int) -> float:
     return 0.5 * math.sqrt(_excess(users, shares - 1, modulus_bits))
 
 
+@lru_cache(maxsize=4096)
 def fewest_shares(users: int, modulus_bits: int, distance: float) -> int:
     """The least number of shares with which the view is within this distance.
 
@@ -82,6 +85,20 @@ def fewest_shares(users: int, modulus_bits: int, distance: float) -> int:
     return high
 
 
+def about_shares(users: Counts, modulus_bits: int, distance: float) -> Floats:
+    """`fewest_shares` for many numbers of users, or a few more; infinite where there are none.
+
+    Numbers of users are rounded down to five bits, so that there are few of them.
+    """
+    coarse = 1 << np.maximum(0, np.frexp(users)[1] - 5).astype(np.int64)
+    unique, which = np.unique(users // coarse * coarse, return_inverse=True)
+    found = np.full(len(unique), math.inf)
+    for place, count in enumerate(map(int, unique)):
+        with suppress(errors.Infeasible):
+            found[place] = fewest_shares(count, modulus_bits, distance)
+    return found[which].reshape(users.shape)
+
+
 def _excess(users: int, edges: int, modulus_bits: int) -> float:
     """A bound on E - 1."""
     table = _table(edges, modulus_bits)
@@ -96,13 +113,27 @@ def _excess(users: int, edges: int, modulus_bits: int) -> float:
 
 @lru_cache(maxsize=256)
 def _table(edges: int, modulus_bits: int) -> Floats:
-    """Bounds on E - 1 for 0, 1, ..., _TABLE users."""
-    excess = np.zeros(_TABLE + 1)
+    """Bounds on E - 1 for 0, 1, ..., _TABLE users; infinite where they are too large for a float.
+
+    In logarithms: few edges and a large group take E far beyond what a float can hold.
+    """
+    log_excess = np.full(_TABLE + 1, -math.inf)
     for users in range(2, _TABLE + 1):
         j = np.arange(1, users)
-        with np.errstate(over="ignore"):
-            excess[users] = _weighted(users, j, edges, 1 + excess[1:users], modulus_bits)
-    return excess
+        logs = _log_terms(users, j, edges, modulus_bits) + np.logaddexp(0.0, log_excess[1:users])
+        log_excess[users] = _log_sum(logs) + math.log(_OUTWARD)
+    with np.errstate(over="ignore"):
+        return np.asarray(np.exp(log_excess))
+
+
+def _log_sum(logs: Floats) -> float:
+    """ln of the sum of e^logs. What is no number is refused: it would pass every comparison."""
+    largest = float(np.max(logs))
+    if math.isnan(largest):
+        raise errors.Infeasible("the distance of shares from showing their sum is not a number")
+    if largest == math.inf:
+        return math.inf
+    return largest + math.log(float(np.exp(logs - largest).sum()))
 
 
 def _beyond(users: int, edges: int, modulus_bits: int) -> float:
@@ -117,8 +148,14 @@ def _beyond(users: int, edges: int, modulus_bits: int) -> float:
 
 def _weighted(users: int, j: Counts, edges: int, weights: Floats, modulus_bits: int) -> float:
     """q times the sum of C(n-1, j) / C(ns, js) times the weights, rounded up."""
+    log_sum = _log_sum(_log_terms(users, j, edges, modulus_bits) + np.log(weights))
+    return math.exp(log_sum) * _OUTWARD if log_sum < _LARGEST_LOG else math.inf
+
+
+def _log_terms(users: int, j: Counts, edges: int, modulus_bits: int) -> Floats:
+    """ln of q C(n-1, j) / C(ns, js)."""
     logs = _log_binomial(users - 1, j) - _log_binomial(users * edges, j * edges)
-    return float((np.exp(logs + modulus_bits * math.log(2)) * weights).sum()) * _OUTWARD
+    return logs + modulus_bits * math.log(2)
 
 
 def _log_binomial(n: int, k: int | Counts) -> Floats:
