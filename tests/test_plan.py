@@ -6,6 +6,7 @@ import json
 import math
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from overhand.accounting import gaussian_variance
 from overhand.mechanisms import Coins
 from overhand.plan import TREE_KINDS, Terms, TreeKind
 from overhand.plan.request import Request
-from overhand.plan.search import NO_LIMIT, Candidate, _evaluated, best_tree, least_epsilon
+from overhand.plan.search import best_candidate, candidate_of, least_epsilon
 from overhand.randomness import HALF
 from overhand.simulation import simulate
 from overhand.trees import RegularTree
@@ -79,7 +80,7 @@ def test_a_calibrated_plan_wastes_little_of_its_delta(kind: TreeKind, horizon: i
 @pytest.mark.parametrize(("shufflers", "most"), [(1, 1.13), (3, 1.02), (5, 1.02), (8, 1.02)])
 def test_noise_is_near_the_gaussian_limit_of_the_same_split(shufflers: int, most: float) -> None:
     tree = RegularTree(MILLION, (40, *[4] * (shufflers - 1)))
-    candidate = _evaluated(tree, Terms(PRIVACY), NO_LIMIT)
+    candidate = candidate_of(tree, Terms(PRIVACY))
     cover = tree.mean_cover
     noise = candidate.cost - tree.mean_pending_square() / 4
     share = 1 / np.asarray(candidate.split)
@@ -124,8 +125,8 @@ def test_best_is_the_minimum_over_all_small_trees() -> None:
         if b * d <= horizon
     ]
     promising = sorted(trees, key=_gaussian_error)[:60]
-    least = min(_evaluated(tree, terms, NO_LIMIT).cost for tree in promising)
-    assert best_tree(Request(horizon, 2, terms)).cost <= 1.002 * least
+    least = min(candidate_of(tree, terms).cost for tree in promising)
+    assert best_candidate(Request(horizon, 2, terms)).cost <= 1.002 * least
 
 
 def _gaussian_error(tree: RegularTree) -> float:
@@ -194,9 +195,8 @@ def test_accuracy_first_searches_both_ways_and_stops_at_the_ends(
 ) -> None:
     """With errors of 100 / epsilon^power."""
 
-    def found(request: Request) -> Candidate:
-        cost = (100 / request.terms.privacy.epsilon**power) ** 2
-        return Candidate(REGULAR, (1.0, 1.0, 1.0), cost, True, request.terms)
+    def found(request: Request) -> SimpleNamespace:
+        return SimpleNamespace(cost=(100 / request.terms.privacy.epsilon**power) ** 2)
 
     monkeypatch.setattr("overhand.plan.search.best_candidate", found)
     request = Request(53, 3, Terms(PRIVACY))

@@ -23,6 +23,8 @@ OverhandError
     │   └── Untrusted       one that cannot show that it is who it should be
     └── NotCounted          reports that were not counted, or of which it is not known
         └── Outdated        a report for a plan or key that is no longer run
+
+And one warning, WeakDelta: a delta at which the guarantee means little.
 """
 
 from __future__ import annotations
@@ -94,6 +96,20 @@ class DamagedPlan(OverhandError):
     >>> Plan.from_json(saved.replace('"epsilon": 1.0', '"epsilon": 0.1'))
     Traceback (most recent call last):
     overhand.errors.DamagedPlan: the plan was edited: its digest is ...
+    """
+
+
+class WeakDelta(UserWarning):
+    """A delta above 1 / horizon: it would allow to publish the value of a user chosen at random.
+
+    >>> import warnings
+    >>> from overhand.model import Privacy
+    >>> from overhand.plan import Plan
+    >>> with warnings.catch_warnings(record=True) as shown:
+    ...     warnings.simplefilter("always")
+    ...     plan = Plan.best(horizon=1000, shufflers=2, privacy=Privacy(1.0, delta=0.01))
+    >>> print(shown[0].message)
+    delta=0.01 is above 1/horizon=0.001: it allows that about 10 of 1000 users are not ...
     """
 
 

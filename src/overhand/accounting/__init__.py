@@ -17,7 +17,7 @@ from overhand.accounting.divergence import (
 )
 from overhand.accounting.domination import dominated_delta
 from overhand.accounting.gaussian import gaussian_delta, gaussian_mu, gaussian_variance
-from overhand.accounting.guarantee import leaked_delta, spent_delta
+from overhand.accounting.guarantee import leaked_delta, quick_delta, spent_delta
 
 __all__ = [
     "MOST_REPORTS",
@@ -34,6 +34,7 @@ __all__ = [
     "hockey_stick",
     "leaked_delta",
     "least_scale",
+    "quick_delta",
     "satisfies",
     "shifted_pair",
     "spent_delta",

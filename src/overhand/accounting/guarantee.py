@@ -22,7 +22,13 @@ def spent_delta(levels: Sequence[Level], privacy: Privacy) -> float:
 
 
 def quick_delta(levels: Sequence[Level], privacy: Privacy) -> float:
-    """The same to about a thousandth, for searches."""
+    """The same to about a thousandth, for searches.
+
+    >>> from overhand.mechanisms import CoinSum
+    >>> level = Level(CoinSum.with_variance(size=1000, variance=40.0).noise())
+    >>> [f"{delta([level] * 2, Privacy(1.0, 1e-6)):.1e}" for delta in (spent_delta, quick_delta)]
+    ['1.6e-07', '1.6e-07']
+    """
     return _delta(levels, privacy, search_delta)
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated
+import warnings
+from typing import Annotated, Any
 
 import typer
 from rich.markup import escape
@@ -19,7 +20,7 @@ from overhand.cli.plan import plan
 from overhand.cli.reproduce import reproduce
 from overhand.cli.services import prepare, server, settle, shuffler, tokens
 from overhand.cli.simulate import simulate
-from overhand.errors import OverhandError
+from overhand.errors import OverhandError, WeakDelta
 
 app = typer.Typer(
     name="overhand",
@@ -59,10 +60,26 @@ def _options(
 def run() -> None:
     """Run the command line; what the package refuses is one line and exit code 2."""
     try:
-        app()
+        with warnings.catch_warnings():
+            warnings.simplefilter("always", WeakDelta)
+            warnings.showwarning = _WarnedOnce()
+            app()
     except OverhandError as error:
         messages.print(f"[bold red]error:[/] {escape(str(error))}", soft_wrap=True, highlight=False)
         sys.exit(2)
+
+
+class _WarnedOnce:
+    """Warnings as one line on stderr, each once: --json has stdout for itself."""
+
+    def __init__(self) -> None:
+        self._said: set[str] = set()
+
+    def __call__(self, message: Warning | str, *_: Any, **__: Any) -> None:
+        if str(message) not in self._said:
+            self._said.add(str(message))
+            line = f"[yellow]warning:[/] {escape(str(message))}"
+            messages.print(line, soft_wrap=True, highlight=False)
 
 
 __all__ = ["app", "run"]

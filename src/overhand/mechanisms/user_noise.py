@@ -66,6 +66,10 @@ class UserNoise(ABC):
     def reduced(self, part: float, users: int) -> UserNoise:
         """Noise of which so many users have this part of the variance: a planted fault."""
 
+    def increased(self, part: float, users: int) -> UserNoise:
+        """Noise of which so many users have so many times the variance."""
+        return self.reduced(part, users)
+
     @abstractmethod
     def entry(self) -> dict[str, Any]:
         """The parameters, without a rounded number: what a plan's file keeps."""
@@ -163,6 +167,12 @@ class Coins(UserNoise):
         if not self.opposed:
             return replace(self, bits=max(1, round(part * self.bits)))
         return Coins.with_variance(users, part * self.law(users).variance)
+
+    def increased(self, part: float, users: int) -> Coins:
+        """With the same coins, or more if all of them are fair."""
+        variance = part * self.law(users).variance
+        most = users * self.bits / 4
+        return Coins.with_variance(users, variance, bits=self.bits if variance <= most else None)
 
     def entry(self) -> dict[str, Any]:
         p = self.probability

@@ -21,6 +21,7 @@ from overhand.plan.costs import (
 from overhand.plan.json import fields_of, parameters
 from overhand.plan.objective import SQUARED_ERROR, Delay, Objective
 from overhand.plan.plan import Plan
+from overhand.plan.ranking import best_split
 from overhand.plan.request import (
     MECHANISM_KINDS,
     TREE_KINDS,
@@ -29,7 +30,6 @@ from overhand.plan.request import (
     TreeKind,
     checked_tree,
 )
-from overhand.plan.search import best_split
 
 __all__ = [
     "DEFAULT_FAILURE_PROBABILITY",

@@ -5,24 +5,35 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 import numpy as np
 
 from overhand import errors
-from overhand.accounting import Level, advanced_share, least_scale, spent_delta
+from overhand.accounting import Level, advanced_share, least_scale, quick_delta, spent_delta
 from overhand.mechanisms import Coins, Mechanism, Polya, UserNoise, change_of, fewest_coins
 from overhand.model import Floats, Privacy
 from overhand.plan.request import Terms
-from overhand.values import BITS
 
 Split = Sequence[float]
 """The proportions of the levels' variances, lowest level first."""
+BitsOfLevels = list[int]
+"""How many coins a user has, by level."""
 
 _LAPLACE_SHAPES = (1, 2, 3, 5, 8)
 _SAFETY_STEP = 2e-4
 _SAFETY_STEPS = 12
+_PRECISION = 2e-5
+_ROUGHLY = 3e-4
 _TYPICAL_SIZE = 1 << 12
+_TYPICAL_STEPS = 24
+_WIDE = 1e4  # the variance, in steps, from which on noise is as good as Gaussian
+_FEW = 60.0  # the variance, in steps, below which the number of coins matters
+_PLENTY = 32  # times the fewest coins are as good as any number
+_FEW_COINS_COST = 1.3  # times the variance of any number of coins is what few may take
+_USUALLY = 1.05  # times is what they take
+_MORE_COINS = 1.03
+_LEAST_SHARE = 2.0**-40  # of a user's variance: coins of smaller probability cannot be tossed
 
 
 def levels_of(mechanisms: Sequence[Mechanism], terms: Terms) -> list[Level]:
@@ -54,20 +65,52 @@ def calibrated(sizes: Sequence[int], split: Split, terms: Terms) -> tuple[Mechan
     return tuple(_Calibration.of([size], [1.0], alone).certified()[0] for size in sizes)
 
 
-def quick_scale(sizes: Sequence[int], split: Split, terms: Terms) -> float:
-    """The scale of the noise that `calibrated` comes to, about: to rank trees by.
+@dataclass(frozen=True)
+class Draft:
+    """What `calibrated` comes to, without a certificate: to rank trees by."""
 
-    Whole values are calibrated as they will be, without a certificate. Reals are taken for bits;
-    vectors for the Gaussian limit, with what their rounding adds to a change.
-    """
-    if terms.values.is_whole:
-        return _Calibration.of(sizes, split, terms).least_scale()
-    if terms.values.moves == 1:
-        return _Calibration.of(sizes, split, replace(terms, values=BITS)).least_scale()
-    unit, values = unit_variance(terms, len(sizes)), terms.values
-    slack = values.width * math.sqrt(values.dimension) / values.sensitivity
-    steps = steps_of(sizes, split, terms)
-    return unit * math.fsum((1 + slack / s) ** 2 / g for s, g in zip(steps, split, strict=True))
+    sizes: Sequence[int]
+    steps: Sequence[int]
+    noises: Sequence[UserNoise]
+    terms: Terms
+
+    @classmethod
+    def of(cls, sizes: Sequence[int], split: Split, terms: Terms) -> Draft:
+        """Vectors, and noise so wide that it is all but Gaussian, are taken for Gaussian."""
+        search = _Calibration(sizes, split, steps_of(sizes, split, terms), terms, _ROUGHLY)
+        is_gaussian = terms.values.moves is None or search.is_wide
+        scale, coins = (search.first_scale, None) if is_gaussian else search.least()
+        return search.draft(scale, coins)
+
+    @property
+    def variances(self) -> list[float]:
+        """Of batch sums, by level, in squared widths: noise, and rounding at its worst."""
+        levels = zip(self.sizes, self.steps, self.noises, strict=True)
+        rounding = 0.0 if self.terms.values.is_whole else 0.25
+        return [(noise.law(n).variance + rounding * n) / s**2 for n, s, noise in levels]
+
+    def messages(self, spare: float) -> int:
+        """Of one user, were the noise so many times as large."""
+        return sum(m.messages_per_user for m in self.mechanisms(spare))
+
+    def mechanisms(self, spare: float = 1.0) -> tuple[Mechanism, ...]:
+        """The fewest messages for the noise of every level, or for a little more of it."""
+        terms, distance = self.terms, self.terms.distance(len(self.sizes))
+        noises = self.noises
+        if spare > 1:
+            noises = [n.increased(spare, size) for n, size in zip(noises, self.sizes, strict=True)]
+        levels = zip(self.sizes, self.steps, noises, strict=True)
+        return tuple(
+            terms.recipe.mechanism.fitted(
+                size,
+                noise,
+                honest=terms.honest_users(size),
+                distance=distance,
+                values=terms.values,
+                steps=steps,
+            )
+            for size, steps, noise in levels
+        )
 
 
 def steps_of(sizes: Sequence[int], split: Split, terms: Terms) -> list[int]:
@@ -80,14 +123,15 @@ def steps_of(sizes: Sequence[int], split: Split, terms: Terms) -> list[int]:
 def unit_variance(terms: Terms, levels: int) -> float:
     """The variance that each of so many equal levels needs, divided by their number.
 
-    For coins the Gaussian limit, the same for all; Laplace noise needs less if levels are few.
+    Of coins without number, or of Laplace noise; for vectors the Gaussian limit.
     """
-    if terms.recipe.laplace is None:
+    values, levels_alone = terms.values, terms.gaussian_variance * levels
+    if values.moves is None or terms.recipe.laplace is None and levels_alone > _WIDE:
         return terms.gaussian_variance
-    bits = replace(terms, values=BITS, honest=1.0, composition="exact", coarseness=1.0)
-    counts = levels * (terms.values.moves or 1)
-    equal = _Calibration([_TYPICAL_SIZE] * counts, [1.0] * counts, [1] * counts, bits)
-    scale = equal.least_scale(start=terms.gaussian_variance * levels)
+    alone = replace(terms, honest=1.0, composition="exact", coarseness=1.0)
+    steps = [1 if values.is_whole else _TYPICAL_STEPS] * levels
+    equal = _Calibration([_TYPICAL_SIZE] * levels, [1.0] * levels, steps, alone, _ROUGHLY)
+    scale = equal.limit(start=levels_alone * terms.honest)
     return scale / (levels * terms.honest)
 
 
@@ -101,11 +145,13 @@ def with_best_laplace(terms: Terms, levels: int) -> Terms:
     """
     if terms.recipe.laplace is None:
         return terms
-    recipes = [replace(terms.recipe, laplace=laplace) for laplace in _LAPLACE_SHAPES]
-    return min(
-        (replace(terms, recipe=recipe) for recipe in recipes),
-        key=lambda at: unit_variance(at, levels),
-    )
+    best = terms
+    for shape in _LAPLACE_SHAPES:  # noise falls with the shape, and then it rises
+        at = replace(terms, recipe=replace(terms.recipe, laplace=shape))
+        if shape > 1 and unit_variance(at, levels) >= unit_variance(best, levels):
+            break
+        best = at
+    return best
 
 
 def _first_scale(split: Split, terms: Terms) -> float:
@@ -134,6 +180,7 @@ class _Calibration:
     split: Split
     steps: Sequence[int]
     terms: Terms
+    precision: float = _PRECISION
 
     @classmethod
     def of(cls, sizes: Sequence[int], split: Split, terms: Terms) -> _Calibration:
@@ -142,29 +189,87 @@ class _Calibration:
     def certified(self) -> tuple[Mechanism, ...]:
         """Search, then certify."""
         terms = self.terms
-        scale, coins = self.least_scale(), None
-        if terms.recipe.laplace is None:
-            # A step in the number of coins can jump over delta; with the coins fixed, p meets it.
-            coins = self._coins(scale)
-            scale = min(scale, self.least_scale(coins, start=scale))
+        scale, coins = self.least()
         for step in range(_SAFETY_STEPS):
-            mechanisms = self._mechanisms(scale, coins)
+            mechanisms = self.draft(scale, coins).mechanisms()
             if spent_delta(levels_of(mechanisms, terms), terms.privacy) <= terms.privacy.delta:
                 return mechanisms
             scale *= 1 + _SAFETY_STEP * 2**step
         raise errors.Infeasible(f"no certificate for {terms.privacy} near variance {scale:g}")
 
-    def least_scale(
-        self, coins: Sequence[int] | None = None, *, start: float | None = None
-    ) -> float:
-        """The least scale for the guarantee, uncertified."""
-        if start is None:
-            start = _first_scale(self.split, self.terms) * (1 + self.terms.norm_share) ** 2
+    def least(self) -> tuple[float, BitsOfLevels | None]:
+        """The least scale for the guarantee, uncertified, and the coins that it goes with."""
+        start = self.first_scale
+        if self.terms.recipe.laplace is not None:
+            return self._scale(None, start=start), None
+        if min(self._variances(start)) < _FEW:
+            return self._few_coins()
+        scale = start if self.is_wide else self._scale(None, start=start)
+        # A step in the number of coins can jump over delta; with the coins fixed, p meets it.
+        coins = self._fewest_coins(scale)
+        fixed = self._scale(coins, start=scale)
+        return fixed if self.is_wide else min(scale, fixed), coins
+
+    def limit(self, *, start: float) -> float:
+        """The least scale, were coins for nothing."""
+        plenty = None
+        if self.terms.recipe.laplace is None:
+            plenty = [_PLENTY * bits for bits in self._fewest_coins(start)]
+        return self._scale(plenty, start=start)
+
+    def _few_coins(self) -> tuple[float, BitsOfLevels]:
+        """The fewest coins with which noise is little more than with coins without number.
+
+        Where noise is small, how far it can go matters more than its variance: coins that are
+        just enough for the variance may need many times as much of it.
+        """
+        limit = self.first_scale
+        coins = self._fewest_coins(limit)
+        if not self._is_enough(limit, coins):
+            limit = self.limit(start=limit)
+            coins = self._fewest_coins(limit)
+        while not self._is_enough(limit, coins):
+            shares = np.divide(self._variances(limit), np.multiply(self.sizes, coins))
+            level = int(np.argmax(shares))
+            coins[level] = 2 * math.ceil(max(coins[level] + 2, _MORE_COINS * coins[level]) / 2)
+        return self._scale(coins, start=min(_USUALLY * limit, self._most(limit, coins))), coins
+
+    def _is_enough(self, limit: float, coins: BitsOfLevels) -> bool:
+        levels = self._levels(self._most(limit, coins), coins)
+        return quick_delta(levels, self.terms.privacy) <= self.terms.privacy.delta
+
+    def _most(self, limit: float, coins: BitsOfLevels) -> float:
+        """The largest scale that so many coins can have and may take: those of a level all fair."""
+        levels = zip(self.sizes, coins, self._variances(1.0), strict=True)
+        fair = min(size * bits / (4 * unit) for size, bits, unit in levels)
+        return min(_FEW_COINS_COST * limit, fair)
+
+    @cached_property
+    def first_scale(self) -> float:
+        """About what scale it will be: that of equal levels, and what rounding adds to a change."""
+        values, scale = self.terms.values, _first_scale(self.split, self.terms)
+        if values.moves is not None:
+            return scale
+        slack = values.width * math.sqrt(values.dimension) / values.sensitivity
+        rounded = math.fsum(
+            (1 + slack / s) ** 2 / g for s, g in zip(self.steps, self.split, strict=True)
+        )
+        return scale * rounded / math.fsum(1 / g for g in self.split)
+
+    @property
+    def is_wide(self) -> bool:
+        """Whether the noise of every level is all but Gaussian."""
+        return min(self._variances(self.first_scale)) > _WIDE
+
+    def _scale(self, coins: BitsOfLevels | None, *, start: float) -> float:
         return least_scale(
-            lambda scale: self._levels(scale, coins), self.terms.privacy, start=start
+            lambda scale: self._levels(scale, coins),
+            self.terms.privacy,
+            start=start,
+            precision=self.precision,
         )
 
-    def _levels(self, scale: float, coins: Sequence[int] | None) -> list[Level]:
+    def _levels(self, scale: float, coins: BitsOfLevels | None) -> list[Level]:
         """The levels at this scale; what messages leak is what they may leak at most."""
         terms, leak = self.terms, 2 * self.terms.distance(len(self.sizes))
         return [
@@ -175,11 +280,11 @@ class _Calibration:
                 leak,
             )
             for size, noise, steps in zip(
-                self.sizes, self._noises(scale, coins), self.steps, strict=True
+                self.sizes, self.noises(scale, coins), self.steps, strict=True
             )
         ]
 
-    def _noises(self, scale: float, coins: Sequence[int] | None) -> list[UserNoise]:
+    def noises(self, scale: float, coins: BitsOfLevels | None) -> list[UserNoise]:
         """A user's noise at every level, with the coins given or needed."""
         bits: Sequence[int | None] = coins or [None] * len(self.sizes)
         levels = zip(self.sizes, self._variances(scale), bits, strict=True)
@@ -192,28 +297,16 @@ class _Calibration:
             return Polya.with_variance(honest, variance * honest / size, shape=laplace)
         if bits is not None and 4 * variance > size * bits:
             bits = None  # the fixed coins are all fair already: more are needed
-        return Coins.with_variance(size, variance, bits=bits)
+        return Coins.with_variance(size, max(variance, _LEAST_SHARE * size), bits=bits)
 
     def _variances(self, scale: float) -> list[float]:
         """Of the noise of batches, in steps."""
         return [scale * g * s**2 for g, s in zip(self.split, self.steps, strict=True)]
 
-    def _coins(self, scale: float) -> list[int]:
+    def _fewest_coins(self, scale: float) -> list[int]:
         variances = self._variances(scale)
         return [int(fewest_coins(n, v)) for n, v in zip(self.sizes, variances, strict=True)]
 
-    def _mechanisms(self, scale: float, coins: Sequence[int] | None) -> tuple[Mechanism, ...]:
-        terms, distance = self.terms, self.terms.distance(len(self.sizes))
-        return tuple(
-            terms.recipe.mechanism.fitted(
-                size,
-                noise,
-                honest=terms.honest_users(size),
-                distance=distance,
-                values=terms.values,
-                steps=steps,
-            )
-            for size, noise, steps in zip(
-                self.sizes, self._noises(scale, coins), self.steps, strict=True
-            )
-        )
+    def draft(self, scale: float, coins: BitsOfLevels | None) -> Draft:
+        """The levels at this scale."""
+        return Draft(self.sizes, self.steps, self.noises(scale, coins), self.terms)

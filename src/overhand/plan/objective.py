@@ -30,7 +30,7 @@ class Objective(Protocol):
     ...     plan = Plan.best(10_000, 1, Privacy(1.0, 1e-6), objective=objective)
     ...     print(plan.tree.lowest)
     81
-    57
+    48
     """
 
     def cost(self, noise: Floats, pending: Floats) -> Floats:

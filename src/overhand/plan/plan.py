@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import warnings
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -367,6 +368,14 @@ class Plan:
 @lru_cache(maxsize=256)
 def _made(request: Request) -> Plan:
     """A search takes half a second and more: what was asked for twice is found once."""
+    terms, horizon = request.terms, request.horizon
+    if terms.privacy.delta * horizon > 1:
+        # Such a delta would allow a mechanism that publishes some user's value every time.
+        warnings.warn(
+            f"delta={terms.privacy.delta:g} is above 1/horizon={1 / horizon:g}: it allows that "
+            f"about {terms.privacy.delta * horizon:g} of {horizon} users are not protected at all",
+            errors.WeakDelta,
+            stacklevel=3,
+        )
     tree, mechanisms = best_levels(request)
-    terms = request.terms
     return Plan(tree, mechanisms, terms.privacy, request.shufflers, terms.honest, terms.reports)

@@ -1,46 +1,47 @@
-"""The tree of least cost, over levels, degrees, block sizes and budget splits."""
+"""The tree of least cost, over levels, degrees, block sizes and budget splits.
+
+Trees of every number of levels are ranked roughly, all at once; the promising ones are drafted,
+noise and messages as they will be but for the certificate; the best of these is improved degree by
+degree. What turns out to be infeasible gives way to the next best.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 
 import numpy as np
-from scipy.optimize import brentq, minimize
+from scipy.optimize import brentq
 
 from overhand import errors
 from overhand.mechanisms import Mechanism
-from overhand.model import Counts, Floats
-from overhand.plan.calibration import (
-    Split,
-    calibrated,
-    fewest_messages,
-    quick_scale,
-    steps_of,
-    unit_variance,
-    with_best_laplace,
-)
+from overhand.plan.calibration import Draft, calibrated, with_best_laplace
 from overhand.plan.combination import Combination
+from overhand.plan.ranking import Family, best_split, closed_form_split, neighbours, promising
 from overhand.plan.request import Request, Terms
 from overhand.trees import RegularTree, binary_degrees, published_degrees
 
 LARGEST_EPSILON = 16.0
 SMALLEST_EPSILON = 1e-3
 _EPSILON_PRECISION = 1e-3
-
-_COARSENESSES = (1.0, 4.0, 16.0, 64.0, 256.0, 1024.0, 4096.0)
-"""How much rounding may add, in multiples of the usual, where messages are limited."""
 _SEARCH_MARGIN = 5e-4
-_MARGINS = (1.002, 1.01, 1.03, 1.1, 1.3, 2.0)
-_SHORTLIST = 12
-_CLOSE = 1.05
-_WIDEST_LOG = 3.0
+
+_COARSENESSES = tuple(2.0**power for power in range(14))
+"""How much rounding may add, in multiples of the usual, where messages are limited."""
+_TRIES = 24  # candidates that are calibrated, if one after the other turns out to be infeasible
+_SPARE = (1.002, 1.02, 1.2)  # times the noise that a draft has may be needed in the end
+_HOPELESS = 1.15  # times the least cost found: trees that look worse are not drafted
+_NEARLY = 1.01  # rough costs may be so much above drafts
+_REFINED = 4  # drafts of every number of levels are drafted with another split, too
+_PER_LEVEL = 1.002  # a level more must pay: so much that no certificate can undo it
+_PAYS = 1 - 1e-4  # of the cost is what a change must bring it down to
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A tree, the proportions of its levels' variances, and its cost.
+    """A tree, the proportions of its levels' variances, its cost and its messages.
 
     The cost is that of the objective: for sums, the mean squared error, in units of the squared
     width of a coordinate. `terms` are those asked for, with the shape of the noise that is best
@@ -50,62 +51,111 @@ class Candidate:
     tree: RegularTree
     split: tuple[float, ...]
     cost: float
-    is_allowed: bool
-    terms: Terms
+    draft: Draft
+    refined: bool = False
+
+    @property
+    def terms(self) -> Terms:
+        return self.draft.terms
+
+    @property
+    def rank(self) -> float:
+        """Candidates are compared by this."""
+        return self.cost * _PER_LEVEL**self.tree.levels
+
+
+def best_levels(request: Request) -> tuple[RegularTree, tuple[Mechanism, ...]]:
+    """The tree of least cost and its calibrated mechanisms.
+
+    A candidate that turns out to be infeasible gives way to the next. A certificate may take a
+    little more noise, and with it more messages than there may be: then more is left to spare.
+    """
+    failure = errors.Infeasible(f"no tree keeps to max_messages={request.max_messages}")
+    for spare in _SPARE if request.max_messages is not None else (1.0,):
+        for found in candidates(request, spare)[:_TRIES]:
+            terms = replace(found.terms, composition=request.terms.composition)
+            try:
+                mechanisms = calibrated(found.tree.sizes, found.split, terms)
+            except errors.Infeasible as error:
+                failure = error
+                continue
+            messages = sum(m.messages_per_user for m in mechanisms)
+            if request.max_messages is None or messages <= request.max_messages:
+                return found.tree, mechanisms
+    raise failure
+
+
+def best_candidate(request: Request) -> Candidate:
+    """The first of the candidates."""
+    return candidates(request, _SPARE[0])[0]
+
+
+def candidates(request: Request, spare: float) -> list[Candidate]:
+    """Trees that keep to the messages even with so much more noise, best first.
+
+    What is best without a limit stays the best if it keeps to it, so that a larger limit is
+    never worse.
+    """
+    found = _over_recipes(request, Limit())
+    if request.max_messages is None:
+        return found
+    limit = Limit(request.max_messages, spare)
+    for candidate in found:
+        with suppress(errors.Infeasible):
+            keeps = candidate.draft.messages(spare) <= limit.messages
+            return found if keeps else _over_recipes(request, limit)
+    raise errors.Infeasible(_why_nothing(request, limit))
 
 
 @dataclass(frozen=True)
 class Limit:
-    """The most messages a user may send, if noise may end `margin` times as large as it looks."""
+    """The most messages a user may send, were noise `spare` times as large as it looks."""
 
     messages: float = math.inf
-    margin: float = 1.0
+    spare: float = 1.0
 
-    def allows(self, tree: RegularTree, variances: Sequence[float], terms: Terms) -> bool:
+    def allows(self, found: Candidate) -> bool:
         """Whether a user keeps to the limit."""
         if self.messages == math.inf:
             return True
-        found = fewest_messages(terms, np.array(tree.sizes), np.multiply(variances, self.margin))
-        return bool(found.sum() <= self.messages)
+        with suppress(errors.Infeasible):
+            return found.draft.messages(self.spare) <= self.messages
+        return False
 
 
-NO_LIMIT = Limit()
+def _over_recipes(request: Request, limit: Limit) -> list[Candidate]:
+    """Every recipe and number of levels is searched alike, whatever others there are.
+
+    So one more shuffler never takes away what was found with fewer. What looks hopeless is left
+    out.
+    """
+    searches = [_Search(request, terms, limit) for terms in _all_terms(request, limit)]
+    families = [family for search in searches for family in search.families()]
+    least = math.inf
+    for search, family in sorted(families, key=lambda pair: float(pair[1].rough[0])):
+        if family.rough[0] < _HOPELESS * least:
+            least = min(least, search.best_cost(family))
+    found = [candidate for search in searches for candidate in search.allowed()]
+    if not found:
+        failures = [failure for search in searches for failure in search.failures]
+        raise failures[0] if failures else errors.Infeasible(_why_nothing(request, limit))
+    return sorted(found, key=lambda candidate: candidate.rank)
 
 
-def best_levels(request: Request) -> tuple[RegularTree, tuple[Mechanism, ...]]:
-    """The tree of least cost and its calibrated mechanisms."""
-    if request.max_messages is None:
-        return _calibrated(request, NO_LIMIT)
-    for margin in _MARGINS:
-        tree, mechanisms = _calibrated(request, Limit(request.max_messages, margin))
-        if sum(m.messages_per_user for m in mechanisms) <= request.max_messages:
-            return tree, mechanisms
-    raise errors.Infeasible(f"no tree keeps to max_messages={request.max_messages}")
-
-
-def _calibrated(request: Request, limit: Limit) -> tuple[RegularTree, tuple[Mechanism, ...]]:
-    found = best_candidate(request, limit)
-    terms = replace(found.terms, composition=request.terms.composition)
-    return found.tree, calibrated(found.tree.sizes, found.split, terms)
-
-
-def best_candidate(request: Request, limit: Limit = NO_LIMIT) -> Candidate:
-    """The best candidate over recipes and over how coarsely values may be rounded."""
-    terms, candidates = request.terms, []
-    failure: errors.Infeasible | None = None
+def _all_terms(request: Request, limit: Limit) -> Iterator[Terms]:
+    """The recipes, and how coarse values may be where messages are limited."""
     for recipe in request.recipes:
-        is_limited = limit.messages < math.inf and not recipe.mechanism.leaks
-        coarser = _COARSENESSES if is_limited and not terms.values.is_whole else (1.0,)
+        # Coins are as many as steps are: coarser values have fewer messages.
+        is_coarser = limit.messages < math.inf and not recipe.mechanism.leaks
+        coarser = _COARSENESSES if is_coarser and not request.terms.values.is_whole else (1.0,)
         for factor in coarser:
-            at = replace(terms, recipe=recipe, coarseness=factor, composition="exact")
-            try:
-                candidates.append(best_tree(replace(request, terms=at), limit))
-            except errors.Infeasible as error:
-                failure = error
-    if not candidates:
-        assert failure is not None
-        raise failure
-    return min(candidates, key=lambda candidate: candidate.cost)
+            yield replace(request.terms, recipe=recipe, coarseness=factor, composition="exact")
+
+
+def _why_nothing(request: Request, limit: Limit) -> str:
+    if limit.messages < math.inf:
+        return f"no tree keeps to max_messages={limit.messages:g}"
+    return f"no batch of any tree has enough honest users if honest={request.terms.honest:g}"
 
 
 def least_epsilon(request: Request, error: float) -> float:
@@ -141,188 +191,96 @@ def _bracketed_root(excess: Callable[[float], float], error: float) -> None:
                 f"{error * math.exp(excess(at)):.4g}"
             )
         at = min(high, at + step)
-    while excess(max(low, at - step)) <= 0:
-        if at - step <= low:
-            return
-        at -= step
-    brentq(excess, max(low, at - step), at, xtol=_EPSILON_PRECISION)
+    while at > low and excess(max(low, at - step)) <= 0:
+        at = max(low, at - step)
+    if at > low:
+        brentq(excess, max(low, at - step), at, xtol=_EPSILON_PRECISION)
 
 
-def best_tree(request: Request, limit: Limit = NO_LIMIT) -> Candidate:
-    """The candidate of least cost among the trees of a kind that keep to the messages."""
-    horizon, shufflers, terms = request.horizon, request.shufflers, request.terms
-    if request.tree == "paper":
-        families = [[RegularTree(horizon, published_degrees(horizon, shufflers))]]
-    elif request.tree == "binary":
-        degrees = binary_degrees(horizon)
-        if len(degrees) > shufflers:
-            raise errors.Infeasible(
-                f"the binary tree over {horizon} users needs {len(degrees)} shufflers, "
-                f"not {shufflers}"
-            )
-        families = [[RegularTree(horizon, degrees)]]
-    else:
+@dataclass(frozen=True)
+class _Search:
+    """A search over the trees of a request, for one recipe and one limit on messages."""
+
+    request: Request
+    terms: Terms
+    limit: Limit
+    drafts: dict[tuple[RegularTree, bool], Candidate | None] = field(default_factory=dict)
+    failures: list[errors.Infeasible] = field(default_factory=list)
+
+    def families(self) -> list[tuple[_Search, Family]]:
+        """The trees that may be chosen from, by their number of levels."""
+        horizon, shufflers = self.request.horizon, self.request.shufflers
+        if self.request.tree == "paper":
+            return [self._one(RegularTree(horizon, published_degrees(horizon, shufflers)))]
+        if self.request.tree == "binary":
+            degrees = binary_degrees(horizon)
+            if len(degrees) > shufflers:
+                raise errors.Infeasible(
+                    f"the binary tree over {horizon} users needs {len(degrees)} shufflers, "
+                    f"not {shufflers}"
+                )
+            return [self._one(RegularTree(horizon, degrees))]
         levels = range(1, shufflers + 1)
-        families = [_shortlist(horizon, count, terms, limit) for count in levels]
-    return _least(families, terms, limit)
+        found = [promising(horizon, count, self.terms, self.limit.messages) for count in levels]
+        return [(self, family) for family in found if family.trees]
+
+    def _one(self, tree: RegularTree) -> tuple[_Search, Family]:
+        return self, Family([tree], np.zeros(1))
+
+    def best_cost(self, family: Family) -> float:
+        """Draft what looks better than the best draft, then improve on that."""
+        best: Candidate | None = None
+        for tree, rough in zip(family.trees, family.rough, strict=True):
+            if best is not None and rough > _NEARLY * best.cost:
+                break
+            best = self._better(best, self._draft(tree)) or best
+        if best is None:
+            return math.inf
+        near = [c for c in self.allowed() if c.tree.levels == best.tree.levels]
+        for candidate in sorted(near, key=lambda candidate: candidate.cost)[:_REFINED]:
+            best = self._better(best, self._draft(candidate.tree, refined=True)) or best
+        return best.cost if self.request.tree != "regular" else self._improved(best).cost
+
+    def _improved(self, best: Candidate) -> Candidate:
+        """Change one degree after the other as long as it pays."""
+        while True:
+            for tree in neighbours(best.tree, self.terms):
+                better = self._better(best, self._draft(tree, refined=best.refined))
+                if better is not None and better.cost < _PAYS * best.cost:
+                    best = better
+                    break
+            else:
+                return best
+
+    def _better(self, best: Candidate | None, found: Candidate | None) -> Candidate | None:
+        """What was found, if it is better than the best and keeps to the messages."""
+        if found is None or (best is not None and found.cost >= best.cost):
+            return None
+        return found if self.limit.allows(found) else None
+
+    def allowed(self) -> list[Candidate]:
+        """All that was drafted and keeps to the messages."""
+        drafts = [found for found in self.drafts.values() if found is not None]
+        return [found for found in drafts if self.limit.allows(found)]
+
+    def _draft(self, tree: RegularTree, *, refined: bool = False) -> Candidate | None:
+        """The candidate as it will be but for the certificate, or None if there is none."""
+        key = tree, refined
+        if key not in self.drafts:
+            try:
+                self.drafts[key] = candidate_of(tree, self.terms, refined=refined)
+            except errors.Infeasible as error:
+                self.failures.append(error)
+                self.drafts[key] = None
+        return self.drafts[key]
 
 
-def _least(families: Sequence[Sequence[RegularTree]], terms: Terms, limit: Limit) -> Candidate:
-    """Evaluate the head of every family exactly, then all of those that come close."""
-    heads = [(family, _evaluated(family[0], terms, limit)) for family in families if family]
-    allowed = [head for _, head in heads if head.is_allowed]
-    least = min((head.cost for head in allowed), default=math.inf)
-    others = [
-        _evaluated(tree, terms, limit)
-        for family, head in heads
-        if head.cost <= _CLOSE * least
-        for tree in family[1:]
-    ]
-    allowed += [candidate for candidate in others if candidate.is_allowed]
-    if not allowed:
-        raise errors.Infeasible(_why_nothing(terms, limit))
-    best = min(allowed, key=lambda candidate: candidate.cost)
-    refined = _evaluated(best.tree, terms, limit, tuple(best_split(best.tree)))
-    better = refined.is_allowed and refined.cost < best.cost
-    return refined if better else best
-
-
-def _why_nothing(terms: Terms, limit: Limit) -> str:
-    if limit.messages < math.inf:
-        return f"no tree keeps to max_messages={limit.messages:g}"
-    return f"no batch of any tree has an honest user if honest={terms.honest:g}"
-
-
-def _evaluated(
-    tree: RegularTree, terms: Terms, limit: Limit, split: Split | None = None
-) -> Candidate:
+def candidate_of(tree: RegularTree, terms: Terms, *, refined: bool = False) -> Candidate:
+    """What a tree costs, as it will be but for the certificate."""
     terms = with_best_laplace(terms, tree.levels)
-    split = tuple(_closed_form_split(tree) if split is None else split)
-    scale = quick_scale(tree.sizes, split, terms)
-    variances = [scale * g for g in split]
-    sums = _with_rounding(tree, variances, split, terms)
-    noise = tree.mean_weight(Combination.of(tree, sums, combine=True).variances)
+    split = tuple(best_split(tree) if refined else closed_form_split(tree))
+    found = Draft.of(tree.sizes, split, terms)
+    noise = tree.mean_weight(Combination.of(tree, found.variances, combine=True).variances)
     pending = math.sqrt(tree.mean_pending_square())
     cost = float(terms.objective.cost(np.asarray(noise), np.asarray(pending)))
-    return Candidate(tree, split, cost, limit.allows(tree, variances, terms), terms)
-
-
-def _with_rounding(
-    tree: RegularTree, variances: Sequence[float], split: Split, terms: Terms
-) -> Sequence[float]:
-    """The variances of batch sums, by level: noise, and rounding at its worst."""
-    if terms.values.is_whole:
-        return variances
-    steps = steps_of(tree.sizes, split, terms)
-    levels = zip(variances, tree.sizes, steps, strict=True)
-    return [variance + size / (4 * s**2) for variance, size, s in levels]
-
-
-def _closed_form_split(tree: RegularTree) -> Floats:
-    """Variances in proportion to 1 / sqrt(cover), which minimise sum of cover x variance.
-
-    In the Gaussian limit the budget is a bound on the sum of 1 / variance.
-    """
-    cover = np.maximum(tree.mean_cover, 1e-3)
-    return np.asarray(1 / np.sqrt(cover / cover.max()))
-
-
-def best_split(tree: RegularTree) -> Floats:
-    """The split that is best once nodes are combined with their children, in the Gaussian limit.
-
-    >>> best_split(RegularTree(horizon=1000, degrees=(10, 10))).round(2)
-    array([0.85, 1.  ])
-    """
-    start = np.log(_closed_form_split(tree))
-    if tree.levels == 1:
-        return np.asarray(np.exp(start))
-
-    def gaussian_error(logs: Floats) -> float:
-        split = _bounded_split(logs)
-        variances = list(float((1 / split).sum()) * split)
-        return tree.mean_weight(Combination.of(tree, variances, combine=True).variances)
-
-    found = minimize(gaussian_error, (start - start[-1])[:-1], method="BFGS")
-    return _bounded_split(np.round(found.x, 3))  # the same on every machine
-
-
-def _bounded_split(logs: Floats) -> Floats:
-    """A level that is hardly ever in a cover would get all the noise there is: bound that."""
-    return np.asarray(np.exp(np.clip(np.append(logs, 0.0), -_WIDEST_LOG, _WIDEST_LOG)))
-
-
-def _shortlist(horizon: int, levels: int, terms: Terms, limit: Limit) -> list[RegularTree]:
-    """The most promising degrees by a rough cost: near-equal ones above the lowest.
-
-    sqrt(degree - 1) is convex in the logarithm of the degree from 2 on, so equal degrees are
-    best for a given product, and rounding leaves two neighbouring ones. The root takes what is
-    left.
-    """
-    terms = with_best_laplace(terms, levels)
-    lowest = _lowest_sizes(horizon, terms)
-    if levels == 1:
-        degrees = lowest[:, np.newaxis]
-    else:
-        upper = _grid(max(2, math.ceil((2 * horizon) ** (1 / (levels - 1)))))[1:]
-        mixtures = np.array(list(_mixtures(levels - 1, upper)), np.int64)
-        degrees = np.concatenate(
-            [
-                np.repeat(lowest, len(mixtures))[:, np.newaxis],
-                np.tile(mixtures, (len(lowest), 1)),
-            ],
-            axis=1,
-        )
-    sizes = np.asarray(np.cumprod(degrees, axis=1, dtype=np.float64), np.float64)
-    fits = sizes[:, -1] <= horizon
-    degrees, sizes = degrees[fits], sizes[fits]
-    if len(degrees) == 0:
-        return []
-    scores, messages = _rough_costs(horizon, degrees, sizes, terms, limit)
-    scores[messages > limit.messages] = math.inf
-    order = np.argsort(scores)[:_SHORTLIST]
-    return [
-        RegularTree(horizon, tuple(int(d) for d in degrees[i]))
-        for i in order
-        if scores[i] < math.inf
-    ]
-
-
-def _rough_costs(
-    horizon: int, degrees: Counts, sizes: Floats, terms: Terms, limit: Limit
-) -> tuple[Floats, Floats]:
-    """Costs as if noise were Gaussian and nodes not combined; messages of a user."""
-    full = np.floor((horizon + 1) / sizes)
-    rest = horizon + 1 - full * sizes
-    mean_full = (sizes * full * (full - 1) / 2 + full * rest) / horizon
-    cover = mean_full.copy()
-    cover[:, :-1] -= degrees[:, 1:] * mean_full[:, 1:]
-    roots = np.sqrt(np.maximum(cover, 1e-6))
-    variances = unit_variance(terms, degrees.shape[1]) * roots.sum(axis=1, keepdims=True) / roots
-    noise = (cover * variances).sum(axis=1)
-    messages = np.zeros(len(sizes))
-    if limit.messages < math.inf:
-        messages = fewest_messages(terms, sizes, variances).sum(axis=1)
-    return terms.objective.cost(noise, degrees[:, 0] / math.sqrt(3)), messages
-
-
-def _lowest_sizes(horizon: int, terms: Terms) -> Counts:
-    """Sizes for a lowest batch: with an honest user, and up to where no tree's lowest batch pays.
-
-    More levels want smaller batches than one.
-    """
-    largest = terms.objective.largest_lowest(terms.gaussian_variance, horizon)
-    sizes = _grid(max(1, min(horizon, math.ceil(largest))))
-    return sizes[sizes * terms.honest >= 1]
-
-
-def _mixtures(length: int, values: Counts) -> Iterator[tuple[int, ...]]:
-    """All tuples of one degree, or of it and the next."""
-    for value in map(int, values):
-        for larger in range(length):
-            yield (value,) * (length - larger) + (value + 1,) * larger
-
-
-def _grid(most: int) -> Counts:
-    """Whole numbers from 1 on: all of the small ones, then one in every two percent."""
-    points = np.unique(np.floor(np.geomspace(1, most, 1 + math.ceil(math.log(most + 1) / 0.02))))
-    return points.astype(np.int64)
+    return Candidate(tree, split, cost, found, refined)
