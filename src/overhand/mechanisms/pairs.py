@@ -111,7 +111,8 @@ class PairsSum(ModularSum):
     def _masks(self, seeds: NDArray[np.uint8]) -> NDArray[np.uint64]:
         """The masks of every user, a row of them for each."""
         stretched = self._stretched(seeds.reshape(-1, SEED_BYTES))
-        return to_numbers(stretched.tobytes(), self._width).reshape(len(stretched), -1) & self._mask
+        numbers = to_numbers(stretched.tobytes(), self._width)
+        return numbers.reshape(-1, self.clear_numbers) & self._mask
 
     def _stretched(self, seeds: NDArray[np.uint8]) -> NDArray[np.uint8]:
         """What seeds expand to, one to a row: SHAKE128 of the context and the seed.

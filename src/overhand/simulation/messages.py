@@ -14,7 +14,7 @@ from overhand.randomness import Random
 from overhand.shufflers import shuffle, with_added
 from overhand.summation import SumServer
 
-_AT_ONCE = 1 << 22  # messages that are made at once, if they are more than those of a block
+_AT_ONCE = 1 << 22  # messages and numbers in the clear that are in memory together
 
 
 class MessagesRun:
@@ -22,7 +22,7 @@ class MessagesRun:
 
     Messages are permuted by the function that services use, and added up by the same server.
     Batches of one size are permuted side by side; an upper batch keeps its users' messages until
-    it is full, as its shuffler would.
+    it is full, as its shuffler would, and of numbers in the clear their sum.
 
     >>> import overhand as oh
     >>> plan = oh.Plan.best(300, shufflers=2, privacy=oh.Privacy(1.0, 1e-6), tree="paper")
@@ -41,7 +41,7 @@ class MessagesRun:
         self._random = random
         self._server = SumServer(plan)
         self._t = 0
-        self._open: list[list[Messages]] = [[] for _ in plan.mechanisms]
+        self._open: list[list[Messages]] = [[] for _ in plan.mechanisms]  # of one batch each
         self._sums: list[deque[Any]] = [deque() for _ in plan.mechanisms]
         self._ramp: Floats = np.multiply.outer(
             np.arange(plan.tree.lowest, dtype=np.float64), plan.imputed
@@ -49,7 +49,7 @@ class MessagesRun:
 
     def estimates(self, rows: Rows) -> Floats:
         """The estimates after each of the next users."""
-        blocks = max(1, _AT_ONCE // (self.granularity * self._plan.messages_per_user))
+        blocks = max(1, _AT_ONCE // (self.granularity * sum(map(_numbers, self._plan.mechanisms))))
         users = blocks * self.granularity
         parts = [self._estimates(rows[i : i + users]) for i in range(0, len(rows), users)]
         return np.concatenate(parts) if parts else np.empty((0, *self._plan.values.shape))
@@ -57,7 +57,7 @@ class MessagesRun:
     def _estimates(self, rows: Rows) -> Floats:
         lowest, mechanism = self.granularity, self._plan.mechanisms[0]
         full = len(rows) // lowest
-        blocks = self._shuffled_sums(mechanism, self._encoded(mechanism, rows[: full * lowest]))
+        blocks = self._shuffled_sums(mechanism, self._batches(mechanism, rows[: full * lowest]))
         for index in range(1, self._plan.tree.levels):
             self._send_above(index, rows)
         covers = np.empty((full + 1, *self._plan.values.shape))
@@ -68,11 +68,23 @@ class MessagesRun:
         self._t += len(rows)
         return filled.reshape(-1, *self._plan.values.shape)[1 : len(rows) + 1]
 
-    def _shuffled_sums(self, mechanism: Mechanism, messages: Messages) -> Floats:
-        batches = with_added(messages.gathered(mechanism.size), mechanism, self._random)
-        shuffled = shuffle(batches, self._random, message_bits=mechanism.message_bits)
-        noise = mechanism.server_noise(self._random, len(batches.sealed))
+    def _shuffled_sums(self, mechanism: Mechanism, batches: Messages) -> Floats:
+        whole = with_added(batches, mechanism, self._random)
+        shuffled = shuffle(whole, self._random, message_bits=mechanism.message_bits)
+        noise = mechanism.server_noise(self._random, len(whole.sealed))
         return mechanism.analyze(shuffled, noise)
+
+    def _batches(self, mechanism: Mechanism, rows: Rows) -> Messages:
+        """Whole batches of these users: one may be too large to have all its numbers at once."""
+        if len(rows) != mechanism.size or not mechanism.clear_numbers:
+            return self._encoded(mechanism, rows).gathered(mechanism.size)
+        return _one_batch(self._portions(mechanism, rows))
+
+    def _portions(self, mechanism: Mechanism, rows: Rows) -> list[Messages]:
+        """What these users of one batch send, each portion gathered."""
+        users = max(1, _AT_ONCE // _numbers(mechanism)) if mechanism.clear_numbers else len(rows)
+        portions = [rows[i : i + users] for i in range(0, len(rows), users)]
+        return [self._encoded(mechanism, some).gathered(len(some)) for some in portions]
 
     def _send_above(self, index: int, rows: Rows) -> None:
         """Walk over the nodes of a level that these users are in."""
@@ -82,9 +94,9 @@ class MessagesRun:
         while place < stop:
             until = min(stop, place - place % size + size)
             some = rows[place - self._t : until - self._t]
-            self._open[index].append(self._encoded(mechanism, some))
+            self._open[index] += self._portions(mechanism, some)
             if until % size == 0:
-                batch = Messages.joined(self._open[index])
+                batch = _one_batch(self._open[index])
                 self._open[index] = []
                 self._sums[index].extend(self._shuffled_sums(mechanism, batch))
             place = until
@@ -108,3 +120,15 @@ class MessagesRun:
             self._server.receive_sum(node, self._sums[node.level - 1].popleft())
         covers[until] = self._server.cover_sum
         return until
+
+
+def _numbers(mechanism: Mechanism) -> int:
+    """What a user sends, message by message and number by number."""
+    return mechanism.messages_per_user + mechanism.clear_numbers
+
+
+def _one_batch(portions: list[Messages]) -> Messages:
+    """Gathered portions of a batch as the batch: messages side by side, numbers added up."""
+    sealed, clear = zip(*portions, strict=True)
+    together = np.concatenate([messages[0] for messages in sealed])
+    return Messages(together[np.newaxis], np.sum(clear, axis=0, dtype=np.uint64))
