@@ -20,6 +20,7 @@ from overhand.accounting.guarantee import quick_delta
 from overhand.audit import (
     FAULTS,
     KINDS,
+    NOTHING,
     STATISTICS,
     STORE_FAULTS,
     VALUES,
@@ -29,17 +30,19 @@ from overhand.audit import (
     Deployment,
     Fault,
     Finding,
+    Listener,
     OneByOne,
     Scope,
     ThroughStore,
 )
 from overhand.audit.attacks import LevelView, statistics_of
 from overhand.audit.cases import affordable, base, cases, moves, neighbours
+from overhand.audit.faults import masked_by
 from overhand.baselines import CapResponse, LocalResponse, SubsetResponse, WindowResponse
 from overhand.mechanisms import MECHANISMS, CoinSum
-from overhand.model import Privacy
+from overhand.model import Counts, Messages, Privacy, Rows
 from overhand.plan import Terms, levels_of
-from overhand.randomness import secure_random, seeded_random
+from overhand.randomness import Random, secure_random, seeded_random
 from overhand.service.shuffler.store import batching
 from overhand.shufflers import shuffle
 from overhand.values import BITS, Reals, values_of
@@ -57,6 +60,13 @@ def case_of(kind: str, spec: str = "bit", levels: int = LEVELS) -> Case:
 def found(deployment: Deployment, *, runs: int, seed: int) -> Finding:
     return audit.audited(
         "tested", Attacker(deployment), CLAIM, runs=runs, random=seeded_random(seed), rate=RATE
+    )
+
+
+def heard(deployment: Deployment, *, runs: int, seed: int) -> Finding:
+    """By the shuffling service, which must not learn anything."""
+    return audit.audited(
+        "tested", Listener(deployment), NOTHING, runs=runs, random=seeded_random(seed), rate=RATE
     )
 
 
@@ -143,12 +153,15 @@ def test_neighbours_differ_in_one_user_by_all_that_is_possible() -> None:
 @pytest.mark.slow
 def test_what_is_shipped_keeps_its_claim(case: Case) -> None:
     deployment = case.deployment()
-    finding = found(deployment, runs=affordable(8_000, deployment.messages), seed=20230)
+    runs = 8_000 if case.kind == "pairs" else affordable(8_000, deployment.work)
+    finding = found(deployment, runs=runs, seed=20230)
     assert not finding.exceeds
     assert finding.epsilon <= CLAIM.epsilon < finding.largest
     # And what the law of the noise lets expect is what is seen: the audit is not blind.
     assert finding.epsilon == pytest.approx(finding.expected, abs=0.2)
-    assert [shown.event.split(" ")[0] for shown in finding.shown][:5] == [*STATISTICS][:5]
+    looked_at = [shown.event.rsplit(" ", 2)[0] for shown in finding.shown]
+    assert looked_at == statistics_of(deployment.mechanisms)
+    assert set(looked_at) < set(STATISTICS)
 
 
 @pytest.mark.slow
@@ -168,7 +181,10 @@ def test_a_full_audit_has_every_mechanism_and_value_alone_and_with_all_levels() 
         SubsetResponse,
         CapResponse,
     ]
-    assert len({job.name for job in jobs}) == len(jobs) == 30
+    services = [job for job in jobs if isinstance(job.game, Listener)]
+    assert [job.name for job in services] == [f"pairs, {spec}, service" for spec in VALUES]
+    assert {(job.game.levels, job.claimed) for job in services} == {(3, NOTHING)}
+    assert len({job.name for job in jobs}) == len(jobs) == 45
 
 
 @pytest.mark.parametrize("spec", VALUES)
@@ -206,9 +222,16 @@ def test_less_noise_than_the_noticed_part_is_noticed_and_more_is_not() -> None:
 
 
 RUNS = {"half the noise": 100_000, "budget not split": 20_000}
-LEVELS_OF = {("coins", "budget not split"): 3, ("shares", "half the noise"): 1}
+LEVELS_OF = {
+    ("coins", "budget not split"): 3,
+    ("shares", "half the noise"): 1,
+    ("pairs", "half the noise"): 1,
+}
 MUTANTS = [
-    pytest.param(kind, fault, id=f"{kind}: {fault.name}") for kind in MECHANISMS for fault in FAULTS
+    pytest.param(kind, fault, id=f"{kind}: {fault.name}")
+    for kind in MECHANISMS
+    for fault in FAULTS
+    if fault.concerns(MECHANISMS[kind])
 ]
 SEEN_BY = {
     "half the noise": "likelihood",
@@ -216,16 +239,28 @@ SEEN_BY = {
     "no permutation": "position",
     "seeded generator": "seed",
     "shared noise": "levels added",
+    "sum off by one user": "batches subtracted",
+    "share not masked": "unmasked",
+    "seed used twice": "same mask",
+    "known masks": "known mask",
 }
 
 
 def test_there_is_a_mutant_for_every_fault_that_is_asked_for() -> None:
     assert [fault.name for fault in FAULTS] == [
         *("half the noise", "no permutation", "seeded generator"),
-        *("budget not split", "shared noise"),
+        *("budget not split", "shared noise", "sum off by one user"),
+        *("share not masked", "seed used twice", "known masks"),
     ]
     assert set(SEEN_BY) == {fault.name for fault in FAULTS}
     assert set(SEEN_BY.values()) < set(STATISTICS)
+    of_kind = {
+        kind: [fault.name for fault in FAULTS if fault.concerns(mechanism)]
+        for kind, mechanism in MECHANISMS.items()
+    }
+    names = [fault.name for fault in FAULTS]
+    assert of_kind["coins"] == of_kind["shares"] == names[:5]
+    assert of_kind["pairs"] == [name for name in names if name != "no permutation"]
 
 
 @pytest.mark.slow
@@ -233,9 +268,12 @@ def test_there_is_a_mutant_for_every_fault_that_is_asked_for() -> None:
 def test_every_mutant_is_caught(kind: str, fault: Fault) -> None:
     case = case_of(kind, levels=LEVELS_OF.get((kind, fault.name), LEVELS))
     planted = fault.planted(case.deployment(), case.unsplit())
-    finding = found(planted, runs=RUNS.get(fault.name, 4000), seed=7)
+    looked = found if fault.seen_by is Attacker else heard
+    runs = RUNS.get(fault.name, 4000) // (2 if kind == "pairs" else 1)
+    finding = looked(planted, runs=runs, seed=7)
     assert finding.exceeds
     assert finding.best.event.startswith(SEEN_BY[fault.name])
+    assert finding.epsilon > CLAIM.epsilon  # even of what must not tell anything
     if not fault.plain:
         # The law says that it is caught, and by how much: the seed had no part in it.
         assert finding.expected is not None
@@ -245,13 +283,70 @@ def test_every_mutant_is_caught(kind: str, fault: Fault) -> None:
 
 @pytest.mark.parametrize("kind", MECHANISMS)
 def test_without_the_statistic_for_it_a_mutant_would_pass(kind: str) -> None:
-    """Noisy sums alone show nothing of a missing permutation, a seed or shared noise."""
+    """Noisy sums alone show nothing of a missing permutation, a seed, a mask or shared noise."""
     right = case_of(kind).deployment()
     for fault in FAULTS:
-        if fault.plain:
+        if fault.plain and fault.concerns(MECHANISMS[kind]):
             finding = found(fault.planted(right, right), runs=2000, seed=8)
             assert finding.shown[0].event.startswith("likelihood")
             assert finding.shown[0].epsilon <= CLAIM.epsilon
+
+
+@pytest.mark.parametrize("spec", VALUES)
+def test_the_shuffling_service_is_told_nothing(spec: str) -> None:
+    finding = heard(case_of("pairs", spec).deployment(), runs=4000, seed=9)
+    assert finding.epsilon == 0
+    assert not finding.exceeds
+
+
+@pytest.mark.parametrize("kind", MECHANISMS)
+def test_every_attempt_is_guessed_with_its_own_seed(kind: str) -> None:
+    """A generator that is known leaves nothing but the value, on both inputs of each attempt."""
+    seeded = next(fault for fault in FAULTS if fault.name == "seeded generator")
+    right = case_of(kind).deployment()
+    game = Attacker(seeded.planted(right, right))
+    place = game.names.index("seed")
+    for attempt in (0, 1, 0):
+        for victim in (0, 1):
+            shown = game.play(victim, 50, seeded_random(1), attempt)[place]
+            assert np.array_equal(shown, np.full(50, LEVELS * (2 * victim - 1)))
+
+
+class SeedOfAllLevels(Deployment):
+    """Each user has one seed, and masks do not depend on the level: those of two cancel."""
+
+    def encode(self, rows: Rows, random: Random) -> list[Messages]:
+        sent = super().encode(rows, random)
+        levels = zip(self.mechanisms, sent, strict=True)
+        return [masked_by(mechanism, level, sent[0].sealed) for mechanism, level in levels]
+
+
+def test_a_seed_used_at_two_levels_shows_reals_to_the_service() -> None:
+    """Of a bit, which has one step at every level, the difference would tell its noise alone."""
+    mechanisms = case_of("pairs", "real").deployment().mechanisms
+    assert len({mechanism.steps for mechanism in mechanisms}) == LEVELS
+    finding = heard(SeedOfAllLevels(mechanisms), runs=4000, seed=9)
+    assert finding.exceeds
+    assert finding.best.event.startswith("mask of two levels")
+
+
+@pytest.mark.parametrize("spec", VALUES)
+@pytest.mark.parametrize("name", ["share not masked", "seed used twice", "sum off by one user"])
+def test_estimates_do_not_show_a_fault_of_masks(name: str, spec: str) -> None:
+    """Under other masks, or none, the server's sums are what they were; and released again."""
+    right, runs = case_of("pairs", spec).deployment(), 3
+    planted = next(fault for fault in FAULTS if fault.name == name).planted(right, right)
+    rows = neighbours(right.mechanisms[-1], 1, runs)
+    sums, expected = (_sums(one, rows, runs) for one in (planted, right))
+    for level, of_level in zip(sums, expected, strict=True):
+        assert np.array_equal(level[:, : of_level.shape[1]], of_level)
+
+
+def _sums(deployment: Deployment, rows: Rows, runs: int) -> list[Counts]:
+    """Level by level, by run and batch."""
+    transcript = deployment.transcript(rows, seeded_random(4), 0)
+    sums = [m.step_sums(s) for m, s in zip(deployment.mechanisms, transcript, strict=True)]
+    return [level.reshape(runs, -1, level.shape[1]) for level in sums]
 
 
 @pytest.mark.parametrize("kind", MECHANISMS)
@@ -259,8 +354,8 @@ def test_the_shuffler_of_a_service_is_audited_as_it_is(kind: str) -> None:
     deployment = OneByOne(case_of(kind, levels=1).deployment().mechanisms)
     finding = found(deployment, runs=2000, seed=5)
     assert not finding.exceeds
-    position = next(shown for shown in finding.shown if shown.event.startswith("position"))
-    assert position.epsilon < 0.3
+    for shown in finding.shown[1:]:
+        assert shown.epsilon < (0.3 if shown.event.startswith("position") else CLAIM.epsilon)
 
 
 def test_reports_that_go_through_the_store_keep_their_claim() -> None:
@@ -291,15 +386,18 @@ def test_a_planted_store_leaves_the_real_one_alone() -> None:
     assert batching.permuted is right
 
 
-def test_what_goes_through_the_store_comes_out_once_and_with_its_sum() -> None:
+@pytest.mark.parametrize("kind", ["shares", "pairs"])
+def test_what_goes_through_the_store_comes_out_once_and_with_its_sum(kind: str) -> None:
     """Groups of commits end anywhere: every batch has the reports of its own users."""
-    case = case_of("shares")
+    case = case_of(kind)
     deployed, rows = ThroughStore.of(case), (np.arange(64) % 3 == 0).astype(np.uint8)
     shown = deployed.transcript(rows, seeded_random(2), 0)
     sent = Deployment(case.mechanisms).transcript(rows, seeded_random(2), 0)
-    for level, expected in zip(shown, sent, strict=True):
-        assert np.array_equal(np.sort(level.sealed), np.sort(expected.sealed))
+    for mechanism, level, expected in zip(case.mechanisms, shown, sent, strict=True):
         assert not np.array_equal(level.sealed, expected.sealed)
+        for batch, right in zip(level.sealed, expected.sealed, strict=True):
+            assert sorted(batch.tolist()) == sorted(right.tolist())
+        assert np.array_equal(mechanism.step_sums(level), mechanism.step_sums(expected))
 
 
 @pytest.mark.slow
@@ -307,7 +405,8 @@ def test_what_goes_through_the_store_comes_out_once_and_with_its_sum() -> None:
 def test_the_store_in_full(kind: str) -> None:
     scope = Scope(kinds=(), store=(kind,), local=False)
     jobs = [*scope.shipped(), *scope.mutants()]
-    assert [job.planted for job in jobs] == [False, False, True, True]
+    in_order = MECHANISMS[kind].is_shuffle_model
+    assert [job.planted for job in jobs] == [False, False, *([True, True] if in_order else [])]
     for job in jobs:
         assert audit.verdict_on(job, scope.privacy, of=10**6).is_right
 
@@ -329,11 +428,10 @@ def test_local_answers_are_audited_with_any_randomness() -> None:
 def test_statistics_are_larger_if_the_victim_holds_one() -> None:
     deployment = case_of("coins").deployment()
     attacker = Attacker(deployment)
-    assert attacker.names == statistics_of(2) == list(STATISTICS)[:7]
+    assert attacker.names == statistics_of(deployment.mechanisms) == list(STATISTICS)[:8]
+    rows = [neighbours(deployment.mechanisms[-1], v, 4000) for v in (0, 1)]
     zero, one = (
-        attacker.statistics(
-            deployment.transcript(neighbours(deployment.mechanisms[-1], v, 4000), random, 0), 1
-        ).mean(axis=1)
+        attacker.statistics(deployment.transcript(rows[v], random, 0), 4000, 1).mean(axis=1)
         for v, random in ((0, seeded_random(4)), (1, seeded_random(5)))
     )
     assert (one[[0, 5]] > zero[[0, 5]] + 0.1).all()
@@ -393,7 +491,7 @@ def test_the_command_audits_the_store() -> None:
     assert printed["ok"]
     assert [f["name"] for f in printed["findings"]] == [
         *(f"{kind}, bit, through the store" for kind in MECHANISMS),
-        *(f"{kind}: {fault}" for kind in MECHANISMS for fault in STORE_FAULTS),
+        *(f"{kind}: {fault}" for kind in ("coins", "shares") for fault in STORE_FAULTS),
     ]
 
 

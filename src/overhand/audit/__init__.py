@@ -20,6 +20,7 @@ from overhand.audit.bounds import (
 )
 from overhand.audit.cases import KINDS, VALUES, Case, Deployment, OneByOne
 from overhand.audit.faults import FAULTS, Fault
+from overhand.audit.listening import NOTHING, Listener
 from overhand.audit.store import STORE_FAULTS, ThroughStore, has_service
 
 __all__ = [
@@ -27,6 +28,7 @@ __all__ = [
     "FAILURE_RATE",
     "FAULTS",
     "KINDS",
+    "NOTHING",
     "STATISTICS",
     "STORE_FAULTS",
     "VALUES",
@@ -36,6 +38,7 @@ __all__ = [
     "Deployment",
     "Fault",
     "Finding",
+    "Listener",
     "LossLaw",
     "OneByOne",
     "Scope",

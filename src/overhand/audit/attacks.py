@@ -28,20 +28,31 @@ STATISTICS = {
     "seed": "the sums less the noise of a generator with a known seed",
     "levels added": "the sums of the two lowest levels, added up",
     "levels subtracted": "the difference of the sums of the two lowest levels",
+    "batches subtracted": "the victim's sums less those of the last batches of their levels",
+    "unmasked": "the victim's numbers in the clear, as if they had no mask",
+    "same mask": "these less the next user's, as if both had the same mask",
+    "mask of two levels": "those of the second level less those of the first, likewise",
+    "known mask": "the victim's less those of a generator with a known seed",
     "answer": "a local answer, along the line from the one value to the other",
 }
 """All larger if the victim holds 1, if they tell anything.
 
-Two need two levels; the last is that of local mechanisms.
+The server sees sums; the shuffling service what is in the clear; the last is that of local
+mechanisms.
 """
+
+_OF_ORDER = ("position", "early", "together")
+"""Where the order of messages tells nothing, these do not either."""
+_OF_LEVELS = ("levels added", "levels subtracted", "batches subtracted")
 
 _MOST_LOSS = 40.0
 """The log-likelihood ratio of what is impossible under one of the inputs."""
 
 
-def statistics_of(levels: int) -> list[str]:
-    """The family for so many levels."""
-    return list(STATISTICS)[: 7 if levels > 1 else 5]
+def statistics_of(mechanisms: Sequence[Mechanism]) -> list[str]:
+    """What the server looks at."""
+    in_order = _OF_ORDER if all(m.is_shuffle_model for m in mechanisms) else ()
+    return ["likelihood", *in_order, "seed", *(_OF_LEVELS if len(mechanisms) > 1 else ())]
 
 
 class LevelView:
@@ -49,14 +60,14 @@ class LevelView:
 
     def __init__(self, mechanism: Mechanism) -> None:
         moved = moves(mechanism)
-        self._mechanism = mechanism
-        self._coordinates = list(moved)
+        self.mechanism = mechanism
+        self.coordinates = list(moved)
         self._steps = np.array(list(moved.values()), np.int64)
         self._losses = [_losses(mechanism, *move) for move in moved.items()]
 
     def sums(self, batches: Shuffled) -> Counts:
         """By batch and moved coordinate."""
-        return self._mechanism.step_sums(batches)[:, self._coordinates]
+        return self.mechanism.step_sums(batches)[:, self.coordinates]
 
     def likelihood(self, sums: Counts) -> Floats:
         """The log-likelihood ratio of the sums with the victim's 1 to those without."""
@@ -71,11 +82,16 @@ class LevelView:
 
         That is, if batches kept their order, or reports their messages.
         """
-        size, each = self._mechanism.size, self._mechanism.messages_per_user
+        size, each = self.mechanism.size, self.mechanism.messages_per_user
         reports = batches.sealed[:, : size * each].reshape(-1, each, *batches.sealed.shape[2:])
         clear = np.repeat(batches.clear, size, axis=0)
-        steps = self._mechanism.own_steps(Messages(reports, clear))[:, self._coordinates]
-        return self.toward(steps - np.maximum(0, -self._steps)).reshape(-1, size)
+        steps = self.mechanism.own_steps(Messages(reports, clear))[:, self.coordinates]
+        return self.toward(steps - self.at_zero).reshape(-1, size)
+
+    @property
+    def at_zero(self) -> Counts:
+        """The steps of a user who holds 0."""
+        return np.maximum(0, -self._steps)
 
     def toward(self, steps: Counts) -> Floats:
         """From -1, at what a sum is without the victim's 1, to 1, at what it is with it."""
@@ -117,10 +133,11 @@ class Attacker:
     def __init__(self, deployment: Deployment) -> None:
         self._deployment = deployment
         self._views = [LevelView(mechanism) for mechanism in deployment.mechanisms]
+        self._guessed: tuple[tuple[int, int], list[Counts]] | None = None
 
     @property
     def names(self) -> list[str]:
-        return statistics_of(self.levels)
+        return statistics_of(self.mechanisms)
 
     @property
     def mechanisms(self) -> tuple[Mechanism, ...]:
@@ -138,37 +155,48 @@ class Attacker:
         """The statistics of so many runs in which the victim holds 0 or 1."""
         rows = neighbours(self.mechanisms[-1], victim, runs)
         transcript = self._deployment.transcript(rows, random, attempt)
-        return self.statistics(transcript, KNOWN_SEED + attempt)
+        return self.statistics(transcript, runs, KNOWN_SEED + attempt)
 
-    def statistics(self, transcript: Sequence[Shuffled], seed: int) -> Floats:
+    def statistics(self, transcript: Sequence[Shuffled], runs: int, seed: int) -> Floats:
         """A row for every statistic, a column for every run."""
-        runs = len(transcript[-1].sealed)
-        likelihood, position, early, together, seeded = np.zeros((5, runs))
+        found = {name: np.zeros(runs) for name in self.names}
         seen = []
-        for level, view, guess in zip(
-            transcript, self._views, self._guess(runs, seed), strict=True
-        ):
+        guesses = self._guess(runs, seed)
+        for level, view, guess in zip(transcript, self._views, guesses, strict=True):
             victims = _first_of_each_run(level, runs)
             sums = view.sums(victims)
             seen.append(view.signed(sums))
-            likelihood += view.likelihood(sums)
-            own = view.own(victims)
-            half = own.shape[1] // 2
-            position += own[:, 0]
-            early += own[:, :half].sum(axis=1) - own[:, half:].sum(axis=1)
-            together += own.sum(axis=1)
-            seeded += view.toward(sums - view.sums(guess))
-        between = self._between(transcript[0], *seen[:2]) if self.levels > 1 else ()
-        return np.stack([likelihood, position, early, together, seeded, *between])
+            found["likelihood"] += view.likelihood(sums)
+            found["seed"] += view.toward(sums - guess)
+            if "position" in found:
+                own = view.own(victims)
+                half = own.shape[1] // 2
+                found["position"] += own[:, 0]
+                found["early"] += own[:, :half].sum(axis=1) - own[:, half:].sum(axis=1)
+                found["together"] += own.sum(axis=1)
+            if "batches subtracted" in found and len(level.sealed) > runs:
+                last = _first_of_each_run(level, runs, len(level.sealed) // runs - 1)
+                found["batches subtracted"] += view.toward(sums - view.sums(last))
+        if self.levels > 1:
+            between = self._between(transcript[0], *seen[:2])
+            found["levels added"], found["levels subtracted"] = between
+        return np.stack(list(found.values()))
 
-    def _guess(self, runs: int, seed: int) -> list[Shuffled]:
-        """The victim's batches if users drew from a generator with this seed, in any order."""
-        random = seeded_random(seed)
-        sent = self._deployment.encode(neighbours(self.mechanisms[-1], 0, runs), random)
-        return [
-            Shuffled(*with_added(_first_of_each_run(messages.gathered(m.size), runs), m, random))
-            for m, messages in zip(self.mechanisms, sent, strict=True)
-        ]
+    def _guess(self, runs: int, seed: int) -> list[Counts]:
+        """The victim's sums if users drew from a generator with this seed, in any order.
+
+        The same for either input: so the last is kept.
+        """
+        if self._guessed is None or self._guessed[0] != (runs, seed):
+            random, zeros = seeded_random(seed), neighbours(self.mechanisms[-1], 0, runs)
+            sums = []
+            for view, messages in zip(
+                self._views, self._deployment.encode(zeros, random), strict=True
+            ):
+                batches = _first_of_each_run(messages.gathered(view.mechanism.size), runs)
+                sums.append(view.sums(Shuffled(*with_added(batches, view.mechanism, random))))
+            self._guessed = (runs, seed), sums
+        return self._guessed[1]
 
     def _between(self, lowest: Shuffled, below: Floats, above: Floats) -> tuple[Floats, Floats]:
         """Noise that two levels share cancels in the sum or in the difference of their sums."""

@@ -6,7 +6,7 @@ And a whole audit: everything that is shipped, and the faults that it must catch
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -24,7 +24,8 @@ from overhand.audit.cases import (
     affordable,
     cases,
 )
-from overhand.audit.faults import FAULTS
+from overhand.audit.faults import FAULTS, Fault
+from overhand.audit.listening import NOTHING, Listener
 from overhand.audit.store import STORE_FAULTS, ThroughStore
 from overhand.mechanisms import MECHANISMS, Mechanism
 from overhand.model import Floats, Privacy
@@ -241,6 +242,8 @@ class Job:
     game: Game
     runs: int
     planted: bool = False
+    claimed: Privacy | None = None
+    """Of what the game looks at, if it is not the guarantee."""
 
 
 @dataclass(frozen=True)
@@ -310,8 +313,11 @@ class Scope:
         privacy, levels, size = self.privacy, self.shufflers, self.size
         for case in cases(self.kinds, self.specs, levels=levels, size=size, privacy=privacy):
             deployment = case.deployment()
-            runs = affordable(self.runs, deployment.messages)
+            runs = affordable(self.runs, deployment.work)
             yield Job(case.name, Attacker(deployment), runs)
+            if deployment.mechanisms[0].clear_numbers and case.levels == levels:
+                few, name = max(LEAST_RUNS, runs // 2), f"{case.kind}, {case.values}, service"
+                yield Job(name, Listener(deployment), few, claimed=NOTHING)
             if case.values == BITS and case.levels == 1 and case.kind != PUBLISHED:
                 slow = Attacker(OneByOne(deployment.mechanisms))
                 yield Job(f"{case.name}, one by one", slow, max(LEAST_RUNS, runs // _PLAIN))
@@ -331,19 +337,27 @@ class Scope:
 
     def mutants(self) -> Iterator[Job]:
         """Every fault, planted in the transcript of a user who holds a bit."""
-        kinds = [kind for kind in self.kinds if kind != PUBLISHED]
-        for kind in kinds:
-            case = Case(kind, BITS, self.shufflers, self.size, self.privacy)
-            right, alone = case.deployment(), case.unsplit()
-            for fault in FAULTS:
-                if fault.least_levels <= self.shufflers:
-                    runs = max(LEAST_RUNS, self.runs // _PLAIN) if fault.plain else self.runs
-                    planted = Attacker(fault.planted(right, alone))
-                    yield Job(f"{kind}: {fault.name}", planted, runs, planted=True)
+        for kind in self.kinds:
+            for fault in FAULTS if kind != PUBLISHED else ():
+                if fault.least_levels <= self.shufflers and fault.concerns(MECHANISMS[kind]):
+                    yield self._mutant(kind, fault)
         for case in self._stored():
-            for name, kept in STORE_FAULTS.items() if case.levels == 1 else ():
+            is_fault = case.levels == 1 and MECHANISMS[case.kind].is_shuffle_model
+            for name, kept in STORE_FAULTS.items() if is_fault else ():
                 planted = Attacker(kept.of(case))
                 yield Job(f"{case.kind}: {name}", planted, LEAST_RUNS, planted=True)
+
+    def _mutant(self, kind: str, fault: Fault) -> Job:
+        """With all levels or, where runs are dear, with as few as the fault needs."""
+        case = Case(kind, BITS, self.shufflers, self.size, self.privacy)
+        right = case.deployment()
+        if affordable(self.runs, right.work) < self.runs:
+            case = replace(case, levels=fault.least_levels)
+            right = case.deployment()
+        game = fault.seen_by(fault.planted(right, case.unsplit()))
+        runs = max(LEAST_RUNS, self.runs // _PLAIN) if fault.plain else self.runs
+        claimed = NOTHING if fault.seen_by is Listener else None
+        return Job(f"{kind}: {fault.name}", game, affordable(runs, right.work), True, claimed)
 
 
 def verdict_on(job: Job, privacy: Privacy, *, of: int, random: Random | None = None) -> Verdict:
@@ -358,10 +372,10 @@ def verdict_on(job: Job, privacy: Privacy, *, of: int, random: Random | None = N
     >>> str(verdict), verdict.finding.epsilon < 1.0
     ('holds', True)
     """
-    rate, game = FAILURE_RATE / of, job.game
-    finding = audited(job.name, game, privacy, runs=job.runs, random=source_of(random), rate=rate)
+    rate, game, claimed = FAILURE_RATE / of, job.game, job.claimed or privacy
+    finding = audited(job.name, game, claimed, runs=job.runs, random=source_of(random), rate=rate)
     if job.planted or not game.mechanisms:
         return Verdict(finding, job.planted)
     share = rate / len(finding.shown)
-    noticed = noticed_part(game.mechanisms, privacy, runs=bounding(job.runs), rate=share)
+    noticed = noticed_part(game.mechanisms, claimed, runs=bounding(job.runs), rate=share)
     return Verdict(finding, False, noticed)

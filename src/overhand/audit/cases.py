@@ -30,9 +30,10 @@ LEAST_RUNS = 1000
 
 _DEGREE = 2
 _COARSE = 64.0  # how much more rounding may add than it usually may
-_DEAR_MESSAGES = 1000  # from so many messages a run on, fewer runs are affordable
+_DEAR_MESSAGES = 1000  # from the work of so many messages a run on, fewer runs are affordable
 _COARSE_MESSAGES = 10_000  # from here on values are rounded in few steps
 _MOST_MESSAGES = 50_000  # of a run
+_SEED_WORK = 120  # to expand a seed takes as long as so many messages
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,12 @@ class Deployment:
         """The messages of all these users, on all levels."""
         return messages_of(self.mechanisms)
 
+    @property
+    def work(self) -> int:
+        """What a run takes, in messages."""
+        seeds = messages_of([m for m in self.mechanisms if m.clear_numbers])
+        return self.messages + (_SEED_WORK - 1) * seeds
+
     def users_random(self, random: Random, attempt: int) -> Random:
         """Where users take their randomness from."""
         return random
@@ -75,9 +82,13 @@ class Deployment:
         whole = with_added(batches, mechanism, random)
         return shuffle(whole, random, message_bits=mechanism.message_bits)
 
+    def sent(self, rows: Rows, random: Random, attempt: int) -> list[Messages]:
+        """What the shuffling service is sent at every level, user by user."""
+        return self.encode(rows, self.users_random(random, attempt))
+
     def transcript(self, rows: Rows, random: Random, attempt: int) -> list[Shuffled]:
         """What the server sees of every level: the batches of the first run, of the second, ..."""
-        sent = self.encode(rows, self.users_random(random, attempt))
+        sent = self.sent(rows, random, attempt)
         return [
             self.shuffle(mechanism, messages.gathered(mechanism.size), random)
             for mechanism, messages in zip(self.mechanisms, sent, strict=True)
@@ -116,7 +127,7 @@ def _released(mechanism: Mechanism, batch: Messages, random: Random) -> Shuffled
 
 def messages_of(mechanisms: Sequence[Mechanism]) -> int:
     """Those of all users of the highest batch, on all levels."""
-    return mechanisms[-1].size * sum(m.messages_per_user for m in mechanisms)
+    return mechanisms[-1].size * sum(m.messages_per_user for m in mechanisms) if mechanisms else 0
 
 
 def neighbours(mechanism: Mechanism, victim: int, runs: int) -> Rows:
@@ -227,7 +238,7 @@ def cases(
                     yield case
 
 
-def affordable(runs: int, messages: int) -> int:
-    """Fewer runs where each has very many messages."""
-    most = runs * _DEAR_MESSAGES // messages
+def affordable(runs: int, work: int) -> int:
+    """Fewer runs where each takes the work of very many messages."""
+    most = runs * _DEAR_MESSAGES // work
     return max(min(runs, LEAST_RUNS), min(runs, most))

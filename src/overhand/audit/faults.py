@@ -1,7 +1,8 @@
 """Planted faults: deployments that get one step wrong, for the audit to catch.
 
 Each is a mistake that a person could make and that estimates do not show: they stay unbiased, and
-as good as planned or better, but for shared noise.
+as good as planned or better, but for shared noise. Some are seen by the server, others by the
+shuffling service.
 """
 
 from __future__ import annotations
@@ -14,9 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from overhand import errors
-from overhand.audit.attacks import KNOWN_SEED
+from overhand.audit.attacks import KNOWN_SEED, Attacker
 from overhand.audit.cases import Deployment
-from overhand.mechanisms import Mechanism, Noise, UserNoise
+from overhand.audit.listening import Listener
+from overhand.mechanisms import Mechanism, Noise, PairsSum, UserNoise
 from overhand.model import Counts, Floats, Messages, Rows, Shuffled
 from overhand.randomness import Random, restored_random, seeded_random
 
@@ -113,11 +115,75 @@ class Mirrored(UserNoise):
         return getattr(self.noise, name)
 
 
+class SeedUsedTwice(Deployment):
+    """Every second user has the seed of the one before, as two copies of one process would."""
+
+    def encode(self, rows: Rows, random: Random) -> list[Messages]:
+        sent = super().encode(rows, random)
+        return [
+            masked_by(mechanism, messages, np.repeat(messages.sealed[::2], 2, axis=0))
+            for mechanism, messages in zip(self.mechanisms, sent, strict=True)
+        ]
+
+
+def masked_by(mechanism: Mechanism, messages: Messages, seeds: NDArray[Any]) -> Messages:
+    """The same numbers under the masks of other seeds: the server's sums stay what they were."""
+    nothing = np.zeros_like(messages.clear)
+    masks, others = (mechanism.own_steps(Messages(s, nothing)) for s in (messages.sealed, seeds))
+    clear = messages.clear + (masks - others).astype(np.uint64)
+    return Messages(seeds, clear & np.uint64(2**mechanism.clear_bits - 1))
+
+
+class Unmasked(PairsSum):
+    """Seeds expand to nothing, for users and the server alike."""
+
+    def _stretched(self, seeds: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        return np.zeros_like(super()._stretched(seeds))
+
+
+def _unmasked(right: Deployment, alone: Deployment) -> Deployment:
+    return Deployment(
+        tuple(Unmasked.of_entry(m.entry(), m.user_noise, m.values) for m in right.mechanisms)
+    )
+
+
+class ReleasedAgain(Deployment):
+    """A user takes its report back, and its batches are released again with another in its place.
+
+    Each release alone is as it should be; their sums differ by what two users sent.
+    """
+
+    def transcript(self, rows: Rows, random: Random, attempt: int) -> list[Shuffled]:
+        runs, sent = len(rows) // self.users, self.sent(rows, random, attempt)
+        return [
+            self.shuffle(mechanism, _twice(mechanism, messages, runs, random), random)
+            for mechanism, messages in zip(self.mechanisms, sent, strict=True)
+        ]
+
+
+def _twice(mechanism: Mechanism, messages: Messages, runs: int, random: Random) -> Messages:
+    """Every run's batches and, behind them, the first of them without its first user."""
+    zeros = mechanism.values.opposites(np.zeros(runs, np.uint8))
+    again = []
+    for part, other in zip(messages, mechanism.encode_rows(zeros, random), strict=True):
+        first = part.reshape(runs, -1, *part.shape[1:])[:, : mechanism.size].copy()
+        first[:, 0] = other
+        again.append(first.reshape(-1, *part.shape[1:]))
+    both = messages.gathered(mechanism.size), Messages(*again).gathered(mechanism.size)
+    return Messages(*(_side_by_side(*parts, runs) for parts in zip(*both, strict=True)))
+
+
+def _side_by_side(batches: NDArray[Any], more: NDArray[Any], runs: int) -> NDArray[Any]:
+    of_runs = [part.reshape(runs, -1, *part.shape[1:]) for part in (batches, more)]
+    return np.concatenate(of_runs, axis=1).reshape(-1, *batches.shape[1:])
+
+
 @dataclass(frozen=True)
 class Fault:
     """A fault by its name, how it is planted, and how many levels it needs.
 
-    `plain` faults show the value almost without noise: a tenth of the runs is enough.
+    `plain` faults show the value almost without noise: a tenth of the runs is enough. Some can be
+    made in the shuffle model alone, others alone where two services add up what they have.
 
     >>> from overhand.mechanisms import Coins, CoinSum
     >>> from overhand.randomness import HALF
@@ -125,23 +191,55 @@ class Fault:
     >>> half = FAULTS[0].planted(right, right)
     >>> FAULTS[0].name, right.mechanisms[0].variance, half.mechanisms[0].variance
     ('half the noise', 8.0, 4.0)
+    >>> [fault.name for fault in FAULTS if not fault.concerns(PairsSum)]
+    ['no permutation']
     """
 
     name: str
     planted: Callable[[Deployment, Deployment], Deployment]
     least_levels: int = 1
     plain: bool = False
+    in_shuffle_model: bool | None = None
+    """Whether only there, or only outside of it; None for both."""
+    seen_by: type[Attacker] | type[Listener] = Attacker
+
+    def concerns(self, mechanism: Mechanism | type[Mechanism]) -> bool:
+        """Whether it is a fault of this mechanism."""
+        return self.in_shuffle_model in (None, mechanism.is_shuffle_model)
 
 
 def _half_noise(right: Deployment, alone: Deployment) -> Deployment:
     return Deployment(tuple(mechanism.reduced(0.5) for mechanism in right.mechanisms))
 
 
+def _plain(
+    name: str,
+    deployment: type[Deployment],
+    *,
+    least_levels: int = 1,
+    in_shuffle_model: bool | None = None,
+    seen_by: type[Attacker] | type[Listener] = Attacker,
+) -> Fault:
+    """One that shows the value."""
+    return Fault(
+        name,
+        lambda right, alone: deployment(right.mechanisms),
+        least_levels,
+        True,
+        in_shuffle_model,
+        seen_by,
+    )
+
+
 FAULTS = (
     Fault("half the noise", _half_noise),
-    Fault("no permutation", lambda right, alone: NoPermutation(right.mechanisms), 1, True),
-    Fault("seeded generator", lambda right, alone: SeededGenerator(right.mechanisms), 1, True),
+    _plain("no permutation", NoPermutation, in_shuffle_model=True),
+    _plain("seeded generator", SeededGenerator),
     Fault("budget not split", lambda right, alone: alone, 2),
     Fault("shared noise", lambda right, alone: SharedNoise.of(right), 2, True),
+    _plain("sum off by one user", ReleasedAgain, least_levels=2, in_shuffle_model=False),
+    Fault("share not masked", _unmasked, 1, True, False, Listener),
+    _plain("seed used twice", SeedUsedTwice, in_shuffle_model=False, seen_by=Listener),
+    _plain("known masks", SeededGenerator, in_shuffle_model=False, seen_by=Listener),
 )
 """`alone` is the deployment whose levels each have the whole budget."""

@@ -77,7 +77,7 @@ class ThroughStore(Deployment):
         from overhand.service.shuffler.store import Arrival, Store
 
         formats = Formats.of(replace(self.plan, tree=replace(self.plan.tree, horizon=len(rows))))
-        sent = self.encode(rows, self.users_random(random, attempt))
+        sent = self.sent(rows, random, attempt)
         parts = [_parts(*level, random) for level in zip(formats.levels, sent, strict=True)]
         arrivals = [
             Arrival(secrets.token_bytes(ID_BYTES), report) for report in zip(*parts, strict=True)

@@ -12,6 +12,7 @@ from overhand.audit import (
     DEFAULT_RUNS,
     FAILURE_RATE,
     KINDS,
+    NOTHING,
     STATISTICS,
     VALUES,
     Scope,
@@ -176,7 +177,7 @@ def _cells(verdict: Verdict) -> list[str]:
     colour = "green" if verdict.is_right else "bold red"
     return [
         finding.name,
-        number(finding.claimed.epsilon),
+        "nothing" if finding.claimed == NOTHING else number(finding.claimed.epsilon),
         f"{finding.epsilon:.3f}",
         f"{finding.largest:.2f}",
         "" if verdict.noticed_part is None else f"< {verdict.noticed_part:.2f}",
