@@ -124,6 +124,18 @@ def test_compare_puts_all_models_side_by_side(tmp_path: Path) -> None:
     assert "to ours" in overhand("compare", "--horizon", "500", "--runs", "1").stdout
 
 
+def test_compare_says_of_pairs_that_they_are_not_of_the_shuffle_model() -> None:
+    small = ("compare", "--horizon", "500", "--shufflers", "2", "--runs", "1")
+    printed = as_json(*small, "--mechanism", "pairs")
+    assert printed["mechanism"] == "pairs"
+    messages = {model["name"]: model["messages_per_user"] for model in printed["models"]}
+    assert messages["one-shuffler"] == 1 <= messages["concurrent"] <= 2
+    for mechanism, named in (("coins", False), ("pairs", True)):
+        words = " ".join(overhand(*small, "--mechanism", mechanism).stdout.split())
+        assert ("secure aggregation in the paper's tree" in words) == named
+        assert ("No algorithm of the shuffle model with 2" in words) == named
+
+
 BAD = [
     ("plan", "horizon"),
     ("plan --horizon 0", "horizon=0"),

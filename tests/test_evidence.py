@@ -70,6 +70,20 @@ def test_every_claim_has_evidence_with_numbers(found: Reproduction) -> None:
         assert all(len(line.x) == len(line.y) for fig in one.figures for line in fig.lines)
 
 
+def test_pairs_take_a_message_for_every_level_and_their_numbers_are_counted(
+    found: Reproduction,
+) -> None:
+    (sent,) = (evidence for evidence in found.evidence if evidence.key == "messages")
+    assert "secure aggregation in the paper's tree" in sent.method
+    rows = {(row[0], row[1]): row[2:] for row in sent.rows}
+    assert {name for name, _ in rows} == {"published", "coins", "shares", "pairs"}
+    for (name, shufflers), (messages, size, rms_error) in rows.items():
+        if name == "pairs":
+            assert messages <= shufflers
+            assert 16 * messages < size <= (16 + 6) * messages  # a seed and up to 48 bits
+            assert rms_error == pytest.approx(rows["shares", shufflers][2], abs=0.1)
+
+
 def test_results_are_those_of_the_seed_in_any_number_of_processes(found: Reproduction) -> None:
     by_key = {one.key: one for one in found.evidence}
     two = reproduce(TINY, EVERYWHERE, jobs=2)

@@ -95,6 +95,7 @@ def compare(
                 "epsilon": epsilon,
                 "delta": asked.delta,
                 "values": asked.spec,
+                "mechanism": asked.mechanism,
                 "input": input_form,
                 "runs": runs,
                 "seed": seed,
@@ -104,8 +105,9 @@ def compare(
         )
         return
     _show(asked, models, rows, f"{runs} runs on input {input_form}")
+    model = " of the shuffle model" if options.model_note(mechanism) else ""
     console.print(
-        f"No algorithm with {k} shufflers can do better than an error of order "
+        f"No algorithm{model} with {k} shufflers can do better than an error of order "
         f"rep = {number(bound)} (Theorem 4.1).",
         style="dim",
     )
@@ -167,6 +169,8 @@ def _row(model: Model, result: Simulation) -> dict[str, Any]:
 def _show(asked: PlanOptions, models: list[Model], rows: list[dict[str, Any]], how: str) -> None:
     users = "users" if asked.spec == "bit" else f"users ({asked.spec})"
     console.print(f"[bold]{asked.users:,} {users}[/], {asked.privacy}; {how}")
+    if note := options.model_note(asked.mechanism):
+        console.print(f"ours and one shuffler send {asked.mechanism}{note}")
     ours = next(row for row in rows if row["name"] == "concurrent")
     table = new_table("", "rms error", "predicted", "largest", "to ours", "messages")
     for model, row in zip(models, rows, strict=True):

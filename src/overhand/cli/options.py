@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from overhand.errors import InvalidValue, whole
+from overhand.mechanisms import MECHANISMS
 from overhand.model import Privacy
 from overhand.plan import MECHANISM_KINDS, Composition, Plan, checked_tree
 from overhand.trees import binary_degrees
@@ -96,6 +97,14 @@ Input = Annotated[
 def processes(jobs: int | None) -> int:
     """As many as are asked for, or as there are cores."""
     return (os.cpu_count() or 1) if jobs is None else whole("jobs", jobs, least=1)
+
+
+def model_note(mechanism: str) -> str:
+    """What is to be said of a mechanism that is not of the shuffle model."""
+    kind = MECHANISMS.get(mechanism)
+    if kind is None or kind.is_shuffle_model:
+        return ""
+    return ": secure aggregation in the paper's tree, not the shuffle model"
 
 
 @dataclass(frozen=True)

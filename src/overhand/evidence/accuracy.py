@@ -11,6 +11,7 @@ import numpy as np
 from overhand.baselines import SquareRoot, local_counter, trusted_tree
 from overhand.evidence.sections import Check, Evidence, Figure, Scale, Section, Task, curves
 from overhand.lower_bound import is_proved, repeats
+from overhand.mechanisms import MECHANISMS
 from overhand.model import Floats, Privacy
 from overhand.plan import Composition, Plan
 from overhand.plots import Line
@@ -24,7 +25,7 @@ _WALK = 1.16
 """The standard deviation of the mean square of a random walk, over its mean (2 / sqrt(3))."""
 _USERS_A_SECOND = {"hard inputs": 2e7, "models": 4e7}
 _WAYS = ("published", "simple", "advanced", "exact")
-_MECHANISMS = ("published", "coins", "shares")
+_MECHANISMS = ("published", *MECHANISMS)
 _OURS = "4 shufflers"
 _MODELS: dict[str, Callable[[int, Privacy], Plan | Counter]] = {
     "local": lambda users, privacy: local_counter(users, privacy, BITS),
@@ -265,7 +266,11 @@ def _plan_with(scale: Scale, mechanism: str, shufflers: int) -> tuple[int, int, 
         plan = Plan.published(*asked)
     else:
         plan = Plan.best(*asked, mechanism=mechanism)
-    return plan.messages_per_user, -(-plan.bits_per_user // 8), round(plan.rms_error, 1)
+    bits = sum(
+        m.messages_per_user * m.message_bits + m.clear_numbers * m.clear_bits
+        for m in plan.mechanisms
+    )
+    return plan.messages_per_user, -(-bits // 8), round(plan.rms_error, 1)
 
 
 def _sent(scale: Scale, plans: dict[str, list[tuple[int, int, float]]]) -> Evidence:
@@ -277,7 +282,9 @@ def _sent(scale: Scale, plans: dict[str, list[tuple[int, int, float]]]) -> Evide
         title="What a user sends",
         claim="Corollary 3.5 and Section 2.3: messages of one bit each, per level.",
         method=f"Plans for {scale.users:,} users at {scale.privacy}. Bytes are those of the "
-        "messages themselves; sealing adds 48 to each message.",
+        "messages themselves and of numbers in the clear; sealing adds 48 to each message. Pairs "
+        "are secure aggregation in the paper's tree: they need two services that do not collude, "
+        "and are not of the shuffle model.",
         columns=("mechanism", "shufflers", "messages per user", "bytes per user", "rms error"),
         rows=tuple(
             (name, k, *row)
