@@ -223,8 +223,8 @@ def test_vector_and_matrix_of_all_levels_are_within_the_budget(
 ) -> None:
     plan = regret_plan(horizon, 4, dimension)
     assert len(plan.summary()["levels"]) == plan.tree.levels == 4  # one size a level
-    assert joint_delta(plan) <= PRIVACY.delta
-    assert joint_delta(plan) == pytest.approx(plan.delta_spent, rel=0.02)
+    # What is said to be spent is a little more: the slope of the noise is bounded from above.
+    assert 0.95 * plan.delta_spent < joint_delta(plan) <= plan.delta_spent <= PRIVACY.delta
 
 
 @pytest.mark.parametrize(("horizon", "dimension"), JOINT[:1])

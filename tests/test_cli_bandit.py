@@ -7,6 +7,9 @@ from pathlib import Path
 import pytest
 
 from overhand.bandits import Theory
+from overhand.model import Privacy
+from overhand.simulation.regret import Field, rival
+from overhand.simulation.regret.sums import GrowingSums
 from support.commands import as_json, overhand
 
 SMALL = ("bandit", "--horizon", "600", "--runs", "3", "--jobs", "1")
@@ -94,3 +97,45 @@ def test_what_cannot_be_run_is_refused_in_one_line(arguments: tuple[str, ...], w
 @pytest.mark.parametrize("choice", ["--environment", "--constants"])
 def test_other_names_are_refused(choice: str) -> None:
     assert overhand(*SMALL, choice, "other").returncode == 2
+
+
+ONE = ("--environment", "diverse", "--dimension", "3", "--rivals", "one-shuffler-0.5")
+
+
+def test_pairs_have_the_regret_of_shares_and_one_message_per_level() -> None:
+    """Their noise has the same law, and the users are the same."""
+    shares, pairs = (
+        as_json(*SMALL, *ONE, "--mechanism", mechanism) for mechanism in ("shares", "pairs")
+    )
+    assert (shares["mechanism"], pairs["mechanism"]) == ("shares", "pairs")
+    assert as_json(*SMALL, *ONE) == shares
+    for one, other in zip(shares["variants"], pairs["variants"], strict=True):
+        assert other["messages_per_user"] == other["levels"] == 1 < one["messages_per_user"]
+        assert other["mean_regret"] == pytest.approx(one["mean_regret"], rel=0.1)
+        assert other["last_std"] == pytest.approx(one["last_std"], rel=0.01)
+
+
+def test_all_who_have_shufflers_send_as_is_asked() -> None:
+    field = Field(200, 2, Privacy(4.0, 1e-6), dimension=2, mechanism="pairs")
+    for name in ("one-shuffler-0.6", "concurrent", "binary"):
+        plan = rival(name, field).plan
+        assert plan is not None
+        assert {mechanism.kind for mechanism in plan.mechanisms} == {"pairs"}
+        assert plan.messages_per_user == plan.tree.levels
+    growing = rival("one-shuffler-growing", field).sums
+    assert isinstance(growing, GrowingSums)
+    assert {mechanism.kind for mechanism in growing.batches.mechanisms} == {"pairs"}
+
+
+def test_the_model_of_a_mechanism_is_named_if_it_is_another() -> None:
+    for mechanism, named in (("shares", False), ("pairs", True)):
+        words = " ".join(overhand(*SMALL, *ONE, "--mechanism", mechanism).stdout.split())
+        assert ("secure aggregation in the paper's tree" in words) == named
+
+
+def test_a_mechanism_that_nobody_knows_is_refused() -> None:
+    refused = overhand(*SMALL, "--mechanism", "dice")
+    assert refused.returncode == 2
+    assert "mechanism='dice' must be one of coins, shares, pairs" in " ".join(
+        refused.stderr.split()
+    )

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 
 import overhand as oh
-from overhand.bandits import BanditUser, LinUCB, Policy, Practical, Recommender, plan_for_regret
+from overhand.bandits import BanditUser, LinUCB, Policy, Practical, Recommender
 from overhand.model import Floats
+from overhand.simulation.regret import Field
 
 LOOSE = oh.Privacy(20.0, 1e-6)
 WIDEST = 3 / math.sqrt(2)
@@ -26,8 +27,7 @@ ROUNDS = 6000
 @cache
 def small_plan() -> oh.Plan:
     """Two levels of shares over sixty users, and little noise."""
-    plan = plan_for_regret(60, 2, LOOSE, dimension=2, users_per_std=8.0)
-    assert plan.tree.levels == 2
+    plan = Field(horizon=60, shufflers=2, privacy=LOOSE, dimension=2).plan(degrees=(9, 2))
     assert plan.horizon % plan.tree.lowest  # so that some users are never in a full batch
     return plan
 

@@ -147,10 +147,11 @@ def plan_for_regret(
     users costs about b more users who are served by an old rule. A counter's plan would take the
     pending users for an error instead, and so choose batches that are far too small.
 
-    Other options are those of `Plan.best`. Unless told otherwise, values are sent as shares.
+    Other options are those of `Plan.best`. Unless told otherwise, values are sent as shares, which
+    stay within the shuffle model; pairs have the same noise and one message per level.
 
-    >>> plan = plan_for_regret(100_000, 4, Privacy(1.0, 1e-6), dimension=9)
-    >>> plan.values, plan.tree.levels, plan.delta_spent <= 1e-6
+    >>> plan = plan_for_regret(100_000, 4, Privacy(1.0, 1e-6), dimension=9, mechanism="pairs")
+    >>> plan.values, plan.messages_per_user, plan.delta_spent <= 1e-6
     (Moments(features=9, clip=False), 4, True)
     """
     errors.number("users_per_std", users_per_std, above=0)

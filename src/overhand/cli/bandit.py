@@ -20,6 +20,7 @@ from overhand.cli.output import (
     tell_written,
 )
 from overhand.errors import InvalidValue
+from overhand.mechanisms import MECHANISMS
 from overhand.model import Privacy
 from overhand.plots import Band, check_figure_path, regret_figure
 from overhand.simulation.regret import (
@@ -79,6 +80,13 @@ def bandit(
             "paper's theorem, with which nobody learns much."
         ),
     ] = "practical",
+    mechanism: Annotated[
+        str,
+        typer.Option(
+            help=f"How users of shufflers send what they saw: one of {', '.join(MECHANISMS)}. "
+            "pairs: one message per level, where the two services do not collude.",
+        ),
+    ] = "shares",
     rivals: Annotated[
         str,
         typer.Option(help=f"Who takes part, separated by commas: of {', '.join(RIVALS)}."),
@@ -99,7 +107,14 @@ def bandit(
     place = kind(
         usual_dimension if dimension is None else dimension, usual_arms if arms is None else arms
     )
-    field = Field(horizon, shufflers, Privacy(epsilon, delta), place.dimension, constants)
+    field = Field(
+        horizon,
+        shufflers,
+        Privacy(epsilon, delta),
+        place.dimension,
+        constants,
+        mechanism=mechanism,
+    )
     taking_part = _taking_part(rivals, field)
     rounds = runs * horizon * len(taking_part)
     with progress_bar(f"{runs} runs of {horizon:,} users", rounds) as advance:
@@ -145,6 +160,7 @@ def _as_json(
         "dimension": place.dimension,
         "arms": place.arms,
         "constants": field.constants,
+        "mechanism": field.mechanism,
         "seed": seed,
         "variants": rows,
     }
@@ -187,6 +203,8 @@ def _show(environment: str, place: Environment, field: Field, outcomes: list[Reg
         f"{place.arms} arms\n"
         f"{field.privacy}; {outcomes[0].runs} runs, {field.constants} constants"
     )
+    if note := options.model_note(field.mechanism):
+        console.print(f"users of shufflers send {field.mechanism}{note}")
     ours = next((o for o in outcomes if o.rival.name == "concurrent"), None)
     table = new_table("", "regret", "+- 95 %", "to ours", "batch", "messages", "bound")
     for outcome in outcomes:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from overhand import errors
 from overhand.bandits import Constants, ConstantsName, LinUCB, Practical, Theory, plan_for_regret
 from overhand.baselines import GaussianResponse, GaussianTree, GrowingBatches, local_counter
-from overhand.mechanisms import Recipe, SharesSum
+from overhand.mechanisms import MECHANISMS, Recipe
 from overhand.model import Privacy
 from overhand.plan import Plan, Terms, calibrated
 from overhand.simulation.regret.environments import Environment
@@ -22,8 +22,6 @@ from overhand.simulation.regret.sums import (
 )
 from overhand.trees import RegularTree, binary_degrees
 from overhand.values import Moments
-
-SHARES = Recipe(SharesSum)
 
 _ONE_SHUFFLER = "one shuffler"
 
@@ -64,10 +62,13 @@ class Rival:
 class Field:
     """What all rivals have in common.
 
+    >>> from dataclasses import replace
     >>> field = Field(horizon=1000, shufflers=2, privacy=Privacy(1.0, 1e-6), dimension=5)
     >>> plan = field.plan(degrees=(50,))
     >>> plan.values, plan.tree.blocks, plan.delta_spent <= 1e-6
     (Moments(features=5, clip=False), 20, True)
+    >>> plan.messages_per_user, replace(field, mechanism="pairs").plan((50,)).messages_per_user
+    (300, 1)
     """
 
     horizon: int
@@ -77,14 +78,24 @@ class Field:
     constants: ConstantsName = "practical"
     constant: float | None = Environment.constant
     """The first feature of all arms."""
+    mechanism: str = "shares"
+    """How values are sent, by all who have shufflers."""
 
     def __post_init__(self) -> None:
+        if self.mechanism not in MECHANISMS:
+            known = ", ".join(MECHANISMS)
+            raise errors.InvalidValue(f"mechanism={self.mechanism!r} must be one of {known}")
         errors.whole("horizon", self.horizon, least=4)
         errors.whole("shufflers", self.shufflers, least=1)
 
     @property
     def moments(self) -> Moments:
         return Moments(self.dimension)
+
+    @property
+    def recipe(self) -> Recipe:
+        """That of noise for values that are bounded in l2."""
+        return MECHANISMS[self.mechanism].recipes(self.moments)[0]
 
     def rival(
         self, name: str, label: str, trusted: str, sums: Sums, entry_error: Callable[[float], float]
@@ -104,9 +115,9 @@ class Field:
         return self.rival(name, label, trusted, PlanSums(plan, gaussian), plan.error_bound)
 
     def plan(self, degrees: tuple[int, ...]) -> Plan:
-        """A plan over a given tree, all levels with the same noise, sent as shares."""
+        """A plan over a given tree, all levels with the same noise."""
         tree = RegularTree(self.horizon, degrees)
-        terms = Terms(self.privacy, values=self.moments, recipe=SHARES)
+        terms = Terms(self.privacy, values=self.moments, recipe=self.recipe)
         mechanisms = calibrated(tree.sizes, [1.0] * len(degrees), terms)
         return Plan(tree, mechanisms, self.privacy, len(degrees))
 
@@ -139,13 +150,14 @@ def _one_shuffler(field: Field, power: float) -> Rival:
 
 
 def _growing(field: Field) -> Rival:
-    batches = GrowingBatches.best(field.horizon, field.privacy, field.moments, recipe=SHARES)
+    batches = GrowingBatches.best(field.horizon, field.privacy, field.moments, recipe=field.recipe)
     sums, label = GrowingSums(batches), "one, growing batches"
     return field.rival("one-shuffler-growing", label, _ONE_SHUFFLER, sums, batches.error_bound)
 
 
 def _concurrent(field: Field, *, gaussian: bool = False) -> Rival:
-    plan = plan_for_regret(field.horizon, field.shufflers, field.privacy, field.dimension)
+    asked = field.horizon, field.shufflers, field.privacy, field.dimension
+    plan = plan_for_regret(*asked, mechanism=field.mechanism)
     many = f"{plan.tree.levels} shufflers" if plan.tree.levels > 1 else _ONE_SHUFFLER
     if gaussian:
         return field.of_plan("stand-in", "ours, normal noise", many, plan, gaussian=True)
