@@ -32,11 +32,21 @@ def keyed(key: int) -> Random:
 
 
 class Scripted(Random):
-    """Hands out integers of 128 bits: first the upper halves of all, then the lower."""
+    """Hands out integers of 128 bits by their bits 16, 48 and 64, each time of fewer integers.
 
-    def __init__(self, integers: list[int]) -> None:
-        upper, lower = [x >> 64 for x in integers], [x & ((1 << 64) - 1) for x in integers]
-        self._script = [upper, lower]
+    The 48 of all that are not below the first limit by their 16, the last 64 of all that have the
+    upper half of a limit: who asks for others gets too few or too many.
+    """
+
+    def __init__(self, integers: list[int], limits: list[int]) -> None:
+        above = [x for x in integers if x >> 112 >= limits[0] >> 112]
+        tied = [x for x in above if x >> 64 in {limit >> 64 for limit in limits}]
+        noise = 0xBEEF << 48  # of a word of 64 bits only 48 are asked for
+        self._script = [
+            [x >> 112 for x in integers],
+            [noise | (x >> 64) % (1 << 48) for x in above],
+            [x % (1 << 64) for x in tied],
+        ]
 
     def words(self, count: int, dtype: type[np.unsignedinteger[Any]]) -> NDArray[Any]:
         words = self._script.pop(0)
@@ -147,7 +157,7 @@ def test_integers_at_a_threshold_pass_it_and_those_below_do_not(table: Threshold
     ]
     integers += [0, 1, (1 << 64) - 1, 1 << 64, (1 << 127), (1 << 128) - 1]
     expected = [table.first + sum(limit <= x for limit in limits) for x in integers]
-    assert table.draw(Scripted(integers), len(integers)).tolist() == expected
+    assert table.draw(Scripted(integers, limits), len(integers)).tolist() == expected
 
 
 def test_a_table_has_thresholds_of_equal_upper_halves() -> None:

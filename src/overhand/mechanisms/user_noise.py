@@ -27,6 +27,8 @@ TAIL_BITS = 110
 
 _SCALE_BITS = 320  # probabilities are whole multiples of 2^-320: rounding stays below 2^-250
 _LOW = (1 << 64) - 1
+_REST_BITS = np.uint64(48)
+_REST = np.uint64((1 << 48) - 1)
 
 
 class UserNoise(ABC):
@@ -271,8 +273,8 @@ def fewest_coins(users: ArrayLike, variance: ArrayLike) -> Floats:
 class Thresholds:
     """Draws from a law on first, first + 1, ..., given its probabilities in units of 2^-320.
 
-    Outcome i comes out if the random integer is at or above i of the thresholds. `distance` bounds
-    the distance between the law drawn from and the ideal one.
+    Outcome i comes out if a random integer of 128 bits is at or above i of the thresholds.
+    `distance` bounds the distance between the law drawn from and the ideal one.
     """
 
     def __init__(self, first: int, probabilities: list[int]) -> None:
@@ -286,15 +288,33 @@ class Thresholds:
         self._low = np.array([limit & _LOW for limit in limits], np.uint64)
 
     def draw(self, random: Random, count: int) -> Counts:
-        """So many independent values."""
-        high, low = random.words(count, np.uint64), random.words(count, np.uint64)
-        passed = np.searchsorted(self._high, high, side="right")
-        # Where the upper halves are equal, the lower ones decide; that hardly ever happens.
-        before = self._high[np.maximum(passed, 1) - 1] if len(self._high) else high
-        for index in np.flatnonzero((passed > 0) & (before == high)):
-            equal = np.flatnonzero(self._high == high[index])
-            passed[index] -= int(np.count_nonzero(self._low[equal] > low[index]))
+        """So many independent values.
+
+        The bits of an integer are drawn from the highest down, 16, 48 and 64 of them, and only as
+        long as they matter: what is below the first threshold by its first 16 bits alone passes
+        none, whatever the others would be, and the last 64 decide only where the 64 before equal
+        those of a threshold. New bits are independent of all that were drawn before, so the
+        integer is as uniform as if it had been drawn whole. Where a law is nearly always 0, as a
+        user's part of the noise is, 16 bits are nearly always all.
+        """
+        passed = np.zeros(count, np.int64)
+        if len(self._high):
+            head = random.words(count, np.uint16)
+            some = np.flatnonzero(head >= np.uint16(self._high[0] >> _REST_BITS))
+            rest = random.words(len(some), np.uint64) & _REST
+            passed[some] = self._passed(head[some].astype(np.uint64) << _REST_BITS | rest, random)
         return passed + self.first
+
+    def _passed(self, high: NDArray[np.uint64], random: Random) -> Counts:
+        """How many thresholds integers pass that have these upper halves."""
+        passed = np.searchsorted(self._high, high, side="right")
+        before = self._high[np.maximum(passed, 1) - 1]
+        tied = np.flatnonzero((passed > 0) & (before == high))
+        # Where the upper halves are equal, the lower ones decide; that hardly ever happens.
+        for index, low in zip(tied, random.words(len(tied), np.uint64), strict=True):
+            equal = np.flatnonzero(self._high == high[index])
+            passed[index] -= int(np.count_nonzero(self._low[equal] > low))
+        return passed
 
 
 @lru_cache(maxsize=64)
