@@ -93,8 +93,12 @@ def services(options: argparse.Namespace, screen: Console, progress: Console) ->
         ("raw",),
         ("admission", "sqlite", reports, rounds),
         ("admission", "postgres", reports, rounds),
+        ("admission", "sqlite", reports, rounds, "pairs"),
+        ("admission", "postgres", reports, rounds, "pairs"),
         ("opening", "5"),
         ("whole", users),
+        ("whole", users, "vector:20", "pairs"),
+        ("whole", str(int(users) // 5), "histogram:10000", "pairs"),
     ):
         with progress.status(" ".join(stage)):
             rows += services_of(stage, progress)

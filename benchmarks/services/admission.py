@@ -1,6 +1,6 @@
 """Durable admission over HTTP, beside the bare store in groups of the same size.
 
-`python -m benchmarks.services.admission sqlite|postgres|uploads REPORTS ROUNDS`.
+`python -m benchmarks.services.admission sqlite|postgres|uploads REPORTS ROUNDS [pairs]`.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing
+from dataclasses import replace
 from statistics import median
 from typing import NamedTuple
 
@@ -233,8 +234,10 @@ def _ratio(
 
 def main() -> None:
     stages = {"sqlite": sqlite, "postgres": postgres, "uploads": uploads}
-    with prepared() as home:
-        answer(stages[sys.argv[1]](home, int(sys.argv[2]), int(sys.argv[3])))
+    mechanism = sys.argv[4] if sys.argv[4:] else "coins"
+    with prepared(mechanism) as home:
+        rows = stages[sys.argv[1]](home, int(sys.argv[2]), int(sys.argv[3]))
+        answer(replace(row, name=f"{mechanism}, {row.name}") for row in rows)
 
 
 if __name__ == "__main__":

@@ -21,7 +21,10 @@ from overhand.service.protocol import Document
 _START = 60.0
 _QUIET = 2.0  # seconds: longer than a shuffler's ticks are apart
 _LONGEST = 180.0
-PLAN = ("--horizon", "1000000", "--shufflers", "5", "--tree", "regular")
+PLANS = {
+    "coins": ("--horizon", "1000000", "--shufflers", "5", "--tree", "regular"),
+    "pairs": ("--horizon", "1000000", "--shufflers", "4", "--mechanism", "pairs"),
+}
 _COMMITS = "overhand_commits_total "
 
 
@@ -58,7 +61,7 @@ def prepared(*plan: str) -> Iterator[Home]:
     """A plan, of five levels unless told otherwise, its document, and a sink for releases."""
     with tempfile.TemporaryDirectory(prefix="overhand-services-") as name, ExitStack() as stack:
         folder = Path(name)
-        overhand(folder, "plan", *(plan or PLAN), "--save", "plan.json")
+        overhand(folder, "plan", *(plan or PLANS["coins"]), "--save", "plan.json")
         overhand(folder, "prepare", "--plan", "plan.json")
         document = Document.from_json((folder / "document.json").read_text(encoding="utf-8"))
         yield Home(folder, document, stack.enter_context(_sink()))

@@ -14,7 +14,11 @@ from collections.abc import Sequence
 from itertools import cycle
 from typing import NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from benchmarks.measure import Failed
+from overhand.model import byte_width
 from overhand.service.protocol import REPORT_MAGIC, Formats
 
 _PATIENCE = 120.0
@@ -33,9 +37,22 @@ class Sent(NamedTuple):
 
 def random_reports(formats: Formats, count: int) -> list[bytes]:
     """Reports of the right shape, every byte of every message random."""
-    header = REPORT_MAGIC + formats.digest
-    length = formats.report_length - len(header)
-    return [header + os.urandom(length) for _ in range(count)]
+    header = np.frombuffer(REPORT_MAGIC + formats.digest, np.uint8)
+    random = np.frombuffer(os.urandom(count * formats.report_length), np.uint8)
+    rows = random.reshape(count, -1).copy()
+    rows[:, : len(header)] = header
+    stop = formats.report_length
+    for level in reversed(formats.levels):
+        _trim(rows[:, stop - level.clear_bytes : stop], level.clear_bits)
+        stop -= level.part_bytes
+    return [row.tobytes() for row in rows]
+
+
+def _trim(clear: NDArray[np.uint8], bits: int) -> None:
+    """Numbers in the clear, one after the other, of no more bits than they may have."""
+    if bits % 8:
+        width = byte_width(bits)
+        clear[:, width - 1 :: width] &= np.uint8((1 << bits % 8) - 1)
 
 
 class Load:

@@ -64,6 +64,12 @@ def _parents() -> Iterator[tuple[int, int]]:
                 yield int(place.name), stat(int(place.name)).parent
 
 
+def peak(process: int) -> int:
+    """The most bytes that a process ever had in memory."""
+    lines = (_PROCESSES / str(process) / "status").read_text().splitlines()
+    return sum(1024 * int(line.split()[1]) for line in lines if line.startswith("VmHWM:"))
+
+
 def command(process: int) -> str:
     """How a process was started, or nothing if it has ended."""
     with suppress(*_GONE):

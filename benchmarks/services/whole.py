@@ -1,7 +1,8 @@
-"""`overhand demo`, and who used the processors: `python -m benchmarks.services.whole USERS`.
+"""`overhand demo`, and who used the processors.
 
-Its processes are watched from outside. The time that the demo names ends when it prints, so what
-was used before is planning and starting, and does not count.
+`python -m benchmarks.services.whole USERS [VALUES MECHANISM]`. Its processes are watched from
+outside. The time that the demo names ends when it prints, so what was used before is planning and
+starting, and does not count.
 """
 
 from __future__ import annotations
@@ -21,13 +22,16 @@ from benchmarks.services import processor
 from benchmarks.services.rows import Row, answer
 
 _EVERY = 0.1  # seconds
+LEAST = {"bit": 500.0, "vector:20": 900.0, "histogram:10000": 100.0}
+"""Users a second that are asked for, by what they hold."""
 
 
 class Sample(NamedTuple):
-    """When, and what every process had used by then."""
+    """When, and what every process had used by then, and the most memory that it had had."""
 
     when: float
     used: dict[int, float]
+    peaks: dict[int, int]
 
 
 def role(process: int, main: int) -> str:
@@ -44,20 +48,25 @@ def role(process: int, main: int) -> str:
 
 
 def sample(main: int, roles: dict[int, str]) -> Sample:
-    used = {}
+    used, peaks = {}, {}
     for process in (main, *processor.below(main)):
         with suppress(FileNotFoundError, ProcessLookupError):
             used[process] = processor.stat(process).own
+            peaks[process] = processor.peak(process)
             if roles.get(process, "clients") == "clients":  # it may not have started its program
                 roles[process] = role(process, main)
-    return Sample(time.monotonic(), used)
+    return Sample(time.monotonic(), used, peaks)
 
 
-def measured(users: int) -> Iterator[Row]:
-    command = [sys.executable, "-m", "overhand", "demo", "--users", str(users), "--json"]
+def measured(users: int, values: str, mechanism: str) -> Iterator[Row]:
+    shufflers = "4" if mechanism == "pairs" else "3"
+    options = ("--users", str(users), "--shufflers", shufflers, "--values", values)
+    command = [sys.executable, "-m", "overhand", "demo", *options, "--mechanism", mechanism]
     samples: list[Sample] = []
     roles: dict[int, str] = {}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
+    with subprocess.Popen(
+        [*command, "--json"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    ) as process:
         assert process.stdout is not None
         samples.append(sample(process.pid, roles))
         while not select.select([process.stdout], [], [], _EVERY)[0]:
@@ -67,10 +76,23 @@ def measured(users: int) -> Iterator[Row]:
     if process.returncode:
         raise Failed("overhand demo failed")
     result = json.loads(said)
-    title = f"End to end, {result['users']:,} users"
-    yield Row(title, result["users_per_second"], "users/s", least=500)
-    for name, seconds in sorted(_by_role(samples, roles, result["seconds"]).items()):
+    title = f"End to end, {result['users']:,} users, {values}, {mechanism}"
+    yield Row(title, result["users_per_second"], "users/s", least=LEAST[values])
+    by_role = _by_role(samples, roles, result["seconds"])
+    for name, seconds in sorted(by_role.items()):
         yield Row(f"{title}, {name}", 1e6 * seconds / result["users"], "µs of processor per user")
+    total = 1e6 * sum(by_role.values()) / result["users"]
+    yield Row(f"{title}, all", total, "µs of processor per user")
+    for name, peak in sorted(_peaks(samples, roles).items()):
+        yield Row(f"{title}, {name}", peak / 2**20, "MiB at most")
+
+
+def _peaks(samples: list[Sample], roles: dict[int, str]) -> dict[str, int]:
+    """The most memory that the processes of a role had, added up."""
+    found: defaultdict[str, int] = defaultdict(int)
+    for process, name in roles.items():  # one that has ended has none
+        found[name] += max(one.peaks.get(process, 0) for one in samples)
+    return found
 
 
 def _by_role(samples: list[Sample], roles: dict[int, str], seconds: float) -> dict[str, float]:
@@ -87,7 +109,8 @@ def _by_role(samples: list[Sample], roles: dict[int, str], seconds: float) -> di
 
 
 def main() -> None:
-    answer(measured(int(sys.argv[1])))
+    values, mechanism = sys.argv[2:] or ("bit", "coins")
+    answer(measured(int(sys.argv[1]), values, mechanism))
 
 
 if __name__ == "__main__":

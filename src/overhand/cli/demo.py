@@ -25,8 +25,10 @@ from overhand.cli.options import DEFAULT_DELTA, DEFAULT_EPSILON
 from overhand.cli.output import console, new_table, number, print_json, progress_bar, working
 from overhand.cli.services import prepare
 from overhand.errors import InvalidValue, OverhandError
-from overhand.model import Privacy
+from overhand.model import Privacy, Rows
 from overhand.plan import Plan
+from overhand.randomness import secure_random
+from overhand.values import BITS, Values, values_of
 
 TRUST = (
     "One operator runs both services here, so nobody is protected from that operator: this shows "
@@ -46,6 +48,8 @@ def demo(
     epsilon: Annotated[float, typer.Option(help="The guarantee's epsilon.")] = DEFAULT_EPSILON,
     delta: options.Delta = DEFAULT_DELTA,
     max_messages: Annotated[int, typer.Option(help="The most that a client may send.")] = 12,
+    values: options.ValuesOption = "bit",
+    mechanism: options.MechanismOption = "coins",
     directory: Annotated[
         Path | None, typer.Option(help="Keep all files here; a temporary place if not given.")
     ] = None,
@@ -59,11 +63,18 @@ def demo(
     Real HTTP, real encryption, two databases. One operator runs both services: a demonstration.
     """
     with working("planning"):
-        plan = Plan.best(users, shufflers, Privacy(epsilon, delta), max_messages=max_messages)
+        plan = Plan.best(
+            users,
+            shufflers,
+            Privacy(epsilon, delta),
+            values=values_of(values),
+            mechanism=mechanism,
+            max_messages=max_messages,
+        )
     whole = users - users % plan.tree.lowest
     if whole == 0:
         raise InvalidValue(f"{users=} are too few to fill a batch of {plan.tree.lowest}")
-    bits = (np.random.default_rng().random(whole) < 0.3).astype(int)
+    held = _held(plan.values, whole)
     with contextlib.ExitStack() as stack:
         home = directory or Path(stack.enter_context(tempfile.TemporaryDirectory()))
         services = stack.enter_context(_running(plan, home))
@@ -71,14 +82,14 @@ def demo(
             console.print(TRUST, style="yellow")
             console.print(f"dashboard: [bold]{services.server}[/]")
         with working("clients fetch the plan and check its guarantee"):
-            crowd = stack.enter_context(gathered(services.shuffler, bits, rate))
+            crowd = stack.enter_context(gathered(services.shuffler, held, rate))
         started = time.perf_counter()
-        with progress_bar(f"{len(bits):,} clients report", len(bits)) as advance:
+        with progress_bar(f"{whole:,} clients report", whole) as advance:
             crowd.report(advance)
         with working("waiting for the last batch"):
-            estimate = _settled(services.server, len(bits))
+            estimate = _settled(services.server, whole)
         seconds = time.perf_counter() - started
-        result = _result(bits, estimate, seconds)
+        result = _result(plan.values.total(held), whole, estimate, seconds)
         _show(result, as_json)
         if keep_running:
             console.print("the services stay up; Ctrl-C ends them")
@@ -165,18 +176,30 @@ def _settled(url: str, users: int) -> dict[str, Any]:
     raise OverhandError(f"the server did not publish the sum of {users} users")
 
 
-def _result(bits: Any, estimate: dict[str, Any], seconds: float) -> dict[str, Any]:
-    truth = int(bits.sum())
+def _held(values: Values, users: int) -> Rows:
+    """What the users of the crowd hold."""
+    if values == BITS:
+        return (np.random.default_rng().random(users) < 0.3).astype(int)
+    held = values.uniform(secure_random(), users)
+    if held.shape[1:] != values.given_shape:
+        raise InvalidValue(f"there is no crowd for --values {values.spec}: take bits or vectors")
+    return held
+
+
+def _result(truth: Any, users: int, estimate: dict[str, Any], seconds: float) -> dict[str, Any]:
+    """Of a sum with many coordinates the rms error, and how many of them are within their bands."""
+    value, low, high = (np.asarray(estimate[name]) for name in ("value", "low", "high"))
+    errors, inside = value - truth, (low <= truth) & (truth <= high)
     return {
-        "users": len(bits),
-        "truth": truth,
+        "users": users,
+        "truth": np.asarray(truth).tolist(),
         "estimate": estimate["value"],
         "std": estimate["std"],
         "low": estimate["low"],
         "high": estimate["high"],
-        "error": estimate["value"] - truth,
-        "within_band": estimate["low"] <= truth <= estimate["high"],
-        "users_per_second": len(bits) / seconds,
+        "error": float(np.sqrt(np.mean(errors**2)) if errors.shape else errors),
+        "within_band": float(np.mean(inside)) if errors.shape else bool(inside),
+        "users_per_second": users / seconds,
         "seconds": seconds,
     }
 
@@ -186,9 +209,15 @@ def _show(result: dict[str, Any], as_json: bool) -> None:
         print_json(result)
         return
     table = new_table("", f"{result['users']:,} users")
-    table.add_row("true sum (only the demo knows it)", f"{result['truth']:,}")
-    table.add_row("estimate", number(result["estimate"]))
-    table.add_row("95 % band", f"{number(result['low'])} to {number(result['high'])}")
-    table.add_row("error", number(result["error"]))
+    if isinstance(result["estimate"], list):
+        table.add_row("coordinates of the sum", f"{len(result['estimate']):,}")
+        table.add_row("rms error", number(result["error"]))
+        table.add_row("standard deviation", number(result["std"]))
+        table.add_row("within their 95 % bands", f"{100 * result['within_band']:.3g} %")
+    else:
+        table.add_row("true sum (only the demo knows it)", f"{result['truth']:,.12g}")
+        table.add_row("estimate", number(result["estimate"]))
+        table.add_row("95 % band", f"{number(result['low'])} to {number(result['high'])}")
+        table.add_row("error", number(result["error"]))
     table.add_row("users per second", f"{result['users_per_second']:,.0f}")
     console.print(table)

@@ -17,7 +17,7 @@ from overhand.randomness import Random
 from overhand.values import BITS, Values
 
 SEED_BYTES = 16
-_AT_ONCE = 1 << 24  # bytes of masks that are in memory together
+_AT_ONCE = 1 << 20  # bytes of masks that are added up together, eight times as wide
 
 
 @dataclass(frozen=True)
