@@ -1,10 +1,14 @@
 """`python -m benchmarks soak`: real processes, killed again and again, and nothing lost or double.
 
-A crowd reports as fast as it goes. During the first part of it the shuffling service and the server
-are killed every few seconds and started again; the rest is one life, in which memory is measured. A
-relay between the two services keeps all releases. In the end every ciphertext of every report that
-was acknowledged must be in exactly one release of its level or in a batch that is still open, every
-sum in the book must be that of the known messages of its batch, and nothing else may be anywhere.
+A crowd reports as fast as it goes, some of it twice at the same time. During the first part of it
+the processes of the shuffling service and of the server are killed every few seconds and started
+again; the rest is one life, in which memory is measured. A relay between the two services keeps all
+releases. In the end every ciphertext of every report that was acknowledged must be in exactly one
+release of its level or in a batch that is still open, every sum in the book must be that of its
+users, and nothing else may be anywhere (`soak_judge`).
+
+With `--mechanism pairs` users add no noise, so that every sum is exactly that of their values. With
+`--store postgres` two processes of the shuffling service share a database.
 """
 
 from __future__ import annotations
@@ -16,8 +20,6 @@ import os
 import random
 import signal
 import socket
-import sqlite3
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -31,28 +33,25 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.request import urlopen
 
-import numpy as np
 from aiohttp import ClientError, ClientSession, web
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table
 
-from benchmarks.soak_crowd import crowd, heads_of, known_of
-from overhand.model import Shuffled
-from overhand.service.protocol import Batch, Document
-from overhand.service.server import Book
-from overhand.service.shuffler.store.batch_keys import BatchKeys
+from benchmarks.measure import ROOT
+from benchmarks.soak_crowd import crowd
+from benchmarks.soak_judge import judge, tables
+from overhand.randomness import seeded_random
+from overhand.service.protocol import Document
 
 MORE = 1000  # users that never come: when a plan is over, what no batch can hold is destroyed
-PLAN = ("--shufflers", "2", "--tree", "regular", "--max-messages", "6", "--epsilon", "4")
+PLANS = {
+    "coins": ("--shufflers", "2", "--tree", "regular", "--max-messages", "6", "--epsilon", "4"),
+    "pairs": ("--shufflers", "3", "--mechanism", "pairs", "--values", "histogram:8"),
+}
 CALM = 0.5
 """The last part of the reports, in which nobody is killed."""
-PAUSES = 5.0, 15.0
-"""Seconds between kills."""
 SETTLED = 3.0
 """Seconds after a start in which memory is not looked at."""
-FLAT = 0.05
-"""Memory is flat if the median of its last quarter is by less than this above that of its first."""
 _PATIENCE = 300.0
 
 
@@ -73,28 +72,39 @@ class Service:
     """A process that is started again whenever it was killed."""
 
     role: str
+    name: str
     folder: Path
     arguments: tuple[str, ...]
     port: int
     lives: int = 0
     samples: list[Sample] = field(default_factory=list)
 
+    @property
+    def log(self) -> Path:
+        return self.folder / f"{self.name}.log"
+
     def start(self) -> None:
         command = [sys.executable, "-m", "overhand", self.role, *self.arguments]
-        with (self.folder / f"{self.role}.log").open("a") as log:
+        with self.log.open("a") as log:
             self._process = subprocess.Popen(
                 [*command, "--port", str(self.port)], cwd=self.folder, stdout=log, stderr=log
             )
         self.lives += 1
         self._since = time.monotonic()
 
+    @property
+    def is_up(self) -> bool:
+        with suppress(OSError), urlopen(f"http://127.0.0.1:{self.port}/healthz", timeout=5):
+            return True
+        return False
+
     def wait_until_up(self) -> None:
         deadline = time.monotonic() + 60
         while time.monotonic() < deadline:
-            with suppress(OSError), urlopen(f"http://127.0.0.1:{self.port}/healthz", timeout=5):
+            if self.is_up:
                 return
             time.sleep(0.1)
-        raise SystemExit(f"the {self.role} does not answer: {self.folder / self.role}.log")
+        raise SystemExit(f"the {self.name} does not answer: {self.log}")
 
     def kill(self) -> None:
         self._process.send_signal(signal.SIGKILL)
@@ -106,7 +116,7 @@ class Service:
 
     def sample(self, counted: int) -> None:
         if self._process.poll() is not None:
-            raise SystemExit(f"the {self.role} ended: {self.folder / self.role}.log")
+            raise SystemExit(f"the {self.name} ended: {self.log}")
         pages = int(Path(f"/proc/{self._process.pid}/statm").read_text().split()[1])
         mebibytes = pages * os.sysconf("SC_PAGE_SIZE") / (1 << 20)
         age = time.monotonic() - self._since
@@ -165,23 +175,37 @@ class Run:
     folder: Path
     reports: int
     seed: int
+    mechanism: str = "coins"
+    store: str = "shuffler.db"
+    shufflers: int = 1
+    pause: float = 10.0
+    """Seconds between kills, on average."""
     counted: int = 0
     kills: int = 0
     seconds: float = 0.0
     ends: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        horizon = str(self.reports + MORE)
-        overhand(self.folder, "plan", "--horizon", horizon, *PLAN, "--save", "plan.json")
+        options = ("--horizon", str(self.reports + MORE), *PLANS[self.mechanism])
+        overhand(self.folder, "plan", *options, "--save", "plan.json")
         overhand(self.folder, "prepare", "--plan", "plan.json")
         self.document = Document.from_json((self.folder / "document.json").read_text())
-        server, shuffler, relay = free_ports(3)
+        server, relay, *shufflers = free_ports(2 + self.shufflers)
         self.relay = Relay(relay, server)
-        self.server = Service("server", self.folder, (), server)
-        arguments = ("--server", f"http://127.0.0.1:{relay}", "--tick", "0.2")
-        self.shuffler = Service("shuffler", self.folder, arguments, shuffler)
-        self.services = (self.shuffler, self.server)
+        place = ("--store", self.store, "--store-keys", str(self.keys))
+        arguments = ("--server", f"http://127.0.0.1:{relay}", "--tick", "0.2", *place)
+        self.server = Service("server", "server", self.folder, (), server)
+        self._shufflers = [
+            Service("shuffler", f"shuffler {number}", self.folder, arguments, port)
+            for number, port in enumerate(shufflers, start=1)
+        ]
+        self.services = (*self._shufflers, self.server)
         self._random = random.Random(self.seed)
+
+    @property
+    def keys(self) -> Path:
+        """The keys of the store."""
+        return self.folder / "store.keys"
 
     def go(self, screen: Console) -> None:
         threading.Thread(target=self.relay.run, daemon=True).start()
@@ -191,12 +215,14 @@ class Run:
             service.wait_until_up()
         try:
             started = time.monotonic()
-            values = self.document.plan.values.rows(np.arange(self.reports) % 3 % 2)
-            url = f"http://127.0.0.1:{self.shuffler.port}"
-            with crowd(url, self.folder, values) as pipes, bar(screen, self.reports) as advance:
+            rows = self.document.plan.values.uniform(seeded_random(self.seed), self.reports)
+            urls = [f"http://127.0.0.1:{shuffler.port}" for shuffler in self._shufflers]
+            with crowd(urls, self.folder, rows) as pipes, bar(screen, self.reports) as advance:
                 self._follow(pipes, advance)
             self.seconds = time.monotonic() - started
             with screen.status("the server opens what is left"):
+                for service in self.services:  # one that was killed last may still be starting
+                    service.wait_until_up()
                 self._until_published()
             self.ends = tuple(service.stop() for service in self.services)
         finally:
@@ -216,17 +242,23 @@ class Run:
                         self.counted += 1
             advance(self.counted)
             if time.monotonic() > kill_at and self.counted < (1 - CALM) * self.reports:
-                service = self._random.choice(self.services)
-                service.kill()
-                service.start()
-                self.kills, kill_at = self.kills + 1, self._next_kill()
+                self._kill_one()
+                kill_at = self._next_kill()
             if time.monotonic() > look_at:
                 look_at = time.monotonic() + 0.5
                 for service in self.services:
                     service.sample(self.counted)
 
+    def _kill_one(self) -> None:
+        """One that works: who is killed again and again before that holds up everybody."""
+        service = self._random.choice(self.services)
+        if service.is_up:
+            service.kill()
+            service.start()
+            self.kills += 1
+
     def _next_kill(self) -> float:
-        return time.monotonic() + self._random.uniform(*PAUSES)
+        return time.monotonic() + self.pause * self._random.uniform(0.5, 1.5)
 
     def _until_published(self) -> None:
         expected = {
@@ -265,117 +297,47 @@ def free_ports(count: int) -> list[int]:
         return [one.getsockname()[1] for one in sockets]
 
 
-# --- what became of it ----------------------------------------------------------------------------
+@contextmanager
+def store_of(kind: str) -> Iterator[tuple[str, int]]:
+    """The address of a new store, and how many processes have it."""
+    if kind == "sqlite":
+        yield "shuffler.db", 1
+        return
+    sys.path.insert(0, str(ROOT / "tests"))
+    from support.postgres import running_postgres
+
+    with running_postgres() as server:
+        yield server.new_schema(), 2
 
 
-class Verdict(NamedTuple):
-    """What is wrong at one level: all of it must be 0."""
-
-    level: int
-    lost: int
-    double: int
-    strange: int
-    wrong_sums: int
-
-
-def judge(run: Run, level: int) -> Verdict:
-    """Compare all releases and the open batch of a level with what the clients know."""
-    shape, known = run.document.formats.level(level), known_of(run.folder, level)
-    released = {
-        number: heads_of(run.document.formats.unpack_release(body).body, shape)
-        for (at, number), body in run.relay.kept.items()
-        if at == level
-    }
-    keys = BatchKeys(run.folder / "shuffler.db.keys")
-    with closing(sqlite3.connect(run.folder / "shuffler.db")) as store:
-        rows = store.execute(f"SELECT number, own, body FROM messages_{level}").fetchall()
-        frozen = store.execute(
-            "SELECT number, body FROM bodies WHERE level = ?", (level,)
-        ).fetchall()
-    still = [
-        heads_of(keys.open(Batch(level, number), own, sealed), shape)
-        for number, own, sealed in rows
-    ]
-    still += [heads_of(body, shape) for number, body in frozen if number not in released]
-    found, counts = np.unique(
-        np.concatenate([known.heads[:0], *released.values(), *still]), return_counts=True
-    )
-    sums = sums_of(run, level)
-    mechanism = run.document.plan.mechanisms[level - 1]
-    order, nothing = np.argsort(known.heads), np.empty((1, 0), np.uint64)
-    wrong = 0
-    for number, heads in released.items():
-        places = order[np.searchsorted(known.heads[order], heads) % len(order)]
-        total = mechanism.sum_of(Shuffled(known.messages[places][np.newaxis], nothing))
-        wrong += sums.pop(number, None) != total
-    lost = len(np.setdiff1d(known.heads, found))
-    strange = len(np.setdiff1d(found, known.heads))
-    return Verdict(level, lost, int((counts - 1).sum()), strange, wrong + len(sums))
-
-
-def sums_of(run: Run, level: int) -> dict[int, float | None]:
-    """The batch sums in the server's book, by number."""
-    with closing(Book(run.folder / "server.db", run.document.digest)) as book:
-        return {
-            summed.batch.number: None if summed.value is None else summed.value[0]
-            for summed in book.sums(0, 10**9)
-            if summed.batch.level == level
-        }
-
-
-def memory(service: Service) -> tuple[float, float, float, bool]:
-    """First and last quarter of the last life, the slope per 10,000 reports, whether it is flat."""
-    samples = service.last_life()
-    quarter = max(1, len(samples) // 4)
-    first, last = (
-        statistics.median(one.mebibytes for one in some)
-        for some in (samples[:quarter], samples[-quarter:])
-    )
-    counted = [one.counted / 10_000 for one in samples]
-    slope = 0.0
-    if len(set(counted)) > 1:
-        slope = statistics.linear_regression(counted, [one.mebibytes for one in samples]).slope
-    return first, last, slope, last <= (1 + FLAT) * first
-
-
-def tables(run: Run, verdicts: Sequence[Verdict]) -> Iterator[Table]:
-    found = Table(title=f"{run.counted:,} reports, {run.kills} kills", box=None)
-    for heading in Verdict._fields:
-        found.add_column(heading.replace("_", " "), justify="right")
-    for verdict in verdicts:
-        found.add_row(*map(str, verdict))
-    yield found
-    sizes = Table(title="Memory of the last life", box=None)
-    for heading in ("", "lives", "first quarter MiB", "last quarter MiB", "MiB/10,000 reports", ""):
-        sizes.add_column(heading, justify="right")
-    for service in run.services:
-        first, last, slope, is_flat = memory(service)
-        numbers = f"{first:.1f}", f"{last:.1f}", f"{slope:+.2f}"
-        sizes.add_row(service.role, str(service.lives), *numbers, "flat" if is_flat else "grows")
-    yield sizes
-
-
-def soak(reports: int, seed: int, screen: Console, folder: Path) -> bool:
-    """Whether nothing was lost, double, strange or wrong, and both services ended in order."""
-    run = Run(folder, reports, seed)
-    run.go(Console(stderr=True))
-    verdicts = [judge(run, level.level) for level in run.document.formats.levels]
+def soak(options: argparse.Namespace, screen: Console, folder: Path) -> bool:
+    """Whether nothing was lost, double, strange or wrong, and all services ended in order."""
+    with store_of(options.store) as (store, shufflers):
+        kind = options.mechanism, store, shufflers, options.pause
+        run = Run(folder, options.reports, options.seed, *kind)
+        run.go(Console(stderr=True))
+        verdicts = [judge(run, level) for level in run.document.formats.levels]
     for table in tables(run, verdicts):
         screen.print(table)
     screen.print(
-        f"{run.counted / run.seconds:,.0f} reports/s in {run.seconds:.0f} s, ends {run.ends}"
+        f"{run.counted / run.seconds:,.0f} reports/s in {run.seconds:.0f} s, ends {run.ends}, "
+        f"{run.relay.others} releases of which another was taken"
     )
-    is_clean = not any(any(verdict[1:]) for verdict in verdicts) and not run.relay.others
-    return is_clean and run.counted == reports and not any(run.ends)
+    is_clean = not any(verdict.is_wrong for verdict in verdicts) and not run.relay.others
+    return is_clean and run.counted == options.reports and not any(run.ends)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks soak", description=__doc__)
     parser.add_argument("--reports", type=int, default=100_000)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--mechanism", choices=tuple(PLANS), default="coins")
+    parser.add_argument("--store", choices=("sqlite", "postgres"), default="sqlite")
+    parser.add_argument("--pause", type=float, default=10.0, help="seconds between kills")
     options = parser.parse_args(arguments)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))  # and with it all that it started
     with tempfile.TemporaryDirectory(prefix="overhand-soak-") as name:
-        is_clean = soak(options.reports, options.seed, Console(), Path(name))
+        is_clean = soak(options, Console(), Path(name))
     return 0 if is_clean else 1
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import multiprocessing
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from contextlib import AsyncExitStack, contextmanager, suppress
+from dataclasses import dataclass, replace
+from itertools import count
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -16,36 +17,50 @@ import numpy as np
 from numpy.typing import NDArray
 
 import overhand as oh
+from overhand.mechanisms import Coins, Mechanism, PairsSum
+from overhand.model import Rows
+from overhand.randomness import HALF
 from overhand.service.client import AsyncClient, NotCounted
 from overhand.service.protocol import ID_BYTES, Document, LevelFormat, Report
 
 Heads = NDArray[np.void]
 """The beginnings of ciphertexts, which are keys that were drawn at random: no two are equal."""
 _AT_ONCE, _CHUNK, _HEAD = 48, 64, 16
+_TWICE = 8  # of so many reports one is sent twice at the same time
 
 
 @dataclass
 class Known:
-    """The ciphertexts of the reports of one level, and the messages in them."""
+    """The reports of one level: ciphertexts, the messages in them, what was clear, the values.
+
+    One to a row: the ciphertexts and messages of a user stand side by side.
+    """
 
     heads: Heads
     messages: NDArray[np.uint8]
+    clear: NDArray[np.uint64]
+    rows: Rows
 
 
-def report_all(url: str, folder: str, name: int, values: NDArray[Any], pipe: Connection) -> None:
+def report_all(
+    urls: Sequence[str], folder: str, name: int, rows: NDArray[Any], pipe: Connection
+) -> None:
     """A process of clients; what they know of their messages goes to a file."""
-    asyncio.run(_report_all(url, Path(folder) / f"known{name}.npz", values, pipe))
+    asyncio.run(_report_all(urls, Path(folder) / f"known{name}.npz", rows, pipe))
 
 
-async def _report_all(url: str, file: Path, values: NDArray[Any], pipe: Connection) -> None:
-    known: dict[str, list[NDArray[Any]]] = {}
-    room, tasks = asyncio.Semaphore(_AT_ONCE), set[asyncio.Task[None]]()
-    async with AsyncClient(url) as client:
-        document = await client.document()
-        for start in range(0, len(values), _CHUNK):
-            for body in _encoded(document, values[start : start + _CHUNK], known):
+async def _report_all(
+    urls: Sequence[str], file: Path, rows: NDArray[Any], pipe: Connection
+) -> None:
+    known: dict[str, list[NDArray[Any]]] = {"rows": [rows]}
+    room, tasks, numbers = asyncio.Semaphore(_AT_ONCE), set[asyncio.Task[None]](), count()
+    async with AsyncExitStack() as stack:
+        clients = [await stack.enter_async_context(AsyncClient(url)) for url in urls]
+        document = await _fetched(clients[0])
+        for start in range(0, len(rows), _CHUNK):
+            for body in _encoded(document, rows[start : start + _CHUNK], known):
                 await room.acquire()
-                task = asyncio.create_task(_send(client, body, pipe))
+                task = asyncio.create_task(_send(clients, next(numbers), body, pipe))
                 tasks.add(task)
                 task.add_done_callback(tasks.discard)
                 task.add_done_callback(lambda _: room.release())
@@ -54,47 +69,70 @@ async def _report_all(url: str, file: Path, values: NDArray[Any], pipe: Connecti
     pipe.send(0)
 
 
+async def _fetched(client: AsyncClient) -> Document:
+    while True:
+        with suppress(NotCounted):
+            return await client.document()
+
+
+def noiseless(mechanism: Mechanism) -> Mechanism:
+    """What users of pairs run here: their sums are those of their values, to the last one."""
+    if isinstance(mechanism, PairsSum):
+        return replace(mechanism, user_noise=Coins(0, HALF))
+    return mechanism
+
+
 def _encoded(
     document: Document, rows: NDArray[Any], known: dict[str, list[NDArray[Any]]]
 ) -> list[bytes]:
     """As `encode_reports` does, but the messages are kept."""
     parts = []
-    for level, mechanism in zip(document.formats.levels, document.plan.mechanisms, strict=True):
-        messages = mechanism.encode_rows(rows, oh.secure_random()).sealed.reshape(-1)
-        sealed = document.sealer.seal(level.level, level.messages_to_bytes(messages))
-        known.setdefault(f"heads{level.level}", []).append(heads_of(b"".join(sealed), level))
-        known.setdefault(f"messages{level.level}", []).append(messages.astype(np.uint8))
+    for level, mechanism in zip(document.formats.levels, document.mechanisms, strict=True):
+        messages = noiseless(mechanism).encode_rows(rows, oh.secure_random())
+        sealed = document.sealer.seal(level.level, level.messages_to_bytes(messages.sealed))
         starts = range(0, len(sealed), level.messages)
-        parts.append([b"".join(sealed[start : start + level.messages]) for start in starts])
-    return [
-        document.formats.pack_report(Report(os.urandom(ID_BYTES), report))
-        for report in zip(*parts, strict=True)
-    ]
+        bodies = [b"".join(sealed[start : start + level.messages]) for start in starts]
+        packed = map(level.pack, bodies, messages.clear)
+        parts.append(list(packed))
+        for name, found in (
+            ("heads", heads_of(b"".join(sealed), level)),
+            ("messages", messages.sealed.astype(np.uint8)),
+            ("clear", messages.clear),
+        ):
+            known.setdefault(f"{name}{level.level}", []).append(found)
+    reports = [Report(os.urandom(ID_BYTES), report) for report in zip(*parts, strict=True)]
+    return [document.formats.pack_report(report) for report in reports]
 
 
-async def _send(client: AsyncClient, body: bytes, pipe: Connection) -> None:
-    """The same bytes, until they are counted."""
-    while True:
+async def _send(clients: Sequence[AsyncClient], number: int, body: bytes, pipe: Connection) -> None:
+    """The same bytes to one service after the other until they are counted, some of them twice."""
+    copies = 2 if number % _TWICE == 0 else 1
+    await asyncio.gather(*(_until_counted(clients, number + i, body) for i in range(copies)))
+    pipe.send(1)
+
+
+async def _until_counted(clients: Sequence[AsyncClient], first: int, body: bytes) -> None:
+    for number in count(first):
         with suppress(NotCounted):
-            await client.send(body)
-            pipe.send(1)
+            await clients[number % len(clients)].send(body)
             return
 
 
-def heads_of(body: bytes, level: LevelFormat) -> Heads:
-    rows = np.frombuffer(body, np.uint8).reshape(-1, level.ciphertext_bytes)
+def heads_of(sealed: bytes, level: LevelFormat) -> Heads:
+    """Of ciphertexts, one after the other."""
+    rows = np.frombuffer(sealed, np.uint8).reshape(-1, level.ciphertext_bytes)
     return np.ascontiguousarray(rows[:, :_HEAD]).view(f"V{_HEAD}").reshape(-1)
 
 
 @contextmanager
-def crowd(url: str, folder: Path, values: NDArray[Any]) -> Iterator[list[Connection]]:
+def crowd(urls: Sequence[str], folder: Path, rows: NDArray[Any]) -> Iterator[list[Connection]]:
     """Clients in as many processes as there are cores; each says 1 for a report, and 0 at last."""
     context = multiprocessing.get_context("spawn")
     pipes, processes = [], []
-    for name, part in enumerate(np.array_split(values, os.cpu_count() or 1)):
+    for name, part in enumerate(np.array_split(rows, os.cpu_count() or 1)):
         ours, theirs = context.Pipe()
         process = context.Process(
-            target=report_all, args=(url, str(folder), name, part, theirs), daemon=True
+            target=report_all, args=(urls, str(folder), name, part, theirs), daemon=True
         )
         process.start()
         theirs.close()
@@ -108,7 +146,14 @@ def crowd(url: str, folder: Path, values: NDArray[Any]) -> Iterator[list[Connect
             process.join()
 
 
-def known_of(folder: Path, level: int) -> Known:
+def known_of(folder: Path, level: LevelFormat) -> Known:
+    """What all clients know of a level."""
     files = [np.load(path) for path in sorted(folder.glob("known*.npz"))]
-    heads = np.concatenate([file[f"heads{level}"] for file in files])
-    return Known(heads, np.concatenate([file[f"messages{level}"] for file in files]))
+
+    def all_of(name: str) -> NDArray[Any]:
+        return np.concatenate([file[name] for file in files])
+
+    heads, messages, clear = (
+        all_of(f"{name}{level.level}") for name in ("heads", "messages", "clear")
+    )
+    return Known(heads.reshape(-1, level.messages), messages, clear, all_of("rows"))

@@ -1,0 +1,167 @@
+"""What became of the reports of a soak: each in one batch per level, and every sum right."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from rich.table import Table
+
+from benchmarks.soak_crowd import Heads, Known, heads_of, known_of
+from overhand.model import Shuffled
+from overhand.service.databases import is_postgres
+from overhand.service.protocol import Batch, LevelFormat
+from overhand.service.server import Book
+from overhand.service.shuffler.store import Store
+
+if TYPE_CHECKING:
+    from benchmarks.soak import Run, Service
+
+FLAT = 0.05
+"""Memory is flat if the median of its last quarter is by less than this above that of its first."""
+
+
+class Verdict(NamedTuple):
+    """What is wrong at one level: all but the first two must be 0."""
+
+    level: int
+    batches: int
+    """Batches that were released and published."""
+    lost: int
+    double: int
+    strange: int
+    wrong_clear: int
+    """Batches, open ones too, whose part in the clear is not the sum of their users'."""
+    wrong_sums: int
+    """Sums in the book that are not those of their users."""
+
+    @property
+    def is_wrong(self) -> bool:
+        return any(self[2:])
+
+
+class _Found(NamedTuple):
+    """Bodies of one batch: its release, or its pieces if it is still open."""
+
+    heads: Heads
+    clear: NDArray[np.uint64]
+
+    @classmethod
+    def of(cls, level: LevelFormat, bodies: Sequence[bytes]) -> _Found:
+        messages, clear = level.gathered(bodies)
+        return cls(heads_of(messages.tobytes(), level), clear)
+
+
+def judge(run: Run, level: LevelFormat) -> Verdict:
+    """Compare all releases and the open batch of a level with what the clients know."""
+    known, formats = known_of(run.folder, level), run.document.formats
+    released = {
+        number: _Found.of(level, [formats.unpack_release(sent).body])
+        for (at, number), sent in run.relay.kept.items()
+        if at == level.level
+    }
+    batches = [*released.values(), *_still_open(run, level, released)]
+    everybody = known.heads.reshape(-1)
+    heads, counts = np.unique(
+        np.concatenate([everybody[:0], *(one.heads for one in batches)]), return_counts=True
+    )
+    senders = [_senders(known, one.heads) for one in batches]
+    pairs = list(zip(batches, senders, strict=True))
+    sums = _sums_of(run, level.level)
+    expected = {
+        number: _expected(run, level, known, places)
+        for number, places in zip(released, senders, strict=False)
+    }
+    return Verdict(
+        level.level,
+        len(sums),
+        len(np.setdiff1d(everybody, heads)),
+        int((counts - 1).sum()),
+        len(np.setdiff1d(heads, everybody)),
+        sum(not _is_clear_right(level, known, one, places) for one, places in pairs),
+        sum(sums.get(number) != expected.get(number) for number in sums.keys() | expected.keys()),
+    )
+
+
+def _still_open(run: Run, level: LevelFormat, released: dict[int, _Found]) -> list[_Found]:
+    address = run.store if is_postgres(run.store) else run.folder / run.store
+    with closing(Store(address, run.document.formats, run.keys)) as store:
+
+        def pieces(number: int) -> list[bytes]:
+            batch = Batch(level.level, number)
+            return store._read(lambda tables: [piece.body for piece in tables.pieces(batch)])
+
+        numbers = store._read(lambda tables: tables.numbers(level.level)) - released.keys()
+        return [_Found.of(level, pieces(number)) for number in sorted(numbers)]
+
+
+def _senders(known: Known, heads: Heads) -> NDArray[np.intp]:
+    """Where among all ciphertexts these are; strange ones are somewhere, and are counted so."""
+    everybody = known.heads.reshape(-1)
+    order = np.argsort(everybody)
+    return np.asarray(order[np.searchsorted(everybody[order], heads) % len(order)])
+
+
+def _is_clear_right(
+    level: LevelFormat, known: Known, found: _Found, places: NDArray[np.intp]
+) -> bool:
+    """Whether what was added up came from those whose messages are in the batch, and no others."""
+    due = level.added_up(known.clear[places // level.messages]) if level.clear_numbers else ()
+    return np.array_equal(found.clear, due)
+
+
+def _expected(
+    run: Run, level: LevelFormat, known: Known, places: NDArray[np.intp]
+) -> tuple[float, ...]:
+    """The sum of a batch: of the values themselves, if their users are noiseless."""
+    if level.clear_numbers:
+        total = run.document.plan.values.total(known.rows[places])
+    else:
+        messages = known.messages.reshape(-1)[places][np.newaxis]
+        mechanism = run.document.mechanisms[level.level - 1]
+        total = mechanism.sum_of(Shuffled(messages, np.empty((1, 0), np.uint64)))
+    return tuple(np.atleast_1d(np.asarray(total, np.float64)).tolist())
+
+
+def _sums_of(run: Run, level: int) -> dict[int, tuple[float, ...] | None]:
+    """The batch sums in the server's book, by number."""
+    with closing(Book(run.folder / "server.db", run.document.digest)) as book:
+        sums = book.sums(0, 10**9)
+    return {summed.batch.number: summed.value for summed in sums if summed.batch.level == level}
+
+
+def memory(service: Service) -> tuple[float, float, float, bool]:
+    """First and last quarter of the last life, the slope per 10,000 reports, whether it is flat."""
+    samples = service.last_life()
+    quarter = max(1, len(samples) // 4)
+    first, last = (
+        statistics.median(one.mebibytes for one in some)
+        for some in (samples[:quarter], samples[-quarter:])
+    )
+    counted = [one.counted / 10_000 for one in samples]
+    slope = 0.0
+    if len(set(counted)) > 1:
+        slope = statistics.linear_regression(counted, [one.mebibytes for one in samples]).slope
+    return first, last, slope, last <= (1 + FLAT) * first
+
+
+def tables(run: Run, verdicts: Sequence[Verdict]) -> Iterator[Table]:
+    title = f"{run.counted:,} reports, {run.kills} kills, {run.mechanism}"
+    found = Table(title=title, box=None)
+    for heading in Verdict._fields:
+        found.add_column(heading.replace("_", " "), justify="right")
+    for verdict in verdicts:
+        found.add_row(*map(str, verdict))
+    yield found
+    sizes = Table(title="Memory of the last life", box=None)
+    for heading in ("", "lives", "first quarter MiB", "last quarter MiB", "MiB/10,000 reports", ""):
+        sizes.add_column(heading, justify="right")
+    for service in run.services:
+        first, last, slope, is_flat = memory(service)
+        numbers = f"{first:.1f}", f"{last:.1f}", f"{slope:+.2f}"
+        sizes.add_row(service.name, str(service.lives), *numbers, "flat" if is_flat else "grows")
+    yield sizes
