@@ -14,10 +14,11 @@ from typing import Any
 
 import pytest
 
+import overhand as oh
 from overhand.errors import StoreUnavailable
 from overhand.service.databases import Database
-from overhand.service.protocol import Opened
-from overhand.service.server import BatchSum, Book, Published, Publisher, WorkersLost
+from overhand.service.protocol import Batch, Opened
+from overhand.service.server import BatchSum, Book, Published, Publisher, WorkersLost, publishing
 from overhand.service.server.publishing import Total, _published
 from overhand.service.server.tables import BookTables
 from overhand.summation import SumServer
@@ -355,3 +356,25 @@ def test_a_release_whose_workers_die_is_opened_the_next_time(place: str, book: B
     publisher._opener = ReadsThem()
     drain(publisher)
     check(book)
+
+
+def test_a_restart_reads_sums_a_bounded_number_of_numbers_at_a_time() -> None:
+    """Whatever their dimension: a book of a large histogram is far longer than memory."""
+    privacy = oh.Privacy(4.0, 1e-4)
+    plan = oh.Plan.best(60, 2, privacy, values=oh.Histogram(300), mechanism="pairs")
+    nodes = [Batch(1, number) for number in range(plan.horizon // plan.tree.lowest)]
+    value = (1.0,) * 300
+
+    class Kept:
+        settled = None
+        asked = set[int]()
+
+        def sums(self, after: int, most: int) -> list[BatchSum]:
+            self.asked.add(most)
+            return [BatchSum(batch, 0, 0, 0.0, value) for batch in nodes[after : after + most]]
+
+    kept: Any = Kept()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(publishing, "_AT_ONCE", 900)
+        total = Total.begun(plan, kept).followed(kept)
+    assert (total.count, Kept.asked) == (len(nodes), {3})

@@ -28,7 +28,7 @@ from overhand.summation import SumServer
 
 CONFIDENCE = 0.95
 _HISTORY = 500
-_AT_ONCE = 1000  # sums that are read together
+_AT_ONCE = 1 << 17  # numbers of sums that are read together
 _MOST_MISSING = 1000  # batches that are named
 
 
@@ -52,8 +52,8 @@ class Total:
 
     def followed(self, book: Book) -> Total:
         """With all sums that are in the book now."""
-        total = self
-        while sums := book.sums(total.count, _AT_ONCE):
+        total, most = self, max(1, _AT_ONCE // self.server.plan.values.dimension)
+        while sums := book.sums(total.count, most):
             total = total.with_sums(sums)
         return total
 
