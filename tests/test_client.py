@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import overhand as oh
+from overhand.cli.client import _report
 from overhand.errors import InvalidValue
 from overhand.plan import Plan
 from overhand.randomness import seeded_random
@@ -276,3 +277,29 @@ def test_noise_that_somebody_may_know_is_refused(made: Callable[..., object]) ->
         with pytest.raises(InvalidValue, match=f"random is of type {kind}: what is deployed"):
             made("https://here", random=random)
     made("https://here", random=oh.secure_random())
+
+
+@pytest.mark.parametrize(
+    ("values", "lines"),
+    [
+        (oh.Histogram(3), ["2", "0"]),
+        (oh.Vectors(2), ["0.6,0.8", "0,0"]),
+        (oh.Moments(2), ["0.6,0.8,1", "0,0.5,-1"]),
+        (oh.SymmetricMatrices(2), ["0.5,0.1,0.1,0.5", "0,0,0,0"]),
+    ],
+    ids=str,
+)
+def test_a_file_of_values_of_any_kind_is_reported(
+    values: oh.Values, lines: list[str], tmp_path: Path
+) -> None:
+    """Moments and matrices are not given as they are added up: they are checked once."""
+    plan = Plan.best(60, 2, oh.Privacy(4.0, 1e-4), values=values, mechanism="pairs")
+    service = Service(lambda *_: COUNTED)
+    service.document = Document(plan, KEYS[0].public_key)
+    path = tmp_path / "values.csv"
+    path.write_text("\n".join(lines) + "\n")
+    counted = asyncio.run(_report(reporter(service), [], path, 4, one=False))
+    assert (counted, len(service.bodies)) == (2, 2)
+    words = lines[0].split(",")
+    if not isinstance(values, oh.SymmetricMatrices):  # a matrix has no way to be typed
+        assert asyncio.run(_report(reporter(service), words, None, 4, one=True)) == 1

@@ -66,11 +66,11 @@ async def _report(
 ) -> int:
     async with reporter:
         values = (await reporter.document()).plan.values
-        rows = [_typed(value, values)] if file is None else list(read_rows(file, values))
+        rows = values.rows([_typed(value, values)]) if file is None else read_rows(file, values)
         if one and len(rows) > 1:
             raise InvalidValue(f"a token admits one report, and {file} has {len(rows)} values")
         with progress_bar(f"{len(rows):,} values", len(rows)) as advance:
-            return await reporter.report_many(rows, at_once=at_once, advance=advance)
+            return await reporter.report_rows(rows, at_once=at_once, advance=advance)
 
 
 async def _resend(reporter: AsyncClient, path: Path) -> int:

@@ -10,12 +10,11 @@ from contextlib import contextmanager
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from overhand.errors import OverhandError
+from overhand.model import Rows
 
 _AT_ONCE = 64
 _TOLD_EVERY = 0.1  # seconds
@@ -24,17 +23,15 @@ _TOLD_EVERY = 0.1  # seconds
 class Crowd:
     """Clients that hold one value each, and have fetched and checked the document."""
 
-    def __init__(self, url: str, values: NDArray[Any], rate: float | None) -> None:
-        processes = max(1, min(os.cpu_count() or 1, len(values)))
+    def __init__(self, url: str, rows: Rows, rate: float | None) -> None:
+        processes = max(1, min(os.cpu_count() or 1, len(rows)))
         each = None if rate is None else rate / processes
         context = get_context("spawn")
         self._pipes: list[Connection] = []
         self._processes: list[BaseProcess] = []
-        for part in np.array_split(values, processes):
+        for part in np.array_split(rows, processes):
             ours, theirs = context.Pipe()
-            process = context.Process(
-                target=_clients, args=(url, part.tolist(), each, theirs), daemon=True
-            )
+            process = context.Process(target=_clients, args=(url, part, each, theirs), daemon=True)
             process.start()
             theirs.close()
             self._pipes.append(ours)
@@ -62,9 +59,9 @@ class Crowd:
 
 
 @contextmanager
-def gathered(url: str, values: NDArray[Any], rate: float | None) -> Iterator[Crowd]:
+def gathered(url: str, rows: Rows, rate: float | None) -> Iterator[Crowd]:
     """A crowd that is ready to report to the shuffling service at `url`."""
-    crowd = Crowd(url, values, rate)
+    crowd = Crowd(url, rows, rate)
     try:
         yield crowd
     finally:
@@ -82,18 +79,18 @@ def _told(pipe: Connection) -> int:
     return int(news)
 
 
-def _clients(url: str, values: list[Any], rate: float | None, pipe: Connection) -> None:
+def _clients(url: str, rows: Rows, rate: float | None, pipe: Connection) -> None:
     """One process of them; what they cannot say in a number they say in words."""
     import uvloop
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         try:
-            runner.run(_report(url, values, rate, pipe))
+            runner.run(_report(url, rows, rate, pipe))
         except OverhandError as error:
             pipe.send(str(error))
 
 
-async def _report(url: str, values: list[Any], rate: float | None, pipe: Connection) -> None:
+async def _report(url: str, rows: Rows, rate: float | None, pipe: Connection) -> None:
     from overhand.service.client import AsyncClient
 
     async with AsyncClient(url) as client:
@@ -102,12 +99,12 @@ async def _report(url: str, values: list[Any], rate: float | None, pipe: Connect
         pipe.recv()
         news = _News(pipe)
         started = time.monotonic()
-        step = len(values) if rate is None else max(1, round(rate / 4))
-        for start in range(0, len(values), step):
+        step = len(rows) if rate is None else max(1, round(rate / 4))
+        for start in range(0, len(rows), step):
             due = started if rate is None else started + start / rate
             await asyncio.sleep(max(0.0, due - time.monotonic()))
-            some = values[start : start + step]
-            await client.report_many(some, at_once=_AT_ONCE, advance=news.add)
+            some = rows[start : start + step]
+            await client.report_rows(some, at_once=_AT_ONCE, advance=news.add)
         news.tell()
         pipe.send(0)
 

@@ -179,11 +179,8 @@ def _settled(url: str, users: int) -> dict[str, Any]:
 def _held(values: Values, users: int) -> Rows:
     """What the users of the crowd hold."""
     if values == BITS:
-        return (np.random.default_rng().random(users) < 0.3).astype(int)
-    held = values.uniform(secure_random(), users)
-    if held.shape[1:] != values.given_shape:
-        raise InvalidValue(f"there is no crowd for --values {values.spec}: take bits or vectors")
-    return held
+        return (np.random.default_rng().random(users) < 0.3).astype(np.uint8)
+    return values.uniform(secure_random(), users)
 
 
 def _result(truth: Any, users: int, estimate: dict[str, Any], seconds: float) -> dict[str, Any]:

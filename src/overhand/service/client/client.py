@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, TypedDict, TypeVar, Unpack
 
 from overhand.errors import ServiceError, whole
+from overhand.model import Rows
 from overhand.randomness import Random, secured
 from overhand.service.protocol import Document, encode_report, encode_reports
 from overhand.service.web import Answer, HttpTransport, Transport, Unreachable, Untrusted
@@ -167,8 +168,19 @@ class AsyncClient:
         is told whenever a report was counted.
         """
         document = await self.document()
-        sending = _Sending(self, whole("at_once", at_once, least=1), advance)
         rows = document.plan.values.rows(list(values))
+        return await self.report_rows(rows, at_once=at_once, advance=advance)
+
+    async def report_rows(
+        self,
+        rows: Rows,
+        *,
+        at_once: int = 16,
+        advance: Callable[[int], object] | None = None,
+    ) -> int:
+        """The same for values that were checked already: what `rows` of the plan's values gives."""
+        document = await self.document()
+        sending = _Sending(self, whole("at_once", at_once, least=1), advance)
         for start in range(0, len(rows), _ENCODED_AT_ONCE):
             some = rows[start : start + _ENCODED_AT_ONCE]
             for body in encode_reports(document, some, self._random):
