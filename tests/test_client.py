@@ -292,7 +292,10 @@ def test_noise_that_somebody_may_know_is_refused(made: Callable[..., object]) ->
 def test_a_file_of_values_of_any_kind_is_reported(
     values: oh.Values, lines: list[str], tmp_path: Path
 ) -> None:
-    """Moments and matrices are not given as they are added up: they are checked once."""
+    """Moments and matrices are not given as they are added up: they are checked once.
+
+    And so is a value that is typed, number by number.
+    """
     plan = Plan.best(60, 2, oh.Privacy(4.0, 1e-4), values=values, mechanism="pairs")
     service = Service(lambda *_: COUNTED)
     service.document = Document(plan, KEYS[0].public_key)
@@ -301,5 +304,4 @@ def test_a_file_of_values_of_any_kind_is_reported(
     counted = asyncio.run(_report(reporter(service), [], path, 4, one=False))
     assert (counted, len(service.bodies)) == (2, 2)
     words = lines[0].split(",")
-    if not isinstance(values, oh.SymmetricMatrices):  # a matrix has no way to be typed
-        assert asyncio.run(_report(reporter(service), words, None, 4, one=True)) == 1
+    assert asyncio.run(_report(reporter(service), words, None, 4, one=True)) == 1

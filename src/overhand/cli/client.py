@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
+import numpy as np
 import typer
 
 from overhand.cli import options
@@ -114,9 +116,11 @@ def _kept(reports: Sequence[bytes]) -> str:
     return path
 
 
-def _typed(words: list[str], values: Values) -> float | list[float]:
+def _typed(words: list[str], values: Values) -> Any:
+    """The value of these numbers, in the shape that it is given in if they are as many."""
     try:
-        numbers = [float(word) for word in words]
+        numbers = np.array([float(word) for word in words])
     except ValueError as error:
         raise InvalidValue(f"a value is made of numbers: {error}") from None
-    return numbers[0] if values.is_scalar and len(numbers) == 1 else numbers
+    shape = values.given_shape
+    return (numbers.reshape(shape) if numbers.size == math.prod(shape) else numbers).tolist()
