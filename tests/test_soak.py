@@ -8,6 +8,8 @@ from __future__ import annotations
 import asyncio
 import itertools
 import secrets
+import subprocess
+import sys
 import tempfile
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from functools import partial
@@ -26,10 +28,11 @@ from overhand.service.shuffler.store import Store, batching
 from support.faults import Fault
 from support.postgres import Postgres
 from support.sampled import assert_uniform_over
-from support.soak import Soak, Step, crowd
+from support.soak import PLANS, Soak, Step, crowd
 from support.stores import messages_in, shape, user_of
 from support.stores import report as store_report
 
+ROOT = Path(__file__).resolve().parent.parent
 NONE, BEFORE, AFTER, TWICE, LATE = Fault
 
 OFTEN = ("report", "report", "report", "release", "publish")
@@ -102,7 +105,7 @@ LIFE = (
 """A run with faults of every kind, and without garbage: all of it must be published."""
 
 
-@pytest.mark.parametrize("kind", ["coins", "shares"])
+@pytest.mark.parametrize("kind", list(PLANS))
 @pytest.mark.parametrize("store", ["sqlite", "postgres"])
 def test_a_life_with_every_fault(kind: str, store: str, request: pytest.FixtureRequest) -> None:
     if store == "sqlite":
@@ -112,7 +115,7 @@ def test_a_life_with_every_fault(kind: str, store: str, request: pytest.FixtureR
     soak(kind, LIFE, partial(in_postgres, dsn))
 
 
-@pytest.mark.parametrize("kind", ["coins", "shares"])
+@pytest.mark.parametrize("kind", list(PLANS))
 @settings(max_examples=40)
 @given(steps=steps_drawn)
 def test_whatever_fails_the_published_sums_are_those_of_the_accepted(
@@ -124,7 +127,17 @@ def test_whatever_fails_the_published_sums_are_those_of_the_accepted(
 @settings(max_examples=6)
 @given(steps=steps_drawn)
 def test_whatever_fails_with_postgresql(postgres: Postgres, steps: list[Step]) -> None:
-    soak("coins", steps, partial(in_postgres, postgres.new_schema()))
+    soak("pairs", steps, partial(in_postgres, postgres.new_schema()))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("store", ["sqlite", "postgres"])
+def test_processes_that_are_killed_lose_nothing_and_count_nothing_twice(store: str) -> None:
+    """The short version of `python -m benchmarks soak`, which says what it found."""
+    options = ("--mechanism", "pairs", "--store", store, "--reports", "4000", "--pause", "4")
+    command = [sys.executable, "-m", "benchmarks", "soak", *options]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 # --- two senders, and one that is contradicted ----------------------------------------------------

@@ -59,9 +59,10 @@ def sample(main: int, roles: dict[int, str]) -> Sample:
 
 
 def measured(users: int, values: str, mechanism: str) -> Iterator[Row]:
-    shufflers = "4" if mechanism == "pairs" else "3"
-    options = ("--users", str(users), "--shufflers", shufflers, "--values", values)
-    command = [sys.executable, "-m", "overhand", "demo", *options, "--mechanism", mechanism]
+    options = ["--users", str(users), "--values", values, "--mechanism", mechanism]
+    if mechanism == "pairs":
+        options += ["--shufflers", "4", "--horizon", "1000000"]
+    command = [sys.executable, "-m", "overhand", "demo", *options, "--json"]
     samples: list[Sample] = []
     roles: dict[int, str] = {}
     with subprocess.Popen(

@@ -10,7 +10,7 @@ import asyncio
 import itertools
 import secrets
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -21,9 +21,9 @@ import pytest
 
 import overhand as oh
 from overhand.errors import InvalidValue, ProtocolViolation, StoreUnavailable
-from overhand.mechanisms import SharesSum
-from overhand.mechanisms.user_noise import Polya
+from overhand.mechanisms import Coins, Mechanism, PairsSum, Polya, SharesSum
 from overhand.model import Node, Shuffled
+from overhand.randomness import HALF
 from overhand.service.client import AsyncClient, NotCounted
 from overhand.service.protocol import (
     ID_BYTES,
@@ -42,6 +42,8 @@ from support.faults import Deployment, Fault, RememberingOpener
 HORIZON, USERS = 26, 40
 LEAST = 5.0
 """The least value of a share: that of own reports, so that they must be taken out."""
+REALS = oh.Reals(LEAST, LEAST + 2.0**USERS)
+"""The value of user i is 2^i more than LEAST: a sum tells whose values are in it."""
 
 
 def coins_plan() -> oh.Plan:
@@ -49,13 +51,23 @@ def coins_plan() -> oh.Plan:
 
 
 def shares_plan() -> oh.Plan:
-    """Three shares a level hide little, but add up: the value of user i is 2^i more than LEAST."""
-    values, steps = oh.Reals(LEAST, LEAST + 2.0**USERS), 2**USERS
-    tree = oh.RegularTree(HORIZON, (3, 2))
-    mechanisms = tuple(
-        SharesSum(size, Polya(1, size, 0.5), 3, USERS + 8, size, values, steps) for size in (3, 6)
+    """Three shares a level hide little, but add up."""
+    return _reals_plan(
+        SharesSum(size, Polya(1, size, 0.5), 3, USERS + 8, size, REALS, 2**USERS) for size in (3, 6)
     )
-    return oh.Plan(tree, mechanisms, oh.Privacy(4.0, 1e-4), 2)
+
+
+def pairs_plan() -> oh.Plan:
+    """Without noise: every sum is exactly that of the values."""
+    return _reals_plan(PairsSum(size, Coins(0, HALF), 48, REALS, 2**USERS) for size in (3, 6))
+
+
+def _reals_plan(mechanisms: Iterable[Mechanism]) -> oh.Plan:
+    tree = oh.RegularTree(HORIZON, (3, 2))
+    return oh.Plan(tree, tuple(mechanisms), oh.Privacy(4.0, 1e-4), 2)
+
+
+PLANS = {"coins": coins_plan, "shares": shares_plan, "pairs": pairs_plan}
 
 
 class Crowd:
@@ -66,8 +78,13 @@ class Crowd:
         self.document = Document(plan, key.public_key)
         self.formats = self.document.formats
         self.opener = RememberingOpener(key, self.formats.digest)
-        rows = plan.values.rows(self._values(plan))
+        rows = plan.values.rows(values := self._values(plan))
         self.bodies = encode_reports(self.document, rows, oh.seeded_random(20230))
+        self.values = {
+            part: value
+            for body, value in zip(self.bodies, values, strict=True)
+            for part in self.formats.unpack_report(body).parts
+        }
         elsewhere = Document(plan, KeyPair.of_raw(bytes(range(1, 33))).public_key)
         self.foreign = encode_reports(elsewhere, rows[:8], oh.seeded_random(20231))
 
@@ -78,13 +95,13 @@ class Crowd:
         return [LEAST + 2.0**user for user in range(USERS)]
 
     def ciphertexts(self, level: int, part: bytes) -> list[bytes]:
-        length = self.formats.level(level).ciphertext_bytes
-        return [part[start : start + length] for start in range(0, len(part), length)]
+        """Those of a part or a batch."""
+        return [row.tobytes() for row in self.formats.level(level).ciphertexts(part)]
 
 
 @lru_cache
 def crowd(kind: str) -> Crowd:
-    return Crowd(coins_plan() if kind == "coins" else shares_plan())
+    return Crowd(PLANS[kind]())
 
 
 @dataclass(frozen=True)
@@ -283,7 +300,7 @@ class Soak:
         for name, (own, body) in self.kept().items():
             assert len(body) == self.formats.level(name.level).batch_bytes
             assert max(Counter(self.crowd.ciphertexts(name.level, body)).values()) == 1
-            self.check_batch(name, own, body, is_release=True)
+            self.check_batch(name, own, [body], is_release=True)
         self.check_book()
 
     def check_acknowledged(self) -> None:
@@ -308,10 +325,10 @@ class Soak:
             if number in found:
                 assert release is None
                 _, owns, bodies = zip(*found.pop(number), strict=True)
-                self.check_batch(name, sum(owns), b"".join(bodies), is_release=False)
+                self.check_batch(name, sum(owns), bodies, is_release=False)
             elif release is not None:
                 own, body = release
-                self.check_batch(name, own, body, is_release=True)
+                self.check_batch(name, own, [body], is_release=True)
             elif store.arrived < HORIZON or (number + 1) * size <= HORIZON:
                 assert name in self.kept()
         assert not found
@@ -325,15 +342,28 @@ class Soak:
         record, body = store._read(lambda tables: (tables.record(name), tables.body(name)))
         return None if record is None or body is None else (record.own, body)
 
-    def check_batch(self, name: Batch, own: int, body: bytes, *, is_release: bool) -> None:
-        """All messages of its reports and no others; in a release, bytes instead of copies."""
+    def check_batch(
+        self, name: Batch, own: int, bodies: Sequence[bytes], *, is_release: bool
+    ) -> None:
+        """All messages of its reports and no others; in a release, bytes instead of copies.
+
+        And the sum of what they have in the clear.
+        """
         expected = Counter(self.messages(name))
-        found = Counter(self.crowd.ciphertexts(name.level, body))
+        found = Counter(one for body in bodies for one in self.crowd.ciphertexts(name.level, body))
         missing, strange = expected - found, found - expected
         assert own == self.own(name)
         assert missing.total() == strange.total()
         assert set(missing) <= set(found)
         assert is_release or not missing
+        _, clear = self.formats.level(name.level).gathered(bodies)
+        assert np.array_equal(clear, self.clear(name))
+
+    def clear(self, name: Batch) -> Any:
+        """What the reports of a batch have in the clear, added up."""
+        level = self.formats.level(name.level)
+        numbers = [level.clear(arrival.parts[name.level - 1]) for arrival in self.batch(name)]
+        return level.added_up(np.array(numbers)) if level.clear_numbers else numbers[0]
 
     def full(self) -> list[Batch]:
         return self.system.store.full()
@@ -376,20 +406,31 @@ class Soak:
 
     def reference(self, name: Batch) -> tuple[float | None, int]:
         """The sum of a batch from the messages of those who are in it, and how many are garbage."""
-        mechanism = self.plan.mechanisms[name.level - 1]
+        mechanism = self.crowd.document.mechanisms[name.level - 1]
         messages = self.messages(name)
         opened = self.crowd.opener.open(name.level, sorted(set(messages)))
-        numbers = [int.from_bytes(one, "little") for one in opened if one is not None]
-        garbage = len(messages) - len(numbers)
-        if isinstance(mechanism, SharesSum) and garbage:
+        readable = [one for one in opened if one is not None]
+        garbage = len(messages) - len(readable)
+        if isinstance(mechanism, SharesSum | PairsSum) and garbage:
             return None, garbage
-        whole = np.array([numbers + [0] * garbage], np.uint64)
+        whole = self.formats.level(name.level).bytes_to_messages(readable)
+        whole = np.concatenate([whole, np.zeros((garbage, *whole.shape[1:]), whole.dtype)])
         try:
-            total = mechanism.sum_of(Shuffled(whole, np.empty((1, 0), np.uint64)))
+            total = mechanism.sum_of(Shuffled(whole[np.newaxis], self.clear(name)[np.newaxis]))
         except InvalidValue:
             return None, garbage
-        least = LEAST if isinstance(mechanism, SharesSum) else 0.0
-        return total - least * self.own(name), garbage
+        least = LEAST if self.plan.values == REALS else 0.0
+        total -= least * self.own(name)
+        if isinstance(mechanism, PairsSum):
+            self.check_truth(name, total)
+        return total, garbage
+
+    def check_truth(self, name: Batch, total: float) -> None:
+        """Users without noise have the sum of their values, unless parts of theirs were mixed."""
+        users = [arrival for arrival in self.batch(name) if not arrival.is_own]
+        parts = [arrival.parts[name.level - 1] for arrival in users]
+        if all(part in self.crowd.values for part in parts):
+            assert total == sum(self.crowd.values[part] for part in parts)
 
     def check_estimate(self) -> None:
         """All batches that are full are published, and add up to what one server would say."""

@@ -24,7 +24,7 @@ from overhand.cli.crowd import gathered
 from overhand.cli.options import DEFAULT_DELTA, DEFAULT_EPSILON
 from overhand.cli.output import console, new_table, number, print_json, progress_bar, working
 from overhand.cli.services import prepare
-from overhand.errors import InvalidValue, OverhandError
+from overhand.errors import InvalidValue, OverhandError, whole
 from overhand.model import Privacy, Rows
 from overhand.plan import Plan
 from overhand.randomness import secure_random
@@ -50,6 +50,10 @@ def demo(
     max_messages: Annotated[int, typer.Option(help="The most that a client may send.")] = 12,
     values: options.ValuesOption = "bit",
     mechanism: options.MechanismOption = "coins",
+    horizon: Annotated[
+        int | None,
+        typer.Option(help="How many users the plan serves; those that report if not given."),
+    ] = None,
     directory: Annotated[
         Path | None, typer.Option(help="Keep all files here; a temporary place if not given.")
     ] = None,
@@ -64,17 +68,17 @@ def demo(
     """
     with working("planning"):
         plan = Plan.best(
-            users,
+            users if horizon is None else whole("horizon", horizon, least=users),
             shufflers,
             Privacy(epsilon, delta),
             values=values_of(values),
             mechanism=mechanism,
             max_messages=max_messages,
         )
-    whole = users - users % plan.tree.lowest
-    if whole == 0:
+    reporting = users - users % plan.tree.lowest
+    if reporting == 0:
         raise InvalidValue(f"{users=} are too few to fill a batch of {plan.tree.lowest}")
-    held = _held(plan.values, whole)
+    held = _held(plan.values, reporting)
     with contextlib.ExitStack() as stack:
         home = directory or Path(stack.enter_context(tempfile.TemporaryDirectory()))
         services = stack.enter_context(_running(plan, home))
@@ -84,12 +88,12 @@ def demo(
         with working("clients fetch the plan and check its guarantee"):
             crowd = stack.enter_context(gathered(services.shuffler, held, rate))
         started = time.perf_counter()
-        with progress_bar(f"{whole:,} clients report", whole) as advance:
+        with progress_bar(f"{reporting:,} clients report", reporting) as advance:
             crowd.report(advance)
         with working("waiting for the last batch"):
-            estimate = _settled(services.server, whole)
+            estimate = _settled(services.server, reporting)
         seconds = time.perf_counter() - started
-        result = _result(plan.values.total(held), whole, estimate, seconds)
+        result = _result(plan.values.total(held), reporting, estimate, seconds)
         _show(result, as_json)
         if keep_running:
             console.print("the services stay up; Ctrl-C ends them")
