@@ -69,7 +69,7 @@ def judge(run: Run, level: LevelFormat) -> Verdict:
     heads, counts = np.unique(
         np.concatenate([everybody[:0], *(one.heads for one in batches)]), return_counts=True
     )
-    senders = [_senders(known, one.heads) for one in batches]
+    senders = _senders(known, batches)
     pairs = list(zip(batches, senders, strict=True))
     sums = _sums_of(run, level.level)
     expected = {
@@ -99,11 +99,12 @@ def _still_open(run: Run, level: LevelFormat, released: dict[int, _Found]) -> li
         return [_Found.of(level, pieces(number)) for number in sorted(numbers)]
 
 
-def _senders(known: Known, heads: Heads) -> NDArray[np.intp]:
-    """Where among all ciphertexts these are; strange ones are somewhere, and are counted so."""
+def _senders(known: Known, batches: Sequence[_Found]) -> list[NDArray[np.intp]]:
+    """Where among all ciphertexts those of batches are; strange ones are somewhere."""
     everybody = known.heads.reshape(-1)
     order = np.argsort(everybody)
-    return np.asarray(order[np.searchsorted(everybody[order], heads) % len(order)])
+    ordered = everybody[order]
+    return [order[np.searchsorted(ordered, one.heads) % len(order)] for one in batches]
 
 
 def _is_clear_right(
