@@ -76,7 +76,7 @@ def test_the_sum_goes_on_to_the_end_after_a_garbage_report(
             await send(system, some)
         await system.publish()
         history = system.publisher.history
-        assert {estimate["t"] for estimate in history} >= {130, 135, 250, 375}
+        assert len([estimate for estimate in history if 135 < estimate["t"] < HORIZON]) > 1
         for estimate in history:
             off = np.abs(estimate["value"] - total_of(plan, held[: estimate["t"]]))
             slack = estimate["lost_users"] * plan.pending_slack

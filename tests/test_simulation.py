@@ -168,6 +168,7 @@ def test_large_arrays_are_filled_as_small_ones_are(monkeypatch: pytest.MonkeyPat
     assert estimate_all(plan, bits, oh.seeded_random(1)).tolist() == small.tolist()
 
 
+@pytest.mark.filterwarnings("ignore::overhand.errors.WeakDelta")
 def test_memory_does_not_grow_with_the_horizon() -> None:
     peaks: list[int] = []
     for horizon in (2**20, 2**22):
