@@ -129,6 +129,8 @@ def _numbers(mechanism: Mechanism) -> int:
 
 def _one_batch(portions: list[Messages]) -> Messages:
     """Gathered portions of a batch as the batch: messages side by side, numbers added up."""
+    if len(portions) == 1:
+        return portions[0]
     sealed, clear = zip(*portions, strict=True)
     together = np.concatenate([messages[0] for messages in sealed])
     return Messages(together[np.newaxis], np.sum(clear, axis=0, dtype=np.uint64))
