@@ -88,6 +88,9 @@ class PairsSum(ModularSum):
     def of_entry(cls, saved: dict[str, Any], noise: UserNoise, values: Values) -> PairsSum:
         return cls(saved["size"], noise, saved["modulus_bits"], values, saved["steps"])
 
+    def columns(self) -> dict[str, float]:
+        return {"seeds": 1, "masked numbers": self.clear_numbers, "bits each": self.clear_bits}
+
     def bound_to(self, context: bytes) -> Self:
         return replace(self, context=context)
 
