@@ -55,7 +55,8 @@ MechanismOption = Annotated[
     typer.Option(
         help=f"One of {', '.join(MECHANISM_KINDS)}. "
         "coins: one-bit messages; shares: numbers that mean nothing alone, with Laplace "
-        "noise; best: the one of least error.",
+        "noise; pairs: one message per level, by secure aggregation between two services; best: "
+        "of coins and shares, the one of least error.",
     ),
 ]
 MaxMessages = Annotated[

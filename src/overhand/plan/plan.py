@@ -373,7 +373,8 @@ def _made(request: Request) -> Plan:
         # Such a delta would allow a mechanism that publishes some user's value every time.
         warnings.warn(
             f"delta={terms.privacy.delta:g} is above 1/horizon={1 / horizon:g}: it allows that "
-            f"about {terms.privacy.delta * horizon:.3g} of {horizon} users are not protected at all",
+            f"about {terms.privacy.delta * horizon:.3g} of {horizon} users are not protected at "
+            "all",
             errors.WeakDelta,
             stacklevel=3,
         )
