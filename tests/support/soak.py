@@ -47,7 +47,10 @@ REALS = oh.Reals(LEAST, LEAST + 2.0**USERS)
 
 
 def coins_plan() -> oh.Plan:
-    return oh.Plan.best(HORIZON, 2, oh.Privacy(4.0, 1e-4))
+    """Two levels, which a plan of so few users would not have by itself."""
+    tree = oh.RegularTree(HORIZON, (4, 2))
+    mechanisms = tuple(oh.CoinSum.with_variance(size, 2.0) for size in tree.sizes)
+    return oh.Plan(tree, mechanisms, oh.Privacy(4.0, 1e-4), 2)
 
 
 def shares_plan() -> oh.Plan:
