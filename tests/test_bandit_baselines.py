@@ -317,7 +317,7 @@ def with_noise(batches: GrowingBatches, share: float) -> GrowingBatches:
 
 
 @pytest.mark.parametrize("kind", [SharesSum, CoinSum], ids=["shares", "coins"])
-@pytest.mark.parametrize("epsilon", [0.1, 1.0, 5.0])
+@pytest.mark.parametrize("epsilon", [pytest.param(0.1, marks=pytest.mark.slow), 1.0, 5.0])
 def test_growing_batches_spend_the_guarantee_and_hardly_less(
     epsilon: float, kind: type[Mechanism]
 ) -> None:
@@ -354,6 +354,7 @@ def growing_errors(batches: GrowingBatches, runs: int, *, seed: int = 8) -> Floa
     return largest
 
 
+@pytest.mark.slow
 def test_all_errors_of_growing_batches_are_within_the_bound() -> None:
     """At an epsilon at which noise is more than the users of a batch: the bound is about noise."""
     runs, batches = 1000, growing(300, first=20, epsilon=0.02)

@@ -64,7 +64,7 @@ def test_the_dearer_noise_is_the_larger_are_the_batches() -> None:
         assert cost(plan, price) <= 1.01 * min(cost(other, price) for other in plans)
 
 
-@pytest.mark.parametrize("dimension", [2, 9])
+@pytest.mark.parametrize("dimension", [2, pytest.param(9, marks=pytest.mark.slow)])
 def test_another_shuffler_is_never_worse(dimension: int) -> None:
     costs = [cost(regret_plan(10_000, shufflers, dimension)) for shufflers in range(1, 6)]
     for more, fewer in itertools.pairwise(reversed(costs)):

@@ -59,6 +59,7 @@ def test_vectors_by_shares_need_few_messages_and_little_more_than_gaussian_noise
     assert plan.delta_spent <= PRIVACY.delta
 
 
+@pytest.mark.slow
 def test_reals_by_shares_err_as_bits_do() -> None:
     bits, reals = (shared(values, MILLION, 5) for values in (BITS, Reals()))
     assert bits.rms_error < reals.rms_error <= 1.02 * bits.rms_error

@@ -116,7 +116,7 @@ def test_a_life_with_every_fault(kind: str, store: str, request: pytest.FixtureR
 
 
 @pytest.mark.parametrize("kind", list(PLANS))
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(steps=steps_drawn)
 def test_whatever_fails_the_published_sums_are_those_of_the_accepted(
     kind: str, steps: list[Step]
