@@ -100,6 +100,7 @@ def as_number(text: str) -> float:
     return float(text.strip("(),;%").replace(",", ""))
 
 
+@pytest.mark.filterwarnings("ignore::overhand.errors.WeakDelta")
 @pytest.mark.slow
 @pytest.mark.parametrize("table", choosing.TABLES)
 def test_a_table_of_choosing_has_the_rows_that_plans_have(table: str) -> None:
