@@ -11,8 +11,16 @@ import numpy as np
 
 from overhand.cli.output import number
 from overhand.errors import Infeasible
-from overhand.mechanisms import MECHANISMS, Mechanism
-from overhand.plan import Composition, Plan, Terms, calibrated, with_best_laplace
+from overhand.mechanisms import MECHANISMS
+from overhand.plan import (
+    Composition,
+    Draft,
+    Plan,
+    Terms,
+    calibrated,
+    fewest_messages,
+    with_best_laplace,
+)
 
 _FEWER, _FAR = 2, 8
 """How many times fewer messages are worth a word, within the shuffle model and beyond it."""
@@ -97,21 +105,13 @@ def _with_known_noise(known: list[Plan], terms: Terms) -> Iterator[Plan]:
         has = type(plan.mechanisms[0])
         if (has.rounding_share, has.norm_share) == (wanted.rounding_share, wanted.norm_share):
             with suppress(Infeasible):
-                mechanisms = tuple(_fitted(mechanism, terms, plan) for mechanism in plan.mechanisms)
-                other = replace(plan, mechanisms=mechanisms)
+                steps, noises = zip(
+                    *((m.steps, m.user_noise) for m in plan.mechanisms), strict=True
+                )
+                draft = Draft(plan.tree.sizes, steps, noises, terms)
+                other = replace(plan, mechanisms=draft.mechanisms())
                 if other.delta_spent <= plan.privacy.delta:
                     yield other
-
-
-def _fitted(known: Mechanism, terms: Terms, plan: Plan) -> Mechanism:
-    return terms.recipe.mechanism.fitted(
-        known.size,
-        known.user_noise,
-        honest=terms.honest_users(known.size),
-        distance=terms.distance(plan.tree.levels),
-        values=plan.values,
-        steps=known.steps,
-    )
 
 
 def _is_quick(plan: Plan) -> bool:
@@ -135,17 +135,8 @@ def _on_tree(plan: Plan, choices: list[Terms]) -> Iterator[Plan]:
 
 def _messages(plan: Plan, terms: Terms) -> float:
     """About how many messages a user has then."""
-    sizes, variances = np.array(plan.tree.sizes, np.float64), np.array(_split(plan))
-    steps = terms.steps(sizes, variances)
-    found = terms.recipe.mechanism.fewest_messages(
-        terms.values,
-        steps,
-        sizes,
-        variances * steps**2,
-        honest=terms.honest,
-        distance=terms.distance(plan.tree.levels),
-    )
-    return float(found.sum())
+    sizes = np.array(plan.tree.sizes, np.float64)
+    return float(fewest_messages(terms, sizes, np.array(_split(plan))).sum())
 
 
 def _split(plan: Plan) -> tuple[float, ...]:

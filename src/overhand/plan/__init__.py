@@ -1,6 +1,12 @@
 """What to run and how good it will be."""
 
-from overhand.plan.calibration import calibrated, levels_of, with_best_laplace
+from overhand.plan.calibration import (
+    Draft,
+    calibrated,
+    fewest_messages,
+    levels_of,
+    with_best_laplace,
+)
 from overhand.plan.combination import (
     DEFAULT_FAILURE_PROBABILITY,
     Combination,
@@ -44,6 +50,7 @@ __all__ = [
     "Composition",
     "Costs",
     "Delay",
+    "Draft",
     "NodeSum",
     "Objective",
     "Plan",
@@ -55,6 +62,7 @@ __all__ = [
     "chernoff_bound",
     "clear_bytes",
     "combined",
+    "fewest_messages",
     "fields_of",
     "levels_of",
     "own_weight",

@@ -67,7 +67,12 @@ def calibrated(sizes: Sequence[int], split: Split, terms: Terms) -> tuple[Mechan
 
 @dataclass(frozen=True)
 class Draft:
-    """What `calibrated` comes to, without a certificate: to rank trees by."""
+    """What `calibrated` comes to, without a certificate: to rank trees by.
+
+    >>> draft = Draft.of((10, 100), (1.0, 2.0), Terms(Privacy(1.0, 1e-6)))
+    >>> [round(variance) for variance in draft.variances], draft.messages(spare=1.0)
+    ([27, 55], 18)
+    """
 
     sizes: Sequence[int]
     steps: Sequence[int]
@@ -160,7 +165,12 @@ def _first_scale(split: Split, terms: Terms) -> float:
 
 
 def fewest_messages(terms: Terms, sizes: Floats, variances: Floats) -> Floats:
-    """About how many messages a user sends, by level, in batches of these sizes."""
+    """About how many messages a user sends, by level, in batches of these sizes.
+
+    >>> terms = Terms(Privacy(1.0, 1e-6))
+    >>> fewest_messages(terms, np.array([10.0, 100.0]), np.array([27.0, 55.0]))
+    array([13.,  5.])
+    """
     steps = terms.steps(sizes, variances)
     return terms.recipe.mechanism.fewest_messages(
         terms.values,
