@@ -78,7 +78,7 @@ async def _fetched(client: AsyncClient) -> Document:
 def noiseless(mechanism: Mechanism) -> Mechanism:
     """What users of pairs run here: their sums are those of their values, to the last one."""
     if isinstance(mechanism, PairsSum):
-        return replace(mechanism, user_noise=Coins(0, HALF))
+        return replace(mechanism, noise_part=Coins(0, HALF))
     return mechanism
 
 

@@ -169,7 +169,7 @@ def test_a_full_audit_has_every_mechanism_and_value_alone_and_with_all_levels() 
     jobs = list(Scope(runs=2000).shipped())
     mechanisms = [m for job in jobs for m in job.game.mechanisms]
     assert {type(m) for m in mechanisms} == set(MECHANISMS.values())
-    opposed = {m.user_noise.opposed for m in mechanisms if isinstance(m, CoinSum)}
+    opposed = {m.noise_part.opposed for m in mechanisms if isinstance(m, CoinSum)}
     assert opposed == {True, False}
     levels = [(job.game.levels, job.name.endswith("the store")) for job in jobs]
     assert set(levels) == {(1, False), (3, False), (1, True), (2, True)}

@@ -310,7 +310,7 @@ def with_noise(batches: GrowingBatches, share: float) -> GrowingBatches:
         variance = mechanism.noise().variance * share**2
         assert isinstance(mechanism, CoinSum | SharesSum)
         coins = Coins.with_variance(mechanism.size, variance)
-        changed = replace(mechanism, user_noise=coins)
+        changed = replace(mechanism, noise_part=coins)
         assert changed.noise().variance == pytest.approx(variance, rel=0.01)
         mechanisms.append(changed)
     return replace(batches, mechanisms=tuple(mechanisms))

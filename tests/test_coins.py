@@ -37,7 +37,7 @@ TINY = {
 
 def every_batch(mechanism: CoinSum, values: Sequence[int]) -> Iterator[tuple[Fraction, Shuffled]]:
     """All batches that the encoder can send for these values, with their probabilities."""
-    for shown in itertools.product((0, 1), repeat=mechanism.size * mechanism.user_noise.bits):
+    for shown in itertools.product((0, 1), repeat=mechanism.size * mechanism.noise_part.bits):
         random = Chosen(shown)
         messages = mechanism.encode_many(values, random)
         yield random.chance, one_batch(messages.sealed)
@@ -45,7 +45,7 @@ def every_batch(mechanism: CoinSum, values: Sequence[int]) -> Iterator[tuple[Fra
 
 def law_by_enumeration(mechanism: CoinSum) -> Law:
     """The number of ones among the coins, over every outcome of every coin of the definition."""
-    coins = mechanism.user_noise
+    coins = mechanism.noise_part
     p = Fraction(coins.probability.numerator, 2**coins.probability.bits)
     straight = coins.bits // 2 if coins.opposed else coins.bits
     chances = ([p] * straight + [1 - p] * (coins.bits - straight)) * mechanism.size
@@ -118,7 +118,7 @@ def test_the_encoder_has_the_law_that_the_noise_states(kind: str) -> None:
 def test_the_noise_of_some_users_is_that_of_a_smaller_batch(users: int) -> None:
     for mechanism in TINY.values():
         if users < mechanism.size:
-            whole = mechanism.user_noise.law(mechanism.size)
+            whole = mechanism.noise_part.law(mechanism.size)
             assert mechanism.noise() == whole
             smaller = CoinNoise(tuple((t * users // mechanism.size, p) for t, p in whole.binomials))
             assert mechanism.noise(users) == smaller
@@ -188,23 +188,23 @@ def test_with_variance_has_the_variance_that_was_asked_for(size: int, variance: 
 @given(SIZES, VARIANCES)
 def test_with_variance_takes_the_fewest_coins(size: int, variance: float) -> None:
     mechanism = CoinSum.with_variance(size, variance)
-    assert mechanism.user_noise.opposed
+    assert mechanism.noise_part.opposed
     # Opposed coins come in pairs, and a pair has a variance of at most a half.
-    assert size * (mechanism.user_noise.bits - 2) / 4 < variance * (1 + 1e-9)
+    assert size * (mechanism.noise_part.bits - 2) / 4 < variance * (1 + 1e-9)
 
 
 @given(SIZES, VARIANCES, st.integers(0, 40))
 def test_with_variance_takes_as_many_coins_as_it_is_told(
     size: int, variance: float, more: int
 ) -> None:
-    fewest = CoinSum.with_variance(size, variance).user_noise.bits
+    fewest = CoinSum.with_variance(size, variance).noise_part.bits
     mechanism = CoinSum.with_variance(size, variance, noise_bits=fewest + 2 * more)
-    assert mechanism.user_noise.bits == fewest + 2 * more
+    assert mechanism.noise_part.bits == fewest + 2 * more
     assert variance * (1 - 1e-12) <= mechanism.variance <= variance * (1 + 1 / 4000)
 
 
 def test_with_variance_refuses_more_than_the_coins_can_have() -> None:
-    assert CoinSum.with_variance(10, 5.0, noise_bits=2).user_noise.probability.is_half
+    assert CoinSum.with_variance(10, 5.0, noise_bits=2).noise_part.probability.is_half
     with pytest.raises(Infeasible, match="variance 5.01"):
         CoinSum.with_variance(10, 5.01, noise_bits=2)
 
@@ -258,8 +258,8 @@ def test_a_large_published_batch_sends_one_coin_each(guarantee: str) -> None:
     for size in (math.ceil(tau(privacy)), 3 * math.ceil(tau(privacy)), 10**7):
         mechanism = binary_sum(size, privacy)
         assert mechanism.messages_per_user == 2
-        assert not mechanism.user_noise.opposed
-        probability = float(mechanism.user_noise.probability)
+        assert not mechanism.noise_part.opposed
+        probability = float(mechanism.noise_part.probability)
         assert math.isclose(probability, tau(privacy) / (2 * size), rel_tol=1e-9)
         assert math.isclose(mechanism.noise().mean, tau(privacy) / 2, rel_tol=1e-9)
         assert mechanism.variance <= tau(privacy) / 2
@@ -270,7 +270,7 @@ def test_the_published_constant_is_a_parameter() -> None:
     assert BITS_CONSTANT == 96
     privacy = Privacy(1.0, 1e-6)
     half = binary_sum(10, privacy, constant=48)
-    assert half.user_noise.bits == math.ceil(48 * math.log(2e6) / 10)
+    assert half.noise_part.bits == math.ceil(48 * math.log(2e6) / 10)
 
 
 def test_without_the_published_noise_the_check_of_delta_would_fail() -> None:

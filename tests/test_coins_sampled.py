@@ -57,7 +57,7 @@ class NotComplemented(CoinSum):
 
     def encode_many(self, values: ArrayLike, random: Random) -> Messages:
         messages = super().encode_many(values, random)
-        messages.sealed[:, 1 + self.user_noise.bits // 2 :] ^= 1
+        messages.sealed[:, 1 + self.noise_part.bits // 2 :] ^= 1
         return messages
 
 
@@ -151,7 +151,7 @@ def test_drawn_noise_has_the_law_of_the_messages(stream: str, kind: str) -> None
 
 class DrawsHalf(CoinSum):
     def draw_noise(self, random: Random, batches: int) -> NDArray[np.float64]:
-        return self.user_noise.draw_sums(random, self.size // 2, batches)
+        return self.noise_part.draw_sums(random, self.size // 2, batches)
 
     def noise(self, users: int | None = None) -> Noise:
         return super().noise(self.size // 2)
@@ -159,7 +159,7 @@ class DrawsHalf(CoinSum):
 
 class DrawsNotOpposed(CoinSum):
     def draw_noise(self, random: Random, batches: int) -> NDArray[np.float64]:
-        ones = random.binomial(self.draw_cost, self.user_noise.probability, batches)
+        ones = random.binomial(self.draw_cost, self.noise_part.probability, batches)
         return np.asarray(ones - self.noise().mean, np.float64)
 
 
@@ -182,7 +182,7 @@ def test_the_test_of_drawn_noise_sees(mutant: type[CoinSum], wrong: Outcomes) ->
 def test_the_recurrence_for_opposed_coins_agrees_with_their_convolution(
     size: int, variance: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bits = 2 + CoinSum.with_variance(size, variance).user_noise.bits  # one pair more: never fair
+    bits = 2 + CoinSum.with_variance(size, variance).noise_part.bits  # one pair more: never fair
     binomials = Coins.with_variance(size, variance, bits=bits).law(size).binomials
     monkeypatch.setattr("overhand.mechanisms.noise._LARGE_VARIANCE", math.inf)
     slow = CoinNoise(binomials).window
@@ -233,17 +233,17 @@ def rounded_laws(exact: NDArray[np.float64]) -> list[Ones]:
 
 
 def noise_trials(mechanism: CoinSum) -> int:
-    return mechanism.size * mechanism.user_noise.bits
+    return mechanism.size * mechanism.noise_part.bits
 
 
 def coin_law(mechanism: CoinSum) -> Ones:
-    trials, p = noise_trials(mechanism) // 2, float(mechanism.user_noise.probability)
+    trials, p = noise_trials(mechanism) // 2, float(mechanism.noise_part.probability)
     return law_of((trials, p), (trials, 1 - p)).probabilities
 
 
 def places(mechanism: CoinSum) -> NDArray[np.int64]:
     """What a one of each coordinate counts when all coordinates are written as one number."""
-    most = mechanism.size * (mechanism.user_noise.bits + mechanism.steps)
+    most = mechanism.size * (mechanism.noise_part.bits + mechanism.steps)
     return (most + 1) ** np.arange(mechanism.values.dimension)
 
 

@@ -180,7 +180,7 @@ def test_every_user_sends_so_many_messages_of_every_coordinate(kind: str) -> Non
     messages = mechanism.encode_rows(some(mechanism, 7), seeded_random(20230))
     assert messages.sealed.shape == (7, mechanism.messages_per_user)
     assert messages.sealed.dtype == np.uint8
-    expected = mechanism.coordinate_steps + mechanism.user_noise.bits
+    expected = mechanism.coordinate_steps + mechanism.noise_part.bits
     assert (by_coordinate(mechanism, messages).sum(axis=2) == expected).all()
     assert mechanism.messages_per_user == expected.sum()
     nobody = mechanism.encode_rows(some(mechanism, 0), seeded_random(20230))
@@ -189,7 +189,7 @@ def test_every_user_sends_so_many_messages_of_every_coordinate(kind: str) -> Non
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_without_coins_the_ones_are_the_steps(kind: str) -> None:
-    bare = replace(KINDS[kind], user_noise=SILENT)
+    bare = replace(KINDS[kind], noise_part=SILENT)
     rows = some(bare)
     steps = bare.steps_of(rows, seeded_random(20230)).reshape(len(rows), -1)
     messages = bare.encode_rows(rows, seeded_random(20230))
@@ -209,7 +209,7 @@ def test_without_coins_the_ones_are_the_steps(kind: str) -> None:
     ],
 )
 def test_without_coins_values_of_whole_steps_are_summed_exactly(kind: str, values: Any) -> None:
-    bare = replace(KINDS[kind], user_noise=SILENT)
+    bare = replace(KINDS[kind], noise_part=SILENT)
     shuffler, random = Shuffler(), seeded_random(20230)
     shuffler.activate(bare)
     for user, value in enumerate(values):
@@ -327,7 +327,7 @@ def test_every_outcome_of_coins_and_rounding_is_unbiased_and_independent(kind: s
     """The values are quarters of a step, so four uniforms are as good as all."""
     mechanism, values = ENUMERATED[kind]
     rows, dimension = mechanism.values.rows(values), mechanism.values.dimension
-    coins = mechanism.size * mechanism.user_noise.bits * dimension
+    coins = mechanism.size * mechanism.noise_part.bits * dimension
     quarters = 1 if mechanism.values.is_whole else 4
     outcomes, chances = [], []
     for uniforms in itertools.product(range(quarters), repeat=rows.size):

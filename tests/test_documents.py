@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 import overhand as oh
 from overhand import errors
 from overhand.mechanisms import Coins, SharesSum
-from overhand.mechanisms.user_noise import Polya, UserNoise
+from overhand.mechanisms.parts import NoisePart, Polya
 from overhand.model import Shuffled
 from overhand.plan import fields_of
 from overhand.randomness import HALF, secure_random, seeded_random
@@ -176,7 +176,7 @@ def test_a_document_cannot_ask_for_reports_of_any_length() -> None:
 
 
 @pytest.mark.parametrize("noise", [Coins(10**13, HALF), Polya(1, 8, 1 - 1e-12)])
-def test_a_short_report_cannot_ask_for_noise_of_any_width(noise: UserNoise) -> None:
+def test_a_short_report_cannot_ask_for_noise_of_any_width(noise: NoisePart) -> None:
     shares = SharesSum(8, noise, shares=4, modulus_bits=48, honest=8)
     plan = oh.Plan(oh.RegularTree(8, (8,)), (shares,), oh.Privacy(1.0, 1e-6), 1)
     with pytest.raises(errors.InvalidValue, match=r"level 1 has a standard deviation of \S+e\+"):

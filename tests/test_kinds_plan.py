@@ -167,7 +167,7 @@ def test_more_steps_behind_the_same_coins_spend_more(values: Values) -> None:
 def test_a_level_without_coins_spends_everything(values: Values, level: int) -> None:
     plan = best(values, 300, 2)
     bare = tuple(
-        replace(mechanism, user_noise=NO_COINS) if i == level else mechanism
+        replace(mechanism, noise_part=NO_COINS) if i == level else mechanism
         for i, mechanism in enumerate(all_mechanisms(plan))
     )
     assert replace(plan, mechanisms=bare).delta_spent == pytest.approx(1.0)

@@ -245,7 +245,7 @@ def test_an_estimate_that_someone_writes_into_does_no_harm() -> None:
 def reach(plan: oh.Plan, t: int) -> float:
     """What coins and rounding together cannot exceed at t: no sampling error to allow for."""
     mechanisms = [coin_sum(plan, node) for node in plan.tree.cover(t)]
-    return sum((m.user_noise.bits / 2 + 1) * m.size * m.unit for m in mechanisms)
+    return sum((m.noise_part.bits / 2 + 1) * m.size * m.unit for m in mechanisms)
 
 
 @pytest.mark.parametrize(("values", "choices"), KINDS)

@@ -167,7 +167,7 @@ def test_a_batch_that_went_through_the_store_has_the_very_sum(tmp_path: Path) ->
 
 
 def _silent(plan: oh.Plan) -> oh.Plan:
-    mechanisms = tuple(replace(m, user_noise=SILENT) for m in plan.mechanisms)  # type: ignore[type-var]
+    mechanisms = tuple(replace(m, noise_part=SILENT) for m in plan.mechanisms)  # type: ignore[type-var]
     return replace(plan, mechanisms=mechanisms)
 
 

@@ -287,7 +287,10 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
         ({"tree": "oak"}, "tree='oak'"),
         ({"composition": "none"}, "composition='none'"),
         ({"tree": "best"}, "tree='best' must be one of regular, paper, binary: every tree is"),
-        ({"mechanism": "oak"}, "mechanism='oak' must be one of coins, shares, pairs, best"),
+        (
+            {"mechanism": "oak"},
+            "mechanism='oak' must be one of coins, shares, pairs, ballots, best",
+        ),
         ({"max_messages": 0}, "max_messages=0"),
     ],
     ids=str,

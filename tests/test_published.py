@@ -47,14 +47,14 @@ def spent(mechanism: CoinSum, privacy: Privacy) -> float:
 def test_a_real_is_summed_as_lemma_3_1_says(values: Reals, size: int, privacy: Privacy) -> None:
     """g >= sqrt(n), b > 180 g^2 ln(2/delta) / (eps^2 n), p = 90 g^2 ln(2/delta) / (b eps^2 n)."""
     mechanism = real_sum(values, size, privacy)
-    g, b = mechanism.steps, mechanism.user_noise.bits
+    g, b = mechanism.steps, mechanism.noise_part.bits
     assert g - 1 < math.sqrt(size) <= g
     needed = 180 * g**2 * math.log(2 / privacy.delta) / (privacy.epsilon**2 * size)
     assert b - 1 <= needed < b
-    p = float(mechanism.user_noise.probability)
+    p = float(mechanism.noise_part.probability)
     assert math.isclose(p, needed / (2 * b), rel_tol=1e-9)
     assert p < 0.5
-    assert not mechanism.user_noise.opposed
+    assert not mechanism.noise_part.opposed
     assert mechanism.messages_per_user == g + b
     assert (mechanism.values, mechanism.size) == (values, size)
 
@@ -78,13 +78,13 @@ def test_a_sum_of_reals_has_the_variance_of_the_lemma(size: int, privacy: Privac
 def test_a_vector_is_summed_as_p_vec_says(values: Values, size: int, privacy: Privacy) -> None:
     """g = max(2 sqrt(n), d, 4), p = 1/4, b = 24e4 g^2 ln(4 (d^2 + 1) / delta)^2 / (eps^2 n)."""
     mechanism = vector_sum(values, size, privacy)
-    d, g, b = values.dimension, mechanism.steps, mechanism.user_noise.bits
+    d, g, b = values.dimension, mechanism.steps, mechanism.noise_part.bits
     assert g - 1 < max(2 * math.sqrt(size), d, 4) <= g
     log = math.log(4 * (d**2 + 1) / privacy.delta)
     needed = 24 * 10**4 * g**2 * log**2 / (privacy.epsilon**2 * size)
     assert needed * (1 - 1e-12) <= b < needed * (1 + 1e-12) + 1
-    assert float(mechanism.user_noise.probability) == 0.25
-    assert not mechanism.user_noise.opposed
+    assert float(mechanism.noise_part.probability) == 0.25
+    assert not mechanism.noise_part.opposed
     assert mechanism.unit == 2 * values.highs[0] / g
     assert mechanism.messages_per_user == d * (g + b)
     assert (mechanism.values, mechanism.size) == (values, size)
@@ -96,13 +96,13 @@ def test_a_histogram_is_summed_as_bits_with_half_of_the_budget(size: int, privac
     mechanism = histogram_sum(Histogram(7), size, privacy)
     tau = 96 * math.log(2 / (privacy.delta / 2)) / (privacy.epsilon / 2) ** 2
     if size < tau:
-        assert mechanism.user_noise.bits == math.ceil(tau / size)
-        assert mechanism.user_noise.probability.is_half
+        assert mechanism.noise_part.bits == math.ceil(tau / size)
+        assert mechanism.noise_part.probability.is_half
     else:
-        assert mechanism.user_noise.bits == 1
-        assert math.isclose(float(mechanism.user_noise.probability), tau / (2 * size), rel_tol=1e-9)
-    assert not mechanism.user_noise.opposed
-    assert mechanism.messages_per_user == 7 * (1 + mechanism.user_noise.bits)
+        assert mechanism.noise_part.bits == 1
+        assert math.isclose(float(mechanism.noise_part.probability), tau / (2 * size), rel_tol=1e-9)
+    assert not mechanism.noise_part.opposed
+    assert mechanism.messages_per_user == 7 * (1 + mechanism.noise_part.bits)
     assert (mechanism.values, mechanism.size, mechanism.steps) == (Histogram(7), size, 1)
 
 
@@ -174,6 +174,6 @@ def test_the_accountant_would_see_a_constant_that_is_too_small(values: Values) -
 def test_noise_that_hides_a_bit_does_not_hide_a_change_of_bucket() -> None:
     """Two counts move: what hides one of them with little to spare does not hide both."""
     privacy = Privacy(1.0, 1e-6)
-    tight = replace(binary_sum(80, privacy), user_noise=Coins(1, HALF, opposed=False))
+    tight = replace(binary_sum(80, privacy), noise_part=Coins(1, HALF, opposed=False))
     assert spent(tight, privacy) <= privacy.delta
     assert spent(replace(tight, values=Histogram(3)), privacy) > privacy.delta

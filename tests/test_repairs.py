@@ -170,7 +170,7 @@ class CountsOneCoordinate(CoinSum):
 
     @property
     def influence(self) -> float:
-        return (self.steps + self.user_noise.bits) * self.unit
+        return (self.steps + self.noise_part.bits) * self.unit
 
 
 @each_coin_sum
@@ -191,7 +191,7 @@ def test_its_influence_is_reached_by_a_client_whose_messages_are_all_alike(
 def test_an_influence_that_is_too_small_would_be_caught(
     mutant: type[CoinSum], sound: CoinSum
 ) -> None:
-    mechanism = mutant(sound.size, sound.user_noise, sound.values, sound.steps)
+    mechanism = mutant(sound.size, sound.noise_part, sound.values, sound.steps)
     with pytest.raises(AssertionError, match="more than its influence"):
         assert_bounded(mechanism, extremes(mechanism))
 
@@ -284,7 +284,7 @@ def test_a_reduced_mechanism_has_that_part_of_the_variance_and_is_the_same_else(
 def test_skewed_coins_are_reduced_by_their_number() -> None:
     mechanism = CoinSum(100, Coins(8, QUARTER, opposed=False))
     assert mechanism.reduced(0.5) == CoinSum(100, Coins(4, QUARTER, opposed=False))
-    assert mechanism.reduced(0.01).user_noise.bits == 1
+    assert mechanism.reduced(0.01).noise_part.bits == 1
 
 
 def test_less_noise_spends_more() -> None:

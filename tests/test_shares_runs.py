@@ -164,7 +164,7 @@ def heavy() -> oh.Plan:
     """One level of so much Laplace noise that it hardly matters that it is whole."""
     privacy = oh.Privacy(0.1, 1e-6)
     plan = oh.Plan.best(20_000, 1, privacy, tree="regular", mechanism="shares")
-    assert isinstance(plan.mechanisms[0].user_noise, Polya)
+    assert isinstance(plan.mechanisms[0].noise_part, Polya)
     return plan
 
 

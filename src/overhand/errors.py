@@ -62,7 +62,7 @@ class ProtocolViolation(OverhandError):
     >>> from overhand.randomness import HALF, seeded_random
     >>> from overhand.shufflers import Shuffler
     >>> shuffler = Shuffler()
-    >>> shuffler.activate(CoinSum(size=2, user_noise=Coins(2, HALF)))
+    >>> shuffler.activate(CoinSum(size=2, noise_part=Coins(2, HALF)))
     >>> shuffler.release(seeded_random(1))
     Traceback (most recent call last):
     overhand.errors.ProtocolViolation: release at 0 of 2 users

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +23,8 @@ Floats = NDArray[np.float64]
 Counts = NDArray[np.int64]
 Rows = NDArray[Any]
 """Checked values, one user to a row."""
+NoiseBy = Literal["users", "services"]
+"""Who makes the noise: every user a part of it, as in the paper, or each of the two services."""
 
 
 class Messages(NamedTuple):

@@ -37,7 +37,7 @@ class Shuffler:
     >>> from overhand.mechanisms import Coins, CoinSum
     >>> from overhand.randomness import HALF, seeded_random
     >>> random, shuffler = seeded_random(1), Shuffler()
-    >>> mechanism = CoinSum(size=2, user_noise=Coins(2, HALF))
+    >>> mechanism = CoinSum(size=2, noise_part=Coins(2, HALF))
     >>> shuffler.activate(mechanism)
     >>> for user in (1, 2):
     ...     shuffler.send(user, mechanism.encode(1, random))
@@ -150,7 +150,7 @@ class Server(Protocol):
 
     >>> from overhand.mechanisms import Coins, CoinSum
     >>> from overhand.randomness import HALF, seeded_random
-    >>> coins = CoinSum(size=4, user_noise=Coins(2, HALF))
+    >>> coins = CoinSum(size=4, noise_part=Coins(2, HALF))
     >>> class FourByFour:
     ...     def activate(self, t, idle):
     ...         return {shuffler: coins for shuffler in idle}

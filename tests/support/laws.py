@@ -75,7 +75,7 @@ def batch_law(mechanism: oh.CoinSum, column: Floats, low: float) -> Law:
     ups = np.ones(1)
     for rest in np.clip(exact - down, 0, 1):
         ups = np.convolve(ups, [1 - rest, rest])
-    trials = mechanism.size * mechanism.user_noise.bits
+    trials = mechanism.size * mechanism.noise_part.bits
     coins = stats.binom.pmf(np.arange(trials + 1), trials, 0.5)
     law = np.convolve(ups, coins)
     steps = down.sum() + np.arange(len(law)) - trials / 2

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from overhand import mechanisms
-from overhand.mechanisms import Coins, Mechanism, Noise, Recipe, UserNoise
+from overhand.mechanisms import Coins, Mechanism, Noise, NoisePart, Recipe
 from overhand.model import Counts, Floats, Messages, Rows, Shuffled
 from overhand.randomness import Random
 from overhand.values import BITS, Values
@@ -30,7 +30,7 @@ class TallySum(Mechanism):
     clear_bits = 48
 
     size: int
-    user_noise: UserNoise
+    noise_part: NoisePart
     values: Values = BITS
     steps: int = 1
 
@@ -45,14 +45,14 @@ class TallySum(Mechanism):
     def fitted(
         cls,
         size: int,
-        user_noise: UserNoise,
+        noise_part: NoisePart,
         *,
         honest: int,
         distance: float,
         values: Values,
         steps: int,
     ) -> TallySum:
-        return cls(size, user_noise, values, steps)
+        return cls(size, noise_part, values, steps)
 
     @classmethod
     def fewest_messages(
@@ -62,7 +62,7 @@ class TallySum(Mechanism):
         return np.full(sizes.shape, float(values.dimension))
 
     @classmethod
-    def of_entry(cls, saved: dict[str, Any], noise: UserNoise, values: Values) -> TallySum:
+    def of_entry(cls, saved: dict[str, Any], noise: NoisePart, values: Values) -> TallySum:
         return cls(saved["size"], noise, values, saved["steps"])
 
     @property
@@ -87,7 +87,7 @@ class TallySum(Mechanism):
 
     def encode_rows(self, rows: Rows, random: Random) -> Messages:
         steps = self.steps_of(rows, random).reshape(len(rows), self.values.dimension)
-        noise = self.user_noise.draw(random, steps.size).reshape(steps.shape)
+        noise = self.noise_part.draw(random, steps.size).reshape(steps.shape)
         return self._masked(steps.astype(np.int64) + noise, random)
 
     def _masked(self, secrets: Counts, random: Random) -> Messages:
@@ -100,11 +100,11 @@ class TallySum(Mechanism):
         return np.uint64((1 << self.clear_bits) - 1)
 
     def added(self, random: Random, batches: int = 1) -> Messages:
-        noise = self.user_noise.draw(random, batches * self.values.dimension)
+        noise = self.noise_part.draw(random, batches * self.values.dimension)
         return self._masked(noise.reshape(batches, self.values.dimension), random)
 
     def server_noise(self, random: Random, batches: int) -> Counts | None:
-        drawn = self.user_noise.draw(random, batches * self.values.dimension)
+        drawn = self.noise_part.draw(random, batches * self.values.dimension)
         return drawn.reshape(batches, self.values.dimension)
 
     def own_steps(self, messages: Messages) -> Counts:
@@ -126,16 +126,16 @@ class TallySum(Mechanism):
 
     def noise(self, users: int | None = None) -> Noise:
         """Of all users and both services, or of so many users alone."""
-        return self.user_noise.law(self.size + 2 if users is None else users)
+        return self.noise_part.law(self.size + 2 if users is None else users)
 
     def draw_noise(self, random: Random, batches: int) -> Floats:
         count = batches * self.values.dimension
-        return self.scaled(self.user_noise.draw_sums(random, self.size + 2, count))
+        return self.scaled(self.noise_part.draw_sums(random, self.size + 2, count))
 
     @property
     def draw_cost(self) -> int:
-        assert isinstance(self.user_noise, Coins)
-        return (self.size + 2) * self.user_noise.bits * self.values.dimension
+        assert isinstance(self.noise_part, Coins)
+        return (self.size + 2) * self.noise_part.bits * self.values.dimension
 
 
 @pytest.fixture

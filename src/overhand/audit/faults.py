@@ -18,7 +18,7 @@ from overhand import errors
 from overhand.audit.attacks import KNOWN_SEED, Attacker
 from overhand.audit.cases import Deployment
 from overhand.audit.listening import Listener
-from overhand.mechanisms import Mechanism, Noise, PairsSum, UserNoise
+from overhand.mechanisms import Mechanism, Noise, NoisePart, PairsSum
 from overhand.model import Counts, Floats, Messages, Rows, Shuffled
 from overhand.randomness import Random, restored_random, seeded_random
 
@@ -55,7 +55,7 @@ class SharedNoise(Deployment):
         lowest = right.mechanisms[0]
         if not (lowest.values.is_scalar and lowest.values.is_whole):
             raise errors.InvalidValue(f"shared noise is planted for bits, not for {lowest.values}")
-        fitted = [_with_noise(mechanism, lowest.user_noise) for mechanism in right.mechanisms]
+        fitted = [_with_noise(mechanism, lowest.noise_part) for mechanism in right.mechanisms]
         return cls(tuple(_mirrored(m) if level % 2 else m for level, m in enumerate(fitted)))
 
     def encode(self, rows: Rows, random: Random) -> list[Messages]:
@@ -65,7 +65,7 @@ class SharedNoise(Deployment):
         return [lowest, *higher]
 
 
-def _with_noise(mechanism: Mechanism, noise: UserNoise) -> Mechanism:
+def _with_noise(mechanism: Mechanism, noise: NoisePart) -> Mechanism:
     size, values, steps = mechanism.size, mechanism.values, mechanism.steps
     return mechanism.fitted(
         size, noise, honest=size, distance=_DISTANCE, values=values, steps=steps
@@ -73,15 +73,15 @@ def _with_noise(mechanism: Mechanism, noise: UserNoise) -> Mechanism:
 
 
 def _mirrored(mechanism: Mechanism) -> Mechanism:
-    noise = Mirrored(mechanism.user_noise)
-    return replace(mechanism, user_noise=noise)  # type: ignore[type-var]
+    noise = Mirrored(mechanism.noise_part)
+    return replace(mechanism, noise_part=noise)  # type: ignore[type-var]
 
 
 @dataclass(frozen=True)
-class Mirrored(UserNoise):
+class Mirrored(NoisePart):
     """Noise that is symmetric about its mean, mirrored there: its law stays what it was."""
 
-    noise: UserNoise
+    noise: NoisePart
 
     def toss(self, random: Random, users: int) -> NDArray[np.uint8]:
         return self.noise.toss(random, users) ^ np.uint8(1)
@@ -99,7 +99,7 @@ class Mirrored(UserNoise):
     def sampling_distance(self) -> float:
         return self.noise.sampling_distance
 
-    def reduced(self, part: float, users: int) -> UserNoise:
+    def reduced(self, part: float, users: int) -> NoisePart:
         return Mirrored(self.noise.reduced(part, users))
 
     def entry(self) -> dict[str, Any]:
@@ -143,7 +143,7 @@ class Unmasked(PairsSum):
 
 def _unmasked(right: Deployment, alone: Deployment) -> Deployment:
     return Deployment(
-        tuple(Unmasked.of_entry(m.entry(), m.user_noise, m.values) for m in right.mechanisms)
+        tuple(Unmasked.of_entry(m.entry(), m.noise_part, m.values) for m in right.mechanisms)
     )
 
 

@@ -106,7 +106,7 @@ def _with_known_noise(known: list[Plan], terms: Terms) -> Iterator[Plan]:
         if (has.rounding_share, has.norm_share) == (wanted.rounding_share, wanted.norm_share):
             with suppress(Infeasible):
                 steps, noises = zip(
-                    *((m.steps, m.user_noise) for m in plan.mechanisms), strict=True
+                    *((m.steps, m.noise_part) for m in plan.mechanisms), strict=True
                 )
                 draft = Draft(plan.tree.sizes, steps, noises, terms)
                 other = replace(plan, mechanisms=draft.mechanisms())

@@ -4,32 +4,45 @@ A mechanism takes its noise as a parameter and never knows an accountant; the ca
 `overhand.plan` chooses the parameter and `overhand.accounting` judges it.
 """
 
+from overhand.mechanisms.ballots import BallotSum
 from overhand.mechanisms.coins import CoinSum
 from overhand.mechanisms.mechanism import Mechanism, Recipe, change_of
-from overhand.mechanisms.noise import CoinNoise, LaplaceNoise, Noise
+from overhand.mechanisms.noise import BoundedNoise, CoinNoise, LaplaceNoise, Noise
 from overhand.mechanisms.pairs import PairsSum
 from overhand.mechanisms.papers import published
+from overhand.mechanisms.parts import (
+    SERVICES,
+    Coins,
+    NoisePart,
+    Polya,
+    ServiceNoise,
+    fewest_coins,
+    noise_of,
+)
 from overhand.mechanisms.shares import SharesSum
-from overhand.mechanisms.user_noise import Coins, Polya, UserNoise, fewest_coins, noise_of
 
 MECHANISMS: dict[str, type[Mechanism]] = {
-    mechanism.kind: mechanism for mechanism in (CoinSum, SharesSum, PairsSum)
+    mechanism.kind: mechanism for mechanism in (CoinSum, SharesSum, PairsSum, BallotSum)
 }
 """All kinds of mechanisms by name: a new one is registered here."""
 
 __all__ = [
     "MECHANISMS",
+    "SERVICES",
+    "BallotSum",
+    "BoundedNoise",
     "CoinNoise",
     "CoinSum",
     "Coins",
     "LaplaceNoise",
     "Mechanism",
     "Noise",
+    "NoisePart",
     "PairsSum",
     "Polya",
     "Recipe",
+    "ServiceNoise",
     "SharesSum",
-    "UserNoise",
     "change_of",
     "fewest_coins",
     "noise_of",

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from overhand import errors
 from overhand.mechanisms.mechanism import Mechanism, Recipe
-from overhand.mechanisms.user_noise import Coins, UserNoise, fewest_coins
+from overhand.mechanisms.parts import Coins, NoisePart, fewest_coins
 from overhand.model import Counts, Floats, Messages, Rows, Shuffled
 from overhand.randomness import Random, ones_in_rows
 from overhand.values import BITS, Values
@@ -30,7 +30,7 @@ class CoinSum(Mechanism):
     A message of coordinate j is 2 j + its bit; with one coordinate it is the bit.
 
     >>> from overhand.randomness import BinaryFraction
-    >>> mechanism = CoinSum(size=3, user_noise=Coins(2, BinaryFraction(1, 3)))
+    >>> mechanism = CoinSum(size=3, noise_part=Coins(2, BinaryFraction(1, 3)))
     >>> mechanism.messages_per_user, mechanism.variance
     (3, 0.65625)
     """
@@ -40,7 +40,7 @@ class CoinSum(Mechanism):
     norm_share: ClassVar[float] = 0.06
 
     size: int
-    user_noise: Coins
+    noise_part: Coins
     values: Values = BITS
     steps: int = 1
 
@@ -61,7 +61,7 @@ class CoinSum(Mechanism):
 
         Or a part in 4,000 more.
 
-        >>> CoinSum.with_variance(10, 90.0).user_noise.bits
+        >>> CoinSum.with_variance(10, 90.0).noise_part.bits
         36
         """
         return cls(size, Coins.with_variance(size, variance, bits=noise_bits), values, steps)
@@ -74,15 +74,15 @@ class CoinSum(Mechanism):
     def fitted(
         cls,
         size: int,
-        user_noise: UserNoise,
+        noise_part: NoisePart,
         *,
         honest: int,
         distance: float,
         values: Values,
         steps: int,
     ) -> CoinSum:
-        assert isinstance(user_noise, Coins)
-        return cls(size, user_noise, values, steps)
+        assert isinstance(noise_part, Coins)
+        return cls(size, noise_part, values, steps)
 
     @classmethod
     def fewest_messages(
@@ -92,13 +92,13 @@ class CoinSum(Mechanism):
         return np.asarray(values.dimension * (steps + fewest_coins(sizes, variances)), np.float64)
 
     @classmethod
-    def of_entry(cls, saved: dict[str, Any], noise: UserNoise, values: Values) -> CoinSum:
+    def of_entry(cls, saved: dict[str, Any], noise: NoisePart, values: Values) -> CoinSum:
         if not isinstance(noise, Coins):
             raise errors.InvalidValue("only coins can be sent one by one")
         return cls(saved["size"], noise, values, saved["steps"])
 
     def columns(self) -> dict[str, float]:
-        noise = self.user_noise
+        noise = self.noise_part
         return {"coins per user": noise.bits, "coin probability": float(noise.probability)}
 
     @property
@@ -107,7 +107,7 @@ class CoinSum(Mechanism):
 
     @cached_property
     def _messages_by_coordinate(self) -> Counts:
-        return self.coordinate_steps + self.user_noise.bits
+        return self.coordinate_steps + self.noise_part.bits
 
     @property
     def message_bits(self) -> int:
@@ -132,9 +132,9 @@ class CoinSum(Mechanism):
 
     def _encoded(self, steps: NDArray[Any], most: int, random: Random) -> NDArray[np.uint8]:
         """The bits of one coordinate."""
-        messages = np.empty((len(steps), most + self.user_noise.bits), np.uint8)
+        messages = np.empty((len(steps), most + self.noise_part.bits), np.uint8)
         np.less(np.arange(most), steps[:, np.newaxis], out=messages[:, :most].view(np.bool_))
-        messages[:, most:] = self.user_noise.toss(random, len(steps))
+        messages[:, most:] = self.noise_part.toss(random, len(steps))
         return messages
 
     def own_steps(self, messages: Messages) -> Counts:
@@ -190,8 +190,8 @@ class CoinSum(Mechanism):
 
     @property
     def draw_cost(self) -> int:
-        return self.size * self.user_noise.bits * self.values.dimension
+        return self.size * self.noise_part.bits * self.values.dimension
 
     def draw_noise(self, random: Random, batches: int) -> Floats:
         count = batches * self.values.dimension
-        return self.scaled(self.user_noise.draw_sums(random, self.size, count))
+        return self.scaled(self.noise_part.draw_sums(random, self.size, count))

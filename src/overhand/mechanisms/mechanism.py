@@ -18,8 +18,8 @@ from numpy.typing import ArrayLike
 
 from overhand import errors
 from overhand.mechanisms.noise import Noise
-from overhand.mechanisms.user_noise import UserNoise
-from overhand.model import Change, Counts, Floats, Messages, Rows, Shuffled
+from overhand.mechanisms.parts import NoisePart
+from overhand.model import Change, Counts, Floats, Messages, NoiseBy, Rows, Shuffled
 from overhand.randomness import Random
 from overhand.values import Values
 
@@ -76,10 +76,12 @@ class Mechanism(ABC):
     leaks: ClassVar[bool] = False
     """Whether a batch shows its sum only nearly alone, so that a part of delta is set aside."""
     is_shuffle_model: ClassVar[bool] = True
-    """Whether its batches are safe in the pure shuffle model: of those "best" chooses."""
+    """Whether its batches are safe only in random order, as those of the shuffle model are."""
+    noise_makers: ClassVar[tuple[NoiseBy, ...]] = ("users",)
+    """Who may make its noise."""
 
     size: int
-    user_noise: UserNoise
+    noise_part: NoisePart
     values: Values
     steps: int
 
@@ -102,7 +104,7 @@ class Mechanism(ABC):
     def fitted(
         cls,
         size: int,
-        user_noise: UserNoise,
+        noise_part: NoisePart,
         *,
         honest: int,
         distance: float,
@@ -170,7 +172,23 @@ class Mechanism(ABC):
 
     def server_noise(self, random: Random, batches: int) -> Counts | None:
         """What the server adds to the sums of so many batches, in steps, before all else."""
-        return None
+        if self.noise_by == "users":
+            return None
+        return self._drawn(random, batches)
+
+    def _drawn(self, random: Random, batches: int) -> Counts:
+        """What one maker adds to the coordinates of so many batches, a row to each."""
+        drawn = self.noise_part.draw(random, batches * self.values.dimension)
+        return drawn.reshape(batches, self.values.dimension)
+
+    def with_users(self, users: int) -> Self:
+        """The same for a batch of fewer users, whose noise does not come from them."""
+        if users == self.size:
+            return self
+        errors.whole("users", users, least=1, most=self.size)
+        if self.noise_by == "users":
+            raise errors.InvalidValue(f"a batch of {users} users lacks the noise of {self.size}")
+        return replace(self, size=users)  # type: ignore[type-var]
 
     # What the server reads off a batch.
 
@@ -230,13 +248,27 @@ class Mechanism(ABC):
 
     # The law of a sum.
 
-    def noise(self, users: int | None = None) -> Noise:
-        """The law of one coordinate's noise, in steps: of all users, or of so many of them."""
-        return self._whole_noise if users is None else self.user_noise.law(users)
+    @property
+    def noise_by(self) -> NoiseBy:
+        """Who makes the noise."""
+        return self.noise_part.made_by
+
+    def noise(self, makers: int | None = None) -> Noise:
+        """The law of one coordinate's noise, in steps: of all who make it, or of so many."""
+        return self._whole_noise if makers is None else self.noise_part.law(makers)
 
     @cached_property
     def _whole_noise(self) -> Noise:
-        return self.user_noise.law(self.size)
+        return self.noise_part.law(self.noise_part.makers(self.size))
+
+    def hiding_noise(self, honest: int | None = None) -> Noise:
+        """What hides a user: the noise of so many honest users, or of one of two services.
+
+        Without a number, of all users. A service hides nobody from itself.
+        """
+        if self.noise_by == "services":
+            return self.noise(makers=1)
+        return self.noise(honest)
 
     @abstractmethod
     def draw_noise(self, random: Random, batches: int) -> Floats:
@@ -256,8 +288,8 @@ class Mechanism(ABC):
 
     def reduced(self, part: float) -> Self:
         """The same with this part of its noise's variance: a planted fault, for an audit."""
-        noise = self.user_noise.reduced(part, self.size)
-        return replace(self, user_noise=noise)  # type: ignore[type-var]
+        noise = self.noise_part.reduced(part, self.size)
+        return replace(self, noise_part=noise)  # type: ignore[type-var]
 
     @cached_property
     def unit(self) -> float:
@@ -335,13 +367,13 @@ class Mechanism(ABC):
         return {
             "mechanism": self.kind,
             "size": self.size,
-            "noise": self.user_noise.entry(),
+            "noise": self.noise_part.entry(),
             "steps": self.steps,
         }
 
     @classmethod
     @abstractmethod
-    def of_entry(cls, saved: dict[str, Any], noise: UserNoise, values: Values) -> Self:
+    def of_entry(cls, saved: dict[str, Any], noise: NoisePart, values: Values) -> Self:
         """The mechanism with these parameters."""
 
     def summary(self) -> dict[str, Any]:
@@ -349,7 +381,7 @@ class Mechanism(ABC):
         return {
             "mechanism": self.kind,
             "batch_size": self.size,
-            **self.user_noise.summary(self.size),
+            **self.noise_part.summary(self.size),
             "steps": self.steps,
             "unit": self.unit,
             "noise_variance": self.noise_variance,

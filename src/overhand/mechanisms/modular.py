@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from overhand import errors
 from overhand.mechanisms.mechanism import Mechanism, Recipe
-from overhand.mechanisms.user_noise import UserNoise
+from overhand.mechanisms.parts import NoisePart
 from overhand.model import Counts, Floats, Rows
 from overhand.randomness import Random
 from overhand.values import Values
@@ -42,9 +42,10 @@ class ModularSum(Mechanism):
         return [Recipe(cls)] if values.moves is None else [Recipe(cls), Recipe(cls, laplace=1)]
 
     @staticmethod
-    def fewest_bits(largest_sum: int, noise: UserNoise, size: int, distance: float) -> int:
+    def fewest_bits(largest_sum: int, noise: NoisePart, size: int, distance: float) -> int:
         """Into which the sum and its noise fit, except with a probability of this distance."""
-        bits = (largest_sum + 2 * noise.law(size).reach(distance)).bit_length()
+        reach = noise.law(noise.makers(size)).reach(distance)
+        bits = (largest_sum + 2 * reach).bit_length()
         if bits > MOST_MODULUS_BITS:
             raise errors.Infeasible(
                 f"sums of {size} users need {bits} bits, not {MOST_MODULUS_BITS}"
@@ -85,8 +86,9 @@ class ModularSum(Mechanism):
 
     @cached_property
     def sampling_distance(self) -> float:
-        """How far the noise of all users may be from its law, if each draws its own."""
-        return self.size * self.user_noise.sampling_distance
+        """How far the noise that hides a user may be from its law, if each draws its own."""
+        draws = self.size if self.noise_by == "users" else 1
+        return draws * self.noise_part.sampling_distance
 
     def entry(self) -> dict[str, Any]:
         return super().entry() | {"modulus_bits": self.modulus_bits}
@@ -99,10 +101,12 @@ class ModularSum(Mechanism):
         }
 
     def _secrets(self, rows: Rows, random: Random) -> NDArray[np.uint64]:
-        """The steps and the noise of every user, by coordinate, modulo 2^64."""
+        """The steps of every user and, if users make it, their noise, modulo 2^64."""
         steps = self.steps_of(rows, random).reshape(len(rows), self.values.dimension)
-        noise = self.user_noise.draw(random, steps.size).reshape(steps.shape)
-        return (steps.astype(np.int64) + noise).astype(np.uint64)
+        whole: Counts = steps.astype(np.int64)
+        if self.noise_by == "users":
+            whole += self._drawn(random, len(rows))
+        return whole.astype(np.uint64)
 
     def _about_zero(self, residues: NDArray[np.uint64]) -> Counts:
         """What one user hides: its noise may be on either side of 0."""
@@ -118,7 +122,8 @@ class ModularSum(Mechanism):
 
     def draw_noise(self, random: Random, batches: int) -> Floats:
         count = batches * self.values.dimension
-        return self.scaled(self.user_noise.draw_sums(random, self.size, count, exact=False))
+        makers = self.noise_part.makers(self.size)
+        return self.scaled(self.noise_part.draw_sums(random, makers, count, exact=False))
 
     @abstractmethod
     def leak(self, honest: int) -> float: ...

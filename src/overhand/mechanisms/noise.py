@@ -12,27 +12,15 @@ from typing import Any
 import numpy as np
 
 from overhand import errors
-from overhand.model import Floats
+from overhand.mechanisms.windows import LOG_TAIL, Window, binomial_window, opposed_window, spread
 from overhand.randomness import BinaryFraction
 
 _LARGE_VARIANCE = 4000.0  # from here on a recurrence is quicker than a convolution
-_RUN_UP = 64
 _LARGEST_GROWTH = 700.0  # e^s is a float up to here
-LOG_TAIL = 46.0
-"""Outcomes of probability below about e^-46 are left out of a window, and counted as missing."""
-
-
-@dataclass(frozen=True)
-class Window:
-    """Probabilities of the outcomes `first`, `first + 1`, ...; `missing` bounds all others'."""
-
-    first: int
-    probabilities: Floats
-    missing: float
 
 
 class Noise(ABC):
-    """The law of what all users of a batch add: log-concave, and on the integers.
+    """The law of the noise of a batch: log-concave, and on the integers.
 
     So a larger shift is never harder to see than a smaller one and the likelihood ratio of a shift
     is monotone: what the accountant relies on.
@@ -187,10 +175,10 @@ class CoinNoise(Noise):
         if self.variance > _LARGE_VARIANCE and len(self.binomials) == 2:
             (trials, p), (others, q) = self.binomials
             if trials == others and p.complement == q:
-                return _opposed_window(trials, float(p), float(q))
+                return opposed_window(trials, float(p), float(q))
         first, probabilities, missing = 0, np.ones(1), 0.0
         for trials, p in self.binomials:
-            part = _binomial_window(trials, float(p), float(p.complement))
+            part = binomial_window(trials, float(p), float(p.complement))
             first += part.first
             missing += part.missing
             probabilities = np.convolve(probabilities, part.probabilities)
@@ -283,98 +271,75 @@ class LaplaceNoise(Noise):
         half = self.reach(missing)
         weights = np.exp(np.abs(np.arange(-half, half + 1.0)) * math.log(self.ratio))
         for _ in range(int(self.shape) - 1):
-            weights = _spread(weights, self.ratio)
+            weights = spread(weights, self.ratio)
         return Window(-half, weights / weights.sum(), missing)
 
 
-def _opposed_window(trials: int, p: float, q: float) -> Window:
-    """Bin(N, p) + Bin(N, q) with q = 1 - p, in time linear in the width of the window.
+@dataclass(frozen=True)
+class BoundedNoise(Noise):
+    """The sum of `count` draws of Laplace noise, each on condition that it is within `bound`.
 
-    The generating function is (a + b z + a z^2)^N with a = p q and b = p^2 + q^2, so that
-    a (k + 1) c_{k+1} = b (N - k) c_k + a (2 N - k + 1) c_{k-1}. All terms are positive up to the
-    middle, k = N, and towards it the ratios c_{k+1} / c_k forget a wrong start by a factor
-    exp(-distance^2 / variance); the other half is the mirror image.
+    >>> noise = BoundedNoise(LaplaceNoise(Fraction(1), ratio=0.5), bound=2, count=2)
+    >>> noise.window.first, len(noise.window.probabilities), round(noise.variance, 3)
+    (-4, 9, 2.4)
     """
-    a, b = p * q, p * p + q * q
-    variance = 2 * trials * a
-    half = min(trials, math.ceil(math.sqrt(2 * variance * LOG_TAIL) + LOG_TAIL) + 1)
-    first = max(0, trials - half - _RUN_UP)
-    # At the start, the ratio that would reproduce itself; exact where c_{-1} = 0.
-    linear, last = b * (trials - first), a * (2 * trials - first + 1) * (first > 0)
-    scale = a * (first + 1)
-    ratio = (linear + math.sqrt(linear**2 + 4 * scale * last)) / (2 * scale)
-    k = np.arange(first + 1, trials, dtype=np.float64)
-    below = a * (k + 1)
-    rise = _recurrence(ratio, b * (trials - k) / below, a * (2 * trials - k + 1) / below)
-    rise = rise[len(rise) - 1 - half :]
-    weights = np.concatenate([rise, rise[-2::-1]])
-    missing = 0.0 if half == trials else 2 * math.exp(-LOG_TAIL)
-    return Window(trials - half, weights / weights.sum(), missing)
 
+    law: LaplaceNoise
+    bound: int
+    count: int = 1
 
-def _recurrence(second: float, own: Floats, before: Floats) -> Floats:
-    """1, second, ...: each own times the last one plus before times the one before that.
+    mean = 0.0
+    is_symmetric = True
+    is_tabulated = True
 
-    In stretches side by side, each from (1, 0) and from (0, 1): what is linear in its start is
-    put together afterwards, and as all terms are positive, nothing is lost.
-    """
-    terms = len(own)
-    length = math.isqrt(terms) + 1
-    count = -(-terms // length)
-    own, before = (_stretches(factors, count, length) for factors in (own, before))
-    parts = np.empty((length + 2, 2, count))
-    parts[0], parts[1] = [[1.0], [0.0]], [[0.0], [1.0]]
-    for j in range(length):
-        np.multiply(own[j], parts[j + 1], out=parts[j + 2])
-        parts[j + 2] += before[j] * parts[j]
-    starts = np.empty((count + 1, 2))
-    starts[0] = 1.0, second
-    for i in range(count):
-        starts[i + 1] = parts[-2:, :, i] @ starts[i]
-    followed = parts[2:, 0] * starts[:-1, 0] + parts[2:, 1] * starts[:-1, 1]
-    return np.concatenate([starts[0], followed.T.reshape(-1)[:terms]])
+    @cached_property
+    def _once(self) -> Window:
+        """A part of a log-concave law is log-concave. Nothing is missing: it ends there."""
+        whole = self.law.window
+        middle, most = -whole.first, min(self.bound, -whole.first)
+        kept = whole.probabilities[middle - most : middle + most + 1]
+        return Window(-most, kept / kept.sum(), 0.0)
 
+    @cached_property
+    def window(self) -> Window:
+        probabilities = np.ones(1)
+        for _ in range(self.count):
+            probabilities = np.convolve(probabilities, self._once.probabilities)
+        return Window(self.count * self._once.first, probabilities, 0.0)
 
-def _stretches(factors: Floats, count: int, length: int) -> Floats:
-    padded = np.concatenate([factors, np.zeros(count * length - len(factors))])
-    return np.ascontiguousarray(padded.reshape(count, length).T)
+    def _moment(self, power: int) -> float:
+        outcomes = self._once.first + np.arange(len(self._once.probabilities), dtype=np.float64)
+        return float(self._once.probabilities @ outcomes**power)
 
+    @cached_property
+    def variance(self) -> float:
+        return self.count * self._moment(2)
 
-def _binomial_window(trials: int, probability: float, complement: float) -> Window:
-    """Bin(trials, probability) by the ratio of neighbours, from the mode outwards.
+    @cached_property
+    def fourth_cumulant(self) -> float:
+        return self.count * (self._moment(4) - 3 * self._moment(2) ** 2)
 
-    Ratios keep a relative precision of about 1e-13 where differences of log-gammas lose it.
-    The window is wide enough for Bernstein's inequality to leave less than 2 e^-46 outside.
-    """
-    variance = trials * probability * complement
-    mode = min(trials, math.floor((trials + 1) * probability))
-    half = math.ceil(math.sqrt(2 * variance * LOG_TAIL) + LOG_TAIL) + 1
-    first, last = max(0, mode - half), min(trials, mode + half)
-    odds = math.log(probability) - math.log(complement)
-    up = np.arange(mode, last, dtype=np.float64)
-    down = np.arange(mode, first, -1, dtype=np.float64)
-    above = np.cumsum(np.log((trials - up) / (up + 1)) + odds)
-    below = np.cumsum(np.log(down / (trials - down + 1)) - odds)
-    weights = np.exp(np.concatenate([below[::-1], [0.0], above]))
-    whole = first == 0 and last == trials
-    missing = 0.0 if whole else 2 * math.exp(-LOG_TAIL)
-    return Window(first, weights / weights.sum(), missing)
+    def summary(self) -> dict[str, Any]:
+        return {**self.law.summary(), "bound": self.bound, "draws": self.count}
 
+    @property
+    def _unbounded(self) -> LaplaceNoise:
+        return LaplaceNoise(self.count * self.law.shape, self.law.ratio)
 
-def _spread(weights: Floats, ratio: float) -> Floats:
-    """The law of X + Y, in proportion, for Y with P[k] in proportion to ratio^|k|."""
-    forwards, backwards = _trailed(weights, ratio), _trailed(weights[::-1], ratio)[::-1]
-    forwards[:-1] += ratio * backwards[1:]
-    return forwards
+    @property
+    def most_growth(self) -> float:
+        return self.law.most_growth
 
+    def growth(self, s: float) -> float:
+        """cosh(s x) rises with |x|: without the outcomes that are farthest its mean is less."""
+        return self._unbounded.growth(s)
 
-def _trailed(weights: Floats, ratio: float) -> Floats:
-    """y_k = x_k + ratio y_{k-1}, by doubling the stretch that is summed up."""
-    result, step, power = weights.copy(), 1, ratio
-    while step < len(result) and power > 0:
-        result[step:] = result[step:] + power * result[:-step]
-        step, power = 2 * step, power * power
-    return result
+    def tail(self, beyond: float) -> float:
+        return 0.0 if beyond >= self.count * self.bound else self._unbounded.tail(beyond)
+
+    def at_most(self, variance: float) -> BoundedNoise:
+        """All of it: a part of bounded noise is not of this kind."""
+        return self
 
 
 def ratio_of(shape: float, variance: float) -> float:

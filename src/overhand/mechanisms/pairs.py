@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from overhand import errors
 from overhand.mechanisms.modular import MOST_MODULUS_BITS, ModularSum
-from overhand.mechanisms.user_noise import UserNoise
-from overhand.model import Counts, Floats, Messages, Rows, Shuffled, byte_width, to_numbers
+from overhand.mechanisms.parts import NoisePart
+from overhand.model import Counts, Floats, Messages, NoiseBy, Rows, Shuffled, byte_width, to_numbers
 from overhand.randomness import Random
 from overhand.values import BITS, Values
 
@@ -24,6 +24,9 @@ _AT_ONCE = 1 << 20  # bytes of masks that are added up together, eight times as 
 class PairsSum(ModularSum):
     """A user seals a seed for the server, and sends its steps and noise, masked, in the clear.
 
+    If the services make the noise, a user sends its steps alone; the shuffling service adds noise
+    to the sum of what is masked, and the server to the sum of both.
+
     The mask is what the seed expands to, a number modulo 2^modulus_bits for every coordinate. The
     shuffling service adds up what is masked, the server the masks, and both together have the sum
     and nothing else: a seed alone and a masked number alone are uniform. This is secure
@@ -32,7 +35,7 @@ class PairsSum(ModularSum):
 
     `context` is what masks are made for: a seed has others under another document or level.
 
-    >>> from overhand.mechanisms.user_noise import Polya
+    >>> from overhand.mechanisms.parts import Polya
     >>> from overhand.randomness import seeded_random
     >>> from overhand.shufflers import shuffle
     >>> mechanism = PairsSum.fitted(100, Polya(1, 100, 0.5), honest=100, distance=1e-9)
@@ -48,11 +51,12 @@ class PairsSum(ModularSum):
 
     kind: ClassVar[str] = "pairs"
     is_shuffle_model: ClassVar[bool] = False
+    noise_makers: ClassVar[tuple[NoiseBy, ...]] = ("users", "services")
     message_bits: ClassVar[int] = 8 * SEED_BYTES
     messages_per_user: ClassVar[int] = 1
 
     size: int
-    user_noise: UserNoise
+    noise_part: NoisePart
     modulus_bits: int
     values: Values = BITS
     steps: int = 1
@@ -65,7 +69,7 @@ class PairsSum(ModularSum):
     def fitted(
         cls,
         size: int,
-        user_noise: UserNoise,
+        noise_part: NoisePart,
         *,
         honest: int,
         distance: float,
@@ -73,8 +77,8 @@ class PairsSum(ModularSum):
         steps: int = 1,
     ) -> PairsSum:
         """That of the fewest bits: its seeds hide as much for one honest user as for many."""
-        draft = cls(size, user_noise, MOST_MODULUS_BITS, values, steps)
-        bits = cls.fewest_bits(draft.largest_sum, user_noise, size, distance)
+        draft = cls(size, noise_part, MOST_MODULUS_BITS, values, steps)
+        bits = cls.fewest_bits(draft.largest_sum, noise_part, size, distance)
         return replace(draft, modulus_bits=bits)
 
     @classmethod
@@ -85,7 +89,7 @@ class PairsSum(ModularSum):
         return np.ones(sizes.shape)
 
     @classmethod
-    def of_entry(cls, saved: dict[str, Any], noise: UserNoise, values: Values) -> PairsSum:
+    def of_entry(cls, saved: dict[str, Any], noise: NoisePart, values: Values) -> PairsSum:
         return cls(saved["size"], noise, saved["modulus_bits"], values, saved["steps"])
 
     def columns(self) -> dict[str, float]:
@@ -110,6 +114,12 @@ class PairsSum(ModularSum):
         secrets = self._secrets(rows, random)
         seeds = random.words(SEED_BYTES * len(rows), np.uint8).reshape(len(rows), 1, SEED_BYTES)
         return Messages(seeds, (secrets - self._masks(seeds)) & self._mask)
+
+    def added(self, random: Random, batches: int = 1) -> Messages:
+        nothing = super().added(random, batches)
+        if self.noise_by == "users":
+            return nothing
+        return nothing._replace(clear=self._drawn(random, batches).astype(np.uint64) & self._mask)
 
     def _masks(self, seeds: NDArray[np.uint8]) -> NDArray[np.uint64]:
         """The masks of every user, a row of them for each."""

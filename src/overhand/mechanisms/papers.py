@@ -9,7 +9,7 @@ import math
 
 from overhand import errors
 from overhand.mechanisms.coins import CoinSum
-from overhand.mechanisms.user_noise import Coins
+from overhand.mechanisms.parts import Coins
 from overhand.model import Privacy
 from overhand.randomness import HALF, BinaryFraction
 from overhand.values import BITS, Histogram, Values
@@ -57,7 +57,7 @@ def histogram_sum(
     values: Histogram, size: int, privacy: Privacy, constant: float = BITS_CONSTANT
 ) -> CoinSum:
     """The same in every bucket, with half of the budget: a change moves two of them."""
-    return CoinSum(size, binary_sum(size, privacy.share(2), constant).user_noise, values)
+    return CoinSum(size, binary_sum(size, privacy.share(2), constant).noise_part, values)
 
 
 def real_sum(

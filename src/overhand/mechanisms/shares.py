@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from overhand import errors
 from overhand.mechanisms.modular import MOST_MODULUS_BITS, ModularSum
+from overhand.mechanisms.parts import NoisePart
 from overhand.mechanisms.splitting import (
     LEAST_SHARES,
     LEAST_USERS,
@@ -18,7 +19,6 @@ from overhand.mechanisms.splitting import (
     fewest_shares,
     view_distance,
 )
-from overhand.mechanisms.user_noise import UserNoise
 from overhand.model import Counts, Floats, Messages, Rows, Shuffled
 from overhand.randomness import Random
 from overhand.values import BITS, Values
@@ -37,7 +37,7 @@ class SharesSum(ModularSum):
 
     `honest` is how many users' shares may be counted on to hide a value.
 
-    >>> from overhand.mechanisms.user_noise import Polya
+    >>> from overhand.mechanisms.parts import Polya
     >>> mechanism = SharesSum.fitted(100, Polya(1, 100, 0.5), honest=100, distance=1e-9)
     >>> mechanism.messages_per_user, mechanism.modulus_bits, mechanism.variance
     (11, 8, 4.0)
@@ -46,7 +46,7 @@ class SharesSum(ModularSum):
     kind: ClassVar[str] = "shares"
 
     size: int
-    user_noise: UserNoise
+    noise_part: NoisePart
     shares: int
     modulus_bits: int
     honest: int
@@ -62,7 +62,7 @@ class SharesSum(ModularSum):
     def fitted(
         cls,
         size: int,
-        user_noise: UserNoise,
+        noise_part: NoisePart,
         *,
         honest: int,
         distance: float,
@@ -70,10 +70,10 @@ class SharesSum(ModularSum):
         steps: int = 1,
     ) -> SharesSum:
         """The fewest shares of the fewest bits for this distance."""
-        draft = cls(size, user_noise, 2, MOST_MODULUS_BITS, honest, values, steps)
-        bits = cls.fewest_bits(draft.largest_sum, user_noise, size, distance)
+        draft = cls(size, noise_part, 2, MOST_MODULUS_BITS, honest, values, steps)
+        bits = cls.fewest_bits(draft.largest_sum, noise_part, size, distance)
         shares = fewest_shares(honest, bits, distance)
-        return cls(size, user_noise, shares, bits, honest, values, steps)
+        return cls(size, noise_part, shares, bits, honest, values, steps)
 
     @classmethod
     def fewest_messages(
@@ -84,7 +84,7 @@ class SharesSum(ModularSum):
         return values.dimension * about_shares(users, _TYPICAL_BITS, distance)
 
     @classmethod
-    def of_entry(cls, saved: dict[str, Any], noise: UserNoise, values: Values) -> SharesSum:
+    def of_entry(cls, saved: dict[str, Any], noise: NoisePart, values: Values) -> SharesSum:
         size, shares, bits = saved["size"], saved["shares"], saved["modulus_bits"]
         return cls(size, noise, shares, bits, saved["honest"], values, saved["steps"])
 

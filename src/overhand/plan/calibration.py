@@ -11,7 +11,16 @@ import numpy as np
 
 from overhand import errors
 from overhand.accounting import Level, advanced_share, least_scale, quick_delta, spent_delta
-from overhand.mechanisms import Coins, Mechanism, Polya, UserNoise, change_of, fewest_coins
+from overhand.mechanisms import (
+    SERVICES,
+    Coins,
+    Mechanism,
+    NoisePart,
+    Polya,
+    ServiceNoise,
+    change_of,
+    fewest_coins,
+)
 from overhand.model import Floats, Privacy
 from overhand.plan.request import Terms
 
@@ -45,7 +54,9 @@ def levels_of(mechanisms: Sequence[Mechanism], terms: Terms) -> list[Level]:
     True
     """
     honest = [(m, terms.honest_users(m.size)) for m in mechanisms]
-    return [Level(m.noise(users), terms.reports, m.change, m.leak(users)) for m, users in honest]
+    return [
+        Level(m.hiding_noise(users), terms.reports, m.change, m.leak(users)) for m, users in honest
+    ]
 
 
 def calibrated(sizes: Sequence[int], split: Split, terms: Terms) -> tuple[Mechanism, ...]:
@@ -76,7 +87,7 @@ class Draft:
 
     sizes: Sequence[int]
     steps: Sequence[int]
-    noises: Sequence[UserNoise]
+    noises: Sequence[NoisePart]
     terms: Terms
 
     @classmethod
@@ -92,7 +103,9 @@ class Draft:
         """Of batch sums, by level, in squared widths: noise, and rounding at its worst."""
         levels = zip(self.sizes, self.steps, self.noises, strict=True)
         rounding = 0.0 if self.terms.values.is_whole else 0.25
-        return [(noise.law(n).variance + rounding * n) / s**2 for n, s, noise in levels]
+        return [
+            (noise.law(noise.makers(n)).variance + rounding * n) / s**2 for n, s, noise in levels
+        ]
 
     def messages(self, spare: float) -> int:
         """Of one user, were the noise so many times as large."""
@@ -133,11 +146,11 @@ def unit_variance(terms: Terms, levels: int) -> float:
     values, levels_alone = terms.values, terms.gaussian_variance * levels
     if values.moves is None or terms.recipe.laplace is None and levels_alone > _WIDE:
         return terms.gaussian_variance
-    alone = replace(terms, honest=1.0, composition="exact", coarseness=1.0)
+    alone = replace(terms, honest=1.0, composition="exact", coarseness=1.0, noise_by="users")
     steps = [1 if values.is_whole else _TYPICAL_STEPS] * levels
     equal = _Calibration([_TYPICAL_SIZE] * levels, [1.0] * levels, steps, alone, _ROUGHLY)
-    scale = equal.limit(start=levels_alone * terms.honest)
-    return scale / (levels * terms.honest)
+    scale = equal.limit(start=levels_alone * terms.hiding_share)
+    return scale / (levels * terms.hiding_share)
 
 
 def with_best_laplace(terms: Terms, levels: int) -> Terms:
@@ -210,7 +223,7 @@ class _Calibration:
     def least(self) -> tuple[float, BitsOfLevels | None]:
         """The least scale for the guarantee, uncertified, and the coins that it goes with."""
         start = self.first_scale
-        if self.terms.recipe.laplace is not None:
+        if self.terms.recipe.laplace is not None or self.terms.noise_by == "services":
             return self._scale(None, start=start), None
         if min(self._variances(start)) < _FEW:
             return self._few_coins()
@@ -282,26 +295,30 @@ class _Calibration:
     def _levels(self, scale: float, coins: BitsOfLevels | None) -> list[Level]:
         """The levels at this scale; what messages leak is what they may leak at most."""
         terms, leak = self.terms, 2 * self.terms.distance(len(self.sizes))
+        levels = zip(self.sizes, self.noises(scale, coins), self.steps, strict=True)
         return [
             Level(
-                noise.law(terms.honest_users(size)),
+                noise.law(terms.hiding_makers(size)),
                 terms.reports,
                 change_of(terms.values, steps),
                 leak,
             )
-            for size, noise, steps in zip(
-                self.sizes, self.noises(scale, coins), self.steps, strict=True
-            )
+            for size, noise, steps in levels
         ]
 
-    def noises(self, scale: float, coins: BitsOfLevels | None) -> list[UserNoise]:
-        """A user's noise at every level, with the coins given or needed."""
+    def noises(self, scale: float, coins: BitsOfLevels | None) -> list[NoisePart]:
+        """What a maker adds at every level, with the coins given or needed."""
         bits: Sequence[int | None] = coins or [None] * len(self.sizes)
         levels = zip(self.sizes, self._variances(scale), bits, strict=True)
         return [self._noise(size, variance, of_level) for size, variance, of_level in levels]
 
-    def _noise(self, size: int, variance: float, bits: int | None) -> UserNoise:
+    def _noise(self, size: int, variance: float, bits: int | None) -> NoisePart:
         laplace = self.terms.recipe.laplace
+        if self.terms.noise_by == "services":
+            each = variance / SERVICES
+            if laplace is None:
+                return ServiceNoise(Coins.with_variance(1, each))
+            return ServiceNoise(Polya.with_variance(1, each, shape=laplace))
         if laplace is not None:
             honest = self.terms.honest_users(size)
             return Polya.with_variance(honest, variance * honest / size, shape=laplace)

@@ -104,7 +104,10 @@ class Costs:
             + len(mechanisms) * LEVEL_SECONDS
             + messages * SEAL_SECONDS
             + numbers * NUMBER_SECONDS,
-            ADMIT_SECONDS + sealed * ADMIT_BYTE_SECONDS + numbers * ADD_SECONDS,
+            ADMIT_SECONDS
+            + sealed * ADMIT_BYTE_SECONDS
+            + numbers * ADD_SECONDS
+            + (opened - messages) * SEAL_SECONDS,
             opened * OPEN_SECONDS + numbers * MASK_SECONDS,
         )
 

@@ -14,7 +14,7 @@ from overhand.values import Values, values_of
 if TYPE_CHECKING:
     from overhand.plan.plan import Plan
 
-FORMAT = 3
+FORMAT = 4
 
 
 def parameters(plan: Plan) -> dict[str, Any]:
@@ -46,7 +46,7 @@ def fields_of(saved: dict[str, Any]) -> dict[str, Any]:
 
     >>> fields_of({"format": 1})
     Traceback (most recent call last):
-    overhand.errors.InvalidValue: format 1 is not 3
+    overhand.errors.InvalidValue: format 1 is not 4
     """
     if saved["format"] != FORMAT:
         raise errors.InvalidValue(f"format {saved['format']} is not {FORMAT}")
@@ -83,7 +83,7 @@ def summary(plan: Plan) -> dict[str, Any]:
             {"level": level, "degree": plan.tree.degrees[level - 1], **mechanism.summary()}
             for level, mechanism in enumerate(plan.mechanisms, start=1)
         ],
-        "noise_by": "users",
+        "noise_by": plan.noise_by,
         "messages_per_user": plan.messages_per_user,
         "opened_per_user": plan.costs.opened,
         "bits_per_user": plan.bits_per_user,

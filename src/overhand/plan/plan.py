@@ -16,7 +16,7 @@ import numpy as np
 from overhand import errors
 from overhand.accounting import Level, leaked_delta, spent_delta
 from overhand.mechanisms import Mechanism, published
-from overhand.model import Counts, Floats, Node, Privacy
+from overhand.model import Counts, Floats, Node, NoiseBy, Privacy
 from overhand.plan import json as files
 from overhand.plan.calibration import levels_of
 from overhand.plan.combination import (
@@ -70,6 +70,8 @@ class Plan:
                 )
         if len({mechanism.values for mechanism in self.mechanisms}) > 1:
             raise errors.InvalidValue("all levels of a plan must have the same values")
+        if len({mechanism.noise_by for mechanism in self.mechanisms}) > 1:
+            raise errors.InvalidValue("users or services make the noise, at all levels alike")
 
     @classmethod
     def best(
@@ -83,23 +85,28 @@ class Plan:
         honest: float = 1.0,
         reports: int = 1,
         composition: Composition = "exact",
-        mechanism: str = "coins",
+        mechanism: str | None = None,
         max_messages: int | None = None,
+        noise: NoiseBy = "users",
         objective: Objective = SQUARED_ERROR,
     ) -> Plan:
         """The plan of least error for a guarantee; a process searches for the same one once.
 
         The error that is minimised is `rms_error`, exactly as the plan will have it, unless there
-        is another `objective`. `honest` is the fraction of the users of any batch whose coins may
-        be counted on, `reports` how many of the users may be one and the same person, `mechanism`
-        how values are sent ("best" is the one of least error), and `max_messages` the most that a
-        user may send.
+        is another `objective`. `noise` says who makes the noise: users, as in the paper, or each
+        of the two services. `honest` is the fraction of the users of any batch whose noise may be
+        counted on, `reports` how many of the users may be one and the same person, and
+        `max_messages` the most that a user may send. `mechanism` is how values are sent: "coins"
+        if it is not said, or "best", the one of least error; if the services make the noise, what
+        costs least of "ballots" and "pairs".
 
         >>> from overhand.values import Histogram
         >>> Plan.best(1000, 2, Privacy(1.0, 1e-6), values=Histogram(5)).values
         Histogram(buckets=5)
         """
-        terms = Terms(privacy, honest, reports, composition, values, objective=objective)
+        terms = Terms(
+            privacy, honest, reports, composition, values, objective=objective, noise_by=noise
+        )
         return _made(Request(horizon, shufflers, terms, tree, mechanism, max_messages))
 
     @classmethod
@@ -115,8 +122,9 @@ class Plan:
         honest: float = 1.0,
         reports: int = 1,
         composition: Composition = "exact",
-        mechanism: str = "coins",
+        mechanism: str | None = None,
         max_messages: int | None = None,
+        noise: NoiseBy = "users",
     ) -> Plan:
         """The plan of least epsilon whose `rms_error` is at most `error`.
 
@@ -127,7 +135,7 @@ class Plan:
         (True, 0.66)
         """
         error = errors.number("error", error, above=0)
-        terms = Terms(Privacy(1.0, delta), honest, reports, composition, values)
+        terms = Terms(Privacy(1.0, delta), honest, reports, composition, values, noise_by=noise)
         request = Request(horizon, shufflers, terms, tree, mechanism, max_messages)
         epsilon = least_epsilon(request, error)
         for _ in range(_CLOSER):
@@ -174,6 +182,11 @@ class Plan:
     def horizon(self) -> int:
         return self.tree.horizon
 
+    @property
+    def noise_by(self) -> NoiseBy:
+        """Who makes the noise."""
+        return self.mechanisms[0].noise_by
+
     @cached_property
     def delta_spent(self) -> float:
         """The certificate: what all batches of one user cost at this epsilon, pessimistically."""
@@ -186,7 +199,8 @@ class Plan:
 
     @cached_property
     def _levels(self) -> list[Level]:
-        return levels_of(self.mechanisms, Terms(self.privacy, self.honest, self.reports))
+        terms = Terms(self.privacy, self.honest, self.reports, noise_by=self.noise_by)
+        return levels_of(self.mechanisms, terms)
 
     def mechanism(self, node: Node) -> Mechanism:
         """The mechanism that a batch runs."""

@@ -169,6 +169,8 @@ def _lowest_sizes(horizon: int, levels: int, terms: Terms, limit: float) -> Coun
 
 def _least_size(terms: Terms, levels: int, horizon: int) -> int:
     """The smallest batch that the mechanism can serve: it may need several honest users."""
+    if terms.noise_by == "services":
+        return 1
     for users in range(1, _MANY_USERS):
         size = math.ceil(users / terms.honest)
         if size > horizon:

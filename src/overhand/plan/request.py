@@ -11,8 +11,8 @@ from numpy.typing import ArrayLike
 
 from overhand import errors
 from overhand.accounting import MOST_REPORTS, check_delta, gaussian_variance
-from overhand.mechanisms import MECHANISMS, CoinSum, Recipe
-from overhand.model import Counts, Privacy
+from overhand.mechanisms import MECHANISMS, SERVICES, CoinSum, Recipe
+from overhand.model import Counts, NoiseBy, Privacy
 from overhand.plan.objective import SQUARED_ERROR, Objective
 from overhand.values import BITS, Values
 
@@ -23,7 +23,13 @@ TreeKind = Literal["regular", "paper", "binary"]
 TREE_KINDS: tuple[TreeKind, ...] = ("regular", "paper", "binary")
 """All of them."""
 MECHANISM_KINDS = (*MECHANISMS, "best")
-"""How values may be sent: "best" is the one of least error in the shuffle model."""
+"""How values may be sent.
+
+"best" is the one of least error in the shuffle model or, if the services make the noise, the one
+that costs least: there the error is the same.
+"""
+NOISE_MAKERS: tuple[NoiseBy, ...] = ("users", "services")
+"""Who may make the noise."""
 
 _GONE = {
     "path": "path trees had 2 to 5 % less error and could not be deployed, because a client would "
@@ -31,6 +37,7 @@ _GONE = {
     "best": "every tree is a regular one now",
 }
 _LEAK_SHARE = 0.01  # of delta is what all messages may leak
+_MOST_BALLOT_BUCKETS = 10  # with more, dummies for all of them cost more than pairs
 
 
 def checked_tree(kind: str) -> TreeKind:
@@ -67,9 +74,18 @@ class Terms:
     recipe: Recipe = Recipe(CoinSum)
     coarseness: float = 1.0
     objective: Objective = SQUARED_ERROR
+    noise_by: NoiseBy = "users"
 
     def __post_init__(self) -> None:
         check_delta(self.privacy)
+        if self.noise_by not in NOISE_MAKERS:
+            makers = ", ".join(NOISE_MAKERS)
+            raise errors.InvalidValue(f"noise={self.noise_by!r} must be one of {makers}")
+        if self.noise_by == "services" and self.honest != 1:
+            raise errors.InvalidValue(
+                f"honest={self.honest:g} has no meaning if the services make the noise: it rests "
+                "on no other user"
+            )
         errors.fraction("honest", self.honest)
         errors.whole("reports", self.reports, least=1, most=MOST_REPORTS)
         if self.composition not in ("exact", "advanced", "simple"):
@@ -81,7 +97,12 @@ class Terms:
     def gaussian_variance(self) -> float:
         """What one level alone would need of Gaussian noise: where searches start."""
         moved = (self.values.sensitivity / self.values.width) ** 2
-        return gaussian_variance(self.privacy) * moved * self.reports**2 / self.honest
+        return gaussian_variance(self.privacy) * moved * self.reports**2 / self.hiding_share
+
+    @property
+    def hiding_share(self) -> float:
+        """The part of the noise that hides a user: that of honest users, or of one service."""
+        return self.honest if self.noise_by == "users" else 1 / SERVICES
 
     @property
     def norm_share(self) -> float:
@@ -101,13 +122,17 @@ class Terms:
         return np.maximum(1, np.ceil(steps)).astype(np.int64)
 
     def honest_users(self, size: int) -> int:
-        """How many users of a batch surely add their noise: rounded against us."""
+        """How many users of a batch are honest at least: rounded against us."""
         users = math.floor(self.honest * size)
         if users < 1:
             raise errors.Infeasible(
                 f"a batch of {size} users has no honest user if honest={self.honest:g}"
             )
         return users
+
+    def hiding_makers(self, size: int) -> int:
+        """How many of those who make the noise of a batch surely hide a user of it."""
+        return 1 if self.noise_by == "services" else self.honest_users(size)
 
     def distance(self, levels: int) -> float:
         """How far one count may be from showing its sum alone, and how likely not to fit.
@@ -129,7 +154,7 @@ class Request:
     shufflers: int
     terms: Terms
     tree: TreeKind = "regular"
-    mechanism: str = "coins"
+    mechanism: str | None = None
     max_messages: int | None = None
 
     def __post_init__(self) -> None:
@@ -138,15 +163,38 @@ class Request:
         if self.max_messages is not None:
             errors.whole("max_messages", self.max_messages, least=1)
         checked_tree(self.tree)
-        kinds = (*MECHANISMS, "best")
-        if self.mechanism not in kinds:
+        kinds = (*MECHANISMS, "best")  # those that are registered now
+        if self.mechanism is not None and self.mechanism not in kinds:
             raise errors.InvalidValue(
                 f"mechanism={self.mechanism!r} must be one of {', '.join(kinds)}"
             )
+        for kind in self.kinds:
+            if self.terms.noise_by not in MECHANISMS[kind].noise_makers:
+                makers = " or ".join(MECHANISMS[kind].noise_makers)
+                raise errors.InvalidValue(
+                    f"mechanism={kind!r} has noise made by {makers}, not by {self.terms.noise_by}"
+                )
+
+    @property
+    def kinds(self) -> list[str]:
+        """The mechanisms that may be chosen from."""
+        values = self.terms.values
+        if self.terms.noise_by == "services" and self.mechanism in (None, "best"):
+            is_short = values.is_whole and values.dimension <= _MOST_BALLOT_BUCKETS
+            return ["ballots" if is_short else "pairs"]
+        if self.mechanism != "best":
+            return [self.mechanism or CoinSum.kind]
+        return [
+            kind
+            for kind, mechanism in MECHANISMS.items()
+            if mechanism.is_shuffle_model and "users" in mechanism.noise_makers
+        ]
 
     @property
     def recipes(self) -> list[Recipe]:
         """The ways to send the values that may be chosen from."""
-        pure = [kind for kind, mechanism in MECHANISMS.items() if mechanism.is_shuffle_model]
-        kinds = pure if self.mechanism == "best" else [self.mechanism]
-        return [recipe for kind in kinds for recipe in MECHANISMS[kind].recipes(self.terms.values)]
+        values, by = self.terms.values, self.terms.noise_by
+        found = [recipe for kind in self.kinds for recipe in MECHANISMS[kind].recipes(values)]
+        # A service draws Laplace noise as easily as coins, and needs less of it.
+        is_laplace = by == "services" and values.moves is not None
+        return [recipe for recipe in found if recipe.laplace is not None or not is_laplace]

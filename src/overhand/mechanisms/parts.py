@@ -1,4 +1,4 @@
-"""The noise of one user, of which a batch has the sum, and how it is drawn exactly."""
+"""The part of the noise that one maker adds, a user or a service, and how it is drawn exactly."""
 
 from __future__ import annotations
 
@@ -6,54 +6,54 @@ import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from functools import lru_cache
-from typing import Any
+from typing import Any, ClassVar
 
-import mpmath
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from overhand import errors
-from overhand.mechanisms.noise import CoinNoise, LaplaceNoise, Noise, ratio_of
-from overhand.model import Counts, Floats
+from overhand.mechanisms.noise import BoundedNoise, CoinNoise, LaplaceNoise, Noise, ratio_of
+from overhand.mechanisms.thresholds import binomial_thresholds, polya_thresholds
+from overhand.model import Counts, Floats, NoiseBy
 from overhand.randomness import HALF, BinaryFraction, Random, SeededRandom
 
 _MANY_COINS = 64  # from here on a table is quicker than coins
 _MANY_COINS_TOGETHER = 1 << 16
 
-_BITS = 128  # of the random integers that are held against a table
-TAIL_BITS = 110
-"""Outcomes beyond all that matter, of probability 2^-110 together, count as the last one kept."""
 
-_SCALE_BITS = 320  # probabilities are whole multiples of 2^-320: rounding stays below 2^-250
-_LOW = (1 << 64) - 1
-_REST_BITS = np.uint64(48)
-_REST = np.uint64((1 << 48) - 1)
+SERVICES = 2
+"""The shuffling service and the server."""
 
 
-class UserNoise(ABC):
-    """What one user adds to its value.
+class NoisePart(ABC):
+    """What one of those who make the noise of a batch adds to it: a user, or a service.
 
-    >>> for noise in (Coins(4, HALF), Polya(shape=1, users=8, ratio=0.5)):
-    ...     print(noise.law(8).variance, noise_of(noise.entry()) == noise)
+    >>> for part in (Coins(4, HALF), Polya(shape=1, users=8, ratio=0.5)):
+    ...     print(part.law(8).variance, noise_of(part.entry()) == part)
     8.0 True
     4.0 True
     """
 
-    @abstractmethod
-    def law(self, users: int) -> Noise:
-        """The law of the noise of so many users."""
+    made_by: ClassVar[NoiseBy] = "users"
+
+    def makers(self, users: int) -> int:
+        """How many add a part to a batch of so many users."""
+        return users
 
     @abstractmethod
-    def draw_sums(self, random: Random, users: int, count: int, *, exact: bool = True) -> Floats:
-        """The noise of so many users together, less its mean, so many times.
+    def law(self, makers: int) -> Noise:
+        """The law of what so many add."""
+
+    @abstractmethod
+    def draw_sums(self, random: Random, makers: int, count: int, *, exact: bool = True) -> Floats:
+        """What so many add together, less its mean, so many times.
 
         Exact coins are drawn one by one; else, where they are many, from a table.
         """
 
     @abstractmethod
     def draw(self, random: Random, count: int) -> Counts:
-        """The noise of single users, less its mean."""
+        """What single ones add, less its mean."""
 
     def toss(self, random: Random, users: int) -> NDArray[np.uint8]:
         """The single coins of so many users, a row each, if there are any to be sent."""
@@ -62,14 +62,14 @@ class UserNoise(ABC):
     @property
     @abstractmethod
     def sampling_distance(self) -> float:
-        """How far the noise of one user may be from its law."""
+        """How far what one of them draws may be from its law."""
 
     @abstractmethod
-    def reduced(self, part: float, users: int) -> UserNoise:
-        """Noise of which so many users have this part of the variance: a planted fault."""
+    def reduced(self, part: float, users: int) -> NoisePart:
+        """Noise of which a batch of so many users has this part of the variance."""
 
-    def increased(self, part: float, users: int) -> UserNoise:
-        """Noise of which so many users have so many times the variance."""
+    def increased(self, part: float, users: int) -> NoisePart:
+        """Noise of which a batch of so many users has so many times the variance."""
         return self.reduced(part, users)
 
     @abstractmethod
@@ -78,11 +78,11 @@ class UserNoise(ABC):
 
     @abstractmethod
     def summary(self, users: int) -> dict[str, Any]:
-        """What readers are told of the noise of so many users."""
+        """What readers are told of the noise of a batch of so many users."""
 
 
 @dataclass(frozen=True)
-class Coins(UserNoise):
+class Coins(NoisePart):
     """`bits` coins: if `opposed`, half show 1 with `probability` and half with its complement.
 
     A thousand users who toss two coins each have a variance of 90 together:
@@ -190,7 +190,7 @@ class Coins(UserNoise):
 
 
 @dataclass(frozen=True)
-class Polya(UserNoise):
+class Polya(NoisePart):
     """A user's part of discrete Laplace noise: `users` of them add up to that of shape `shape`.
 
     >>> Polya(shape=1, users=8, ratio=0.5).law(8)
@@ -249,12 +249,86 @@ def _difference(shape: Fraction, ratio: float, random: Random, count: int) -> Co
     return np.asarray(both[:count] - both[count:], np.int64)
 
 
-def noise_of(entry: dict[str, Any]) -> UserNoise:
+@dataclass(frozen=True)
+class ServiceNoise(NoisePart):
+    """A draw of `part` by each of the two services; what is beyond `bound` is drawn again.
+
+    Each hides a user from the other service alone; estimates have both. Noise that is bounded can
+    be sent as messages, of which there are never more than twice the bound.
+
+    >>> noise = ServiceNoise(Polya(shape=1, users=1, ratio=0.5), bound=3)
+    >>> noise.law(1).window.probabilities.round(3)
+    array([0.045, 0.091, 0.182, 0.364, 0.182, 0.091, 0.045])
+    >>> noise.makers(users=1000), noise.law(2).variance == 2 * noise.law(1).variance
+    (2, True)
+    """
+
+    part: Coins | Polya
+    bound: int | None = None
+
+    made_by: ClassVar[NoiseBy] = "services"
+
+    def __post_init__(self) -> None:
+        if self.bound is not None:
+            errors.whole("bound", self.bound, least=1)
+            if not isinstance(self.part, Polya):
+                raise errors.InvalidValue("only Laplace noise is bounded")
+
+    def makers(self, users: int) -> int:
+        return SERVICES
+
+    def law(self, makers: int) -> Noise:
+        if self.bound is None:
+            return self.part.law(makers)
+        law = self.part.law(1)
+        assert isinstance(law, LaplaceNoise)
+        return BoundedNoise(law, self.bound, makers)
+
+    def draw_sums(self, random: Random, makers: int, count: int, *, exact: bool = True) -> Floats:
+        if self.bound is None:
+            return self.part.draw_sums(random, makers, count, exact=exact)
+        drawn = self.draw(random, makers * count).reshape(makers, count)
+        return np.asarray(drawn.sum(axis=0), np.float64)
+
+    def draw(self, random: Random, count: int) -> Counts:
+        drawn = self.part.draw(random, count)
+        while self.bound is not None:
+            beyond = np.flatnonzero(np.abs(drawn) > self.bound)
+            if not len(beyond):
+                break
+            drawn[beyond] = self.part.draw(random, len(beyond))
+        return drawn
+
+    @property
+    def sampling_distance(self) -> float:
+        """Drawing again divides by the probability of what is kept: it is above one half."""
+        return (1 if self.bound is None else 2) * self.part.sampling_distance
+
+    def reduced(self, part: float, users: int) -> ServiceNoise:
+        return replace(self, part=self.part.reduced(part, 1))
+
+    def entry(self) -> dict[str, Any]:
+        return {"each_service": self.part.entry(), "bound": self.bound}
+
+    def summary(self, users: int) -> dict[str, Any]:
+        return {
+            "noise_trials": None,
+            "noise_probability": None,
+            "noise": self.law(SERVICES).summary(),
+        }
+
+
+def noise_of(entry: dict[str, Any]) -> NoisePart:
     """The noise of an entry.
 
     >>> noise_of({"bits": 4, "probability": [1, 1], "opposed": True})
     Coins(bits=4, probability=BinaryFraction(numerator=1, bits=1), opposed=True)
     """
+    if "each_service" in entry:
+        part = noise_of(entry["each_service"])
+        if not isinstance(part, Coins | Polya):
+            raise errors.InvalidValue("a service draws coins or Laplace noise")
+        return ServiceNoise(part, entry["bound"])
     if "ratio" in entry:
         return Polya(entry["shape"], entry["users"], float.fromhex(entry["ratio"]))
     numerator, bits = entry["probability"]
@@ -268,101 +342,3 @@ def fewest_coins(users: ArrayLike, variance: ArrayLike) -> Floats:
     array([36.,  2.])
     """
     return np.asarray(2 * np.ceil(np.divide(np.multiply(2, variance), users)))
-
-
-class Thresholds:
-    """Draws from a law on first, first + 1, ..., given its probabilities in units of 2^-320.
-
-    Outcome i comes out if a random integer of 128 bits is at or above i of the thresholds.
-    `distance` bounds the distance between the law drawn from and the ideal one.
-    """
-
-    def __init__(self, first: int, probabilities: list[int]) -> None:
-        self.first = first
-        self.distance = 2.0**-TAIL_BITS + (len(probabilities) + 1) * 2.0**-_BITS
-        total, limits = 0, []
-        for probability in probabilities[:-1]:
-            total += probability
-            limits.append(min((1 << _BITS) - 1, total >> (_SCALE_BITS - _BITS)))
-        self._high = np.array([limit >> 64 for limit in limits], np.uint64)
-        self._low = np.array([limit & _LOW for limit in limits], np.uint64)
-
-    def draw(self, random: Random, count: int) -> Counts:
-        """So many independent values.
-
-        The bits of an integer are drawn from the highest down, 16, 48 and 64 of them, and only as
-        long as they matter: what is below the first threshold by its first 16 bits alone passes
-        none, whatever the others would be, and the last 64 decide only where the 64 before equal
-        those of a threshold. New bits are independent of all that were drawn before, so the
-        integer is as uniform as if it had been drawn whole. Where a law is nearly always 0, as a
-        user's part of the noise is, 16 bits are nearly always all.
-        """
-        passed = np.zeros(count, np.int64)
-        if len(self._high):
-            head = random.words(count, np.uint16)
-            some = np.flatnonzero(head >= np.uint16(self._high[0] >> _REST_BITS))
-            rest = random.words(len(some), np.uint64) & _REST
-            passed[some] = self._passed(head[some].astype(np.uint64) << _REST_BITS | rest, random)
-        return passed + self.first
-
-    def _passed(self, high: NDArray[np.uint64], random: Random) -> Counts:
-        """How many thresholds integers pass that have these upper halves."""
-        passed = np.searchsorted(self._high, high, side="right")
-        before = self._high[np.maximum(passed, 1) - 1]
-        tied = np.flatnonzero((passed > 0) & (before == high))
-        # Where the upper halves are equal, the lower ones decide; that hardly ever happens.
-        for index, low in zip(tied, random.words(len(tied), np.uint64), strict=True):
-            equal = np.flatnonzero(self._high == high[index])
-            passed[index] -= int(np.count_nonzero(self._low[equal] > low))
-        return passed
-
-
-@lru_cache(maxsize=64)
-def polya_thresholds(shape: Fraction, ratio: float) -> Thresholds:
-    """The Polya law: P[x] = Gamma(x + shape) / (x! Gamma(shape)) ratio^x (1 - ratio)^shape."""
-    up, down = ratio.as_integer_ratio()
-    r, s = shape.numerator, shape.denominator
-    probability = _scaled_power(1 - Fraction(ratio), shape)
-    left, tail = 1 << _SCALE_BITS, 1 << (_SCALE_BITS - TAIL_BITS)
-    probabilities: list[int] = []
-    while left >= tail:
-        x = len(probabilities)
-        probabilities.append(probability)
-        left -= probability
-        probability = probability * up * (x * s + r) // (down * (x + 1) * s)
-    return Thresholds(0, probabilities)
-
-
-@lru_cache(maxsize=64)
-def binomial_thresholds(trials: int, probability: BinaryFraction) -> Thresholds:
-    """The binomial law, from the outcomes that matter on the left to those on the right."""
-    p, q = probability.numerator, probability.complement.numerator
-    mode = (trials + 1) * p >> probability.bits
-    small = 1 << (_SCALE_BITS - TAIL_BITS - 40)
-    at_mode = _scaled_binomial(trials, mode, probability)
-    above, below = [at_mode], [at_mode]
-    for x in range(mode, trials):
-        above.append(above[-1] * p * (trials - x) // (q * (x + 1)))
-        if above[-1] < small:
-            break
-    for x in range(mode, 0, -1):
-        below.append(below[-1] * q * x // (p * (trials - x + 1)))
-        if below[-1] < small:
-            break
-    return Thresholds(mode - len(below) + 1, [*reversed(below[1:]), *above])
-
-
-def _scaled_power(base: Fraction, exponent: Fraction) -> int:
-    """base^exponent in units of 2^-320."""
-    with mpmath.workprec(_SCALE_BITS + 64):
-        value = mpmath.mpf(base.numerator) / base.denominator
-        power = value ** (mpmath.mpf(exponent.numerator) / exponent.denominator)
-        return int(mpmath.floor(mpmath.ldexp(power, _SCALE_BITS)))
-
-
-def _scaled_binomial(trials: int, ones: int, probability: BinaryFraction) -> int:
-    """P[Bin(trials, probability) = ones] in units of 2^-320."""
-    with mpmath.workprec(_SCALE_BITS + 64):
-        p = mpmath.mpf(probability.numerator) / (1 << probability.bits)
-        mass = mpmath.binomial(trials, ones) * p**ones * (1 - p) ** (trials - ones)
-        return int(mpmath.floor(mpmath.ldexp(mass, _SCALE_BITS)))

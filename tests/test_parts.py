@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from overhand.errors import Infeasible, InvalidValue
-from overhand.mechanisms import Coins, LaplaceNoise, Polya, UserNoise, fewest_coins, noise_of
+from overhand.mechanisms import Coins, LaplaceNoise, NoisePart, Polya, fewest_coins, noise_of
 from overhand.mechanisms.noise import ratio_of
-from overhand.mechanisms.user_noise import Thresholds, binomial_thresholds, polya_thresholds
+from overhand.mechanisms.thresholds import Thresholds, binomial_thresholds, polya_thresholds
 from overhand.model import Floats
 from overhand.randomness import HALF, BinaryFraction, Random, restored_random, seeded_random
 from support.sampled import Outcomes, assert_follows, kolmogorov, samples_for
@@ -380,7 +380,7 @@ NOISES = [
 ]
 
 
-def centred(noise: UserNoise, users: int) -> Outcomes:
+def centred(noise: NoisePart, users: int) -> Outcomes:
     """The law of the noise of so many users, less its mean."""
     if isinstance(noise, Polya):
         shape = float(noise.law(users).shape)
@@ -391,7 +391,7 @@ def centred(noise: UserNoise, users: int) -> Outcomes:
 
 @pytest.mark.parametrize("stream", STREAMS)
 @pytest.mark.parametrize("noise", NOISES)
-def test_single_users_draw_their_law(noise: UserNoise, stream: Callable[[int], Random]) -> None:
+def test_single_users_draw_their_law(noise: NoisePart, stream: Callable[[int], Random]) -> None:
     samples = noise.draw(stream(5), samples_for(DISCREPANCY))
     assert samples.dtype == np.int64
     assert_follows(samples, centred(noise, 1), discrepancy=DISCREPANCY)
@@ -399,13 +399,13 @@ def test_single_users_draw_their_law(noise: UserNoise, stream: Callable[[int], R
 
 @pytest.mark.parametrize("stream", STREAMS)
 @pytest.mark.parametrize("noise", NOISES)
-def test_users_together_draw_their_law(noise: UserNoise, stream: Callable[[int], Random]) -> None:
+def test_users_together_draw_their_law(noise: NoisePart, stream: Callable[[int], Random]) -> None:
     sums = noise.draw_sums(stream(6), 4, samples_for(DISCREPANCY))
     assert_follows(sums.astype(np.int64), centred(noise, 4), discrepancy=DISCREPANCY)
 
 
 @pytest.mark.parametrize("noise", NOISES)
-def test_the_laws_drawn_from_have_mean_zero_and_the_variance_promised(noise: UserNoise) -> None:
+def test_the_laws_drawn_from_have_mean_zero_and_the_variance_promised(noise: NoisePart) -> None:
     for users in (1, 4):
         law = centred(noise, users)
         k = law.first + np.arange(len(law.probabilities))
@@ -415,7 +415,7 @@ def test_the_laws_drawn_from_have_mean_zero_and_the_variance_promised(noise: Use
 
 
 @pytest.mark.parametrize("noise", NOISES)
-def test_the_law_of_users_sees_one_user_missing(noise: UserNoise) -> None:
+def test_the_law_of_users_sees_one_user_missing(noise: NoisePart) -> None:
     truth, lie = centred(noise, 2), centred(noise, 1)
     assert kolmogorov(truth, lie, range(-400, 401)) > DISCREPANCY
     samples = noise.draw(keyed(7), samples_for(DISCREPANCY))
@@ -463,7 +463,7 @@ def test_how_far_a_draw_may_be_from_its_law() -> None:
         Polya(3, 10**6, math.nextafter(1.0, 0.0)),
     ],
 )
-def test_an_entry_is_read_back(noise: UserNoise) -> None:
+def test_an_entry_is_read_back(noise: NoisePart) -> None:
     assert noise_of(noise.entry()) == noise
 
 
