@@ -57,8 +57,8 @@ def store(tmp_path: Path) -> Any:
 
 def test_the_format_follows_from_the_mechanism() -> None:
     assert LevelFormat(1, 3, 4, 1, 7, 2, 12, 1) == LOWEST
-    assert (LOWEST.part_bytes, LOWEST.batch_messages) == (49 + 4, 4)
-    assert LOWEST.batch_bytes == 4 * 49 + 4
+    assert (LOWEST.part_bytes, LOWEST.batch_messages()) == (49 + 4, 4)
+    assert LOWEST.batch_bytes() == 4 * 49 + 4
     assert FORMATS.report_length == 52 + 2 * 53
 
 
@@ -99,7 +99,7 @@ def test_a_release_goes_from_store_to_book_with_all_that_was_added(
             release = store.freeze(batch)
             assert store.freeze(batch) == release
             sent = FORMATS.pack_release(release)
-            assert len(sent) == 49 + FORMATS.level(batch.level).batch_bytes
+            assert len(sent) == 49 + FORMATS.level(batch.level).batch_bytes()
             check(FORMATS.unpack_release(sent))
             book.receive(FORMATS.unpack_release(sent))
         assert waiting(book) == store.freeze(store.full()[0])

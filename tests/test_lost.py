@@ -118,7 +118,7 @@ VECTORS = Document(shares_plan(oh.Moments(1), 4), KEY.public_key)
 
 def broken(document: Document, name: Name, own: int = 0) -> Release:
     """A release of which a message does not open."""
-    body = os.urandom(document.formats.level(name[0]).batch_bytes - 1) + bytes([GARBAGE])
+    body = os.urandom(document.formats.level(name[0]).batch_bytes() - 1) + bytes([GARBAGE])
     return Release(Batch(*name), own, body)
 
 

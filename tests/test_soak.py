@@ -209,7 +209,7 @@ def test_a_batch_that_another_process_sent_and_scrubbed_is_no_error() -> None:
 def test_a_batch_of_which_the_server_has_another_release_holds_up_no_other() -> None:
     async def test(soak: Soak) -> None:
         first, *others = soak.full()
-        forged = secrets.token_bytes(soak.formats.level(first.level).batch_bytes)
+        forged = secrets.token_bytes(soak.formats.level(first.level).batch_bytes())
         assert await soak.put(first, 0, forged) == 200
         await soak.system.sender.send_all()
         assert soak.full() == [first]

@@ -52,7 +52,7 @@ def report_of(shapes: Formats) -> bytes:
 
 
 def batch_of(level: LevelFormat, seed: int = 7) -> bytes:
-    return seeded_random(seed).words(level.batch_bytes, np.uint8).tobytes()
+    return seeded_random(seed).words(level.batch_bytes(), np.uint8).tobytes()
 
 
 def test_formats_follow_from_the_plan() -> None:
@@ -66,7 +66,7 @@ def test_formats_follow_from_the_plan() -> None:
         assert level.messages == mechanism.messages_per_user
         assert level.plaintext_bytes == 1
         assert level.ciphertext_bytes == 1 + SEAL_BYTES
-        assert level.batch_bytes == level.size * level.messages * 49
+        assert level.batch_bytes() == level.size * level.messages * 49
     assert shapes.report_length == 52 + 3 * 5 * 49
 
 

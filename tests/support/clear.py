@@ -24,6 +24,7 @@ ADDED = (4000, 3)
 class Halves:
     """Of a value below 50 a user seals the value, and says its square and a large number."""
 
+    noise_by = "users"
     size: int
     messages_per_user: int = 1
     message_bits: int = 7

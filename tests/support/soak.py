@@ -301,7 +301,7 @@ class Soak:
         for level in self.formats.levels:
             self.check_store(level.level)
         for name, (own, body) in self.kept().items():
-            assert len(body) == self.formats.level(name.level).batch_bytes
+            assert len(body) == self.formats.level(name.level).batch_bytes()
             assert max(Counter(self.crowd.ciphertexts(name.level, body)).values()) == 1
             self.check_batch(name, own, [body], is_release=True)
         self.check_book()

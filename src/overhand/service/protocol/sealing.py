@@ -101,10 +101,10 @@ def open_release(formats: Formats, release: Release, opener: Opens) -> tuple[Shu
     A ciphertext that repeats another is garbage.
     """
     level = formats.level(release.batch.level)
-    distinct = level.distinct(release.body)
+    distinct = level.distinct(release.body, release.own)
     messages = readable(opener.open(level.level, _one_by_one(distinct)), level)
     shuffled = Shuffled(messages[np.newaxis], level.clear(release.body)[np.newaxis])
-    return shuffled, level.batch_messages - len(messages)
+    return shuffled, level.batch_messages(release.own) - len(messages)
 
 
 def _one_by_one(ciphertexts: NDArray[np.void]) -> Iterator[bytes]:

@@ -112,6 +112,8 @@ class LevelFormat:
     clear_bits: int = 0
     added_messages: int = 0
     """Messages that the shuffling service adds to a batch."""
+    is_filled: bool = True
+    """Whether the service's own reports fill places that nobody took: else these stay empty."""
 
     @property
     def plaintext_bytes(self) -> int:
@@ -140,15 +142,17 @@ class LevelFormat:
         """Length of a report's part for this level."""
         return self.messages * self.ciphertext_bytes + self.clear_bytes
 
-    @property
-    def batch_messages(self) -> int:
-        """Messages of a whole batch."""
-        return self.size * self.messages + self.added_messages
+    def users(self, own: int) -> int:
+        """Who sent messages to a batch, of which so many places are the service's own."""
+        return self.size if self.is_filled else self.size - own
 
-    @property
-    def batch_bytes(self) -> int:
-        """Length of a whole batch."""
-        return self.batch_messages * self.ciphertext_bytes + self.clear_bytes
+    def batch_messages(self, own: int = 0) -> int:
+        """Messages of a whole batch, of which so many places are the service's own."""
+        return self.users(own) * self.messages + self.added_messages
+
+    def batch_bytes(self, own: int = 0) -> int:
+        """Length of such a batch."""
+        return self.batch_messages(own) * self.ciphertext_bytes + self.clear_bytes
 
     def pack(self, ciphertexts: bytes, clear: NDArray[np.uint64]) -> bytes:
         """A part or a batch."""
@@ -195,12 +199,12 @@ class LevelFormat:
         total: NDArray[np.uint64] = numbers.sum(axis=0, dtype=np.uint64)  # modulo 2^64
         return total & np.uint64((1 << self.clear_bits) - 1)
 
-    def distinct(self, body: bytes) -> NDArray[np.void]:
+    def distinct(self, body: bytes, own: int = 0) -> NDArray[np.void]:
         """The ciphertexts of a batch, sorted, every one of them once.
 
         Honest ones never repeat, so a copy is somebody's second vote: it counts as missing.
         """
-        _check_length(f"batch of level {self.level}", body, self.batch_bytes)
+        _check_length(f"batch of level {self.level}", body, self.batch_bytes(own))
         return np.unique(self.ciphertexts(body).view(f"V{self.ciphertext_bytes}"))
 
     def messages_to_bytes(self, messages: NDArray[Any]) -> list[bytes]:
@@ -306,7 +310,7 @@ class Formats:
     @cached_property
     def most_release_bytes(self) -> int:
         """The length of the longest release."""
-        return _RELEASE_HEADER.size + max(level.batch_bytes for level in self.levels)
+        return _RELEASE_HEADER.size + max(level.batch_bytes() for level in self.levels)
 
     def pack_release(self, release: Release) -> bytes:
         """The bytes of a release."""
@@ -341,8 +345,9 @@ class Formats:
         shape = self.level(level)
         last = min(shape.batches - 1, _MOST_BATCHES)
         errors.whole(f"the batch number at level {level}", number, least=0, most=last)
-        errors.whole("the number of own reports", release.own, least=0, most=shape.size)
-        _check_length(f"batch of level {level}", release.body, shape.batch_bytes)
+        most = shape.size if shape.is_filled else shape.size - 1
+        errors.whole("the number of own reports", release.own, least=0, most=most)
+        _check_length(f"batch of level {level}", release.body, shape.batch_bytes(release.own))
         shape.clear(release.body)  # refuse numbers that are too large
 
 
@@ -362,6 +367,7 @@ def _format_of(level: int, horizon: int, mechanism: Mechanism) -> LevelFormat:
         mechanism.clear_numbers,
         errors.whole("clear_bits", mechanism.clear_bits, least=least, most=MOST_NUMBER_BITS),
         mechanism.added_messages,
+        mechanism.noise_by == "users",
     )
 
 

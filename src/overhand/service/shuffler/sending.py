@@ -128,7 +128,7 @@ class Sender:
         for batch in batches:
             if batch in self._set_aside:
                 continue
-            size = self._formats.level(batch.level).batch_bytes
+            size = self._formats.level(batch.level).batch_bytes()
             if group and total + size > _MOST_BYTES_AT_ONCE:
                 yield group
                 group, total = [], 0

@@ -388,9 +388,9 @@ def _checked(formats: Formats) -> LevelFormat:
         whole("level", level.level, least=1)
         whole("size", level.size, least=1)
         whole("messages", level.messages, least=1)
-        if level.batch_bytes > _MOST_BYTES:
+        if level.batch_bytes() > _MOST_BYTES:
             raise InvalidValue(
-                f"a batch of level {level.level} has {level.batch_bytes} bytes, a store takes up "
+                f"a batch of level {level.level} has {level.batch_bytes()} bytes, a store takes up "
                 f"to {_MOST_BYTES}"
             )
     whole("batches", formats.levels[0].batches, least=1)
