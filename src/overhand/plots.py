@@ -33,6 +33,8 @@ _FAMILIES = {
     "published": ("#d98c1f",),
     "one growing": ("#5d4037",),
     "one": ("#8d6e63", "#c3a79b"),
+    "ballots services": ("#b7950b",),
+    "pairs services": ("#c0398b",),
     "coins": ("#2e86c1",),
     "shares": ("#117a65",),
     "pairs": ("#6c3483",),

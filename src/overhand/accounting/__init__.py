@@ -17,7 +17,7 @@ from overhand.accounting.divergence import (
 )
 from overhand.accounting.domination import dominated_delta
 from overhand.accounting.gaussian import gaussian_delta, gaussian_mu, gaussian_variance
-from overhand.accounting.guarantee import leaked_delta, quick_delta, spent_delta
+from overhand.accounting.guarantee import leaked_delta, quick_delta, spent_delta, spent_epsilon
 
 __all__ = [
     "MOST_REPORTS",
@@ -38,4 +38,5 @@ __all__ = [
     "satisfies",
     "shifted_pair",
     "spent_delta",
+    "spent_epsilon",
 ]

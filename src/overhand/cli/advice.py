@@ -19,6 +19,7 @@ from overhand.plan import (
     Terms,
     calibrated,
     fewest_messages,
+    kinds_of,
     with_best_laplace,
 )
 
@@ -64,9 +65,10 @@ def advised(plan: Plan, composition: Composition, most: float = math.inf) -> Ite
     as what they are.
     """
     own, known = {mechanism.kind for mechanism in plan.mechanisms}, [plan]
-    if not all(mechanism.is_shuffle_model for mechanism in plan.mechanisms):
+    is_pure = all(mechanism.is_shuffle_model for mechanism in plan.mechanisms)
+    if plan.noise_by != "users" or not is_pure:
         return
-    for kind in [kind for kind in MECHANISMS if kind not in own]:
+    for kind in [kind for kind in kinds_of(plan.values, "users") if kind not in own]:
         is_pure = MECHANISMS[kind].is_shuffle_model
         terms = _terms(plan, kind, composition)
         found = _compared(known, terms, _FEWER if is_pure else _FAR)

@@ -20,8 +20,8 @@ from overhand.cli.output import (
     tell_written,
 )
 from overhand.errors import InvalidValue
-from overhand.mechanisms import MECHANISMS
 from overhand.model import Privacy
+from overhand.plan import kinds_of
 from overhand.plots import Band, check_figure_path, regret_figure
 from overhand.simulation.regret import (
     RIVALS,
@@ -38,6 +38,7 @@ from overhand.simulation.regret import (
     measure,
     rival,
 )
+from overhand.values import Moments
 
 EnvironmentName = Literal["diverse", "fixed", "segments", "films", "films-by-cohort"]
 ENVIRONMENTS: dict[str, tuple[type[Environment], int, int]] = {
@@ -51,6 +52,8 @@ ENVIRONMENTS: dict[str, tuple[type[Environment], int, int]] = {
 
 DEFAULT_HORIZON = 100_000
 DEFAULT_SHUFFLERS = 4
+
+_KINDS = kinds_of(Moments(1), "users")
 
 
 def bandit(
@@ -83,7 +86,7 @@ def bandit(
     mechanism: Annotated[
         str,
         typer.Option(
-            help=f"How users of shufflers send what they saw: one of {', '.join(MECHANISMS)}. "
+            help=f"How users of shufflers send what they saw: one of {', '.join(_KINDS)}. "
             "pairs: one message per level, where the two services do not collude.",
         ),
     ] = "shares",

@@ -54,7 +54,8 @@ def compare(
     epsilon: options.Epsilon = None,
     delta: options.Delta = DEFAULT_DELTA,
     values: options.ValuesOption = "bit",
-    mechanism: options.MechanismOption = "coins",
+    mechanism: options.MechanismOption = None,
+    noise: options.NoiseOption = "users",
     tree: options.TreeOption = "regular",
     input_form: options.Input = "ones",
     runs: options.Runs = 10,
@@ -72,7 +73,7 @@ def compare(
     check_figure_path(plot)
     if save is not None and save.suffix not in (".csv", ".md"):
         raise InvalidValue(f"--save {save} must end in .csv or .md")
-    asked = PlanOptions(horizon, shufflers, epsilon, delta, values, mechanism, tree)
+    asked = PlanOptions(horizon, shufflers, epsilon, delta, values, mechanism, tree, noise=noise)
     k, epsilon = asked.most_shufflers, asked.privacy.epsilon
     stream = stream_for(input_form, asked.users, values=asked.values, shufflers=k, epsilon=epsilon)
     models = _models(asked)
@@ -95,7 +96,8 @@ def compare(
                 "epsilon": epsilon,
                 "delta": asked.delta,
                 "values": asked.spec,
-                "mechanism": asked.mechanism,
+                "mechanism": _kinds(models),
+                "noise_by": noise,
                 "input": input_form,
                 "runs": runs,
                 "seed": seed,
@@ -105,7 +107,7 @@ def compare(
         )
         return
     _show(asked, models, rows, f"{runs} runs on input {input_form}")
-    model = " of the shuffle model" if options.model_note(mechanism) else ""
+    model = " of the shuffle model" if options.model_note(_kinds(models), noise) else ""
     console.print(
         f"No algorithm{model} with {k} shufflers can do better than an error of order "
         f"rep = {number(bound)} (Theorem 4.1).",
@@ -152,6 +154,13 @@ def _sides(asked: PlanOptions) -> list[tuple[str, str, str, Callable[[], Counter
     ]
 
 
+def _kinds(models: list[Model]) -> str:
+    """How values are sent in ours."""
+    ours = next(model.counter for model in models if model.name == "concurrent")
+    assert isinstance(ours, PlanCounter)
+    return ours.plan.mechanisms[0].kind
+
+
 def _row(model: Model, result: Simulation) -> dict[str, Any]:
     return {
         "name": model.name,
@@ -169,8 +178,9 @@ def _row(model: Model, result: Simulation) -> dict[str, Any]:
 def _show(asked: PlanOptions, models: list[Model], rows: list[dict[str, Any]], how: str) -> None:
     users = "users" if asked.spec == "bit" else f"users ({asked.spec})"
     console.print(f"[bold]{asked.users:,} {users}[/], {asked.privacy}; {how}")
-    if note := options.model_note(asked.mechanism):
-        console.print(f"ours and one shuffler send {asked.mechanism}{note}")
+    kind = _kinds(models)
+    if note := options.model_note(kind, asked.noise):
+        console.print(f"ours and one shuffler send {kind}{note}")
     ours = next(row for row in rows if row["name"] == "concurrent")
     table = new_table("", "rms error", "predicted", "largest", "to ours", "messages")
     for model, row in zip(models, rows, strict=True):

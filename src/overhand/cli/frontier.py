@@ -22,13 +22,15 @@ from overhand.cli.output import (
 )
 from overhand.errors import Infeasible, InvalidValue
 from overhand.mechanisms import MECHANISMS
-from overhand.plan import Plan
+from overhand.model import NoiseBy
+from overhand.plan import NOISE_MAKERS, Plan, kinds_of
 from overhand.plots import Line, Panel, frontier_figure
 
 _LEGEND = (
-    "* nothing in the shuffle model has both less error and fewer messages",
+    "k: shufflers; * nothing in the shuffle model has both less error and fewer messages",
     "sealed: a report on the wire; ms: processor time, as measured on one machine;",
-    "one client: the most that it can add to a sum",
+    "one client: the most that it can add to a sum;",
+    "services: each of the two services makes the noise, not the users",
 )
 
 
@@ -41,9 +43,19 @@ class Trade:
     plan: Plan
     is_best: bool = False
 
+    @property
+    def is_shuffle_model(self) -> bool:
+        return MECHANISMS[self.mechanism].is_shuffle_model and self.plan.noise_by == "users"
+
+    @property
+    def way(self) -> str:
+        """How values are sent, and who makes the noise if it is not the users."""
+        return self.mechanism + (", services" if self.plan.noise_by == "services" else "")
+
     def summary(self) -> dict[str, Any]:
         return {
             "mechanism": self.mechanism,
+            "noise_by": self.plan.noise_by,
             "tree": "regular",
             "shufflers": self.shufflers,
             "rms_error": self.plan.rms_error,
@@ -80,7 +92,7 @@ def _table(trades: list[Trade]) -> Table:
     """All trades in 80 columns, no number cut."""
     table = new_table(
         "mechanism",
-        "shufflers",
+        "k",
         "rms\nerror",
         "messages",
         "sealed",
@@ -92,7 +104,7 @@ def _table(trades: list[Trade]) -> Table:
     for trade in trades:
         costs = trade.plan.costs
         table.add_row(
-            f"{trade.mechanism} *" if trade.is_best else trade.mechanism,
+            f"{trade.way} *" if trade.is_best else trade.way,
             str(trade.shufflers),
             number(trade.plan.rms_error),
             f"{costs.messages:,}",
@@ -107,21 +119,27 @@ def _table(trades: list[Trade]) -> Table:
 
 def trades_of(asked: PlanOptions) -> list[Trade]:
     """The plans of every mechanism and number of shufflers, but those that fewer are as good as."""
-    cases = [(m, k) for m in MECHANISMS for k in range(1, asked.most_shufflers + 1)]
+    cases = [(way, k) for way in _ways(asked) for k in range(1, asked.most_shufflers + 1)]
     trades: list[Trade] = []
     with steps_bar("planning", cases, lambda case: f"{case[0]}, {case[1]}") as steps:
-        for mechanism, k in steps:
+        for (mechanism, noise), k in steps:
             try:
-                plan = replace(asked, mechanism=mechanism, shufflers=k).plan()
+                plan = replace(asked, mechanism=mechanism, noise=noise, shufflers=k).plan()
             except Infeasible:
                 plan = None
             if plan is not None and plan.tree.levels == k:  # fewer were better: seen already
                 trades.append(Trade(mechanism, k, plan))
-    within = [trade for trade in trades if MECHANISMS[trade.mechanism].is_shuffle_model]
+    within = [trade for trade in trades if trade.is_shuffle_model]
     return [
         replace(trade, is_best=_is_best(trade, within if trade in within else trades))
         for trade in trades
     ]
+
+
+def _ways(asked: PlanOptions) -> list[tuple[str, NoiseBy]]:
+    """Mechanisms, and who makes their noise: the services do without honest users."""
+    makers = NOISE_MAKERS if asked.honest == 1 else NOISE_MAKERS[:1]
+    return [(kind, by) for by in makers for kind in kinds_of(asked.values, by)]
 
 
 def _is_best(trade: Trade, rivals: list[Trade]) -> bool:
@@ -132,15 +150,15 @@ def _is_best(trade: Trade, rivals: list[Trade]) -> bool:
 
 def panel_of(asked: PlanOptions, trades: list[Trade]) -> Panel:
     """The trades as a figure shows them."""
-    kinds = dict.fromkeys(trade.mechanism for trade in trades)
-    lines = [_line([trade for trade in trades if trade.mechanism == kind]) for kind in kinds]
+    ways = dict.fromkeys(trade.way for trade in trades)
+    lines = [_line([trade for trade in trades if trade.way == way]) for way in ways]
     return Panel(f"{asked.users:,} users ({asked.values}), {asked.privacy}", lines)
 
 
 def _line(trades: list[Trade]) -> Line:
     """Those of one mechanism."""
     return Line(
-        trades[0].mechanism,
+        trades[0].way,
         np.array([trade.plan.messages_per_user for trade in trades]),
         np.array([trade.plan.rms_error for trade in trades]),
         marks=[str(trade.shufflers) for trade in trades],

@@ -51,12 +51,22 @@ Clip = Annotated[
     bool, typer.Option("--clip", help="Move values that are out of range to its edge.")
 ]
 MechanismOption = Annotated[
-    str,
+    str | None,
     typer.Option(
         help=f"One of {', '.join(MECHANISM_KINDS)}. "
         "coins: one-bit messages; shares: numbers that mean nothing alone, with Laplace "
-        "noise; pairs: one message per level, by secure aggregation between two services; best: "
-        "of coins and shares, the one of least error.",
+        "noise; pairs: one message per level, by secure aggregation between two services; "
+        "ballots: one message per level, with dummies of the shuffling service; best: "
+        "of coins and shares, the one of least error or, with --noise services, the cheaper one "
+        "of ballots and pairs.",
+        show_default="coins, or best with --noise services",
+    ),
+]
+NoiseOption = Annotated[
+    str,
+    typer.Option(
+        "--noise",
+        help="Who makes the noise: users, as in the paper, or services, each against the other.",
     ),
 ]
 MaxMessages = Annotated[
@@ -100,12 +110,14 @@ def processes(jobs: int | None) -> int:
     return (os.cpu_count() or 1) if jobs is None else whole("jobs", jobs, least=1)
 
 
-def model_note(mechanism: str) -> str:
-    """What is to be said of a mechanism that is not of the shuffle model."""
-    kind = MECHANISMS.get(mechanism)
-    if kind is None or kind.is_shuffle_model:
-        return ""
-    return ": secure aggregation in the paper's tree, not the shuffle model"
+def model_note(mechanism: str, noise_by: str = "users") -> str:
+    """What is to be said of a way to send values that is not of the shuffle model."""
+    kind, notes = MECHANISMS.get(mechanism), list[str]()
+    if kind is not None and not kind.is_shuffle_model:
+        notes.append("secure aggregation in the paper's tree, not the shuffle model")
+    if noise_by == "services":
+        notes.append("noise made by both services, not by users")
+    return f": {'; '.join(notes)}" if notes else ""
 
 
 @dataclass(frozen=True)
@@ -117,7 +129,7 @@ class PlanOptions:
     epsilon: float | None
     delta: float
     spec: str = "bit"
-    mechanism: str = "coins"
+    mechanism: str | None = None
     tree: str = "regular"
     clip: bool = False
     honest: float = 1.0
@@ -125,6 +137,7 @@ class PlanOptions:
     composition: Composition = "exact"
     error: float | None = None
     max_messages: int | None = None
+    noise: str = "users"
 
     def __post_init__(self) -> None:
         checked_tree(self.tree)
@@ -163,6 +176,7 @@ class PlanOptions:
             "values": self.values,
             "max_messages": self.max_messages,
             "mechanism": self.mechanism,
+            "noise": self.noise,
         }
         if self.error is None:
             return Plan.best(self.users, self.most_shufflers, self.privacy, **options)

@@ -39,7 +39,8 @@ def plan(
     reports: options.Reports = 1,
     composition: options.CompositionOption = "exact",
     error: options.Error = None,
-    mechanism: options.MechanismOption = "coins",
+    mechanism: options.MechanismOption = None,
+    noise: options.NoiseOption = "users",
     max_messages: options.MaxMessages = None,
     published: Annotated[
         bool, typer.Option("--published", help="The paper to the letter, constants and all.")
@@ -53,7 +54,7 @@ def plan(
     as_json: options.Json = False,
 ) -> None:
     """Choose the plan of least error for a guarantee, and show what it will cost and reach."""
-    limits = honest, reports, composition, error, max_messages
+    limits = honest, reports, composition, error, max_messages, noise
     asked = PlanOptions(horizon, shufflers, epsilon, delta, values, mechanism, tree, clip, *limits)
     if save is not None and not save.parent.is_dir():
         raise InvalidValue(f"--save {save}: there is no directory {save.parent}")
@@ -72,7 +73,8 @@ def plan(
             name: {"rms_error": other.rms_error, "messages_per_user": other.messages_per_user}
             for name, other in beside.items()
         }
-        print_json({**chosen.summary(), **chosen.costs.seconds, **others})
+        outside = {"outside_epsilon": chosen.outside_epsilon}
+        print_json({**chosen.summary(), **outside, **chosen.costs.seconds, **others})
         return
     show(chosen, beside, [] if published else _advice(asked, chosen))
     if save is not None:
@@ -131,6 +133,9 @@ def show(plan: Plan, beside: dict[str, Plan], advice: list[Advice]) -> None:
     for row in _cost_rows(plan):
         facts.add_row(*row)
     facts.add_row("delta spent, certified", f"{plan.delta_spent:.4g} of {plan.privacy.delta:g}")
+    if plan.noise_by == "services":
+        for row in _guarantee_rows(plan):
+            facts.add_row(*row)
     if plan.honest < 1 or plan.reports > 1:
         reports = "1 report" if plan.reports == 1 else f"up to {plan.reports} reports"
         facts.add_row("counted on", f"{plan.honest:.0%} honest users, {reports} each")
@@ -148,6 +153,7 @@ def _cost_rows(plan: Plan) -> list[tuple[str, str]]:
     costs = plan.costs
     return [
         ("messages per user", f"{costs.messages:,}, sealed in {costs.report_bytes:,} bytes"),
+        *[("messages opened per user", number(costs.opened))] * (costs.opened > costs.messages),
         (
             "processor time per report, about",
             f"client {duration(costs.client_seconds)}, shuffling service "
@@ -157,6 +163,17 @@ def _cost_rows(plan: Plan) -> list[tuple[str, str]]:
             "one client adds to a sum at most",
             f"{number(plan.influence)}, its value alone {number(plan.values.width)}",
         ),
+    ]
+
+
+def _guarantee_rows(plan: Plan) -> list[tuple[str, str]]:
+    """What is promised towards whom, if each of the services makes noise against the other."""
+    held = f"epsilon {plan.privacy.epsilon:.4g}, at the delta above"
+    return [
+        ("noise made by", "each of the two services"),
+        ("towards the server and all other users", held),
+        ("towards a lying shuffling service and all other users", held),
+        ("towards everybody else", f"epsilon {plan.outside_epsilon:.4g}"),
     ]
 
 

@@ -27,7 +27,8 @@ def simulate(
     epsilon: options.Epsilon = None,
     delta: options.Delta = DEFAULT_DELTA,
     values: options.ValuesOption = "bit",
-    mechanism: options.MechanismOption = "coins",
+    mechanism: options.MechanismOption = None,
+    noise: options.NoiseOption = "users",
     clip: options.Clip = False,
     tree: options.TreeOption = "regular",
     honest: options.Honest = 1.0,
@@ -46,7 +47,9 @@ def simulate(
     """Run a plan on a stream of users and measure the error of every estimate."""
     check_figure_path(plot)
     trust = honest, reports, composition
-    asked = PlanOptions(horizon, shufflers, epsilon, delta, values, mechanism, tree, clip, *trust)
+    asked = PlanOptions(
+        horizon, shufflers, epsilon, delta, values, mechanism, tree, clip, *trust, noise=noise
+    )
     plan = _best(asked, input_form) if plan_file is None else _loaded(plan_file, asked)
     stream = plan_stream(input_form, plan)
     with progress_bar(f"{runs} runs of {stream.users:,} users", runs * stream.users) as advance:

@@ -11,9 +11,8 @@ import numpy as np
 from overhand.baselines import SquareRoot, local_counter, trusted_tree
 from overhand.evidence.sections import Check, Evidence, Figure, Scale, Section, Task, curves
 from overhand.lower_bound import is_proved, repeats
-from overhand.mechanisms import MECHANISMS
-from overhand.model import Floats, Privacy
-from overhand.plan import Composition, Plan
+from overhand.model import Floats, NoiseBy, Privacy
+from overhand.plan import Composition, Plan, kinds_of
 from overhand.plots import Line
 from overhand.randomness import Random, SeededRandom
 from overhand.simulation import Counter, CoverNoise, simulate, stream_for
@@ -25,7 +24,12 @@ _WALK = 1.16
 """The standard deviation of the mean square of a random walk, over its mean (2 / sqrt(3))."""
 _USERS_A_SECOND = {"hard inputs": 2e7, "models": 4e7}
 _WAYS = ("published", "simple", "advanced", "exact")
-_MECHANISMS = ("published", *MECHANISMS)
+_SERVICES = ", services"  # make the noise
+_MECHANISMS = (
+    "published",
+    *kinds_of(BITS, "users"),
+    *(kind + _SERVICES for kind in kinds_of(BITS, "services")),
+)
 _OURS = "4 shufflers"
 _MODELS: dict[str, Callable[[int, Privacy], Plan | Counter]] = {
     "local": lambda users, privacy: local_counter(users, privacy, BITS),
@@ -265,7 +269,8 @@ def _plan_with(scale: Scale, mechanism: str, shufflers: int) -> tuple[int, int, 
     if mechanism == "published":
         plan = Plan.published(*asked)
     else:
-        plan = Plan.best(*asked, mechanism=mechanism)
+        noise: NoiseBy = "services" if mechanism.endswith(_SERVICES) else "users"
+        plan = Plan.best(*asked, mechanism=mechanism.removesuffix(_SERVICES), noise=noise)
     bits = sum(
         m.messages_per_user * m.message_bits + m.clear_numbers * m.clear_bits
         for m in plan.mechanisms

@@ -60,21 +60,16 @@ class BallotSum(Mechanism):
 
     def __post_init__(self) -> None:
         self._check()
-        self._check_values(self.values)
+        if not self.values.is_whole:
+            raise errors.InvalidValue(f"ballots are for bits and histograms, not for {self.values}")
         if self.noise_part.made_by != "services" or self.noise_part.bound is None:
             raise errors.InvalidValue("the noise of ballots is the services', and bounded")
         least = self.values.dimension * self.noise_part.bound
         errors.whole("dummies", self.dummies, least=least, most=2 * least)
 
-    @staticmethod
-    def _check_values(values: Values) -> None:
-        if not values.is_whole:
-            raise errors.InvalidValue(f"ballots are for bits and histograms, not for {values}")
-
     @classmethod
     def recipes(cls, values: Values) -> list[Recipe]:
-        cls._check_values(values)
-        return [Recipe(cls, laplace=1)]
+        return [Recipe(cls, laplace=1)] if values.is_whole else []
 
     @classmethod
     def fitted(

@@ -97,7 +97,7 @@ class Mechanism(ABC):
     @classmethod
     @abstractmethod
     def recipes(cls, values: Values) -> list[Recipe]:
-        """With which noise these values can be sent and accounted for."""
+        """With which noise these values can be sent and accounted for; none if they cannot."""
 
     @classmethod
     @abstractmethod

@@ -30,11 +30,13 @@ from overhand.plan.plan import Plan
 from overhand.plan.ranking import best_split
 from overhand.plan.request import (
     MECHANISM_KINDS,
+    NOISE_MAKERS,
     TREE_KINDS,
     Composition,
     Terms,
     TreeKind,
     checked_tree,
+    kinds_of,
 )
 
 __all__ = [
@@ -43,6 +45,7 @@ __all__ = [
     "HEADER_BYTES",
     "ID_BYTES",
     "MECHANISM_KINDS",
+    "NOISE_MAKERS",
     "SEAL_BYTES",
     "SQUARED_ERROR",
     "TREE_KINDS",
@@ -64,6 +67,7 @@ __all__ = [
     "combined",
     "fewest_messages",
     "fields_of",
+    "kinds_of",
     "levels_of",
     "own_weight",
     "parameters",

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from overhand import errors
-from overhand.accounting import Level, leaked_delta, spent_delta
+from overhand.accounting import Level, leaked_delta, spent_delta, spent_epsilon
 from overhand.mechanisms import Mechanism, published
 from overhand.model import Counts, Floats, Node, NoiseBy, Privacy
 from overhand.plan import json as files
@@ -191,6 +191,20 @@ class Plan:
     def delta_spent(self) -> float:
         """The certificate: what all batches of one user cost at this epsilon, pessimistically."""
         return spent_delta(self._levels, self.privacy)
+
+    @cached_property
+    def outside_epsilon(self) -> float:
+        """What the plan costs, at its delta, towards whoever is neither of the two services.
+
+        Such a one sees only what both have added noise to, if both make it.
+        """
+        if self.noise_by == "users":
+            return self.privacy.epsilon
+        both = [
+            replace(level, law=mechanism.noise())
+            for level, mechanism in zip(self._levels, self.mechanisms, strict=True)
+        ]
+        return min(self.privacy.epsilon, spent_epsilon(both, self.privacy.delta))
 
     @property
     def delta_leaked(self) -> float:

@@ -146,6 +146,20 @@ class Terms:
         return _LEAK_SHARE * self.privacy.delta / ((1 + math.exp(self.privacy.epsilon)) * counts)
 
 
+def kinds_of(values: Values, noise_by: NoiseBy) -> list[str]:
+    """The mechanisms that can send these values, if these make the noise.
+
+    >>> from overhand.values import Histogram, Vectors
+    >>> [kinds_of(values, "services") for values in (Histogram(5), Vectors(3))]
+    [['pairs', 'ballots'], ['pairs']]
+    """
+    return [
+        kind
+        for kind, mechanism in MECHANISMS.items()
+        if noise_by in mechanism.noise_makers and mechanism.recipes(values)
+    ]
+
+
 @dataclass(frozen=True)
 class Request:
     """All that `Plan.best` was asked for."""
@@ -168,11 +182,12 @@ class Request:
             raise errors.InvalidValue(
                 f"mechanism={self.mechanism!r} must be one of {', '.join(kinds)}"
             )
+        possible = kinds_of(self.terms.values, self.terms.noise_by)
         for kind in self.kinds:
-            if self.terms.noise_by not in MECHANISMS[kind].noise_makers:
-                makers = " or ".join(MECHANISMS[kind].noise_makers)
+            if kind not in possible:
                 raise errors.InvalidValue(
-                    f"mechanism={kind!r} has noise made by {makers}, not by {self.terms.noise_by}"
+                    f"mechanism={kind!r} cannot send {self.terms.values} with noise made by "
+                    f"{self.terms.noise_by}: one of {', '.join(possible)} can"
                 )
 
     @property
@@ -184,11 +199,7 @@ class Request:
             return ["ballots" if is_short else "pairs"]
         if self.mechanism != "best":
             return [self.mechanism or CoinSum.kind]
-        return [
-            kind
-            for kind, mechanism in MECHANISMS.items()
-            if mechanism.is_shuffle_model and "users" in mechanism.noise_makers
-        ]
+        return [kind for kind in kinds_of(values, "users") if MECHANISMS[kind].is_shuffle_model]
 
     @property
     def recipes(self) -> list[Recipe]:

@@ -10,7 +10,7 @@ from overhand.bandits import Constants, ConstantsName, LinUCB, Practical, Theory
 from overhand.baselines import GaussianResponse, GaussianTree, GrowingBatches, local_counter
 from overhand.mechanisms import MECHANISMS, Recipe
 from overhand.model import Privacy
-from overhand.plan import Plan, Terms, calibrated
+from overhand.plan import Plan, Terms, calibrated, kinds_of
 from overhand.simulation.regret.environments import Environment
 from overhand.simulation.regret.sums import (
     ExactSums,
@@ -82,8 +82,9 @@ class Field:
     """How values are sent, by all who have shufflers."""
 
     def __post_init__(self) -> None:
-        if self.mechanism not in MECHANISMS:
-            known = ", ".join(MECHANISMS)
+        kinds = kinds_of(self.moments, "users")
+        if self.mechanism not in kinds:
+            known = ", ".join(kinds)
             raise errors.InvalidValue(f"mechanism={self.mechanism!r} must be one of {known}")
         errors.whole("horizon", self.horizon, least=4)
         errors.whole("shufflers", self.shufflers, least=1)
