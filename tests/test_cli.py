@@ -28,6 +28,7 @@ def test_plan_prints_what_the_library_computes(tmp_path: Path) -> None:
     printed = as_json("plan", "--horizon", "3000", "--shufflers", "2", "--save", str(file))
     plan = oh.Plan.load(file)
     beside = printed.pop("published")
+    assert printed.pop("outside_epsilon") == 1.0
     assert printed == json.loads(json.dumps({**plan.summary(), **plan.costs.seconds}))
     assert beside["rms_error"] > 5 * printed["rms_error"]
     assert set(printed) >= PLAN_KEYS

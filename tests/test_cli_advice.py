@@ -9,7 +9,7 @@ import pytest
 import overhand as oh
 from overhand.cli import advice
 from overhand.cli.advice import Advice, advised
-from overhand.mechanisms import MECHANISMS
+from overhand.plan import kinds_of
 from overhand.values import BITS, Histogram, Reals, Values, Vectors
 from support.commands import overhand
 from support.plans import PRIVACY
@@ -79,7 +79,8 @@ def test_pairs_are_named_as_such_where_they_take_far_fewer_messages(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """One message per level: a thirteenth of shares, a third of coins."""
-    plans = {kind: oh.Plan.best(3000, 2, PRIVACY, mechanism=kind) for kind in MECHANISMS}
+    kinds = kinds_of(BITS, "users")
+    plans = {kind: oh.Plan.best(3000, 2, PRIVACY, mechanism=kind) for kind in kinds}
     assert "pairs" not in found(plans["coins"])
     named = found(plans["shares"])["pairs"]
     assert named.messages == plans["shares"].tree.levels

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,7 +16,7 @@ from support.commands import as_json, overhand
 from support.plans import PRIVACY
 from support.shares import leaked
 
-KINDS = ("coins", "shares", "pairs")
+KINDS = ("coins", "shares", "pairs", "ballots")
 UNITS = {"B": 1, "kB": 1e3, "MB": 1e6, "GB": 1e9}
 SMALL_PLAN = ("plan", "--horizon", "2000", "--shufflers", "2")
 
@@ -38,13 +40,17 @@ def test_the_best_mechanism_is_no_worse_than_any() -> None:
     assert error["best"] <= 1.001 * min(error.values())
 
 
+def is_pure(row: dict[str, Any]) -> bool:
+    return row["mechanism"] != "pairs" and row["noise_by"] == "users"
+
+
 def test_the_frontier_shows_every_trade(tmp_path: Path) -> None:
     asked = ("plan", "--frontier", "--horizon", "5000", "--shufflers", "2")
     figure = tmp_path / "frontier.svg"
     rows = as_json(*asked, "--plot", str(figure))["frontier"]
     assert figure.stat().st_size > 0
-    fields = {"mechanism", "tree", "shufflers", "rms_error", "messages_per_user", "bits_per_user",
-              "sealed_bytes_per_user", "client_seconds_per_user", "shuffler_seconds_per_user",
+    fields = {"mechanism", "noise_by", "tree", "shufflers", "rms_error", "messages_per_user",
+              "bits_per_user", "sealed_bytes_per_user", "client_seconds_per_user", "shuffler_seconds_per_user",
               "server_seconds_per_user", "influence", "is_best"}  # fmt: skip
     assert all(set(row) == fields for row in rows)
     assert {row["mechanism"] for row in rows} == set(KINDS)
@@ -54,7 +60,7 @@ def test_the_frontier_shows_every_trade(tmp_path: Path) -> None:
         better = [
             other
             for other in rows
-            if (row["mechanism"] == "pairs" or other["mechanism"] != "pairs")  # another model
+            if (not is_pure(row) or is_pure(other))  # another model
             and other["rms_error"] <= row["rms_error"]
             and other["messages_per_user"] <= row["messages_per_user"]
             and (other["rms_error"], other["messages_per_user"])
@@ -76,8 +82,9 @@ def test_the_frontier_fits_a_terminal_with_all_its_numbers(
     lines = [line for line in overhand(*asked).stdout.splitlines() if line.strip()]
     assert max(map(len, lines)) <= 80
     assert "…" not in "".join(lines)
-    shown = [line.replace(" *", "  ").split() for line in lines if line.split()[0] in KINDS]
-    assert len(shown) == len(rows) == 6
+    words = [re.sub(r" \*|, services", " ", line).split() for line in lines]
+    shown = [line for line in words if line[0].removesuffix(",") in KINDS]
+    assert len(shown) == len(rows) == 10
     for row, line in zip(rows, shown, strict=True):
         services = row["shuffler_seconds_per_user"] + row["server_seconds_per_user"]
         assert line[0] == row["mechanism"]

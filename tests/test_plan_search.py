@@ -12,8 +12,7 @@ import pytest
 
 import overhand as oh
 from overhand.errors import WeakDelta
-from overhand.mechanisms import MECHANISMS
-from overhand.plan import Terms, calibrated
+from overhand.plan import NOISE_MAKERS, Terms, calibrated, kinds_of
 from overhand.plan.search import candidate_of
 from overhand.trees import RegularTree
 from overhand.values import BITS, Histogram, Moments, Reals, Values, Vectors
@@ -195,8 +194,9 @@ def test_rounding_takes_next_to_nothing_from_vectors_in_shares(
 
 def test_every_number_of_levels_is_drafted_by_what_it_needs() -> None:
     """Coins and Laplace noise alike: the unit of variance is that of the mechanism."""
-    for mechanism in MECHANISMS:
-        assert rms_error(1000, 1, 8.0, mechanism=mechanism) < 1
+    for noise in NOISE_MAKERS:
+        for mechanism in kinds_of(BITS, noise):
+            assert rms_error(1000, 1, 8.0, mechanism=mechanism, noise=noise) < 1
 
 
 # A delta that protects nobody.
