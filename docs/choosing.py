@@ -18,8 +18,9 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullLocator
 
 import overhand as oh
-from overhand import mechanisms
 from overhand.baselines import SquareRoot, local_counter
+from overhand.model import NoiseBy
+from overhand.plan import NOISE_MAKERS, kinds_of
 from overhand.values import values_of
 
 DELTA = 1e-6
@@ -31,7 +32,10 @@ EPSILONS = (0.1, 0.25, 0.5, 1.0, 2.0, 4.0)
 TRUST = ((1.0, 1), (0.9, 1), (0.7, 1), (0.5, 1), (1.0, 2), (1.0, 3), (1.0, 5))
 MECHANISMS = ("coins", "shares")
 SENT = tuple(
-    (kind, spec) for spec in ("bit", "histogram:200", "vector:20") for kind in mechanisms.MECHANISMS
+    (kind, spec, by)
+    for spec in ("bit", "histogram:200", "vector:20")
+    for by in NOISE_MAKERS
+    for kind in kinds_of(values_of(spec), by)
 )
 COLOURS = ("#2e86c1", "#b03a2e", "#1e8449")
 
@@ -73,17 +77,17 @@ def shufflers_row(shufflers: int) -> Row:
     return (str(shufflers), *cells)
 
 
-def mechanism_row(sent: tuple[str, str]) -> Row:
+def mechanism_row(sent: tuple[str, str, NoiseBy]) -> Row:
     """What a report costs and reaches with four shufflers, and what one client can do."""
-    kind, spec = sent
+    kind, spec, by = sent
     values = values_of(spec)
-    plan = oh.Plan.best(USERS, 4, oh.Privacy(1.0, DELTA), values=values, mechanism=kind)
+    plan = oh.Plan.best(USERS, 4, oh.Privacy(1.0, DELTA), values=values, mechanism=kind, noise=by)
     costs = plan.costs
     times = (costs.client_seconds, costs.shuffler_seconds + costs.server_seconds)
     numbers = (costs.messages, costs.report_bytes, plan.influence)
     messages, sealed, influence = (f"{one:,.0f}" for one in numbers)
     milliseconds = (f"{1000 * one:,.1f}" for one in times)
-    return (spec, kind, messages, sealed, *milliseconds, f"{plan.rms_error:.1f}", influence)
+    return (spec, kind, by, messages, sealed, *milliseconds, f"{plan.rms_error:.1f}", influence)
 
 
 def epsilon_row(epsilon: float) -> Row:
@@ -142,6 +146,7 @@ TABLES: dict[str, tuple[Row, Callable[[Any], Row], tuple[Any, ...]]] = {
         (
             "values",
             "sent as",
+            "noise by",
             "messages",
             "bytes",
             "client",

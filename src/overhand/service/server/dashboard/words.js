@@ -44,20 +44,28 @@ function percent(fraction) {
   return `${Number((100 * fraction).toPrecision(4))} %`;
 }
 
-export function guarantee({ epsilon, delta, delta_spent: spent, honest, reports }) {
+// Whose noise hides a person's value, in words.
+function noiseMakers(by, honest) {
+  if (by === "services") {
+    return "The shuffling service and this server each add noise, one against the other: it holds towards "
+      + "either of them, whatever all other users do, and the shuffling service may even lie.";
+  }
+  return honest < 1
+    ? `It holds as long as at least ${percent(honest)} of the users in a batch add their noise.`
+    : "Users make the noise: it counts on that of every user in a batch.";
+}
+
+export function guarantee({ epsilon, delta, delta_spent: spent, honest, reports, noise_by: by }) {
   const slack = delta > 0 ? `1 in ${number(Math.round(1 / delta))}` : "0";
   const people = reports > 1
     ? `It covers a person who sends up to ${count(reports, "report")}.`
     : "It covers one report of each person.";
-  const noise = honest < 1
-    ? `It holds as long as at least ${percent(honest)} of the users in a batch add their noise.`
-    : "It counts on the noise of every user in a batch.";
   return [
     "Whatever anybody else knows, all that leaves the shufflers looks almost the same whichever "
       + `value one person reports: no outcome becomes more than ${tiny(Math.exp(epsilon))} times as likely `
       + `(epsilon ${tiny(epsilon)}), give or take a probability of ${slack} (delta ${tiny(delta)}).`,
     ...(Number.isFinite(spent) ? [`The noise of this plan spends a delta of ${tiny(spent)}.`] : []),
-    `${people} ${noise}`,
+    `${people} ${noiseMakers(by, honest)}`,
   ];
 }
 
