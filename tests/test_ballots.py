@@ -23,6 +23,7 @@ from overhand.mechanisms import (
     PairsSum,
     Polya,
     ServiceNoise,
+    noise_of,
 )
 from overhand.model import Counts, Messages, Shuffled
 from overhand.randomness import HALF, Random
@@ -92,6 +93,13 @@ def test_the_accountant_charges_for_what_is_cut_off() -> None:
         edge = float(moved[-1])
         assert still[-1] == 0
         assert edge <= delta(law, epsilon) <= edge + 1e-12
+
+
+def test_noise_too_wide_for_a_table_is_refused_at_once() -> None:
+    """A document of a stranger may ask for any: nothing of it is tabulated."""
+    entry = {"each_service": Polya(1, 1, 1 - 1e-12).entry(), "bound": 3}
+    with pytest.raises(oh.InvalidValue, match="its law is tabulated up to"):
+        noise_of(entry)
 
 
 def test_draws_are_within_the_bound_and_have_the_law(rng: Random) -> None:

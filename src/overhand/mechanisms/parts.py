@@ -21,6 +21,8 @@ _MANY_COINS = 64  # from here on a table is quicker than coins
 _MANY_COINS_TOGETHER = 1 << 16
 
 
+_WIDEST_BOUNDED = 2.0**32  # a table of a wider law would fill memory
+
 SERVICES = 2
 """The shuffling service and the server."""
 
@@ -273,6 +275,11 @@ class ServiceNoise(NoisePart):
             errors.whole("bound", self.bound, least=1)
             if not isinstance(self.part, Polya):
                 raise errors.InvalidValue("only Laplace noise is bounded")
+            if not (variance := self.part.law(1).variance) <= _WIDEST_BOUNDED:
+                raise errors.InvalidValue(
+                    f"bounded noise of variance {variance:.3g}: its law is tabulated up to "
+                    f"{_WIDEST_BOUNDED:.3g}"
+                )
 
     def makers(self, users: int) -> int:
         return SERVICES
