@@ -49,9 +49,21 @@ def test_the_frontier_shows_every_trade(tmp_path: Path) -> None:
     figure = tmp_path / "frontier.svg"
     rows = as_json(*asked, "--plot", str(figure))["frontier"]
     assert figure.stat().st_size > 0
-    fields = {"mechanism", "noise_by", "tree", "shufflers", "rms_error", "messages_per_user",
-              "bits_per_user", "sealed_bytes_per_user", "client_seconds_per_user",
-              "shuffler_seconds_per_user", "server_seconds_per_user", "influence", "is_best"}  # fmt: skip
+    fields = {
+        "mechanism",
+        "noise_by",
+        "tree",
+        "shufflers",
+        "rms_error",
+        "messages_per_user",
+        "bits_per_user",
+        "sealed_bytes_per_user",
+        "client_seconds_per_user",
+        "shuffler_seconds_per_user",
+        "server_seconds_per_user",
+        "influence",
+        "is_best",
+    }
     assert all(set(row) == fields for row in rows)
     assert {row["mechanism"] for row in rows} == set(KINDS)
     assert {row["tree"] for row in rows} == {"regular"}
