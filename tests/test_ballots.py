@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy import stats
 
 import overhand as oh
 from overhand.accounting import delta, shifted_pair
@@ -181,7 +182,7 @@ def test_a_release_shows_counts_with_the_noise_of_one_service(values: Values, rn
 def test_buckets_have_noise_of_their_own(rng: Random) -> None:
     mechanism = ballots(values=Histogram(2))
     drawn = mechanism.own_steps(mechanism.added(rng, 40_000))
-    correlation = float(np.corrcoef(drawn.T)[0, 1])
+    correlation = float(stats.pearsonr(*drawn.T).statistic)
     assert abs(correlation) < 7 / math.sqrt(40_000)
 
 
@@ -356,6 +357,7 @@ def test_what_does_not_go_together_is_refused(options: dict[str, Any], words: st
 def test_one_plan_has_one_kind_of_makers() -> None:
     plan = oh.Plan.best(1000, 2, PRIVACY, noise="services", mechanism="pairs")
     lowest = plan.mechanisms[0]
+    assert isinstance(lowest, PairsSum)
     of_users = replace(lowest, noise_part=Polya(1, lowest.size, 0.9))
     with pytest.raises(oh.InvalidValue, match="at all levels alike"):
         replace(plan, mechanisms=(of_users, *plan.mechanisms[1:]))

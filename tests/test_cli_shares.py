@@ -41,7 +41,7 @@ def test_the_best_mechanism_is_no_worse_than_any() -> None:
 
 
 def is_pure(row: dict[str, Any]) -> bool:
-    return row["mechanism"] != "pairs" and row["noise_by"] == "users"
+    return bool(row["mechanism"] != "pairs" and row["noise_by"] == "users")
 
 
 def test_the_frontier_shows_every_trade(tmp_path: Path) -> None:
