@@ -20,9 +20,9 @@ from overhand.randomness import seeded_random
 from overhand.service.client import AsyncClient, Client, NotCounted, Outdated, client
 from overhand.service.protocol import DamagedDocument, Document, KeyPair
 from overhand.service.web import Answer, HttpTransport, Unreachable
+from support.answering import COUNTED, Service
 from support.chance import UNSAFE
 
-COUNTED = Answer(200, b'{"status": "counted"}')
 KEYS = [KeyPair.of_raw(bytes([number]) * 32) for number in (1, 2)]
 
 
@@ -38,33 +38,8 @@ def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client, "_LONGEST_WAIT", 0.0)
 
 
-class Service:
-    """Answers reports by a rule: the number of the request so far, and its body."""
-
-    def __init__(self, answer: Callable[[int, bytes], Answer | Exception]) -> None:
-        self.answer = answer
-        self.document: Document | None = document()
-        self.bodies: list[bytes] = []
-        self.under_way = self.most_under_way = 0
-
-    async def request(self, method: str, path: str, body: bytes | None = None) -> Answer:
-        if path == "/v1/document":
-            if self.document is None:
-                return Answer(410, b"{}")
-            return Answer(200, self.document.to_json().encode())
-        assert (method, path) == ("POST", "/v1/reports")
-        assert body is not None
-        self.bodies.append(body)
-        answer = self.answer(len(self.bodies), body)
-        self.under_way += 1
-        self.most_under_way = max(self.most_under_way, self.under_way)
-        await asyncio.sleep(0)
-        self.under_way -= 1
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
-
-    async def close(self) -> None: ...
+def answering(answer: Callable[[int, bytes], Answer | Exception]) -> Service:
+    return Service(document(), answer)
 
 
 def reporter(service: Service, digest: str | None = None) -> AsyncClient:
@@ -75,7 +50,7 @@ def reporter(service: Service, digest: str | None = None) -> AsyncClient:
     "failure", [Unreachable("gone"), *(Answer(status, b"") for status in (408, 429, 500, 503))]
 )
 def test_a_report_is_sent_again_byte_for_byte(failure: Answer | Exception) -> None:
-    service = Service(lambda count, _: failure if count < 4 else COUNTED)
+    service = answering(lambda count, _: failure if count < 4 else COUNTED)
     asyncio.run(reporter(service).report(1))
     assert len(service.bodies) == 4
     assert len(set(service.bodies)) == 1
@@ -84,7 +59,7 @@ def test_a_report_is_sent_again_byte_for_byte(failure: Answer | Exception) -> No
 @pytest.mark.parametrize("status", [400, 401, 403, 410, 413])
 def test_a_refusal_is_not_tried_again(status: int) -> None:
     words = json.dumps({"error": "because"}).encode()
-    service = Service(lambda *_: Answer(status, words))
+    service = answering(lambda *_: Answer(status, words))
     with pytest.raises(NotCounted, match=f"{status}: because") as caught:
         asyncio.run(reporter(service).report(1))
     assert caught.value.reports == tuple(service.bodies)
@@ -92,7 +67,7 @@ def test_a_refusal_is_not_tried_again(status: int) -> None:
 
 
 def test_what_was_not_counted_can_be_sent_later() -> None:
-    service = Service(lambda *_: Unreachable("gone"))
+    service = answering(lambda *_: Unreachable("gone"))
 
     async def main() -> None:
         one = reporter(service)
@@ -111,7 +86,7 @@ def test_what_was_not_counted_can_be_sent_later() -> None:
     ("status", "body"), [(299, b"[]"), (999, b"{}"), (302, b"\xff"), (404, b'{"error"')]
 )
 def test_an_odd_answer_is_a_failure_with_words(status: int, body: bytes) -> None:
-    service = Service(lambda *_: Answer(status, body))
+    service = answering(lambda *_: Answer(status, body))
     with pytest.raises(NotCounted, match=str(status)):
         asyncio.run(reporter(service).report(1))
 
@@ -129,14 +104,14 @@ def test_an_odd_answer_is_a_failure_with_words(status: int, body: bytes) -> None
     ids=["nested", "nested error", "number", "unprintable", "partly printable", "long"],
 )
 def test_only_what_is_fit_to_be_shown_is_told(body: bytes, words: str) -> None:
-    service = Service(lambda *_: Answer(400, body))
+    service = answering(lambda *_: Answer(400, body))
     with pytest.raises(NotCounted) as caught:
         asyncio.run(reporter(service).report(1))
     assert str(caught.value) == f"POST /v1/reports failed: 400: {words}"
 
 
 def test_after_a_new_key_a_report_is_made_anew() -> None:
-    service = Service(lambda *_: COUNTED)
+    service = answering(lambda *_: COUNTED)
 
     async def main() -> None:
         one = reporter(service)
@@ -157,7 +132,7 @@ def test_after_a_new_key_a_report_is_made_anew() -> None:
 
 def test_a_report_that_is_refused_under_the_same_document_is_not_made_anew() -> None:
     conflict = Answer(HTTPStatus.CONFLICT, b'{"error": "another plan"}')
-    service = Service(lambda count, _: conflict if count == 1 else COUNTED)
+    service = answering(lambda count, _: conflict if count == 1 else COUNTED)
 
     async def main() -> None:
         one = reporter(service)
@@ -173,7 +148,7 @@ def test_a_report_that_is_refused_under_the_same_document_is_not_made_anew() -> 
 
 
 def test_a_refused_report_is_handed_back_if_there_is_no_other_document() -> None:
-    service = Service(lambda *_: Answer(HTTPStatus.CONFLICT, b"{}"))
+    service = answering(lambda *_: Answer(HTTPStatus.CONFLICT, b"{}"))
 
     async def main() -> None:
         one = reporter(service)
@@ -188,7 +163,7 @@ def test_a_refused_report_is_handed_back_if_there_is_no_other_document() -> None
 
 
 def test_reports_among_many_are_never_made_anew() -> None:
-    service = Service(lambda *_: Answer(HTTPStatus.CONFLICT, b"{}"))
+    service = answering(lambda *_: Answer(HTTPStatus.CONFLICT, b"{}"))
     with pytest.raises(NotCounted, match="0 reports were counted, 3 were not") as caught:
         asyncio.run(reporter(service).report_many([1, 0, 1]))
     assert sorted(caught.value.reports) == sorted(service.bodies)
@@ -196,7 +171,7 @@ def test_reports_among_many_are_never_made_anew() -> None:
 
 
 def test_a_pinned_client_does_not_follow_to_a_new_key() -> None:
-    service = Service(lambda *_: Answer(HTTPStatus.CONFLICT, b"{}"))
+    service = answering(lambda *_: Answer(HTTPStatus.CONFLICT, b"{}"))
 
     async def main() -> None:
         one = reporter(service, document().digest)
@@ -228,7 +203,7 @@ def test_a_report_that_may_have_been_counted_is_never_made_anew(
     before: Answer | Exception,
 ) -> None:
     conflict = Answer(HTTPStatus.CONFLICT, b"{}")
-    service = Service(lambda count, _: before if count == 1 else conflict)
+    service = answering(lambda count, _: before if count == 1 else conflict)
     with pytest.raises(NotCounted) as caught:
         asyncio.run(reporter(service).report(1))
     assert not isinstance(caught.value, Outdated)
@@ -236,7 +211,7 @@ def test_a_report_that_may_have_been_counted_is_never_made_anew(
 
 
 def test_many_reports_are_under_way_but_not_too_many() -> None:
-    service, told = Service(lambda *_: COUNTED), list[int]()
+    service, told = answering(lambda *_: COUNTED), list[int]()
     values = np.arange(50) % 2
 
     async def main() -> int:
@@ -247,7 +222,7 @@ def test_many_reports_are_under_way_but_not_too_many() -> None:
 
 
 def test_all_values_are_looked_at_before_one_is_sent() -> None:
-    service = Service(lambda *_: COUNTED)
+    service = answering(lambda *_: COUNTED)
     with pytest.raises(InvalidValue, match="2"):
         asyncio.run(reporter(service).report_many([0, 1] * 40 + [2]))
     with pytest.raises(InvalidValue, match="at_once"):
@@ -256,7 +231,7 @@ def test_all_values_are_looked_at_before_one_is_sent() -> None:
 
 
 def test_a_failure_among_many_tells_what_became_of_all() -> None:
-    service = Service(lambda count, _: Answer(410, b"{}") if count > 20 else COUNTED)
+    service = answering(lambda count, _: Answer(410, b"{}") if count > 20 else COUNTED)
     with pytest.raises(NotCounted, match="20 reports were counted") as caught:
         asyncio.run(reporter(service).report_many([1] * 500, at_once=4))
     assert caught.value.counted == 20
@@ -297,7 +272,7 @@ def test_a_file_of_values_of_any_kind_is_reported(
     And so is a value that is typed, number by number.
     """
     plan = Plan.best(60, 2, oh.Privacy(4.0, 1e-4), values=values, mechanism="pairs")
-    service = Service(lambda *_: COUNTED)
+    service = answering(lambda *_: COUNTED)
     service.document = Document(plan, KEYS[0].public_key)
     path = tmp_path / "values.csv"
     path.write_text("\n".join(lines) + "\n")

@@ -22,7 +22,8 @@ OverhandError
     ├── Unreachable         a service that did not answer
     │   └── Untrusted       one that cannot show that it is who it should be
     └── NotCounted          reports that were not counted, or of which it is not known
-        └── Outdated        a report for a plan or key that is no longer run
+        ├── Outdated        a report for a plan or key that is no longer run
+        └── AlreadyReported a device that has made all the reports that a plan allows it
 
 And one warning, WeakDelta: a delta at which the guarantee means little.
 """

@@ -1,5 +1,15 @@
 """The client: what a user's device runs."""
 
-from overhand.service.client.client import AsyncClient, Client, NotCounted, Outdated
+from overhand.service.client.client import AsyncClient, Client
+from overhand.service.client.failures import AlreadyReported, NotCounted, Outdated
+from overhand.service.client.keeping import KeptReports, keep_undelivered
 
-__all__ = ["AsyncClient", "Client", "NotCounted", "Outdated"]
+__all__ = [
+    "AlreadyReported",
+    "AsyncClient",
+    "Client",
+    "KeptReports",
+    "NotCounted",
+    "Outdated",
+    "keep_undelivered",
+]

@@ -5,17 +5,21 @@ from __future__ import annotations
 import asyncio
 import json
 import random as jitter
-from collections.abc import Callable, Collection, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from functools import partial
 from http import HTTPStatus
 from http.client import responses
 from itertools import islice
 from pathlib import Path
 from typing import Any, TypedDict, TypeVar, Unpack
 
-from overhand.errors import ServiceError, whole
+from overhand.errors import InvalidValue, whole
 from overhand.model import Rows
 from overhand.randomness import Random, secured
-from overhand.service.protocol import Document, encode_report, encode_reports
+from overhand.service.client.failures import NotCounted, Outdated
+from overhand.service.client.keeping import KeptReports
+from overhand.service.client.sending import Sending
+from overhand.service.protocol import Document, encode_reports
 from overhand.service.web import Answer, HttpTransport, Transport, Unreachable, Untrusted
 
 T = TypeVar("T")
@@ -35,53 +39,17 @@ _TRY_AGAIN = {
 }
 
 
-class NotCounted(ServiceError):
-    """Reports that were not counted, or of which it is not known.
-
-    `reports` are their bytes: to try once more, `send` those again, as often as you like. To
-    report the value again instead would cost privacy again, and might count twice. `counted`
-    others were counted, and of what came after nothing was encoded.
-
-    >>> from overhand.service.web import Answer
-    >>> class Closed:
-    ...     async def request(self, method, path, body=None):
-    ...         return Answer(410, b'{"error": "all places are taken"}')
-    >>> client = AsyncClient("https://shuffle.example", transport=Closed())
-    >>> try:
-    ...     asyncio.run(client.send(b"an encoded report"))
-    ... except NotCounted as error:
-    ...     print(error, error.reports)
-    POST /v1/reports failed: 410: all places are taken (b'an encoded report',)
-    """
-
-    def __init__(self, words: str, reports: Collection[bytes] = (), counted: int = 0) -> None:
-        super().__init__(words)
-        self.reports = tuple(reports)
-        self.counted = counted
-
-
-class Outdated(NotCounted):
-    """The service runs another plan or key now, and certainly did not count this report.
-
-    >>> from overhand.service.web import Answer
-    >>> class Renewed:
-    ...     async def request(self, method, path, body=None):
-    ...         return Answer(409, b'{"error": "the document is another"}')
-    >>> client = AsyncClient("https://shuffle.example", transport=Renewed())
-    >>> asyncio.run(client.send(b"a report for the old key"))
-    Traceback (most recent call last):
-    overhand.service.client.client.Outdated: POST /v1/reports failed: 409: the document is another
-    """
-
-
 class AsyncClient:
     """Talks to one shuffling service.
 
     The document is fetched once, from the shuffling service and never from the server, and its
     guarantee is recomputed before anything is reported. Give its `digest` if you know it: then no
-    other plan or key is accepted. A report is encoded once and resent byte for byte, so retries
-    cost no privacy and count once. `authorities` is a file of certificates to trust instead of
-    the system's.
+    other plan or key is accepted.
+
+    A report is encoded once and resent byte for byte, so retries cost no privacy and count once.
+    `kept` is a file for the reports of one person: each is in it before it is sent, and whatever
+    becomes of this program, no more are made than the plan allows one person (`KeptReports`).
+    `authorities` is a file of certificates to trust instead of the system's.
 
     >>> import overhand as oh
     >>> from overhand.service.protocol import KeyPair
@@ -107,12 +75,14 @@ class AsyncClient:
         *,
         token: str | None = None,
         digest: str | None = None,
+        kept: Path | None = None,
         authorities: Path | None = None,
         random: Random | None = None,
         transport: Transport | None = None,
     ) -> None:
         self._transport = transport or HttpTransport(url, token=token, authorities=authorities)
         self._digest = digest
+        self._kept = None if kept is None else KeptReports(kept)
         self._random = secured(random)
         self._document: Document | None = None
         self._fetching = asyncio.Lock()
@@ -133,11 +103,12 @@ class AsyncClient:
     async def report(self, value: Any) -> None:
         """Report one value; returns when it is counted for good, or raises `NotCounted`."""
         document = await self.document()
+        rows = document.plan.values.rows([value])
         try:
-            await self.send(encode_report(document, value, self._random))
+            await self.send(*self._encoded(document, rows))
         except Outdated as refusal:
             other = await self._other_than(document, refusal)
-            await self.send(encode_report(other, value, self._random))
+            await self.send(*self._encoded(other, other.plan.values.rows([value])))
 
     async def _other_than(self, refused: Document, refusal: Outdated) -> Document:
         """The document that a refused report is made anew for.
@@ -154,6 +125,13 @@ class AsyncClient:
             raise NotCounted(words, refusal.reports) from refusal
         return document
 
+    def _encoded(self, document: Document, rows: Rows) -> list[bytes]:
+        """The reports of these values, kept if they are to be."""
+        if self._kept is None:
+            return encode_reports(document, rows, self._random)
+        encode = partial(encode_reports, document, rows, self._random)
+        return self._kept.sealed(document, len(rows), encode)
+
     async def report_many(
         self,
         values: Iterable[Any],
@@ -165,7 +143,8 @@ class AsyncClient:
 
         All values are checked before the first is sent. When a report fails for good no other is
         begun, those under way are finished, and `NotCounted` tells what became of them. `advance`
-        is told whenever a report was counted.
+        is told whenever a report was counted. Reports that are `kept` are all one person's: values
+        that are more than the plan still allows are refused, all of them.
         """
         document = await self.document()
         rows = document.plan.values.rows(list(values))
@@ -180,17 +159,52 @@ class AsyncClient:
     ) -> int:
         """The same for values that were checked already: what `rows` of the plan's values gives."""
         document = await self.document()
-        sending = _Sending(self, whole("at_once", at_once, least=1), advance)
-        for start in range(0, len(rows), _ENCODED_AT_ONCE):
-            some = rows[start : start + _ENCODED_AT_ONCE]
-            for body in encode_reports(document, some, self._random):
+        sending = self._sending(at_once, advance)
+        # All at once if they are kept: they are few, and none is made if there is one too many.
+        step = _ENCODED_AT_ONCE if self._kept is None else max(1, len(rows))
+        for start in range(0, len(rows), step):
+            for body in self._encoded(document, rows[start : start + step]):
                 await sending.begin(body)
             if sending.failures:
                 break
-        return await sending.finish()
+        return await self._finished(sending)
+
+    async def resend(
+        self, *, at_once: int = 16, advance: Callable[[int], object] | None = None
+    ) -> int:
+        """Send the reports that are `kept` for this document and not known to be delivered.
+
+        Byte for byte as they were made. Returns how many were counted, or raises `NotCounted`.
+        """
+        if self._kept is None:
+            raise InvalidValue("kept= is missing: the file of the reports that are to be resent")
+        sending = self._sending(at_once, advance)
+        for body in self._kept.undelivered(await self.document()):
+            await sending.begin(body)
+            if sending.failures:
+                break
+        return await self._finished(sending)
+
+    def _sending(self, at_once: int, advance: Callable[[int], object] | None) -> Sending:
+        at_once = whole("at_once", at_once, least=1)
+        return Sending(self._deliver, at_once, advance, noting=self._kept is not None)
+
+    async def _finished(self, sending: Sending) -> int:
+        try:
+            return await sending.finish()
+        finally:
+            self._note_delivered(sending.delivered)
 
     async def send(self, body: bytes) -> None:
         """Send a report that is encoded already, until it is counted."""
+        await self._deliver(body)
+        self._note_delivered([body])
+
+    def _note_delivered(self, reports: Sequence[bytes]) -> None:
+        if self._kept is not None:
+            self._kept.note_delivered(reports)
+
+    async def _deliver(self, body: bytes) -> None:
         try:
             await self._request("POST", "/v1/reports", body)
         except NotCounted as error:
@@ -233,56 +247,12 @@ class AsyncClient:
         await self.close()
 
 
-class _Sending:
-    """Reports under way, never more than `at_once`, and what became of them."""
-
-    def __init__(
-        self, client: AsyncClient, at_once: int, advance: Callable[[int], object] | None
-    ) -> None:
-        self._client = client
-        self._advance = advance
-        self._free = asyncio.Semaphore(at_once)
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._counted = 0
-        self.failures: list[NotCounted] = []
-
-    async def begin(self, body: bytes) -> None:
-        """Send a report as soon as there is room for it."""
-        await self._free.acquire()
-        task = asyncio.create_task(self._send(body))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    async def _send(self, body: bytes) -> None:
-        try:
-            await self._client.send(body)
-            self._counted += 1
-            if self._advance is not None:
-                self._advance(1)
-        except NotCounted as failure:
-            self.failures.append(failure)
-        finally:
-            self._free.release()
-
-    async def finish(self) -> int:
-        """How many were counted, once all are answered."""
-        await asyncio.gather(*self._tasks)
-        if self.failures:
-            reports = [report for failure in self.failures for report in failure.reports]
-            raise NotCounted(
-                f"{self._counted} reports were counted, {len(reports)} were not: "
-                f"{self.failures[0]}",
-                reports,
-                self._counted,
-            )
-        return self._counted
-
-
 class _Options(TypedDict, total=False):
     """What `AsyncClient` is told."""
 
     token: str | None
     digest: str | None
+    kept: Path | None
     authorities: Path | None
     random: Random | None
     transport: Transport | None
@@ -328,6 +298,10 @@ class Client:
     ) -> int:
         """Report many values; returns how many were counted."""
         return self._run(self._client.report_many(values, at_once=at_once, advance=advance))
+
+    def resend(self, *, at_once: int = 16, advance: Callable[[int], object] | None = None) -> int:
+        """Send what is kept and not known to be delivered; returns how many were counted."""
+        return self._run(self._client.resend(at_once=at_once, advance=advance))
 
     def send(self, body: bytes) -> None:
         """Send a report that is encoded already, until it is counted."""

@@ -16,6 +16,7 @@ from overhand.service.protocol.keys import (
     matches,
     new_token,
     read_secret,
+    replace_secret,
     write_secret,
 )
 from overhand.service.protocol.sealing import (
@@ -69,5 +70,6 @@ __all__ = [
     "new_token",
     "open_release",
     "read_secret",
+    "replace_secret",
     "write_secret",
 ]

@@ -142,7 +142,7 @@ def _hash(line: str, where: str) -> bytes:
 def write_secret(path: str | Path, secret: bytes) -> None:
     """Write a new file for its owner alone, durable and whole when its name appears."""
     target = Path(path)
-    partial = target.with_name(f".{target.name}.{secrets.token_hex(8)}.partial")
+    partial = _partial(target)
     try:
         _write_durably(partial, secret)
         try:
@@ -154,6 +154,25 @@ def write_secret(path: str | Path, secret: bytes) -> None:
         raise UnsafeSecret(f"{path} exists: a secret is never overwritten") from None
     except OSError as error:
         raise UnsafeSecret(f"cannot write {path}: {error}") from error
+
+
+def replace_secret(path: str | Path, secret: bytes) -> None:
+    """Write a file for its owner alone where another may be: one of the two is there, whole."""
+    target = Path(path)
+    partial = _partial(target)
+    try:
+        try:
+            _write_durably(partial, secret)
+            os.replace(partial, target)
+        finally:
+            partial.unlink(missing_ok=True)
+        _make_durable(target.parent)
+    except OSError as error:
+        raise UnsafeSecret(f"cannot write {path}: {error}") from error
+
+
+def _partial(target: Path) -> Path:
+    return target.with_name(f".{target.name}.{secrets.token_hex(8)}.partial")
 
 
 def read_secret(path: str | Path) -> bytes:
