@@ -29,6 +29,10 @@ _FIRST_WAIT, _LONGEST_WAIT = 0.2, 30.0
 _ENCODED_AT_ONCE = 16
 _LOOKS = 4  # turns of the loop: a closed line is seen in one, let go of in the next
 _MOST_SHOWN = 200
+_NEVER_ANEW = (
+    "the value is not sealed again for another document: where the services make the noise, each "
+    "time would cost epsilon once more, and a service may ask for it as often as it likes"
+)
 _TRY_AGAIN = {
     HTTPStatus.REQUEST_TIMEOUT,
     HTTPStatus.TOO_MANY_REQUESTS,
@@ -44,7 +48,9 @@ class AsyncClient:
 
     The document is fetched once, from the shuffling service and never from the server, and its
     guarantee is recomputed before anything is reported. Give its `digest` if you know it: then no
-    other plan or key is accepted.
+    other plan or key is accepted. If the services make the noise it must be known, and not from the
+    shuffling service, who could hand out a key of its own and read what is sealed to it; or
+    `trust_service` says that nobody is protected from that service.
 
     A report is encoded once and resent byte for byte, so retries cost no privacy and count once.
     `kept` is a file for the reports of one person: each is in it before it is sent, and whatever
@@ -75,6 +81,7 @@ class AsyncClient:
         *,
         token: str | None = None,
         digest: str | None = None,
+        trust_service: bool = False,
         kept: Path | None = None,
         authorities: Path | None = None,
         random: Random | None = None,
@@ -82,6 +89,7 @@ class AsyncClient:
     ) -> None:
         self._transport = transport or HttpTransport(url, token=token, authorities=authorities)
         self._digest = digest
+        self._trust_service = trust_service
         self._kept = None if kept is None else KeptReports(kept)
         self._random = secured(random)
         self._document: Document | None = None
@@ -97,11 +105,19 @@ class AsyncClient:
     async def _fetched(self) -> Document:
         answer = await self._request("GET", "/v1/document")
         document = Document.from_bytes(answer.body, self._digest)
+        if self._digest is None and not self._trust_service:
+            _check_needs_no_digest(document)
         await asyncio.to_thread(document.check_guarantee)
         return document
 
     async def report(self, value: Any) -> None:
-        """Report one value; returns when it is counted for good, or raises `NotCounted`."""
+        """Report one value; returns when it is counted for good, or raises `NotCounted`.
+
+        If the service says that it runs another plan or key now, the value is encoded anew for
+        that, once; but never if the services make the noise. Users' noise comes with each report,
+        the services' with each batch: a lying service that can have the same value sealed as often
+        as it likes would put it into as many batches, and epsilon would be that many times larger.
+        """
         document = await self.document()
         rows = document.plan.values.rows([value])
         try:
@@ -116,6 +132,8 @@ class AsyncClient:
         There must be another one: who refuses reports for the document that it gives out may well
         have counted them, and a second one would count twice.
         """
+        if refused.plan.noise_by == "services":
+            raise NotCounted(f"{refusal}; {_NEVER_ANEW}", refusal.reports) from refusal
         try:
             document = await self.document()
         except NotCounted as error:
@@ -252,6 +270,7 @@ class _Options(TypedDict, total=False):
 
     token: str | None
     digest: str | None
+    trust_service: bool
     kept: Path | None
     authorities: Path | None
     random: Random | None
@@ -328,6 +347,17 @@ async def _after_a_look(work: Coroutine[Any, Any, T]) -> T:
     for _ in range(_LOOKS):
         await asyncio.sleep(0)
     return await work
+
+
+def _check_needs_no_digest(document: Document) -> None:
+    if document.plan.noise_by == "services":
+        raise InvalidValue(
+            "digest= (--digest) is missing: the services make the noise of this plan, and a "
+            "shuffling service that hands out a key of its own would read every value. Get the "
+            "document's digest from who runs the server: `overhand prepare` prints it, and so does "
+            "`sha256sum document.json`. Or say trust_service=True (--trust-service), if nobody is "
+            "to be protected from the shuffling service"
+        )
 
 
 def _words(answer: Answer) -> str:
