@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from overhand.service.client import KeptReports
 from overhand.service.protocol import hashed, new_token
 from support.deployed import HORIZON, Deployment
 from support.forked import Setting
@@ -43,14 +44,19 @@ def test_what_was_not_delivered_is_kept_and_sent_again(deployed: Deployment) -> 
 
 def test_reports_are_resent_as_they_were(deployed: Deployment) -> None:
     body = deployed.report()
-    (deployed.folder / "some.reports").write_bytes(body + deployed.report())
+    some = deployed.folder / "some.reports"
+    KeptReports.create(some, [body, deployed.report()])
     shuffler = deployed.shuffler("--tick", "60")
-    for _ in range(2):
+    for counted in (2, 0):  # what was delivered is not sent again
         code, said = deployed.command("client", shuffler.url, "--resend", "some.reports", "--json")
-        assert (code, json.loads(said)) == (0, {"counted": 2})
-    (deployed.folder / "cut.reports").write_bytes(body[:-1])
-    code, said = deployed.command("client", shuffler.url, "--resend", "cut.reports")
-    assert (code, "does not hold reports of" in said) == (2, True)
+        assert (code, json.loads(said)) == (0, {"counted": counted})
+    some.write_bytes(some.read_bytes()[:-1])
+    code, said = deployed.command("client", shuffler.url, "--resend", "some.reports")
+    assert (code, "does not hold reports, or is damaged" in said) == (2, True)
+    KeptReports.create(deployed.folder / "other.reports", [body[:4] + bytes(32) + body[36:]])
+    for path in ("other.reports", "missing.reports"):
+        code, said = deployed.command("client", shuffler.url, "--resend", path)
+        assert (code, f"{path} holds no reports for the plan" in said) == (2, True)
 
 
 def test_a_failure_is_told_in_json_too(deployed: Deployment) -> None:
@@ -71,6 +77,38 @@ def test_one_token_is_not_for_many_values(deployed: Deployment) -> None:
     assert (code, "a token admits one report, and values.csv has 3 values" in said) == (2, True)
     code, said = deployed.command("client", shuffler.url, "1", "--token", token)
     assert (code, said.strip()) == (0, "1 counted")
+
+
+def test_a_device_reports_no_more_than_the_plan_allows(deployed: Deployment) -> None:
+    shuffler = deployed.shuffler("--tick", "60")
+    call = ("client", shuffler.url, "--device", "mine", "--digest", deployed.document.digest)
+    code, said = deployed.command(*call[:-1], "0" * 64, "1")
+    assert (code, f"not {'0' * 64}" in said) == (2, True)
+    code, said = deployed.command(*call, "--file", values_file(deployed.folder, 2))
+    assert (code, "2 values: the plan allows one person 1 reports" in said) == (2, True)
+    assert not (deployed.folder / "mine").exists()
+    code, said = deployed.command(*call, "1")
+    assert (code, said.strip()) == (0, "1 counted")
+    code, said = deployed.command(*call, "1", "--json")
+    told = json.loads(said[: said.index("error")])
+    assert (code, told) == (2, {"counted": 1, "undelivered": None, "begun": 0})
+    assert "1 of the 1 reports that the plan allows one person" in said
+
+
+def test_what_a_device_could_not_deliver_is_in_its_file(deployed: Deployment) -> None:
+    shuffler = deployed.shuffler("--tick", "60")
+    deployed.reports.send_until_counted(shuffler.url)
+    for begun in (1, 0):  # the second time none is made
+        code, said = deployed.command("client", shuffler.url, "1", "--device", "mine", "--json")
+        told = json.loads(said[: said.index("error")])
+        assert (code, told) == (2, {"counted": 0, "undelivered": "mine", "begun": begun})
+    assert not list(deployed.folder.glob("undelivered-*"))
+
+
+def test_a_devices_file_is_named_once(deployed: Deployment) -> None:
+    words = ("client", "http://127.0.0.1:1", "--resend", "mine", "--device", "mine")
+    code, said = deployed.command(*words)
+    assert (code, "give --resend or --device, not both" in said) == (2, True)
 
 
 @pytest.mark.parametrize("words", [(), ("1", "--file", "x"), ("1", "--resend", "x")])

@@ -11,7 +11,7 @@ import pytest
 import overhand as oh
 from overhand.errors import InvalidValue
 from overhand.service.client import AsyncClient, Client, NotCounted, Outdated, client
-from overhand.service.protocol import Document, KeyPair, Opener
+from overhand.service.protocol import Document, KeyPair, Opener, encode_reports
 from overhand.service.web import Answer
 from support.answering import COUNTED, Service
 
@@ -33,7 +33,7 @@ def encodings(monkeypatch: pytest.MonkeyPatch) -> list[Document]:
         made.append(document)
         return encode(document, *arguments)
 
-    encode = client.encode_reports
+    encode = encode_reports
     monkeypatch.setattr(client, "encode_reports", counting)
     return made
 

@@ -14,7 +14,7 @@ import typer
 
 from overhand.cli import options
 from overhand.cli.output import console, print_json, progress_bar
-from overhand.cli.services import Authorities, Pinned
+from overhand.cli.services import Authorities
 from overhand.errors import InvalidValue
 from overhand.simulation import read_rows
 from overhand.values import Values
@@ -32,11 +32,28 @@ def client(
     resend: Annotated[
         Path | None, typer.Option(help="What an earlier call could not deliver, as it named it.")
     ] = None,
+    device: Annotated[
+        Path | None,
+        typer.Option(
+            help="This is one person's device: keep its reports in this file before they are sent, "
+            "and never make more of them than the plan allows one person.",
+        ),
+    ] = None,
     token: Annotated[
         str | None,
         typer.Option(help="The client's token, if one is needed.", envvar="OVERHAND_TOKEN"),
     ] = None,
-    pinned: Pinned = None,
+    digest: Annotated[
+        str | None,
+        typer.Option(help="The document's digest, from elsewhere than the shuffling service."),
+    ] = None,
+    trust_service: Annotated[
+        bool,
+        typer.Option(
+            "--trust-service",
+            help="Take the key from the shuffling service: nobody is protected from it then.",
+        ),
+    ] = False,
     authorities: Authorities = None,
     at_once: Annotated[int, typer.Option(help="How many requests at a time.")] = 16,
     as_json: options.Json = False,
@@ -46,16 +63,25 @@ def client(
 
     if [bool(value), file is not None, resend is not None].count(True) != 1:
         raise InvalidValue("give a value, --file or --resend")
-    reporter = AsyncClient(url, token=token, digest=pinned, authorities=authorities)
+    if resend is not None and device is not None:
+        raise InvalidValue("give --resend or --device, not both: either is the file of the reports")
+    reporter = AsyncClient(
+        url,
+        token=token,
+        digest=digest,
+        trust_service=trust_service,
+        kept=resend or device,
+        authorities=authorities,
+    )
     if resend is not None:
-        work = _resend(reporter, resend)
+        work = _resend(reporter, resend, at_once)
     else:
         work = _report(reporter, value or [], file, at_once, one=token is not None)
     try:
         counted = asyncio.run(work)
     except NotCounted as failure:
         if resend is None:  # or they are in its file still, and may all be sent again
-            _tell(failure, file, as_json)
+            _tell(failure, file, device, as_json)
         raise
     if as_json:
         print_json({"counted": counted})
@@ -75,45 +101,42 @@ async def _report(
             return await reporter.report_rows(rows, at_once=at_once, advance=advance)
 
 
-async def _resend(reporter: AsyncClient, path: Path) -> int:
+async def _resend(reporter: AsyncClient, path: Path, at_once: int) -> int:
+    from overhand.service.client import KeptReports
+
     async with reporter:
-        length = (await reporter.document()).formats.report_length
-        try:
-            content = path.read_bytes()
-        except OSError as error:
-            raise InvalidValue(f"cannot read {path}: {error}") from error
-        if not content or len(content) % length:
-            raise InvalidValue(f"{path} does not hold reports of {length} bytes for this plan")
-        reports = [content[at : at + length] for at in range(0, len(content), length)]
-        with progress_bar(f"{len(reports):,} reports", len(reports)) as advance:
-            for report in reports:
-                await reporter.send(report)
-                advance(1)
-        return len(reports)
+        document, kept = await reporter.document(), KeptReports(path)
+        if not kept.made(document):
+            raise InvalidValue(f"{path} holds no reports for the plan {document.digest[:12]}")
+        left = len(kept.undelivered(document))
+        with progress_bar(f"{left:,} reports", left) as advance:
+            return await reporter.resend(at_once=at_once, advance=advance)
 
 
-def _tell(failure: NotCounted, file: Path | None, as_json: bool) -> None:
+def _tell(failure: NotCounted, file: Path | None, device: Path | None, as_json: bool) -> None:
     """What to do about reports that were not delivered: never to report their values again."""
-    kept = _kept(failure.reports) if failure.reports else None
-    begun = failure.counted + len(failure.reports)
+    from overhand.service.client import AlreadyReported
+
+    kept = (str(device) if device else _kept(failure.reports)) if failure.reports else None
+    begun = 0 if isinstance(failure, AlreadyReported) else failure.counted + len(failure.reports)
     if as_json:
         print_json({"counted": failure.counted, "undelivered": kept, "begun": begun})
         return
     if kept is not None:
         console.print(f"{len(failure.reports):,} not delivered: try again with --resend {kept}")
-    if file is not None:
+    if file is not None and begun:
         console.print(f"the first {begun:,} values are begun: leave them out of the next call")
 
 
 def _kept(reports: Sequence[bytes]) -> str:
     """The file that they are in now."""
-    from overhand.service.protocol import write_secret
+    from overhand.service.client import KeptReports
 
-    content = b"".join(reports)
-    path = f"undelivered-{hashlib.sha256(content).hexdigest()[:12]}.reports"
-    if not Path(path).exists():  # the same ones, from an earlier try
-        write_secret(path, content)
-    return path
+    digest = hashlib.sha256(b"".join(reports)).hexdigest()
+    path = Path(f"undelivered-{digest[:12]}.reports")
+    if not path.exists():  # the same ones, from an earlier try
+        KeptReports.create(path, reports)
+    return str(path)
 
 
 def _typed(words: list[str], values: Values) -> Any:

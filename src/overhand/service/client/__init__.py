@@ -2,7 +2,7 @@
 
 from overhand.service.client.client import AsyncClient, Client
 from overhand.service.client.failures import AlreadyReported, NotCounted, Outdated
-from overhand.service.client.keeping import KeptReports, keep_undelivered
+from overhand.service.client.keeping import KeptReports
 
 __all__ = [
     "AlreadyReported",
@@ -11,5 +11,4 @@ __all__ = [
     "KeptReports",
     "NotCounted",
     "Outdated",
-    "keep_undelivered",
 ]

@@ -67,6 +67,12 @@ class KeptReports:
     def __init__(self, path: Path) -> None:
         self._path = path.resolve()  # the same file, wherever the program goes
 
+    @classmethod
+    def create(cls, path: Path, reports: Iterable[bytes]) -> KeptReports:
+        """Reports that are made already and were not delivered, in a new file."""
+        write_secret(path, _packed(_Kept(False, report) for report in reports))
+        return cls(path)
+
     def sealed(
         self, document: Document, count: int, encode: Callable[[], list[bytes]]
     ) -> list[bytes]:
@@ -141,11 +147,6 @@ class KeptReports:
 
     def _replace(self, kept: Iterable[_Kept]) -> None:
         replace_secret(self._path, _packed(kept))
-
-
-def keep_undelivered(path: Path, reports: Iterable[bytes]) -> None:
-    """Write reports to a new file: `KeptReports` has them, and none of them is delivered."""
-    write_secret(path, _packed(_Kept(False, report) for report in reports))
 
 
 def _packed(kept: Iterable[_Kept]) -> bytes:
