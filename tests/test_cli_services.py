@@ -56,6 +56,17 @@ def test_prepare_makes_what_each_party_needs(home: Path) -> None:
     assert sorted(modes) == ["document.json", "server.key", "token", "token.sha256"]
 
 
+@pytest.mark.parametrize("noise", ["users", "services"])
+def test_prepare_says_who_must_know_the_digest(tmp_path: Path, noise: Any) -> None:
+    Plan.best(60, 2, oh.Privacy(4.0, 1e-4), noise=noise).save(tmp_path / "plan.json")
+    arguments = ("--plan", str(tmp_path / "plan.json"), "--directory", str(tmp_path))
+    said = " ".join(overhand("prepare", *arguments).stdout.split())
+    digest = hashlib.sha256((tmp_path / "document.json").read_bytes()).hexdigest()
+    assert digest in said
+    note = "clients need this digest from you, by another way than from the shuffling service"
+    assert (note in said) == (noise == "services")
+
+
 @pytest.mark.parametrize("name", ["server.key", "document.json", "token", "token.sha256"])
 def test_prepare_overwrites_nothing_and_begins_nothing(home: Path, name: str) -> None:
     (home / "made").mkdir()

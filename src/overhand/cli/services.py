@@ -28,6 +28,11 @@ Authorities = Annotated[
     typer.Option("--ca", help="Certificates (PEM) to trust instead of the system's."),
 ]
 
+DIGEST_NOTE = (
+    "The services make the noise: clients need this digest from you, by another way than from the "
+    "shuffling service."
+)
+
 
 def prepare(
     plan_file: Annotated[Path, typer.Option("--plan", help="A plan saved by `overhand plan`.")],
@@ -60,6 +65,8 @@ def prepare(
     console.print(f"for the server: {key}, {token_hash}, {document}")
     console.print(f"for the shuffling service: {token}, {document}")
     console.print(f"document digest, for the shuffling service and clients to pin: {made.digest}")
+    if plan.noise_by == "services":
+        console.print(DIGEST_NOTE, style="yellow")
 
 
 def tokens(
