@@ -21,9 +21,12 @@ _TOLD_EVERY = 0.1  # seconds
 
 
 class Crowd:
-    """Clients that hold one value each, and have fetched and checked the document."""
+    """Clients that hold one value each, and have fetched and checked the document.
 
-    def __init__(self, url: str, rows: Rows, rate: float | None) -> None:
+    They know its digest before, and take no other.
+    """
+
+    def __init__(self, url: str, digest: str, rows: Rows, rate: float | None) -> None:
         processes = max(1, min(os.cpu_count() or 1, len(rows)))
         each = None if rate is None else rate / processes
         context = get_context("spawn")
@@ -31,7 +34,8 @@ class Crowd:
         self._processes: list[BaseProcess] = []
         for part in np.array_split(rows, processes):
             ours, theirs = context.Pipe()
-            process = context.Process(target=_clients, args=(url, part, each, theirs), daemon=True)
+            told = (url, digest, part, each, theirs)
+            process = context.Process(target=_clients, args=told, daemon=True)
             process.start()
             theirs.close()
             self._pipes.append(ours)
@@ -59,9 +63,9 @@ class Crowd:
 
 
 @contextmanager
-def gathered(url: str, rows: Rows, rate: float | None) -> Iterator[Crowd]:
+def gathered(url: str, digest: str, rows: Rows, rate: float | None) -> Iterator[Crowd]:
     """A crowd that is ready to report to the shuffling service at `url`."""
-    crowd = Crowd(url, rows, rate)
+    crowd = Crowd(url, digest, rows, rate)
     try:
         yield crowd
     finally:
@@ -79,21 +83,21 @@ def _told(pipe: Connection) -> int:
     return int(news)
 
 
-def _clients(url: str, rows: Rows, rate: float | None, pipe: Connection) -> None:
+def _clients(url: str, digest: str, rows: Rows, rate: float | None, pipe: Connection) -> None:
     """One process of them; what they cannot say in a number they say in words."""
     import uvloop
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         try:
-            runner.run(_report(url, rows, rate, pipe))
+            runner.run(_report(url, digest, rows, rate, pipe))
         except OverhandError as error:
             pipe.send(str(error))
 
 
-async def _report(url: str, rows: Rows, rate: float | None, pipe: Connection) -> None:
+async def _report(url: str, digest: str, rows: Rows, rate: float | None, pipe: Connection) -> None:
     from overhand.service.client import AsyncClient
 
-    async with AsyncClient(url) as client:
+    async with AsyncClient(url, digest=digest) as client:
         await client.document()
         pipe.send(0)
         pipe.recv()

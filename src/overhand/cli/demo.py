@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import signal
 import socket
@@ -26,14 +27,19 @@ from overhand.cli.output import console, new_table, number, print_json, progress
 from overhand.cli.services import prepare
 from overhand.errors import InvalidValue, OverhandError, whole
 from overhand.model import Privacy, Rows
-from overhand.plan import Plan
+from overhand.plan import MECHANISM_KINDS, Plan
 from overhand.randomness import secure_random
 from overhand.values import BITS, Values, values_of
 
-TRUST = (
-    "One operator runs both services here, so nobody is protected from that operator: this shows "
-    "how it works, not that it is safe. See docs/trust.md."
+_NOT_SAFE = (
+    "nobody is protected from that operator: this shows how it works, not that it is safe. "
+    "See docs/trust.md."
 )
+TRUST = {
+    "users": f"One operator runs both services here, so {_NOT_SAFE}",
+    "services": f"One operator runs both services here and makes the noise of both, so {_NOT_SAFE}",
+}
+MOST_MESSAGES = 12
 _START = 60.0
 _SETTLE = 120.0
 
@@ -47,9 +53,22 @@ def demo(
     shufflers: Annotated[int, typer.Option(help="How many shufflers work at once.")] = 3,
     epsilon: Annotated[float, typer.Option(help="The guarantee's epsilon.")] = DEFAULT_EPSILON,
     delta: options.Delta = DEFAULT_DELTA,
-    max_messages: Annotated[int, typer.Option(help="The most that a client may send.")] = 12,
+    noise: options.NoiseOption = "users",
+    max_messages: Annotated[
+        int | None,
+        typer.Option(
+            help="The most that a client may send.",
+            show_default=f"{MOST_MESSAGES} if users make the noise",
+        ),
+    ] = None,
     values: options.ValuesOption = "bit",
-    mechanism: options.MechanismOption = "coins",
+    mechanism: Annotated[
+        str | None,
+        typer.Option(
+            help=f"One of {', '.join(MECHANISM_KINDS)}.",
+            show_default="coins; if the services make the noise, ballots or pairs",
+        ),
+    ] = None,
     horizon: Annotated[
         int | None,
         typer.Option(help="How many users the plan serves; those that report if not given."),
@@ -67,13 +86,16 @@ def demo(
     Real HTTP, real encryption, two databases. One operator runs both services: a demonstration.
     """
     with working("planning"):
+        if max_messages is None and noise == "users":
+            max_messages = MOST_MESSAGES
+        wanted: dict[str, Any] = {"noise": noise, "mechanism": mechanism}
         plan = Plan.best(
             users if horizon is None else whole("horizon", horizon, least=users),
             shufflers,
             Privacy(epsilon, delta),
             values=values_of(values),
-            mechanism=mechanism,
             max_messages=max_messages,
+            **wanted,
         )
     reporting = users - users % plan.tree.lowest
     if reporting == 0:
@@ -83,10 +105,11 @@ def demo(
         home = directory or Path(stack.enter_context(tempfile.TemporaryDirectory()))
         services = stack.enter_context(_running(plan, home))
         if not as_json:
-            console.print(TRUST, style="yellow")
+            console.print(TRUST[plan.noise_by], style="yellow")
             console.print(f"dashboard: [bold]{services.server}[/]")
         with working("clients fetch the plan and check its guarantee"):
-            crowd = stack.enter_context(gathered(services.shuffler, held, rate))
+            digest = hashlib.sha256((home / "document.json").read_bytes()).hexdigest()
+            crowd = stack.enter_context(gathered(services.shuffler, digest, held, rate))
         started = time.perf_counter()
         with progress_bar(f"{reporting:,} clients report", reporting) as advance:
             crowd.report(advance)
