@@ -27,7 +27,7 @@ from overhand.cli.output import console, new_table, number, print_json, progress
 from overhand.cli.services import prepare
 from overhand.errors import InvalidValue, OverhandError, whole
 from overhand.model import Privacy, Rows
-from overhand.plan import MECHANISM_KINDS, Plan
+from overhand.plan import Plan
 from overhand.randomness import secure_random
 from overhand.values import BITS, Values, values_of
 
@@ -62,13 +62,7 @@ def demo(
         ),
     ] = None,
     values: options.ValuesOption = "bit",
-    mechanism: Annotated[
-        str | None,
-        typer.Option(
-            help=f"One of {', '.join(MECHANISM_KINDS)}.",
-            show_default="coins; if the services make the noise, ballots or pairs",
-        ),
-    ] = None,
+    mechanism: options.MechanismOption = None,
     horizon: Annotated[
         int | None,
         typer.Option(help="How many users the plan serves; those that report if not given."),

@@ -69,13 +69,6 @@ NoiseOption = Annotated[
         help="Who makes the noise: users, as in the paper, or services, each against the other.",
     ),
 ]
-NoiseOption = Annotated[
-    str,
-    typer.Option(
-        "--noise",
-        help="Who makes the noise: users, as in the paper, or services, each against the other.",
-    ),
-]
 MaxMessages = Annotated[
     int | None,
     typer.Option(help="The most messages that a user may send.", show_default=False),
