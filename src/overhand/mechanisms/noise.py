@@ -91,6 +91,18 @@ class Noise(ABC):
             low, high = (middle, high) if self.tail(middle) > probability else (low, middle)
         return math.ceil(high)
 
+    def exact_reach(self, probability: float) -> float:
+        """The least of such distances, if so little is missing from the window that it tells."""
+        window = self.window if self.is_tabulated else None
+        if window is None or probability <= 2 * window.missing:
+            return float(self.reach(probability))
+        outcomes = window.first + np.arange(len(window.probabilities))
+        distances = np.abs(outcomes - self.mean)
+        farthest = np.argsort(-distances, kind="stable")
+        beyond = np.cumsum(window.probabilities[farthest]) + window.missing
+        kept = min(int(np.searchsorted(beyond, probability, side="right")), len(farthest) - 1)
+        return float(distances[farthest[kept]])
+
 
 @dataclass(frozen=True)
 class CoinNoise(Noise):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from overhand import errors
@@ -59,6 +61,23 @@ def fields_of(saved: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def read(text: str, plan_of: Callable[..., Plan]) -> Plan:
+    """The plan of a file, or `DamagedPlan` if anything in it was changed."""
+    try:
+        saved = json.loads(text)
+        plan = plan_of(**fields_of(saved))
+        written, claimed = saved["digest"], saved["summary"]
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+        raise errors.DamagedPlan(f"this is not a plan: {error}") from error
+    if plan.digest != written:
+        raise errors.DamagedPlan(
+            f"the plan was edited: its digest is {plan.digest[:12]}, not {str(written)[:12]}"
+        )
+    if claimed != plan.summary():
+        raise errors.DamagedPlan("the summary does not follow from the plan's parameters")
+    return plan
+
+
 def _mechanism_of(entry: dict[str, Any], values: Values) -> Mechanism:
     kind = entry["mechanism"]
     if kind not in MECHANISMS:
@@ -99,3 +118,23 @@ def summary(plan: Plan) -> dict[str, Any]:
         "reports": plan.reports,
         "digest": plan.digest,
     }
+
+
+def text(plan: Plan) -> str:
+    """The plan in a few lines."""
+    rows = [
+        f"level {level}: batches of {m.size:,} users, {m.messages_per_user:,} messages each, "
+        f"variance {m.variance:.4g}"
+        for level, m in enumerate(plan.mechanisms, start=1)
+    ]
+    head = (
+        f"{plan.horizon:,} users ({plan.values}), "
+        f"{plan.tree.levels} of {plan.shufflers} shufflers, "
+        f"{plan.privacy} (spends delta={plan.delta_spent:.3g})"
+    )
+    foot = (
+        f"{plan.messages_per_user} messages per user; rms error {plan.rms_error:.4g}, "
+        f"worst std {plan.worst_std:.4g}, all errors below {plan.error_bound():.4g} "
+        f"with probability {1 - DEFAULT_FAILURE_PROBABILITY:.0%}"
+    )
+    return "\n".join([head, *rows, foot])

@@ -27,6 +27,7 @@ from overhand.plan.combination import (
 )
 from overhand.plan.costs import Costs
 from overhand.plan.objective import SQUARED_ERROR, Objective
+from overhand.plan.plausibility import Plausibility
 from overhand.plan.request import Composition, Request, Terms, TreeKind
 from overhand.plan.search import best_levels, least_epsilon
 from overhand.trees import RegularTree, binary_degrees, published_degrees
@@ -237,10 +238,21 @@ class Plan:
         """What one report costs: messages, bytes, processor time."""
         return Costs.of(self.mechanisms)
 
-    @property
+    @cached_property
+    def plausibility(self) -> Plausibility:
+        """What honest batch sums are within: others are not believed."""
+        return Plausibility.of(self.tree, self.mechanisms)
+
+    @cached_property
     def influence(self) -> float:
-        """The most that one client, whatever it sends, can add to a coordinate of a batch sum."""
-        return max(m.influence for m in self.mechanisms)
+        """The most that one client, whatever it sends, can add to a coordinate of an estimate.
+
+        What its messages can do, or what a server that checks sums lets pass, if that is less.
+        """
+        sent = max(m.influence for m in self.mechanisms)
+        if not self.combine:
+            return sent  # sums are not compared with those below them
+        return min(sent, self.plausibility.influence(self.tree.lowest, self.combination))
 
     @cached_property
     def level_variances(self) -> tuple[float, ...]:
@@ -337,19 +349,7 @@ class Plan:
     @classmethod
     def from_json(cls, text: str) -> Plan:
         """The plan of a file, or `DamagedPlan` if anything in it was changed."""
-        try:
-            saved = json.loads(text)
-            plan = cls(**files.fields_of(saved))
-            written, claimed = saved["digest"], saved["summary"]
-        except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
-            raise errors.DamagedPlan(f"this is not a plan: {error}") from error
-        if plan.digest != written:
-            raise errors.DamagedPlan(
-                f"the plan was edited: its digest is {plan.digest[:12]}, not {str(written)[:12]}"
-            )
-        if claimed != plan.summary():
-            raise errors.DamagedPlan("the summary does not follow from the plan's parameters")
-        return plan
+        return files.read(text, cls)
 
     def save(self, path: str | Path) -> None:
         """Write the plan to a file, whole or not at all."""
@@ -375,22 +375,7 @@ class Plan:
         )
 
     def __str__(self) -> str:
-        rows = [
-            f"level {level}: batches of {m.size:,} users, {m.messages_per_user:,} messages each, "
-            f"variance {m.variance:.4g}"
-            for level, m in enumerate(self.mechanisms, start=1)
-        ]
-        head = (
-            f"{self.horizon:,} users ({self.values}), "
-            f"{self.tree.levels} of {self.shufflers} shufflers, "
-            f"{self.privacy} (spends delta={self.delta_spent:.3g})"
-        )
-        foot = (
-            f"{self.messages_per_user} messages per user; rms error {self.rms_error:.4g}, "
-            f"worst std {self.worst_std:.4g}, all errors below {self.error_bound():.4g} "
-            f"with probability {1 - DEFAULT_FAILURE_PROBABILITY:.0%}"
-        )
-        return "\n".join([head, *rows, foot])
+        return files.text(self)
 
 
 @lru_cache(maxsize=256)

@@ -113,6 +113,41 @@ class Span(NamedTuple):
         return cls(stop, own, best, is_settled, is_lost, lost_users)
 
 
+class Children(NamedTuple):
+    """What is known of the batches below one."""
+
+    total: NodeSum | None
+    """The sum of those who are in one that has a sum, if every one has come."""
+    lost_users: int
+    is_settled: bool
+    is_lost: bool
+    """Whether one of them is."""
+
+    @classmethod
+    def of(cls, spans: Mapping[int, Span], size: int, places: range) -> Children:
+        """Those of this size that hold the users at these places."""
+        total: NodeSum | None = None
+        lost_users, is_whole, is_settled, is_lost, place = 0, True, True, False, places.start
+        while place < places.stop:
+            child = spans.get(place)
+            is_lost = is_lost or (child is not None and child.is_lost)
+            if child is None or child.best is None:
+                is_whole, place = False, place + size
+                continue
+            total = child.best if total is None else total.plus(child.best)
+            lost_users += child.lost_users
+            is_settled, place = is_settled and child.is_settled, child.stop
+        return cls(total if is_whole else None, lost_users, is_settled, is_lost)
+
+    def with_lost(self, plan: Plan) -> NodeSum:
+        """The sum of all, those who are lost as the middle of what they may hold."""
+        assert self.total is not None
+        value = self.total.value + plan.imputed * self.lost_users
+        return self.total._replace(
+            value=value, slack=self.total.slack + plan.pending_slack * self.lost_users
+        )
+
+
 class Prefix(NamedTuple):
     """The first users, as far as batches reach without a gap."""
 

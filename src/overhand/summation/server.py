@@ -13,7 +13,7 @@ from overhand.errors import ProtocolViolation
 from overhand.model import Estimate, Node, Shuffled
 from overhand.plan import NodeSum, Plan, own_weight
 from overhand.randomness import Random, source_of
-from overhand.summation.archive import Archive, Numbers, Prefix, Span
+from overhand.summation.archive import Archive, Children, Numbers, Prefix, Span
 
 
 class SumServer:
@@ -31,7 +31,8 @@ class SumServer:
     What no later estimate can need is forgotten: batches below one that is settled, and settled
     ones that every estimate begins with. So memory grows with batches that are missing, not with
     those that came or are lost. With `archive`, every node's estimate is kept, which is what the
-    sum of a range needs.
+    sum of a range needs. With `checks`, a sum that honest users cannot have is lost, and one that
+    disagrees with those below it gives way to them: both are `distrusted`.
 
     Full batches in, as their shufflers release them; estimates out:
 
@@ -47,18 +48,11 @@ class SumServer:
     >>> abs(estimate.value - 300) < 4 * estimate.rms
     True
 
-    A batch is late, and those below it stand in for it:
+    All batches of six users are lost, and the sum goes on:
 
     >>> server = SumServer(plan)
     >>> for number in range(9):
     ...     server.receive_sum(plan.tree.node(level=1, number=number), 3.0)
-    >>> first, was_fallback = server.estimate(27), server.is_fallback
-    >>> server.receive_sum(plan.tree.node(level=2, number=0), 27.0)
-    >>> was_fallback, server.is_fallback, server.estimate(27).std < first.std
-    (True, False, True)
-
-    All batches of six users are lost, and the sum goes on:
-
     >>> server.lose(plan.tree.node(level=2, number=1))
     >>> for number in (9, 10):
     ...     server.lose(plan.tree.node(level=1, number=number))
@@ -68,8 +62,10 @@ class SumServer:
     (36, 33.0, 3.0, 6)
     """
 
-    def __init__(self, plan: Plan, *, archive: bool = False) -> None:
+    def __init__(self, plan: Plan, *, archive: bool = False, checks: bool = False) -> None:
         self.plan = plan
+        self._checks = plan.plausibility if checks else None
+        self.distrusted: list[Node] = []  # since it was made or copied
         self._tree = plan.tree
         self._sizes = plan.tree.sizes
         self._laws = [(m.variance, m.fourth_cumulant) for m in plan.mechanisms]
@@ -88,7 +84,7 @@ class SumServer:
 
     def copy(self) -> SumServer:
         """Another one that has received the same, without an archive."""
-        result = SumServer(self.plan)
+        result = SumServer(self.plan, checks=self._checks is not None)
         result._came = [came.copy() for came in self._came]
         result._spans = [spans.copy() for spans in self._spans]
         result._tails, result._upper_reach = self._tails.copy(), self._upper_reach
@@ -105,20 +101,28 @@ class SumServer:
         noise = mechanism.server_noise(source_of(random), 1)
         self.receive_sum(node, mechanism.sum_of(shuffled, noise))
 
-    def receive_sum(self, node: Node, value: Any, slack: float = 0.0) -> None:
-        """The analyzed sum of a batch, which may be off by `slack` beyond its noise."""
+    def receive_sum(self, node: Node, value: Any, slack: float = 0.0, own: int = 0) -> None:
+        """The analyzed sum of a batch, which may be off by `slack` beyond its noise.
+
+        `own` reports of it were the shuffling service's, which count as nothing.
+        """
         if (self._shape or not isinstance(value, float)) and np.shape(value) != self._shape:
             raise errors.InvalidValue(
                 f"a sum of shape {np.shape(value)} where one of shape {self._shape} is due"
             )
         self._note(node)
+        checks, users = self._checks, node.size - own
+        if checks is not None and not checks.is_possible(node.level, users, value, slack):
+            self.distrusted.append(node)
+            self._lose(node, users)
+            return
         # A copy: what was received stays as it was received.
         kept = np.array(value, np.float64) if self._shape else float(value)
-        own = NodeSum(kept, *self._laws[node.level - 1], slack)
+        known = NodeSum(kept, *self._laws[node.level - 1], slack)
         if self.archive is not None:
-            self.archive.keep(node, own)
+            self.archive.keep(node, known)
         is_settled = node.level == 1 or not self.plan.combine
-        self._take(node.level, node.start, Span(node.stop, own, own, is_settled))
+        self._take(node.level, node.start, Span(node.stop, known, known, is_settled))
 
     def receive_blocks(self, start: int, blocks: int, total: Any) -> None:
         """The sum of consecutive lowest batches within one batch of the next level.
@@ -140,10 +144,12 @@ class SumServer:
         """
         own = errors.whole("own", own, least=0, most=max(0, node.size))
         self._note(node)
+        self._lose(node, node.size - own)
+
+    def _lose(self, node: Node, users: int) -> None:
+        lost = Span(node.stop, None, None, False, True)
         if node.level == 1:
-            lost = Span(node.stop, None, self._zero, True, True, node.size - own)
-        else:
-            lost = Span(node.stop, None, None, False, True)
+            lost = Span(node.stop, None, self._zero, True, True, users)
         self._take(node.level, node.start, lost)
 
     def _note(self, node: Node, batches: int = 1) -> None:
@@ -209,25 +215,24 @@ class SumServer:
 
         They are combined with its own sum, or stand in for it for good if it is lost.
         """
-        spans, size, own = self._spans[level - 2], self._sizes[level - 2], span.own
-        total: NodeSum | None = None
-        lost_users, is_whole, is_settled, place = 0, True, True, start
-        while place < span.stop:
-            child = spans.get(place)
-            if child is not None and child.is_lost and own is not None:
-                return span._replace(is_settled=True)  # they never add up to this batch
-            if child is None or child.best is None:
-                is_whole, place = False, place + size
-                continue
-            total = child.best if total is None else total.plus(child.best)
-            lost_users += child.lost_users
-            is_settled, place = is_settled and child.is_settled, child.stop
-        if total is None or not is_whole or (own is None and not is_settled):
+        own, below = (
+            span.own,
+            Children.of(self._spans[level - 2], self._sizes[level - 2], range(start, span.stop)),
+        )
+        if own is not None and below.is_lost and self._checks is None:
+            return span._replace(is_settled=True)  # they never add up to this batch
+        if below.total is None or (own is None and not below.is_settled):
             return span
         if own is None:
-            return Span(span.stop, None, total, True, True, lost_users)
-        weight = own_weight(own.variance, total.variance)
-        return Span(span.stop, own, own.combined_with(total, weight), is_settled)
+            return Span(span.stop, None, below.total, True, True, below.lost_users)
+        checks = self._checks
+        if checks is not None and not checks.agree(level, own, below.with_lost(self.plan)):
+            self.distrusted.append(Node(level, start, span.stop))
+            return self._with_children(level, start, Span(span.stop, None, None, False, True))
+        if below.is_lost:
+            return span._replace(is_settled=True)
+        weight = own_weight(own.variance, below.total.variance)
+        return Span(span.stop, own, own.combined_with(below.total, weight), below.is_settled)
 
     def _put(self, level: int, start: int, span: Span) -> None:
         """Keep a span, joined to the one before it if neither can change any more."""
