@@ -64,7 +64,7 @@ def test_it_forgets_nothing_that_an_estimate_needs(drawn: tuple[Plan, Coming]) -
 class ForgetsANode(SumServer):
     """A mutant: a block is missing from the cover."""
 
-    def receive_sum(self, node: Node, value: Any, slack: float = 0.0) -> None:
+    def receive_sum(self, node: Node, value: Any, slack: float = 0.0, own: int = 0) -> None:
         is_forgotten = node.level == 1 and node.start == 3
         super().receive_sum(node, 0.0 if is_forgotten else value, slack)
 
@@ -72,7 +72,7 @@ class ForgetsANode(SumServer):
 class IgnoresLateParents(SumServer):
     """A mutant: what comes after a batch behind it stays away."""
 
-    def receive_sum(self, node: Node, value: Any, slack: float = 0.0) -> None:
+    def receive_sum(self, node: Node, value: Any, slack: float = 0.0, own: int = 0) -> None:
         if node.level == 1 or self.reach <= node.stop:
             super().receive_sum(node, value, slack)
 
@@ -127,7 +127,7 @@ class Overconfident(SumServer):
 class Careless(SumServer):
     """A mutant: garbage widens no bar."""
 
-    def receive_sum(self, node: Node, value: Any, slack: float = 0.0) -> None:
+    def receive_sum(self, node: Node, value: Any, slack: float = 0.0, own: int = 0) -> None:
         super().receive_sum(node, value)
 
 

@@ -139,7 +139,7 @@ def run_algorithm_1(plan: oh.Plan, bits: list[int], seed: int) -> list[oh.Estima
 class ForgetsANode(SumServer):
     """A mutant: one node of every cover is left out."""
 
-    def receive_sum(self, node: oh.Node, value: float, slack: float = 0.0) -> None:
+    def receive_sum(self, node: oh.Node, value: float, slack: float = 0.0, own: int = 0) -> None:
         super().receive_sum(node, 0.0 if node.start == 0 and node.level > 1 else value, slack)
 
 

@@ -21,7 +21,7 @@ from website.reference import reference
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
-GUIDES = ("choosing", "values", "shares", "pairs", "noise", "streams", "bandits")
+GUIDES = ("choosing", "values", "shares", "pairs", "noise", "poisoning", "streams", "bandits")
 RUNNING = ("deploy", "trust", "sharp-edges")
 REASONS = ("accounting", "audit", "paper", "architecture")
 
