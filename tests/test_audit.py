@@ -18,9 +18,11 @@ from overhand import audit, errors
 from overhand.accounting import leaked_delta
 from overhand.accounting.guarantee import quick_delta
 from overhand.audit import (
+    BY_SERVICES,
     FAULTS,
     KINDS,
     NOTHING,
+    SERVICE_FAULTS,
     STATISTICS,
     STORE_FAULTS,
     VALUES,
@@ -31,30 +33,36 @@ from overhand.audit import (
     Fault,
     Finding,
     Listener,
+    LyingService,
     OneByOne,
     Scope,
     ThroughStore,
 )
 from overhand.audit.attacks import LevelView, statistics_of
-from overhand.audit.cases import affordable, base, cases, moves, neighbours
+from overhand.audit.cases import affordable, base, can_send, cases, moves, neighbours
 from overhand.audit.faults import masked_by
 from overhand.baselines import CapResponse, LocalResponse, SubsetResponse, WindowResponse
 from overhand.mechanisms import MECHANISMS, CoinSum
-from overhand.model import Counts, Messages, Privacy, Rows
+from overhand.model import Counts, Messages, NoiseBy, Privacy, Rows
 from overhand.plan import Terms, levels_of
+from overhand.plan.request import NOISE_MAKERS
 from overhand.randomness import Random, secure_random, seeded_random
 from overhand.service.shuffler.store import batching
-from overhand.shufflers import shuffle
+from overhand.shufflers import shuffle, with_added
 from overhand.values import BITS, Reals, values_of
 from support.commands import as_json, overhand
 
 CLAIM = Privacy(1.0, 0.01)
 RATE = 1e-9
 LEVELS = 2
+OF_USERS = tuple(kind for kind, m in MECHANISMS.items() if "users" in m.noise_makers)
+WAYS = [(kind, by) for kind, mechanism in MECHANISMS.items() for by in mechanism.noise_makers]
 
 
-def case_of(kind: str, spec: str = "bit", levels: int = LEVELS) -> Case:
-    return Case(kind, values_of(spec), levels, 8, CLAIM)
+def case_of(
+    kind: str, spec: str = "bit", levels: int = LEVELS, noise_by: NoiseBy = "users"
+) -> Case:
+    return Case(kind, values_of(spec), levels, 8, CLAIM, noise_by)
 
 
 def found(deployment: Deployment, *, runs: int, seed: int) -> Finding:
@@ -120,11 +128,17 @@ def test_no_event_shows_more_than_the_largest_epsilon() -> None:
 
 
 @pytest.mark.parametrize("spec", VALUES)
-@pytest.mark.parametrize("kind", MECHANISMS)
-def test_the_attacker_reads_the_sums_that_the_server_reads(kind: str, spec: str) -> None:
-    mechanism = case_of(kind, spec, 1).deployment().mechanisms[0]
+@pytest.mark.parametrize(("kind", "noise_by"), WAYS)
+def test_the_attacker_reads_the_sums_that_the_server_reads(
+    kind: str, noise_by: NoiseBy, spec: str
+) -> None:
+    if not can_send(kind, values_of(spec), noise_by):
+        assert kind == "ballots"  # which are for bits and histograms
+        return
+    mechanism = case_of(kind, spec, 1, noise_by).deployment().mechanisms[0]
     messages = mechanism.encode_rows(neighbours(mechanism, 1, 5), seeded_random(3))
-    batches = shuffle(messages.gathered(8), seeded_random(4))
+    whole = with_added(messages.gathered(8), mechanism, seeded_random(5))
+    batches = shuffle(whole, seeded_random(4))
     analyzed = mechanism.analyze(batches).reshape(5, -1)
     steps = LevelView(mechanism).sums(batches) - mechanism.offset
     for place, coordinate in enumerate(moves(mechanism)):
@@ -147,11 +161,16 @@ def test_neighbours_differ_in_one_user_by_all_that_is_possible() -> None:
 
 @pytest.mark.parametrize(
     "case",
-    list(cases(KINDS, VALUES, levels=LEVELS, size=8, privacy=CLAIM)),
+    [
+        case
+        for by in NOISE_MAKERS
+        for case in cases(KINDS, VALUES, levels=LEVELS, size=8, privacy=CLAIM, noise_by=by)
+    ],
     ids=lambda case: case.name,
 )
 @pytest.mark.slow
 def test_what_is_shipped_keeps_its_claim(case: Case) -> None:
+    """With services' noise this is the shuffling service's: the server's is not added yet."""
     deployment = case.deployment()
     runs = 8_000 if case.kind == "pairs" else affordable(8_000, deployment.work)
     finding = found(deployment, runs=runs, seed=20230)
@@ -171,9 +190,11 @@ def test_a_full_audit_has_every_mechanism_and_value_alone_and_with_all_levels() 
     assert {type(m) for m in mechanisms} == set(MECHANISMS.values())
     opposed = {m.noise_part.opposed for m in mechanisms if isinstance(m, CoinSum)}
     assert opposed == {True, False}
-    levels = [(job.game.levels, job.name.endswith("the store")) for job in jobs]
-    assert set(levels) == {(1, False), (3, False), (1, True), (2, True)}
+    stored = [(job.game.levels, "the store" in job.name) for job in jobs]
+    assert set(stored) == {(1, False), (2, False), (3, False), (1, True), (2, True)}
     assert {m.values for m in mechanisms} == {values_of(spec) for spec in VALUES}
+    made_by = {(m.kind, m.noise_by) for m in mechanisms}
+    assert made_by == set(WAYS)
     local = [job.game.counter for job in jobs if isinstance(job.game, Answers)]
     assert [type(counter) for counter in local] == [
         LocalResponse,
@@ -182,9 +203,17 @@ def test_a_full_audit_has_every_mechanism_and_value_alone_and_with_all_levels() 
         CapResponse,
     ]
     services = [job for job in jobs if isinstance(job.game, Listener)]
-    assert [job.name for job in services] == [f"pairs, {spec}, service" for spec in VALUES]
+    assert [job.name for job in services] == [
+        f"pairs, {spec}, service{by}" for by in ("", BY_SERVICES) for spec in VALUES
+    ]
     assert {(job.game.levels, job.claimed) for job in services} == {(3, NOTHING)}
-    assert len({job.name for job in jobs}) == len(jobs) == 45
+    lying = [job.name for job in jobs if isinstance(job.game, LyingService)]
+    assert lying == [
+        f"{kind}, {what}, lying service{BY_SERVICES}"
+        for kind in ("pairs", "ballots")
+        for what in ("bit", "2 levels")
+    ]
+    assert len({job.name for job in jobs}) == len(jobs) == 45 + 26
 
 
 @pytest.mark.parametrize("spec", VALUES)
@@ -197,11 +226,12 @@ def test_local_mechanisms_keep_their_claim_and_no_smaller_one(spec: str) -> None
         assert finding.expected is None
 
 
-@pytest.mark.parametrize("kind", MECHANISMS)
-def test_the_law_of_the_loss_is_the_accountants(kind: str) -> None:
-    case = case_of(kind)
+@pytest.mark.parametrize(("kind", "noise_by"), WAYS)
+def test_the_law_of_the_loss_is_the_accountants(kind: str, noise_by: NoiseBy) -> None:
+    """With services' noise, that of one service: the law of both would show far too little."""
+    case = case_of(kind, noise_by=noise_by)
     law = audit.LossLaw.of(case.deployment().mechanisms)
-    levels = levels_of(case.plan().mechanisms, Terms(CLAIM))
+    levels = levels_of(case.plan().mechanisms, Terms(CLAIM, noise_by=noise_by))
     for delta in (1e-3, 0.01, 0.03):
         epsilon = law.epsilon(delta)
         by_noise = quick_delta(levels, Privacy(epsilon, delta)) - leaked_delta(levels, epsilon)
@@ -226,12 +256,13 @@ LEVELS_OF = {
     ("coins", "budget not split"): 3,
     ("shares", "half the noise"): 1,
     ("pairs", "half the noise"): 1,
+    ("ballots", "half the noise"): 1,
 }
 MUTANTS = [
-    pytest.param(kind, fault, id=f"{kind}: {fault.name}")
-    for kind in MECHANISMS
-    for fault in FAULTS
-    if fault.concerns(MECHANISMS[kind])
+    pytest.param(kind, noise_by, fault, id=f"{kind}, {noise_by}: {fault.name}")
+    for kind, noise_by in WAYS
+    for fault in (*FAULTS, *SERVICE_FAULTS)
+    if fault.concerns(MECHANISMS[kind], noise_by)
 ]
 SEEN_BY = {
     "half the noise": "likelihood",
@@ -243,6 +274,11 @@ SEEN_BY = {
     "share not masked": "unmasked",
     "seed used twice": "same mask",
     "known masks": "known mask",
+    "no noise added": "likelihood",
+    "seeded service": "seed",
+    "frozen twice": "batches added",
+    "stock sent twice": "batches subtracted",
+    "dummies last": "together",
 }
 
 
@@ -252,7 +288,10 @@ def test_there_is_a_mutant_for_every_fault_that_is_asked_for() -> None:
         *("budget not split", "shared noise", "sum off by one user"),
         *("share not masked", "seed used twice", "known masks"),
     ]
-    assert set(SEEN_BY) == {fault.name for fault in FAULTS}
+    assert [fault.name for fault in SERVICE_FAULTS] == [
+        *("no noise added", "seeded service", "frozen twice", "stock sent twice", "dummies last"),
+    ]
+    assert set(SEEN_BY) == {fault.name for fault in (*FAULTS, *SERVICE_FAULTS)}
     assert set(SEEN_BY.values()) < set(STATISTICS)
     of_kind = {
         kind: [fault.name for fault in FAULTS if fault.concerns(mechanism)]
@@ -261,12 +300,23 @@ def test_there_is_a_mutant_for_every_fault_that_is_asked_for() -> None:
     names = [fault.name for fault in FAULTS]
     assert of_kind["coins"] == of_kind["shares"] == names[:5]
     assert of_kind["pairs"] == [name for name in names if name != "no permutation"]
+    assert of_kind["ballots"] == []
+    of_services = [
+        fault.name
+        for fault in (*FAULTS, *SERVICE_FAULTS)
+        if fault.concerns(MECHANISMS["ballots"], "services")
+    ]
+    assert of_services == [
+        *("half the noise", "no permutation", "budget not split"),
+        *(fault.name for fault in SERVICE_FAULTS),
+    ]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("kind", "fault"), MUTANTS)
-def test_every_mutant_is_caught(kind: str, fault: Fault) -> None:
-    case = case_of(kind, levels=LEVELS_OF.get((kind, fault.name), LEVELS))
+@pytest.mark.parametrize(("kind", "noise_by", "fault"), MUTANTS)
+def test_every_mutant_is_caught(kind: str, noise_by: NoiseBy, fault: Fault) -> None:
+    levels = LEVELS_OF.get((kind, fault.name), LEVELS)
+    case = case_of(kind, levels=levels, noise_by=noise_by)
     planted = fault.planted(case.deployment(), case.unsplit())
     looked = found if fault.seen_by is Attacker else heard
     runs = RUNS.get(fault.name, 4000) // (2 if kind == "pairs" else 1)
@@ -281,29 +331,32 @@ def test_every_mutant_is_caught(kind: str, fault: Fault) -> None:
         assert audit.LossLaw.of(planted.mechanisms).epsilon(CLAIM.delta) > finding.epsilon
 
 
-@pytest.mark.parametrize("kind", MECHANISMS)
-def test_without_the_statistic_for_it_a_mutant_would_pass(kind: str) -> None:
-    """Noisy sums alone show nothing of a missing permutation, a seed, a mask or shared noise."""
-    right = case_of(kind).deployment()
-    for fault in FAULTS:
-        if fault.plain and fault.concerns(MECHANISMS[kind]):
+@pytest.mark.parametrize(("kind", "noise_by"), WAYS)
+def test_without_the_statistic_for_it_a_mutant_would_pass(kind: str, noise_by: NoiseBy) -> None:
+    """Noisy sums alone show nothing of an order, a seed, a mask, or noise that is used twice."""
+    right = case_of(kind, noise_by=noise_by).deployment()
+    for fault in (*FAULTS, *SERVICE_FAULTS):
+        is_seen = SEEN_BY[fault.name] == "likelihood"
+        if fault.plain and fault.concerns(MECHANISMS[kind], noise_by) and not is_seen:
             finding = found(fault.planted(right, right), runs=2000, seed=8)
             assert finding.shown[0].event.startswith("likelihood")
             assert finding.shown[0].epsilon <= CLAIM.epsilon
 
 
+@pytest.mark.parametrize("noise_by", NOISE_MAKERS)
 @pytest.mark.parametrize("spec", VALUES)
-def test_the_shuffling_service_is_told_nothing(spec: str) -> None:
-    finding = heard(case_of("pairs", spec).deployment(), runs=4000, seed=9)
+def test_the_shuffling_service_is_told_nothing(spec: str, noise_by: NoiseBy) -> None:
+    finding = heard(case_of("pairs", spec, noise_by=noise_by).deployment(), runs=4000, seed=9)
     assert finding.epsilon == 0
     assert not finding.exceeds
 
 
-@pytest.mark.parametrize("kind", MECHANISMS)
-def test_every_attempt_is_guessed_with_its_own_seed(kind: str) -> None:
+@pytest.mark.parametrize(("kind", "noise_by"), WAYS)
+def test_every_attempt_is_guessed_with_its_own_seed(kind: str, noise_by: NoiseBy) -> None:
     """A generator that is known leaves nothing but the value, on both inputs of each attempt."""
-    seeded = next(fault for fault in FAULTS if fault.name == "seeded generator")
-    right = case_of(kind).deployment()
+    name = "seeded generator" if noise_by == "users" else "seeded service"
+    seeded = next(fault for fault in (*FAULTS, *SERVICE_FAULTS) if fault.name == name)
+    right = case_of(kind, noise_by=noise_by).deployment()
     game = Attacker(seeded.planted(right, right))
     place = game.names.index("seed")
     for attempt in (0, 1, 0):
@@ -349,9 +402,10 @@ def _sums(deployment: Deployment, rows: Rows, runs: int) -> list[Counts]:
     return [level.reshape(runs, -1, level.shape[1]) for level in sums]
 
 
-@pytest.mark.parametrize("kind", MECHANISMS)
-def test_the_shuffler_of_a_service_is_audited_as_it_is(kind: str) -> None:
-    deployment = OneByOne(case_of(kind, levels=1).deployment().mechanisms)
+@pytest.mark.parametrize(("kind", "noise_by"), WAYS)
+def test_the_shuffler_of_a_service_is_audited_as_it_is(kind: str, noise_by: NoiseBy) -> None:
+    case = case_of(kind, levels=1, noise_by=noise_by)
+    deployment = OneByOne(case.deployment().mechanisms)
     finding = found(deployment, runs=2000, seed=5)
     assert not finding.exceeds
     for shown in finding.shown[1:]:
@@ -367,7 +421,7 @@ def test_reports_that_go_through_the_store_keep_their_claim() -> None:
 KEPT_BY = {"store keeps order": "position", "store keeps reports": "together"}
 
 
-@pytest.mark.parametrize("fault", STORE_FAULTS)
+@pytest.mark.parametrize("fault", KEPT_BY)
 def test_a_store_that_does_not_shuffle_is_caught(fault: str) -> None:
     finding = found(STORE_FAULTS[fault].of(case_of("coins", levels=1)), runs=1000, seed=6)
     assert finding.exceeds
@@ -401,9 +455,9 @@ def test_what_goes_through_the_store_comes_out_once_and_with_its_sum(kind: str) 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", MECHANISMS)
-def test_the_store_in_full(kind: str) -> None:
-    scope = Scope(kinds=(), store=(kind,), local=False)
+@pytest.mark.parametrize(("kind", "noise_by"), WAYS)
+def test_the_store_in_full(kind: str, noise_by: NoiseBy) -> None:
+    scope = Scope(kinds=(), store=(kind,), server=(), local=False, noise=(noise_by,))
     jobs = [*scope.shipped(), *scope.mutants()]
     in_order = MECHANISMS[kind].is_shuffle_model
     assert [job.planted for job in jobs] == [False, False, *([True, True] if in_order else [])]
@@ -487,11 +541,11 @@ def test_a_mutant_that_is_missed_is_exit_code_1() -> None:
 @pytest.mark.slow
 def test_the_command_audits_the_store() -> None:
     printed = as_json("audit", "--mechanism", "store", "--runs", "1000", "--mutants",
-                      "--shufflers", "1", "--jobs", "1")  # fmt: skip
+                      "--shufflers", "1", "--jobs", "1", "--noise", "users")  # fmt: skip
     assert printed["ok"]
     assert [f["name"] for f in printed["findings"]] == [
-        *(f"{kind}, bit, through the store" for kind in MECHANISMS),
-        *(f"{kind}: {fault}" for kind in ("coins", "shares") for fault in STORE_FAULTS),
+        *(f"{kind}, bit, through the store" for kind in OF_USERS),
+        *(f"{kind}: {fault}" for kind in ("coins", "shares") for fault in KEPT_BY),
     ]
 
 
@@ -504,6 +558,8 @@ def test_without_the_services_the_store_is_not_audited(monkeypatch: pytest.Monke
     rest = overhand("audit", "--values", "bit", "--runs", "1000", "--jobs", "1",
                     "--shufflers", "1")  # fmt: skip
     assert "not audited: the store" in rest.stderr
+    assert "not audited: the server" in rest.stderr
+    assert "lying service" not in rest.stdout
     assert "local, bit" in rest.stdout
     assert "through the store" not in rest.stdout
 
@@ -529,7 +585,9 @@ def test_a_claim_that_is_exceeded_is_exit_code_1(monkeypatch: pytest.MonkeyPatch
         (("--shufflers", "7"), "shufflers=7"),
         (("--mechanism", "published", "--values", "vector:2"), "nothing to audit"),
         (("--mechanism", "store", "--values", "real"), "nothing to audit"),
+        (("--mechanism", "ballots", "--noise", "users"), "nothing to audit"),
         (("--mechanism", "strange"), "mechanism='strange'"),
+        (("--noise", "strange"), "noise='strange'"),
         (("--values", "strange"), "strange"),
         (("--epsilon", "0"), "epsilon=0"),
         (("--jobs", "0"), "jobs=0"),
@@ -540,7 +598,9 @@ def test_a_claim_that_is_exceeded_is_exit_code_1(monkeypatch: pytest.MonkeyPatch
         "shufflers",
         "published",
         "store",
+        "ballots",
         "mechanism",
+        "noise",
         "values",
         "epsilon",
         "jobs",

@@ -1,15 +1,7 @@
 """The audit: a lower bound on epsilon, from what encoders and shufflers really do."""
 
 from overhand.audit.attacks import STATISTICS, Answers, Attacker
-from overhand.audit.audit import (
-    DEFAULT_RUNS,
-    FAILURE_RATE,
-    Finding,
-    Scope,
-    Verdict,
-    audited,
-    verdict_on,
-)
+from overhand.audit.audit import FAILURE_RATE, Finding, audited
 from overhand.audit.bounds import (
     LossLaw,
     epsilon_shown,
@@ -18,17 +10,24 @@ from overhand.audit.bounds import (
     most_probability,
     noticed_part,
 )
-from overhand.audit.cases import KINDS, VALUES, Case, Deployment, OneByOne
+from overhand.audit.cases import BY_SERVICES, KINDS, VALUES, Case, Deployment, OneByOne
 from overhand.audit.faults import FAULTS, Fault
 from overhand.audit.listening import NOTHING, Listener
+from overhand.audit.lying import LowestOnly, LyingService, Replayed, Scattered
+from overhand.audit.scope import DEFAULT_RUNS, Scope, Verdict, verdict_on
+from overhand.audit.server_faults import SERVER_FAULTS, ServerFault
+from overhand.audit.service_faults import SERVICE_FAULTS
 from overhand.audit.store import STORE_FAULTS, ThroughStore, has_service
 
 __all__ = [
+    "BY_SERVICES",
     "DEFAULT_RUNS",
     "FAILURE_RATE",
     "FAULTS",
     "KINDS",
     "NOTHING",
+    "SERVER_FAULTS",
+    "SERVICE_FAULTS",
     "STATISTICS",
     "STORE_FAULTS",
     "VALUES",
@@ -40,8 +39,13 @@ __all__ = [
     "Finding",
     "Listener",
     "LossLaw",
+    "LowestOnly",
+    "LyingService",
     "OneByOne",
+    "Replayed",
+    "Scattered",
     "Scope",
+    "ServerFault",
     "ThroughStore",
     "Verdict",
     "audited",

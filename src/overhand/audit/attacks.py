@@ -29,6 +29,9 @@ STATISTICS = {
     "levels added": "the sums of the two lowest levels, added up",
     "levels subtracted": "the difference of the sums of the two lowest levels",
     "batches subtracted": "the victim's sums less those of the last batches of their levels",
+    "batches added": "the likelihood ratios of both, as if they were of the same users",
+    "publications added": "the likelihood ratios of all sums that the victim's messages were in",
+    "wrapped": "which sums the server took for small ones that a lying service moved to the edge",
     "unmasked": "the victim's numbers in the clear, as if they had no mask",
     "same mask": "these less the next user's, as if both had the same mask",
     "mask of two levels": "those of the second level less those of the first, likewise",
@@ -44,6 +47,8 @@ mechanisms.
 _OF_ORDER = ("position", "early", "together")
 """Where the order of messages tells nothing, these do not either."""
 _OF_LEVELS = ("levels added", "levels subtracted", "batches subtracted")
+_OF_SERVICES = ("batches added",)
+"""Where the users' noise is the same in every release, a second one tells nothing."""
 
 _MOST_LOSS = 40.0
 """The log-likelihood ratio of what is impossible under one of the inputs."""
@@ -52,7 +57,10 @@ _MOST_LOSS = 40.0
 def statistics_of(mechanisms: Sequence[Mechanism]) -> list[str]:
     """What the server looks at."""
     in_order = _OF_ORDER if all(m.is_shuffle_model for m in mechanisms) else ()
-    return ["likelihood", *in_order, "seed", *(_OF_LEVELS if len(mechanisms) > 1 else ())]
+    if len(mechanisms) == 1:
+        return ["likelihood", *in_order, "seed"]
+    again = _OF_SERVICES if mechanisms[0].noise_by == "services" else ()
+    return ["likelihood", *in_order, "seed", *_OF_LEVELS, *again]
 
 
 class LevelView:
@@ -105,7 +113,7 @@ class LevelView:
 
 def _losses(mechanism: Mechanism, coordinate: int, steps: int) -> tuple[int, Floats]:
     """The log-likelihood ratio of a sum with the victim's 1 to one without, from a sum on."""
-    law, reach = mechanism.noise(), 2 * abs(steps)
+    law, reach = mechanism.hiding_noise(), 2 * abs(steps)
     padded = np.pad(law.window.probabilities, reach)
     outcomes = np.arange(len(padded)) + law.window.first - reach
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -166,7 +174,8 @@ class Attacker:
             victims = _first_of_each_run(level, runs)
             sums = view.sums(victims)
             seen.append(view.signed(sums))
-            found["likelihood"] += view.likelihood(sums)
+            likelihood = view.likelihood(sums)
+            found["likelihood"] += likelihood
             found["seed"] += view.toward(sums - guess)
             if "position" in found:
                 own = view.own(victims)
@@ -175,26 +184,30 @@ class Attacker:
                 found["early"] += own[:, :half].sum(axis=1) - own[:, half:].sum(axis=1)
                 found["together"] += own.sum(axis=1)
             if "batches subtracted" in found and len(level.sealed) > runs:
-                last = _first_of_each_run(level, runs, len(level.sealed) // runs - 1)
-                found["batches subtracted"] += view.toward(sums - view.sums(last))
+                last = view.sums(_first_of_each_run(level, runs, len(level.sealed) // runs - 1))
+                found["batches subtracted"] += view.toward(sums - last)
+                if "batches added" in found:
+                    found["batches added"] += likelihood + view.likelihood(last)
         if self.levels > 1:
             between = self._between(transcript[0], *seen[:2])
             found["levels added"], found["levels subtracted"] = between
         return np.stack(list(found.values()))
 
     def _guess(self, runs: int, seed: int) -> list[Counts]:
-        """The victim's sums if users drew from a generator with this seed, in any order.
+        """The victim's sums if all noise came from a generator with this seed, in any order.
 
         The same for either input: so the last is kept.
         """
         if self._guessed is None or self._guessed[0] != (runs, seed):
-            random, zeros = seeded_random(seed), neighbours(self.mechanisms[-1], 0, runs)
+            users, service = seeded_random(seed), seeded_random(seed)
+            zeros = neighbours(self.mechanisms[-1], 0, runs)
             sums = []
             for view, messages in zip(
-                self._views, self._deployment.encode(zeros, random), strict=True
+                self._views, self._deployment.encode(zeros, users), strict=True
             ):
-                batches = _first_of_each_run(messages.gathered(view.mechanism.size), runs)
-                sums.append(view.sums(Shuffled(*with_added(batches, view.mechanism, random))))
+                batches = messages.gathered(view.mechanism.size)
+                whole = with_added(batches, view.mechanism, service)
+                sums.append(view.sums(Shuffled(*_first_of_each_run(whole, runs))))
             self._guessed = (runs, seed), sums
         return self._guessed[1]
 

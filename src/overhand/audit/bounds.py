@@ -164,7 +164,7 @@ def _convolved(law: Floats, other: Floats) -> Floats:
 
 def _on_grid(mechanism: Mechanism, steps: int) -> tuple[Floats, Floats]:
     """One count's likelihood ratio, with the victim's 1 and without."""
-    moved, still = shifted_pair(mechanism.noise(), abs(steps))
+    moved, still = shifted_pair(mechanism.hiding_noise(), abs(steps))
     if steps < 0:
         moved, still = still, moved
     with np.errstate(divide="ignore", invalid="ignore"):

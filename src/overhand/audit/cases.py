@@ -6,14 +6,14 @@ All levels that one user, the victim, takes part in are run together.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 
 from overhand import errors
 from overhand.mechanisms import MECHANISMS, Mechanism, published
-from overhand.model import Counts, Messages, Privacy, Rows, Shuffled
+from overhand.model import Counts, Messages, NoiseBy, Privacy, Rows, Shuffled
 from overhand.plan import Plan, Terms, calibrated, with_best_laplace
 from overhand.randomness import Random, seeded_random
 from overhand.shufflers import Shuffler, shuffle, with_added
@@ -23,6 +23,8 @@ from overhand.values import Values, values_of
 PUBLISHED = "published"
 KINDS = (*MECHANISMS, PUBLISHED)
 """How values are sent: by ours, or with the constants of the papers."""
+BY_SERVICES = ", services' noise"
+"""What a name ends with if the two services make the noise."""
 VALUES = ("bit", "real", "histogram:3", "vector:2")
 """The kinds of values that a full audit goes through."""
 LEAST_RUNS = 1000
@@ -77,22 +79,34 @@ class Deployment:
         """The messages of these users, level by level: fresh ones for every level."""
         return [m.encode_rows(rows, random) for m in self.mechanisms]
 
+    def gathered(self, mechanism: Mechanism, messages: Messages, random: Random) -> Messages:
+        """The batches of a level, one to a row: those of the first run, of the second, ..."""
+        return messages.gathered(mechanism.size)
+
+    def service_random(self, random: Random, attempt: int) -> Random:
+        """Where the shuffling service takes its noise from."""
+        return random
+
+    def added(self, mechanism: Mechanism, batches: Messages, random: Random) -> Messages:
+        """Every batch with what the shuffling service adds to it, if it does."""
+        return with_added(batches, mechanism, random)
+
     def shuffle(self, mechanism: Mechanism, batches: Messages, random: Random) -> Shuffled:
         """Every batch in an order of its own: what shufflers do."""
-        whole = with_added(batches, mechanism, random)
-        return shuffle(whole, random, message_bits=mechanism.message_bits)
+        return shuffle(batches, random, message_bits=mechanism.message_bits)
 
     def sent(self, rows: Rows, random: Random, attempt: int) -> list[Messages]:
         """What the shuffling service is sent at every level, user by user."""
         return self.encode(rows, self.users_random(random, attempt))
 
     def transcript(self, rows: Rows, random: Random, attempt: int) -> list[Shuffled]:
-        """What the server sees of every level: the batches of the first run, of the second, ..."""
-        sent = self.sent(rows, random, attempt)
-        return [
-            self.shuffle(mechanism, messages.gathered(mechanism.size), random)
-            for mechanism, messages in zip(self.mechanisms, sent, strict=True)
-        ]
+        """What the server sees of every level, before it adds noise of its own."""
+        sent, service = self.sent(rows, random, attempt), self.service_random(random, attempt)
+        shown = []
+        for mechanism, messages in zip(self.mechanisms, sent, strict=True):
+            batches = self.gathered(mechanism, messages, random)
+            shown.append(self.shuffle(mechanism, self.added(mechanism, batches, service), random))
+        return shown
 
 
 class OneByOne(Deployment):
@@ -105,6 +119,10 @@ class OneByOne(Deployment):
     >>> OneByOne((coins,)).transcript(rows, seeded_random(1), attempt=0)[0].sealed.shape
     (3, 10)
     """
+
+    def added(self, mechanism: Mechanism, batches: Messages, random: Random) -> Messages:
+        """A `Shuffler` adds it itself."""
+        return batches
 
     def shuffle(self, mechanism: Mechanism, batches: Messages, random: Random) -> Shuffled:
         released = [
@@ -126,8 +144,8 @@ def _released(mechanism: Mechanism, batch: Messages, random: Random) -> Shuffled
 
 
 def messages_of(mechanisms: Sequence[Mechanism]) -> int:
-    """Those of all users of the highest batch, on all levels."""
-    return mechanisms[-1].size * sum(m.messages_per_user for m in mechanisms) if mechanisms else 0
+    """Those of all users of the highest batch, on all levels, and what is added to them."""
+    return sum(mechanisms[-1].size // m.size * m.messages_per_batch for m in mechanisms)
 
 
 def neighbours(mechanism: Mechanism, victim: int, runs: int) -> Rows:
@@ -177,11 +195,16 @@ class Case:
     levels: int
     size: int
     privacy: Privacy
+    noise_by: NoiseBy = "users"
 
     @property
     def name(self) -> str:
         levels = f", {self.levels} levels" if self.levels > 1 else ""
-        return f"{self.kind}, {self.values}{levels}"
+        return self.named(f"{self.kind}, {self.values}{levels}")
+
+    def named(self, what: str) -> str:
+        """What is audited of this case, and who makes its noise if it is not the users."""
+        return what if self.noise_by == "users" else f"{what}{BY_SERVICES}"
 
     @cached_property
     def mechanisms(self) -> tuple[Mechanism, ...]:
@@ -196,7 +219,13 @@ class Case:
         """Every level has the same noise: Laplace noise, if these values can be sent with it."""
         recipes = MECHANISMS[self.kind].recipes(self.values)
         recipe = min(recipes, key=lambda recipe: recipe.laplace is None)
-        terms = Terms(self.privacy, values=self.values, recipe=recipe, coarseness=coarseness)
+        terms = Terms(
+            self.privacy,
+            values=self.values,
+            recipe=recipe,
+            coarseness=coarseness,
+            noise_by=self.noise_by,
+        )
         terms = with_best_laplace(terms, self.levels)
         return calibrated(self._tree.sizes, [1.0] * self.levels, terms)
 
@@ -222,20 +251,40 @@ class Case:
 
     def unsplit(self) -> Deployment:
         """Every level with the whole budget."""
-        alone = [Case(self.kind, self.values, 1, size, self.privacy) for size in self._tree.sizes]
+        alone = [replace(self, levels=1, size=size) for size in self._tree.sizes]
         return Deployment(tuple(case.deployment().mechanisms[0] for case in alone))
 
 
 def cases(
-    kinds: Sequence[str], specs: Sequence[str], *, levels: int, size: int, privacy: Privacy
+    kinds: Sequence[str],
+    specs: Sequence[str],
+    *,
+    levels: int,
+    size: int,
+    privacy: Privacy,
+    noise_by: NoiseBy = "users",
 ) -> Iterator[Case]:
     """Every kind and value, as a single mechanism and as a user's whole transcript."""
     for kind in kinds:
-        for spec in specs:
-            for count in sorted({1, levels}):
-                case = Case(kind, values_of(spec), count, size, privacy)
+        for values in map(values_of, specs):
+            for count in sorted({1, levels}) if can_send(kind, values, noise_by) else ():
+                case = Case(kind, values, count, size, privacy, noise_by)
                 if case.is_affordable:
                     yield case
+
+
+def can_send(kind: str, values: Values, noise_by: NoiseBy) -> bool:
+    """Whether there is such a mechanism, with noise from these makers.
+
+    >>> [can_send("ballots", values_of(spec), "services") for spec in ("bit", "real")]
+    [True, False]
+    """
+    if kind == PUBLISHED:
+        return noise_by == "users"
+    try:
+        return noise_by in MECHANISMS[kind].noise_makers and bool(MECHANISMS[kind].recipes(values))
+    except errors.InvalidValue:
+        return False
 
 
 def affordable(runs: int, work: int) -> int:

@@ -19,7 +19,7 @@ from overhand.audit.attacks import KNOWN_SEED, Attacker
 from overhand.audit.cases import Deployment
 from overhand.audit.listening import Listener
 from overhand.mechanisms import Mechanism, Noise, NoisePart, PairsSum
-from overhand.model import Counts, Floats, Messages, Rows, Shuffled
+from overhand.model import Counts, Floats, Messages, NoiseBy, Rows, Shuffled
 from overhand.randomness import Random, restored_random, seeded_random
 
 _DISTANCE = 1e-9  # what messages may leak that carry the noise of another level
@@ -153,12 +153,9 @@ class ReleasedAgain(Deployment):
     Each release alone is as it should be; their sums differ by what two users sent.
     """
 
-    def transcript(self, rows: Rows, random: Random, attempt: int) -> list[Shuffled]:
-        runs, sent = len(rows) // self.users, self.sent(rows, random, attempt)
-        return [
-            self.shuffle(mechanism, _twice(mechanism, messages, runs, random), random)
-            for mechanism, messages in zip(self.mechanisms, sent, strict=True)
-        ]
+    def gathered(self, mechanism: Mechanism, messages: Messages, random: Random) -> Messages:
+        runs = len(messages.sealed) // self.users
+        return _twice(mechanism, messages, runs, random)
 
 
 def _twice(mechanism: Mechanism, messages: Messages, runs: int, random: Random) -> Messages:
@@ -170,11 +167,11 @@ def _twice(mechanism: Mechanism, messages: Messages, runs: int, random: Random) 
         first[:, 0] = other
         again.append(first.reshape(-1, *part.shape[1:]))
     both = messages.gathered(mechanism.size), Messages(*again).gathered(mechanism.size)
-    return Messages(*(_side_by_side(*parts, runs) for parts in zip(*both, strict=True)))
+    return Messages(*(side_by_side(*parts, runs) for parts in zip(*both, strict=True)))
 
 
-def _side_by_side(batches: NDArray[Any], more: NDArray[Any], runs: int) -> NDArray[Any]:
-    of_runs = [part.reshape(runs, -1, *part.shape[1:]) for part in (batches, more)]
+def side_by_side(batches: NDArray[Any], more: NDArray[Any], runs: int) -> NDArray[Any]:
+    of_runs = [part.reshape(runs, len(part) // runs, *part.shape[1:]) for part in (batches, more)]
     return np.concatenate(of_runs, axis=1).reshape(-1, *batches.shape[1:])
 
 
@@ -202,23 +199,30 @@ class Fault:
     in_shuffle_model: bool | None = None
     """Whether only there, or only outside of it; None for both."""
     seen_by: type[Attacker] | type[Listener] = Attacker
+    noise_by: NoiseBy | None = "users"
+    """Where it is planted: with whose noise; None for both."""
 
-    def concerns(self, mechanism: Mechanism | type[Mechanism]) -> bool:
-        """Whether it is a fault of this mechanism."""
-        return self.in_shuffle_model in (None, mechanism.is_shuffle_model)
+    def concerns(self, mechanism: Mechanism | type[Mechanism], noise_by: NoiseBy = "users") -> bool:
+        """Whether it is a fault of this mechanism, if these make the noise."""
+        return (
+            noise_by in mechanism.noise_makers
+            and self.in_shuffle_model in (None, mechanism.is_shuffle_model)
+            and self.noise_by in (None, noise_by)
+        )
 
 
 def _half_noise(right: Deployment, alone: Deployment) -> Deployment:
     return Deployment(tuple(mechanism.reduced(0.5) for mechanism in right.mechanisms))
 
 
-def _plain(
+def plain_fault(
     name: str,
     deployment: type[Deployment],
     *,
     least_levels: int = 1,
     in_shuffle_model: bool | None = None,
     seen_by: type[Attacker] | type[Listener] = Attacker,
+    noise_by: NoiseBy | None = "users",
 ) -> Fault:
     """One that shows the value."""
     return Fault(
@@ -228,18 +232,19 @@ def _plain(
         True,
         in_shuffle_model,
         seen_by,
+        noise_by,
     )
 
 
 FAULTS = (
-    Fault("half the noise", _half_noise),
-    _plain("no permutation", NoPermutation, in_shuffle_model=True),
-    _plain("seeded generator", SeededGenerator),
-    Fault("budget not split", lambda right, alone: alone, 2),
+    Fault("half the noise", _half_noise, noise_by=None),
+    plain_fault("no permutation", NoPermutation, in_shuffle_model=True, noise_by=None),
+    plain_fault("seeded generator", SeededGenerator),
+    Fault("budget not split", lambda right, alone: alone, 2, noise_by=None),
     Fault("shared noise", lambda right, alone: SharedNoise.of(right), 2, True),
-    _plain("sum off by one user", ReleasedAgain, least_levels=2, in_shuffle_model=False),
+    plain_fault("sum off by one user", ReleasedAgain, least_levels=2, in_shuffle_model=False),
     Fault("share not masked", _unmasked, 1, True, False, Listener),
-    _plain("seed used twice", SeedUsedTwice, in_shuffle_model=False, seen_by=Listener),
-    _plain("known masks", SeededGenerator, in_shuffle_model=False, seen_by=Listener),
+    plain_fault("seed used twice", SeedUsedTwice, in_shuffle_model=False, seen_by=Listener),
+    plain_fault("known masks", SeededGenerator, in_shuffle_model=False, seen_by=Listener),
 )
 """`alone` is the deployment whose levels each have the whole budget."""

@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from overhand.audit.cases import Case, Deployment
+from overhand.mechanisms import Mechanism
 from overhand.model import Messages, Rows, Shuffled
 from overhand.plan import Plan
 from overhand.randomness import Random
@@ -32,6 +33,8 @@ if TYPE_CHECKING:  # all else is audited without the extra `service`
 
 _GROUPS = (*[1] * 8, 8, 2, 3, 3, 16, 5, 11)
 """Reports to a commit: single ones, a whole batch, parts of one, two batches, across borders."""
+_HEAD_BYTES = 8  # no two honest ciphertexts begin with the same, but in one batch of 10^7 or so
+_EPHEMERAL_BYTES = 32  # of the key that every ciphertext begins with
 _MEMORY = Path("/dev/shm")  # where there is one, a commit waits for no disk
 
 
@@ -71,6 +74,12 @@ class ThroughStore(Deployment):
     def of(cls, case: Case) -> ThroughStore:
         return cls(case.deployment().mechanisms, case.plan())
 
+    def sealed_dummies(
+        self, level: LevelFormat, messages: NDArray[Any], random: Random
+    ) -> NDArray[np.uint8]:
+        """What the service adds, sealed as users seal it."""
+        return sealed_behind_noise(level, messages, random)
+
     def transcript(self, rows: Rows, random: Random, attempt: int) -> list[Shuffled]:
         """Encode, admit and freeze; then read the bytes of the releases, in their order."""
         from overhand.service.protocol import ID_BYTES, Formats
@@ -86,11 +95,13 @@ class ThroughStore(Deployment):
         def added(batch: Batch) -> tuple[list[bytes], NDArray[np.uint64]]:
             """What the service itself adds to a batch."""
             more = self.mechanisms[batch.level - 1].added(random)
-            sealed = _sealed(formats.level(batch.level), more.sealed, random)
+            sealed = self.sealed_dummies(formats.level(batch.level), more.sealed, random)
             return [one.tobytes() for one in sealed[0]], more.clear[0]
 
-        directory = TemporaryDirectory(dir=_MEMORY if _MEMORY.is_dir() else None)
-        with directory as home, closing(Store(Path(home, "store"), formats, added=added)) as store:
+        with (
+            temporary_directory() as home,
+            closing(Store(Path(home, "store"), formats, added=added)) as store,
+        ):
             for group in _groups(arrivals):
                 store.admit(group)
             releases = store.freeze_all(store.full())
@@ -98,6 +109,11 @@ class ThroughStore(Deployment):
             _read(level, [one.body for one in releases if one.batch.level == level.level])
             for level in formats.levels
         ]
+
+
+def temporary_directory() -> TemporaryDirectory[str]:
+    """For a database that nobody needs for long."""
+    return TemporaryDirectory(dir=_MEMORY if _MEMORY.is_dir() else None)
 
 
 def _groups(arrivals: Sequence[Arrival]) -> Iterator[Sequence[Arrival]]:
@@ -110,7 +126,9 @@ def _groups(arrivals: Sequence[Arrival]) -> Iterator[Sequence[Arrival]]:
         start += size
 
 
-def _sealed(level: LevelFormat, messages: NDArray[Any], random: Random) -> NDArray[np.uint8]:
+def sealed_behind_noise(
+    level: LevelFormat, messages: NDArray[Any], random: Random
+) -> NDArray[np.uint8]:
     """By user and message, the bytes of what stands for a ciphertext."""
     plain = np.frombuffer(b"".join(level.messages_to_bytes(messages)), np.uint8)
     rows = plain.reshape(-1, level.plaintext_bytes)
@@ -122,14 +140,17 @@ def _sealed(level: LevelFormat, messages: NDArray[Any], random: Random) -> NDArr
 
 def _parts(level: LevelFormat, messages: Messages, random: Random) -> list[bytes]:
     """What every user's report says to a level."""
-    rows = _sealed(level, messages.sealed, random)
+    rows = sealed_behind_noise(level, messages.sealed, random)
     pairs = zip(rows, messages.clear, strict=True)
     return [level.pack(row.tobytes(), numbers) for row, numbers in pairs]
 
 
 def _read(level: LevelFormat, bodies: Sequence[bytes]) -> Shuffled:
-    """The messages of releases, one to a row, in the order in which they were released."""
-    rows = np.stack([level.ciphertexts(body) for body in bodies])
+    """The messages of releases, one to a row, in the order in which they were released.
+
+    But those whose ciphertexts begin as others do come last: honest ones never do.
+    """
+    rows = _odd_ones_last(np.stack([level.ciphertexts(body) for body in bodies]))
     plaintexts = rows[:, :, level.ciphertext_bytes - level.plaintext_bytes :]
     packed = np.ascontiguousarray(plaintexts).view(f"V{level.plaintext_bytes}").reshape(-1)
     messages = level.bytes_to_messages(packed.tolist())
@@ -137,7 +158,25 @@ def _read(level: LevelFormat, bodies: Sequence[bytes]) -> Shuffled:
     return Shuffled(messages, np.stack([level.clear(body) for body in bodies]))
 
 
-class _Misordered(ThroughStore):
+def _odd_ones_last(rows: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    heads = np.ascontiguousarray(rows[:, :, :_HEAD_BYTES]).view(np.uint64)[:, :, 0]
+    for row, of_row in zip(rows, heads, strict=True):
+        _, places, counts = np.unique(of_row, return_inverse=True, return_counts=True)
+        if counts.max() > 1:
+            row[:] = row[np.argsort(counts[places], kind="stable")]
+    return rows
+
+
+class StoreFault(ThroughStore):
+    """One that is planted in the store, where users take part in one level."""
+
+    @classmethod
+    def concerns(cls, mechanism: Mechanism) -> bool:
+        """Whether it is a fault of this mechanism."""
+        return mechanism.is_shuffle_model
+
+
+class _Misordered(StoreFault):
     """A store of which the one function that orders messages is another one."""
 
     def permuted(self, messages: NDArray[np.uint8], random: Random) -> NDArray[np.uint8]:
@@ -158,14 +197,36 @@ class KeptOrder(_Misordered):
 class KeptReports(_Misordered):
     """Whole reports are permuted, at the one level that there is."""
 
+    @classmethod
+    def concerns(cls, mechanism: Mechanism) -> bool:
+        return super().concerns(mechanism) and mechanism.messages_per_user > 1
+
     def permuted(self, messages: NDArray[np.uint8], random: Random) -> NDArray[np.uint8]:
         each = self.mechanisms[0].messages_per_user
         reports = messages.reshape(-1, each, messages.shape[1])
         return random.permute(reports).reshape(messages.shape)
 
 
-STORE_FAULTS = {
+class OneSeal(StoreFault):
+    """All dummies of a batch are sealed with one ephemeral key, which every ciphertext begins with.
+
+    In any order, they can be told from users' messages.
+    """
+
+    @classmethod
+    def concerns(cls, mechanism: Mechanism) -> bool:
+        return mechanism.added_messages > 0
+
+    def sealed_dummies(
+        self, level: LevelFormat, messages: NDArray[Any], random: Random
+    ) -> NDArray[np.uint8]:
+        sealed = super().sealed_dummies(level, messages, random)
+        sealed[:, :, :_EPHEMERAL_BYTES] = sealed[:, :1, :_EPHEMERAL_BYTES]
+        return sealed
+
+
+STORE_FAULTS: dict[str, type[StoreFault]] = {
     "store keeps order": KeptOrder,
     "store keeps reports": KeptReports,
+    "dummies of one key": OneSeal,
 }
-"""Planted where users take part in one level."""

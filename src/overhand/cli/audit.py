@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from overhand.audit import (
+    BY_SERVICES,
     DEFAULT_RUNS,
     FAILURE_RATE,
     KINDS,
@@ -31,14 +32,19 @@ from overhand.cli.output import (
     working,
 )
 from overhand.errors import InvalidValue
+from overhand.mechanisms import MECHANISMS
 from overhand.model import Privacy
+from overhand.plan.request import NOISE_MAKERS
 from overhand.randomness import seeded_random
 
 DEFAULT_DELTA = 0.01
 
-AUDITED = (*KINDS, "local", "store", "all")
+AUDITED = (*KINDS, "local", "store", "server", "all")
 MechanismChoice = Annotated[
     str, typer.Option(help=f"What is audited: one of {', '.join(AUDITED)}.")
+]
+NoiseChoice = Annotated[
+    str, typer.Option(help=f"Who makes the noise: {', '.join(NOISE_MAKERS)} or both.")
 ]
 ValuesChoice = Annotated[
     str, typer.Option("--values", help=f"all ({', '.join(VALUES)}), or a kind as for `plan`.")
@@ -48,6 +54,7 @@ ValuesChoice = Annotated[
 def audit(
     mechanism: MechanismChoice = "all",
     values: ValuesChoice = "all",
+    noise: NoiseChoice = "both",
     epsilon: Annotated[float, typer.Option(help="The guarantee's epsilon.")] = 1.0,
     delta: options.Delta = DEFAULT_DELTA,
     size: Annotated[int, typer.Option(help="The users of a lowest batch.")] = 8,
@@ -67,6 +74,8 @@ def audit(
     """Bound epsilon from below by what encoders and shufflers really do; 1 if a claim is broken."""
     if mechanism not in AUDITED:
         raise InvalidValue(f"mechanism={mechanism!r} must be one of {', '.join(AUDITED)}")
+    if noise not in (*NOISE_MAKERS, "both"):
+        raise InvalidValue(f"noise={noise!r} must be one of {', '.join(NOISE_MAKERS)}, both")
     scope = Scope(
         Privacy(epsilon, delta),
         size,
@@ -75,7 +84,9 @@ def audit(
         VALUES if values == "all" else (values,),
         runs,
         local=mechanism in ("local", "all"),
-        store=_through_store(mechanism),
+        store=_through("store", mechanism),
+        server=_through("server", mechanism),
+        noise=[maker for maker in NOISE_MAKERS if noise in (maker, "both")],
     )
     start = time.perf_counter()
     verdicts = _verdicts(scope, seed, mutants=mutants, processes=options.processes(jobs))
@@ -88,14 +99,14 @@ def audit(
         raise typer.Exit(1)
 
 
-def _through_store(mechanism: str) -> Sequence[str]:
-    """The kinds of mechanisms whose reports go through the store, if there is one."""
-    if mechanism not in ("store", "all"):
+def _through(service: str, mechanism: str) -> Sequence[str]:
+    """The kinds of mechanisms that are audited at a real service, if there is one."""
+    if mechanism not in (service, "all"):
         return ()
     if has_service():
-        return Scope.store
-    missing = "the store is a part of the extra `service`, which is not installed"
-    if mechanism == "store":
+        return tuple(MECHANISMS)
+    missing = f"the {service} is a part of the extra `service`, which is not installed"
+    if mechanism == service:
         raise InvalidValue(missing)
     messages.print(f"not audited: {missing}")
     return ()
@@ -109,8 +120,9 @@ def _verdicts(scope: Scope, seed: int | None, *, mutants: bool, processes: int) 
         jobs = [*scope.shipped(), *(scope.mutants() if mutants else ())]
     if not jobs:
         raise InvalidValue(
-            "nothing to audit: the published constants ask for millions of messages here, and the "
-            "store is audited with bits"
+            "nothing to audit: the published constants ask for millions of messages here, store "
+            "and server are audited with bits, the noise of ballots is the services', and that of "
+            "coins, shares, local and published mechanisms the users'"
         )
     count = len(jobs)
     randoms = [None] * count if seed is None else seeded_random(seed).spawn(count)
@@ -157,12 +169,12 @@ def _show(scope: Scope, seed: int | None, verdicts: list[Verdict], seconds: floa
         f"changed; up to {scope.runs:,} runs on either input; {chance}; {seconds:.0f} s"
     )
     table = new_table("", "claimed", "certified", "most", "sees", "verdict")
-    planted = False
+    section = ""
     for verdict in verdicts:
-        if verdict.planted and not planted:
+        if _section(verdict) != section:
+            section = _section(verdict)
             table.add_section()
-            table.add_row("[bold]planted faults[/]")
-            planted = True
+            table.add_row(f"[bold]{section}[/]")
         table.add_row(*_cells(verdict))
     console.print(table)
     console.print(
@@ -172,11 +184,17 @@ def _show(scope: Scope, seed: int | None, verdicts: list[Verdict], seconds: floa
     )
 
 
+def _section(verdict: Verdict) -> str:
+    """What is over a row and those like it; nothing over the first ones."""
+    makers = BY_SERVICES if verdict.finding.name.endswith(BY_SERVICES) else ""
+    return f"{'planted faults' if verdict.planted else ''}{makers}".removeprefix(", ")
+
+
 def _cells(verdict: Verdict) -> list[str]:
     finding = verdict.finding
     colour = "green" if verdict.is_right else "bold red"
     return [
-        finding.name,
+        finding.name.removesuffix(BY_SERVICES),
         "nothing" if finding.claimed == NOTHING else number(finding.claimed.epsilon),
         f"{finding.epsilon:.3f}",
         f"{finding.largest:.2f}",

@@ -1,0 +1,232 @@
+"""A whole audit: everything that is shipped, and the faults that it must catch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from overhand import errors
+from overhand.audit.attacks import Answers, Attacker
+from overhand.audit.audit import FAILURE_RATE, Finding, Game, audited, bounding
+from overhand.audit.bounds import noticed_part
+from overhand.audit.cases import (
+    KINDS,
+    LEAST_RUNS,
+    PUBLISHED,
+    VALUES,
+    Case,
+    OneByOne,
+    affordable,
+    can_send,
+    cases,
+)
+from overhand.audit.faults import FAULTS, Fault
+from overhand.audit.listening import NOTHING, Listener
+from overhand.audit.lying import LyingService, Scattered
+from overhand.audit.server_faults import SERVER_FAULTS
+from overhand.audit.service_faults import SERVICE_FAULTS
+from overhand.audit.store import STORE_FAULTS, ThroughStore
+from overhand.mechanisms import MECHANISMS
+from overhand.model import NoiseBy, Privacy
+from overhand.plan.request import NOISE_MAKERS
+from overhand.randomness import Random, source_of
+from overhand.values import BITS, values_of
+
+DEFAULT_RUNS = 60_000
+"""Enough to notice that half of the noise is missing."""
+
+_PLAIN = 10  # one run in so many is enough for a fault that shows the value
+_STORED = 15  # one run in so many is affordable if its reports are written to a database
+
+
+@dataclass(frozen=True)
+class Job:
+    """One game to play: what is shipped must keep its claim, and a planted fault break it."""
+
+    name: str
+    game: Game
+    runs: int
+    planted: bool = False
+    claimed: Privacy | None = None
+    """Of what the game looks at, if it is not the guarantee."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What an audit found, and whether that is what should be found.
+
+    `noticed_part` is the part of the planned variance below which less noise would be noticed.
+
+    A thousand runs are too few to notice that half of the noise is missing:
+
+    >>> from overhand.randomness import seeded_random
+    >>> scope = Scope(kinds=("coins",), store=(), shufflers=1, runs=1000)
+    >>> for job in scope.mutants():
+    ...     print(job.name, verdict_on(job, scope.privacy, of=3, random=seeded_random(1)))
+    coins: half the noise MISSED
+    coins: no permutation caught
+    coins: seeded generator caught
+    """
+
+    finding: Finding
+    planted: bool
+    noticed_part: float | None = None
+
+    @property
+    def is_right(self) -> bool:
+        return self.finding.exceeds == self.planted
+
+    def __str__(self) -> str:
+        if self.planted:
+            return "caught" if self.is_right else "MISSED"
+        return "holds" if self.is_right else "EXCEEDED"
+
+
+@dataclass(frozen=True)
+class Scope:
+    """What is audited: kinds of mechanisms and of values, for one guarantee and size.
+
+    >>> scope = Scope(kinds=("coins",), store=("coins",), specs=("bit",), shufflers=2, runs=1000)
+    >>> for job in scope.shipped():
+    ...     print(job.name)
+    coins, bit
+    coins, bit, one by one
+    coins, bit, 2 levels
+    coins, bit, through the store
+    coins, 2 levels, in the store
+    local, bit
+    """
+
+    privacy: Privacy = Privacy(1.0, 0.01)
+    size: int = 8
+    shufflers: int = 3
+    kinds: Sequence[str] = KINDS
+    specs: Sequence[str] = VALUES
+    runs: int = DEFAULT_RUNS
+    local: bool = True
+    """Whether local mechanisms are audited, too."""
+    store: Sequence[str] = tuple(MECHANISMS)
+    """The kinds of mechanisms whose reports of bits also go through the real store."""
+    server: Sequence[str] = tuple(MECHANISMS)
+    """Those whose sums of bits a lying service reads at the real server, if it makes noise."""
+    noise: Sequence[NoiseBy] = NOISE_MAKERS
+    """Who makes the noise."""
+
+    def __post_init__(self) -> None:
+        errors.whole("runs", self.runs, least=LEAST_RUNS)
+        errors.whole("shufflers", self.shufflers, least=1, most=6)
+        errors.whole("size", self.size, least=2)
+
+    def shipped(self) -> Iterator[Job]:
+        """Single mechanisms and whole transcripts; bits also through shufflers and services."""
+        for noise_by in self.noise:
+            yield from self._shipped(noise_by)
+            for case in self._of_bits(self.store, noise_by):
+                game = Attacker(ThroughStore.of(case))
+                way = "bit, through the store" if case.levels == 1 else "2 levels, in the store"
+                yield Job(case.named(f"{case.kind}, {way}"), game, self._stored_runs(case))
+            if noise_by == "services":
+                yield from self._lies()
+            else:
+                yield from self._local()
+
+    def _shipped(self, noise_by: NoiseBy) -> Iterator[Job]:
+        levels = self.shufflers
+        for case in cases(
+            self.kinds,
+            self.specs,
+            levels=levels,
+            size=self.size,
+            privacy=self.privacy,
+            noise_by=noise_by,
+        ):
+            deployment = case.deployment()
+            runs = affordable(self.runs, deployment.work)
+            yield Job(case.name, Attacker(deployment), runs)
+            if deployment.mechanisms[0].clear_numbers and case.levels == levels:
+                few, name = max(LEAST_RUNS, runs // 2), f"{case.kind}, {case.values}, service"
+                yield Job(case.named(name), Listener(deployment), few, claimed=NOTHING)
+            if case.values == BITS and case.levels == 1 and case.kind != PUBLISHED:
+                slow = Attacker(OneByOne(deployment.mechanisms))
+                name = case.named(f"{case.kind}, {case.values}, one by one")
+                yield Job(name, slow, max(LEAST_RUNS, runs // _PLAIN))
+
+    def _local(self) -> Iterator[Job]:
+        for spec in self.specs if self.local else ():
+            answers = Answers.best(values_of(spec), self.privacy)
+            yield Job(f"local, {spec}", answers, self.runs)
+
+    def _lies(self) -> Iterator[Job]:
+        for case in self._of_bits(self.server, "services"):
+            lie, what = (LyingService, "bit") if case.levels == 1 else (Scattered, "2 levels")
+            name = case.named(f"{case.kind}, {what}, lying service")
+            yield Job(name, lie.of(case), self._stored_runs(case))
+
+    def _of_bits(self, kinds: Sequence[str], noise_by: NoiseBy) -> Iterator[Case]:
+        """In one level, and in two: what goes through databases."""
+        for kind in kinds if str(BITS) in self.specs else ():
+            for levels in range(1, 1 + min(2, self.shufflers)):
+                if can_send(kind, BITS, noise_by):
+                    yield Case(kind, BITS, levels, self.size, self.privacy, noise_by)
+
+    def _stored_runs(self, case: Case) -> int:
+        return max(LEAST_RUNS, self.runs // (_STORED * case.levels**2))
+
+    def mutants(self) -> Iterator[Job]:
+        """Every fault, planted in the transcript of a user who holds a bit."""
+        for noise_by in self.noise:
+            for kind in self.kinds:
+                for fault in (*FAULTS, *SERVICE_FAULTS) if kind != PUBLISHED else ():
+                    is_fault = fault.concerns(MECHANISMS[kind], noise_by)
+                    if fault.least_levels <= self.shufflers and is_fault:
+                        yield self._mutant(kind, fault, noise_by)
+            for case in self._of_bits(self.store, noise_by):
+                for name, kept in STORE_FAULTS.items() if case.levels == 1 else ():
+                    if kept.concerns(case.mechanisms[0]):
+                        planted = Attacker(kept.of(case))
+                        named = case.named(f"{case.kind}: {name}")
+                        yield Job(named, planted, LEAST_RUNS, planted=True)
+            yield from self._servers() if noise_by == "services" else ()
+
+    def _mutant(self, kind: str, fault: Fault, noise_by: NoiseBy) -> Job:
+        """With all levels or, where runs are dear, with as few as the fault needs."""
+        case = Case(kind, BITS, self.shufflers, self.size, self.privacy, noise_by)
+        right = case.deployment()
+        if affordable(self.runs, right.work) < self.runs:
+            case = replace(case, levels=fault.least_levels)
+            right = case.deployment()
+        game = fault.seen_by(fault.planted(right, case.unsplit()))
+        runs = max(LEAST_RUNS, self.runs // _PLAIN) if fault.plain else self.runs
+        claimed = NOTHING if fault.seen_by is Listener else None
+        name = case.named(f"{kind}: {fault.name}")
+        return Job(name, game, affordable(runs, right.work), True, claimed)
+
+    def _servers(self) -> Iterator[Job]:
+        """Faults of the server, which a lying service sees."""
+        for case in self._of_bits(self.server, "services"):
+            for fault in SERVER_FAULTS:
+                if fault.levels == case.levels and fault.only in (None, case.kind):
+                    runs = max(LEAST_RUNS, self.runs // fault.one_in)
+                    name = case.named(f"{case.kind}: {fault.name}")
+                    yield Job(name, fault.planted(case), runs, planted=True)
+
+
+def verdict_on(job: Job, privacy: Privacy, *, of: int, random: Random | None = None) -> Verdict:
+    """One of so many audits, which are all right with probability 1 - 1e-3 together.
+
+    Randomness is the system's if none is given.
+
+    >>> from overhand.randomness import seeded_random
+    >>> scope = Scope(kinds=("coins",), specs=("bit",), shufflers=1, runs=1000)
+    >>> job = next(scope.shipped())
+    >>> verdict = verdict_on(job, scope.privacy, of=1, random=seeded_random(1))
+    >>> str(verdict), verdict.finding.epsilon < 1.0
+    ('holds', True)
+    """
+    rate, game, claimed = FAILURE_RATE / of, job.game, job.claimed or privacy
+    finding = audited(job.name, game, claimed, runs=job.runs, random=source_of(random), rate=rate)
+    if job.planted or not game.mechanisms:
+        return Verdict(finding, job.planted)
+    share = rate / len(finding.shown)
+    noticed = noticed_part(game.mechanisms, claimed, runs=bounding(job.runs), rate=share)
+    return Verdict(finding, False, noticed)

@@ -1,0 +1,84 @@
+"""Planted faults of a server that makes noise, for a shuffling service that lies to see."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from numpy.typing import NDArray
+
+from overhand.audit.cases import Case
+from overhand.audit.lying import LyingService
+from overhand.audit.service_faults import without_noise
+from overhand.mechanisms import PairsSum
+from overhand.model import Counts
+
+_PLAIN = 60  # one run in so many is enough for a fault that shows the value almost without noise
+
+
+class RestoredBook(LyingService):
+    """The server's book is restored from before a batch was opened, and noise is drawn again.
+
+    Each publication alone is as it should be; the mean of both has less noise.
+    """
+
+    lives = 2
+
+
+class LiftedFirst(PairsSum):
+    """The server's noise is added to whole numbers, after residues were brought to their range.
+
+    Where the sum is at the edge of that range, one step more moves it by the whole modulus: what
+    is published tells on which side it was, and no noise hides that.
+    """
+
+    def _lifted(self, sums: NDArray[Any], noise: Counts | None) -> Counts:
+        lifted = super()._lifted(sums, None)
+        return lifted if noise is None else lifted + noise
+
+
+@dataclass(frozen=True)
+class ServerFault:
+    """A fault by its name, how a server with it is lied to, and at how many levels.
+
+    >>> from overhand.model import Privacy
+    >>> from overhand.values import BITS
+    >>> case = Case("pairs", BITS, 1, 8, Privacy(1.0, 0.01), noise_by="services")
+    >>> half = SERVER_FAULTS[0].planted(case)
+    >>> parts = [m.noise().variance for m in (*half.mechanisms, *case.mechanisms)]
+    >>> SERVER_FAULTS[0].name, round(parts[0] / parts[1], 6)
+    ("half the server's noise", 0.5)
+    """
+
+    name: str
+    planted: Callable[[Case], LyingService]
+    levels: int = 1
+    one_in: int = _PLAIN
+    """One run in so many is enough."""
+    only: str | None = None
+    """The kind of mechanism that it can be made with, if it is one."""
+
+
+def _half(case: Case) -> LyingService:
+    return LyingService.against(case, tuple(m.reduced(0.5) for m in case.mechanisms))
+
+
+def _silent_at_the_top(case: Case) -> LyingService:
+    *lower, highest = case.mechanisms
+    return LyingService.against(case, (*lower, without_noise(highest)))
+
+
+def _lifted_first(case: Case) -> LyingService:
+    mechanisms = case.mechanisms
+    return LyingService.against(
+        case, tuple(LiftedFirst.of_entry(m.entry(), m.noise_part, m.values) for m in mechanisms)
+    )
+
+
+SERVER_FAULTS = (
+    ServerFault("half the server's noise", _half, one_in=12),
+    ServerFault("noise drawn again", RestoredBook.of, one_in=30),
+    ServerFault("noise after lifting", _lifted_first, only=PairsSum.kind),
+    ServerFault("a level without noise", _silent_at_the_top, 2),
+)
