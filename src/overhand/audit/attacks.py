@@ -57,10 +57,9 @@ _MOST_LOSS = 40.0
 def statistics_of(mechanisms: Sequence[Mechanism]) -> list[str]:
     """What the server looks at."""
     in_order = _OF_ORDER if all(m.is_shuffle_model for m in mechanisms) else ()
-    if len(mechanisms) == 1:
-        return ["likelihood", *in_order, "seed"]
+    between = _OF_LEVELS if len(mechanisms) > 1 else ()
     again = _OF_SERVICES if mechanisms[0].noise_by == "services" else ()
-    return ["likelihood", *in_order, "seed", *_OF_LEVELS, *again]
+    return ["likelihood", *in_order, "seed", *between, *again]
 
 
 class LevelView:
@@ -183,9 +182,10 @@ class Attacker:
                 found["position"] += own[:, 0]
                 found["early"] += own[:, :half].sum(axis=1) - own[:, half:].sum(axis=1)
                 found["together"] += own.sum(axis=1)
-            if "batches subtracted" in found and len(level.sealed) > runs:
+            if len(level.sealed) > runs:
                 last = view.sums(_first_of_each_run(level, runs, len(level.sealed) // runs - 1))
-                found["batches subtracted"] += view.toward(sums - last)
+                if "batches subtracted" in found:
+                    found["batches subtracted"] += view.toward(sums - last)
                 if "batches added" in found:
                     found["batches added"] += likelihood + view.likelihood(last)
         if self.levels > 1:

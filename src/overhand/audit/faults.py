@@ -172,7 +172,7 @@ def _twice(mechanism: Mechanism, messages: Messages, runs: int, random: Random) 
 
 def side_by_side(batches: NDArray[Any], more: NDArray[Any], runs: int) -> NDArray[Any]:
     of_runs = [part.reshape(runs, len(part) // runs, *part.shape[1:]) for part in (batches, more)]
-    return np.concatenate(of_runs, axis=1).reshape(-1, *batches.shape[1:])
+    return np.concatenate(of_runs, axis=1).reshape(len(batches) + len(more), *batches.shape[1:])
 
 
 @dataclass(frozen=True)

@@ -104,7 +104,7 @@ class LyingService:
 
     def _of_a_book(self, victim: int, runs: int, random: Random) -> Floats:
         releases = list(self._releases(victim, runs, random))
-        lives = [_published(self._document, releases, self._opener) for _ in range(self.lives)]
+        lives = [_published(self.document, releases, self._opener) for _ in range(self.lives)]
         found = {name: np.zeros(runs) for name in self.names}
         for level, view in enumerate(self._views, start=1):
             for run in range(runs):
@@ -132,7 +132,7 @@ class LyingService:
 
         victims = self.plan.values.opposites(np.full(runs, victim, np.uint8))
         for level, mechanism in zip(
-            self._document.formats.levels, self._document.mechanisms, strict=True
+            self.document.formats.levels, self.document.mechanisms, strict=True
         ):
             own = mechanism.encode_rows(victims, random)
             sealed = self._sealed(level, own.sealed, random)
@@ -163,7 +163,7 @@ class LyingService:
         if self.key is None:
             return sealed_behind_noise(level, messages, random)
         plain = level.messages_to_bytes(messages)
-        sealed = b"".join(self._document.sealer.seal(level.level, plain))
+        sealed = b"".join(self.document.sealer.seal(level.level, plain))
         return np.frombuffer(sealed, np.uint8).reshape(*messages.shape[:2], -1)
 
     @cached_property
@@ -178,7 +178,7 @@ class LyingService:
         return self.key or KeyPair.generate()
 
     @cached_property
-    def _document(self) -> Document:
+    def document(self) -> Document:
         from overhand.service.protocol import Document
 
         users = _RUNS_OF_A_BOOK * self.copies * self.mechanisms[-1].size
@@ -193,7 +193,7 @@ class LyingService:
 
         if self.key is None:
             return _Unsealed()
-        return Opener(self.key, self._document.formats.digest)
+        return Opener(self.key, self.document.formats.digest)
 
 
 class Scattered(LyingService):

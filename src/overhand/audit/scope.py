@@ -36,6 +36,7 @@ DEFAULT_RUNS = 60_000
 """Enough to notice that half of the noise is missing."""
 
 _PLAIN = 10  # one run in so many is enough for a fault that shows the value
+_LIED_TO = 24  # one run in so many is enough to see half of the noise of a single level
 _STORED = 15  # one run in so many is affordable if its reports are written to a database
 
 
@@ -121,35 +122,51 @@ class Scope:
         """Single mechanisms and whole transcripts; bits also through shufflers and services."""
         for noise_by in self.noise:
             yield from self._shipped(noise_by)
-            for case in self._of_bits(self.store, noise_by):
-                game = Attacker(ThroughStore.of(case))
-                way = "bit, through the store" if case.levels == 1 else "2 levels, in the store"
-                yield Job(case.named(f"{case.kind}, {way}"), game, self._stored_runs(case))
+            yield from self._stored(noise_by)
             if noise_by == "services":
                 yield from self._lies()
             else:
                 yield from self._local()
 
     def _shipped(self, noise_by: NoiseBy) -> Iterator[Job]:
-        levels = self.shufflers
+        for case in self._cases(noise_by):
+            deployment, is_bit = case.deployment(), case.values == BITS
+            runs = affordable(self.runs, deployment.work)
+            yield Job(case.name, Attacker(deployment), runs)
+            is_whole = case.levels == self.shufflers and (is_bit or noise_by == "users")
+            if deployment.mechanisms[0].clear_numbers and is_whole:
+                few, name = max(LEAST_RUNS, runs // 2), f"{case.kind}, {case.values}, service"
+                yield Job(case.named(name), Listener(deployment), few, claimed=NOTHING)
+            if is_bit and case.levels == 1 and case.kind != PUBLISHED:
+                slow = Attacker(OneByOne(deployment.mechanisms))
+                name = case.named(f"{case.kind}, {case.values}, one by one")
+                yield Job(name, slow, max(LEAST_RUNS, runs // _PLAIN))
+
+    def _cases(self, noise_by: NoiseBy) -> Iterator[Case]:
+        """Of services' noise, which is drawn alike for all values, only bits have all levels."""
         for case in cases(
             self.kinds,
             self.specs,
-            levels=levels,
+            levels=self.shufflers,
             size=self.size,
             privacy=self.privacy,
             noise_by=noise_by,
         ):
-            deployment = case.deployment()
-            runs = affordable(self.runs, deployment.work)
-            yield Job(case.name, Attacker(deployment), runs)
-            if deployment.mechanisms[0].clear_numbers and case.levels == levels:
-                few, name = max(LEAST_RUNS, runs // 2), f"{case.kind}, {case.values}, service"
-                yield Job(case.named(name), Listener(deployment), few, claimed=NOTHING)
-            if case.values == BITS and case.levels == 1 and case.kind != PUBLISHED:
-                slow = Attacker(OneByOne(deployment.mechanisms))
-                name = case.named(f"{case.kind}, {case.values}, one by one")
-                yield Job(name, slow, max(LEAST_RUNS, runs // _PLAIN))
+            if noise_by == "users" or case.levels == 1 or case.values == BITS:
+                yield case
+
+    def _stored(self, noise_by: NoiseBy) -> Iterator[Job]:
+        """Through the store; a service adds noise batch by batch, so one level shows it all."""
+        for case in self._of_bits(self.store, noise_by):
+            if noise_by == "users":
+                runs = self.runs // (_STORED * case.levels**2)
+                way = "bit, through the store" if case.levels == 1 else "2 levels, in the store"
+            elif case.levels == 1:
+                runs, way = LEAST_RUNS, "bit, through the store"
+            else:
+                continue
+            game = Attacker(ThroughStore.of(case))
+            yield Job(case.named(f"{case.kind}, {way}"), game, max(LEAST_RUNS, runs))
 
     def _local(self) -> Iterator[Job]:
         for spec in self.specs if self.local else ():
@@ -157,10 +174,11 @@ class Scope:
             yield Job(f"local, {spec}", answers, self.runs)
 
     def _lies(self) -> Iterator[Job]:
+        """To the real server: enough runs to see half of its noise, of a single level."""
         for case in self._of_bits(self.server, "services"):
             lie, what = (LyingService, "bit") if case.levels == 1 else (Scattered, "2 levels")
-            name = case.named(f"{case.kind}, {what}, lying service")
-            yield Job(name, lie.of(case), self._stored_runs(case))
+            runs = max(LEAST_RUNS, self.runs // (_LIED_TO * case.levels**2))
+            yield Job(case.named(f"{case.kind}, {what}, lying service"), lie.of(case), runs)
 
     def _of_bits(self, kinds: Sequence[str], noise_by: NoiseBy) -> Iterator[Case]:
         """In one level, and in two: what goes through databases."""
@@ -168,9 +186,6 @@ class Scope:
             for levels in range(1, 1 + min(2, self.shufflers)):
                 if can_send(kind, BITS, noise_by):
                     yield Case(kind, BITS, levels, self.size, self.privacy, noise_by)
-
-    def _stored_runs(self, case: Case) -> int:
-        return max(LEAST_RUNS, self.runs // (_STORED * case.levels**2))
 
     def mutants(self) -> Iterator[Job]:
         """Every fault, planted in the transcript of a user who holds a bit."""
@@ -205,7 +220,7 @@ class Scope:
         """Faults of the server, which a lying service sees."""
         for case in self._of_bits(self.server, "services"):
             for fault in SERVER_FAULTS:
-                if fault.levels == case.levels and fault.only in (None, case.kind):
+                if fault.levels == case.levels and case.kind == fault.kind:
                     runs = max(LEAST_RUNS, self.runs // fault.one_in)
                     name = case.named(f"{case.kind}: {fault.name}")
                     yield Job(name, fault.planted(case), runs, planted=True)

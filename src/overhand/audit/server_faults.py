@@ -11,19 +11,19 @@ from numpy.typing import NDArray
 from overhand.audit.cases import Case
 from overhand.audit.lying import LyingService
 from overhand.audit.service_faults import without_noise
-from overhand.mechanisms import PairsSum
+from overhand.mechanisms import BallotSum, PairsSum
 from overhand.model import Counts
 
 _PLAIN = 60  # one run in so many is enough for a fault that shows the value almost without noise
 
 
 class RestoredBook(LyingService):
-    """The server's book is restored from before a batch was opened, and noise is drawn again.
+    """The server's book is restored from before a batch was opened, twice: noise is drawn again.
 
-    Each publication alone is as it should be; the mean of both has less noise.
+    Each publication alone is as it should be; the mean of all three has less noise.
     """
 
-    lives = 2
+    lives = 3
 
 
 class LiftedFirst(PairsSum):
@@ -56,8 +56,8 @@ class ServerFault:
     levels: int = 1
     one_in: int = _PLAIN
     """One run in so many is enough."""
-    only: str | None = None
-    """The kind of mechanism that it can be made with, if it is one."""
+    kind: str = BallotSum.kind
+    """The kind of mechanism that it is planted in: the server's steps are the same for all."""
 
 
 def _half(case: Case) -> LyingService:
@@ -77,8 +77,8 @@ def _lifted_first(case: Case) -> LyingService:
 
 
 SERVER_FAULTS = (
-    ServerFault("half the server's noise", _half, one_in=12),
-    ServerFault("noise drawn again", RestoredBook.of, one_in=30),
-    ServerFault("noise after lifting", _lifted_first, only=PairsSum.kind),
+    ServerFault("half the server's noise", _half, one_in=15),
+    ServerFault("noise drawn again", RestoredBook.of),
+    ServerFault("noise after lifting", _lifted_first, kind=PairsSum.kind),
     ServerFault("a level without noise", _silent_at_the_top, 2),
 )

@@ -94,7 +94,11 @@ def _silent(right: Deployment, alone: Deployment) -> Deployment:
 SERVICE_FAULTS = (
     Fault("no noise added", _silent, plain=True, noise_by="services"),
     plain_fault("seeded service", SeededService, noise_by="services"),
-    plain_fault("frozen twice", FrozenTwice, least_levels=2, noise_by="services"),
+    Fault(
+        "frozen twice",
+        lambda right, alone: FrozenTwice(right.mechanisms),
+        noise_by="services",
+    ),
     Fault("stock sent twice", _stock_sent_twice, 2, plain=True, noise_by="services"),
     plain_fault("dummies last", DummiesLast, in_shuffle_model=True, noise_by="services"),
 )
