@@ -210,9 +210,9 @@ def test_a_full_audit_has_every_mechanism_and_value_alone_and_with_all_levels() 
     assert {(job.game.levels, job.claimed) for job in services} == {(3, NOTHING)}
     lying = [job.name for job in jobs if isinstance(job.game, LyingService)]
     assert lying == [
-        f"{kind}, {what}, lying service{BY_SERVICES}"
+        f"{kind}, {what}{BY_SERVICES}"
         for kind in ("pairs", "ballots")
-        for what in ("bit", "2 levels")
+        for what in ("bit, lying service", "2 levels, scattered")
     ]
     assert len({job.name for job in jobs}) == len(jobs) == 45 + 17
 

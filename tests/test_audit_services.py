@@ -182,7 +182,7 @@ def test_without_noise_a_message_counts_in_one_sum_alone() -> None:
 
 
 SEEN_BY = {
-    "half the server's noise": "likelihood",
+    "server's noise halved": "likelihood",
     "noise drawn again": "publications added",
     "noise after lifting": "wrapped",
     "a level without noise": "likelihood",

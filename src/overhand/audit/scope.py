@@ -61,7 +61,7 @@ class Verdict:
     A thousand runs are too few to notice that half of the noise is missing:
 
     >>> from overhand.randomness import seeded_random
-    >>> scope = Scope(kinds=("coins",), store=(), shufflers=1, runs=1000)
+    >>> scope = Scope(kinds=("coins",), store=(), shufflers=1, runs=1000, noise=("users",))
     >>> for job in scope.mutants():
     ...     print(job.name, verdict_on(job, scope.privacy, of=3, random=seeded_random(1)))
     coins: half the noise MISSED
@@ -87,7 +87,8 @@ class Verdict:
 class Scope:
     """What is audited: kinds of mechanisms and of values, for one guarantee and size.
 
-    >>> scope = Scope(kinds=("coins",), store=("coins",), specs=("bit",), shufflers=2, runs=1000)
+    >>> coins, server = ("coins",), ("ballots",)
+    >>> scope = Scope(kinds=coins, store=coins, server=server, specs=("bit",), shufflers=2)
     >>> for job in scope.shipped():
     ...     print(job.name)
     coins, bit
@@ -96,6 +97,8 @@ class Scope:
     coins, bit, through the store
     coins, 2 levels, in the store
     local, bit
+    ballots, bit, lying service, services' noise
+    ballots, 2 levels, scattered, services' noise
     """
 
     privacy: Privacy = Privacy(1.0, 0.01)
@@ -162,7 +165,7 @@ class Scope:
                 runs = self.runs // (_STORED * case.levels**2)
                 way = "bit, through the store" if case.levels == 1 else "2 levels, in the store"
             elif case.levels == 1:
-                runs, way = LEAST_RUNS, "bit, through the store"
+                runs, way = LEAST_RUNS, "bit, in the store"
             else:
                 continue
             game = Attacker(ThroughStore.of(case))
@@ -176,9 +179,13 @@ class Scope:
     def _lies(self) -> Iterator[Job]:
         """To the real server: enough runs to see half of its noise, of a single level."""
         for case in self._of_bits(self.server, "services"):
-            lie, what = (LyingService, "bit") if case.levels == 1 else (Scattered, "2 levels")
+            game: LyingService
+            if case.levels == 1:
+                game, what = LyingService.of(case), "bit, lying service"
+            else:
+                game, what = Scattered.of(case), "2 levels, scattered"
             runs = max(LEAST_RUNS, self.runs // (_LIED_TO * case.levels**2))
-            yield Job(case.named(f"{case.kind}, {what}, lying service"), lie.of(case), runs)
+            yield Job(case.named(f"{case.kind}, {what}"), game, runs)
 
     def _of_bits(self, kinds: Sequence[str], noise_by: NoiseBy) -> Iterator[Case]:
         """In one level, and in two: what goes through databases."""

@@ -48,7 +48,7 @@ class ServerFault:
     >>> half = SERVER_FAULTS[0].planted(case)
     >>> parts = [m.noise().variance for m in (*half.mechanisms, *case.mechanisms)]
     >>> SERVER_FAULTS[0].name, round(parts[0] / parts[1], 6)
-    ("half the server's noise", 0.5)
+    ("server's noise halved", 0.5)
     """
 
     name: str
@@ -77,7 +77,7 @@ def _lifted_first(case: Case) -> LyingService:
 
 
 SERVER_FAULTS = (
-    ServerFault("half the server's noise", _half, one_in=15),
+    ServerFault("server's noise halved", _half, one_in=12),
     ServerFault("noise drawn again", RestoredBook.of),
     ServerFault("noise after lifting", _lifted_first, kind=PairsSum.kind),
     ServerFault("a level without noise", _silent_at_the_top, 2),

@@ -186,8 +186,10 @@ def _show(scope: Scope, seed: int | None, verdicts: list[Verdict], seconds: floa
 
 def _section(verdict: Verdict) -> str:
     """What is over a row and those like it; nothing over the first ones."""
-    makers = BY_SERVICES if verdict.finding.name.endswith(BY_SERVICES) else ""
-    return f"{'planted faults' if verdict.planted else ''}{makers}".removeprefix(", ")
+    is_services = verdict.finding.name.endswith(BY_SERVICES)
+    if verdict.planted:
+        return "planted faults of the services" if is_services else "planted faults"
+    return "services' noise" if is_services else ""
 
 
 def _cells(verdict: Verdict) -> list[str]:
