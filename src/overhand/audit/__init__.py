@@ -13,7 +13,7 @@ from overhand.audit.bounds import (
 from overhand.audit.cases import BY_SERVICES, KINDS, VALUES, Case, Deployment, OneByOne
 from overhand.audit.faults import FAULTS, Fault
 from overhand.audit.listening import NOTHING, Listener
-from overhand.audit.lying import LowestOnly, LyingService, Replayed, Scattered
+from overhand.audit.lying import Alone, LowestOnly, LyingService, Replayed, Scattered
 from overhand.audit.scope import DEFAULT_RUNS, Scope, Verdict, verdict_on
 from overhand.audit.server_faults import SERVER_FAULTS, ServerFault
 from overhand.audit.service_faults import SERVICE_FAULTS
@@ -31,6 +31,7 @@ __all__ = [
     "STATISTICS",
     "STORE_FAULTS",
     "VALUES",
+    "Alone",
     "Answers",
     "Attacker",
     "Case",

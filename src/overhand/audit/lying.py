@@ -19,12 +19,12 @@ from numpy.typing import NDArray
 from overhand.audit.attacks import LevelView
 from overhand.audit.cases import Case, base, messages_of, moves
 from overhand.audit.service_faults import without_noise
-from overhand.audit.store import sealed_behind_noise, temporary_directory
+from overhand.audit.store import sealed_behind_noise, temporary_directory, unsealed
 from overhand.errors import ProtocolViolation
 from overhand.mechanisms import Mechanism
 from overhand.mechanisms.modular import ModularSum
 from overhand.model import Counts, Floats, Messages
-from overhand.plan import SEAL_BYTES, Plan
+from overhand.plan import Plan
 from overhand.randomness import Random
 from overhand.shufflers import with_added
 
@@ -60,6 +60,8 @@ class LyingService:
 
     copies: ClassVar[int] = 1
     """In how many batches of a level the victim's messages are put."""
+    is_alone: ClassVar[bool] = False
+    """Whether all other places of its batches are said to be empty."""
     lives: ClassVar[int] = 1
     """How often the server begins with an empty book: once, unless one was restored."""
 
@@ -134,30 +136,41 @@ class LyingService:
         for level, mechanism in zip(
             self.document.formats.levels, self.document.mechanisms, strict=True
         ):
-            own = mechanism.encode_rows(victims, random)
+            own, places = mechanism.encode_rows(victims, random), self._empty_places(mechanism)
             sealed = self._sealed(level, own.sealed, random)
             for copy in range(self.copies):
-                others = self._around(mechanism, own, random)
+                others = self._around(self._taken(mechanism), own, random)
                 ciphertexts = np.concatenate(
                     [sealed, self._sealed(level, others.sealed, random)], axis=1
                 )
                 for run, (row, clear) in enumerate(zip(ciphertexts, others.clear, strict=True)):
                     body = level.pack(row.tobytes(), clear)
-                    yield Release(self.batches(run, level.level)[copy], 0, body)
+                    yield Release(self.batches(run, level.level)[copy], places, body)
+
+    def _empty_places(self, mechanism: Mechanism) -> int:
+        return mechanism.size - 1 if self.is_alone else 0
+
+    def _taken(self, mechanism: Mechanism) -> Mechanism:
+        """As the server takes it, for those places that are not empty."""
+        return mechanism.with_users(mechanism.size - self._empty_places(mechanism))
 
     def _around(self, mechanism: Mechanism, own: Messages, random: Random) -> Messages:
         """What the service puts around each victim, and the sum of all that is in the clear."""
         runs, others = len(own.sealed), mechanism.size - 1
-        zeros = mechanism.values.opposites(np.zeros(runs * others, np.uint8))
-        messages = mechanism.encode_rows(zeros, random)
-        if mechanism.noise_by == "users":
-            whole = _without_noise(mechanism, messages).gathered(others)
-        else:
-            whole = with_added(messages.gathered(others), without_noise(mechanism), random)
-        clear = whole.clear + own.clear
+        around = Messages(own.sealed[:, :0], own.clear)
+        if others:
+            zeros = mechanism.values.opposites(np.zeros(runs * others, np.uint8))
+            sent = mechanism.encode_rows(zeros, random)
+            if mechanism.noise_by == "users":
+                sent = _without_noise(mechanism, sent)
+            sealed, clear = sent.gathered(others)
+            around = Messages(sealed, own.clear + clear)
+        if mechanism.noise_by == "services":
+            around = with_added(around, without_noise(mechanism), random)
+        clear = around.clear.copy()
         for coordinate, shift in _to_the_edge(mechanism).items():
             clear[:, coordinate] += np.uint64(shift % 2**mechanism.clear_bits)
-        return Messages(whole.sealed, clear & np.uint64(2**mechanism.clear_bits - 1))
+        return Messages(around.sealed, clear & np.uint64(2**mechanism.clear_bits - 1))
 
     def _sealed(self, level: LevelFormat, messages: NDArray[Any], random: Random) -> NDArray[Any]:
         if self.key is None:
@@ -169,7 +182,7 @@ class LyingService:
     @cached_property
     def _views(self) -> list[LevelView]:
         """By the law of the noise that the server adds."""
-        return [LevelView(mechanism) for mechanism in self.mechanisms]
+        return [LevelView(self._taken(mechanism)) for mechanism in self.mechanisms]
 
     @cached_property
     def _key(self) -> KeyPair:
@@ -210,6 +223,12 @@ class LowestOnly(LyingService):
         return (one for one in super()._releases(victim, runs, random) if one.batch.level == 1)
 
 
+class Alone(LyingService):
+    """The victim is said to be the only one in its batch: all other places are empty."""
+
+    is_alone = True
+
+
 class Replayed(LyingService):
     """The victim's ciphertexts go into many batches, each with a noise of its own.
 
@@ -222,8 +241,8 @@ class Replayed(LyingService):
 class _Unsealed:
     """Opens what stands behind random bytes."""
 
-    def open(self, level: int, ciphertexts: Iterable[bytes]) -> list[bytes]:
-        return [ciphertext[SEAL_BYTES:] for ciphertext in ciphertexts]
+    def open(self, level: int, ciphertexts: Iterable[bytes]) -> list[bytes | None]:
+        return list(map(unsealed, ciphertexts))
 
 
 def _published(

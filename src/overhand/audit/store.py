@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from overhand.audit.cases import Case, Deployment
 from overhand.mechanisms import Mechanism
 from overhand.model import Messages, Rows, Shuffled
-from overhand.plan import Plan
+from overhand.plan import SEAL_BYTES, Plan
 from overhand.randomness import Random
 
 if TYPE_CHECKING:  # all else is audited without the extra `service`
@@ -34,8 +34,11 @@ if TYPE_CHECKING:  # all else is audited without the extra `service`
 _GROUPS = (*[1] * 8, 8, 2, 3, 3, 16, 5, 11)
 """Reports to a commit: single ones, a whole batch, parts of one, two batches, across borders."""
 _HEAD_BYTES = 8  # no two honest ciphertexts begin with the same, but in one batch of 10^7 or so
-_EPHEMERAL_BYTES = 32  # of the key that every ciphertext begins with
 _MEMORY = Path("/dev/shm")  # where there is one, a commit waits for no disk
+
+
+EPHEMERAL_BYTES = 32
+"""Of the key that every ciphertext begins with."""
 
 
 def has_service() -> bool:
@@ -129,13 +132,21 @@ def _groups(arrivals: Sequence[Arrival]) -> Iterator[Sequence[Arrival]]:
 def sealed_behind_noise(
     level: LevelFormat, messages: NDArray[Any], random: Random
 ) -> NDArray[np.uint8]:
-    """By user and message, the bytes of what stands for a ciphertext."""
+    """By user and message, the bytes of what stands for a ciphertext: random ones, 0s, the message.
+
+    The 0s stand for what authenticates it: other bytes do not open.
+    """
     plain = np.frombuffer(b"".join(level.messages_to_bytes(messages)), np.uint8)
     rows = plain.reshape(-1, level.plaintext_bytes)
-    seal = level.ciphertext_bytes - level.plaintext_bytes
-    hidden = random.words(len(rows) * seal, np.uint8).reshape(-1, seal)
-    sealed = np.concatenate([hidden, rows], axis=1)
+    hidden = random.words(len(rows) * EPHEMERAL_BYTES, np.uint8).reshape(-1, EPHEMERAL_BYTES)
+    tags = np.zeros((len(rows), SEAL_BYTES - EPHEMERAL_BYTES), np.uint8)
+    sealed = np.concatenate([hidden, tags, rows], axis=1)
     return sealed.reshape(*messages.shape[:2], level.ciphertext_bytes)
+
+
+def unsealed(ciphertext: bytes) -> bytes | None:
+    """The message behind random bytes, if it is one."""
+    return None if any(ciphertext[EPHEMERAL_BYTES:SEAL_BYTES]) else ciphertext[SEAL_BYTES:]
 
 
 def _parts(level: LevelFormat, messages: Messages, random: Random) -> list[bytes]:
@@ -221,7 +232,7 @@ class OneSeal(StoreFault):
         self, level: LevelFormat, messages: NDArray[Any], random: Random
     ) -> NDArray[np.uint8]:
         sealed = super().sealed_dummies(level, messages, random)
-        sealed[:, :, :_EPHEMERAL_BYTES] = sealed[:, :1, :_EPHEMERAL_BYTES]
+        sealed[:, :, :EPHEMERAL_BYTES] = sealed[:, :1, :EPHEMERAL_BYTES]
         return sealed
 
 
