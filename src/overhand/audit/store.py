@@ -34,11 +34,8 @@ if TYPE_CHECKING:  # all else is audited without the extra `service`
 _GROUPS = (*[1] * 8, 8, 2, 3, 3, 16, 5, 11)
 """Reports to a commit: single ones, a whole batch, parts of one, two batches, across borders."""
 _HEAD_BYTES = 8  # no two honest ciphertexts begin with the same, but in one batch of 10^7 or so
+_EPHEMERAL_BYTES = 32  # of the key that every ciphertext begins with
 _MEMORY = Path("/dev/shm")  # where there is one, a commit waits for no disk
-
-
-EPHEMERAL_BYTES = 32
-"""Of the key that every ciphertext begins with."""
 
 
 def has_service() -> bool:
@@ -138,15 +135,15 @@ def sealed_behind_noise(
     """
     plain = np.frombuffer(b"".join(level.messages_to_bytes(messages)), np.uint8)
     rows = plain.reshape(-1, level.plaintext_bytes)
-    hidden = random.words(len(rows) * EPHEMERAL_BYTES, np.uint8).reshape(-1, EPHEMERAL_BYTES)
-    tags = np.zeros((len(rows), SEAL_BYTES - EPHEMERAL_BYTES), np.uint8)
+    hidden = random.words(len(rows) * _EPHEMERAL_BYTES, np.uint8).reshape(-1, _EPHEMERAL_BYTES)
+    tags = np.zeros((len(rows), SEAL_BYTES - _EPHEMERAL_BYTES), np.uint8)
     sealed = np.concatenate([hidden, tags, rows], axis=1)
     return sealed.reshape(*messages.shape[:2], level.ciphertext_bytes)
 
 
 def unsealed(ciphertext: bytes) -> bytes | None:
     """The message behind random bytes, if it is one."""
-    return None if any(ciphertext[EPHEMERAL_BYTES:SEAL_BYTES]) else ciphertext[SEAL_BYTES:]
+    return None if any(ciphertext[_EPHEMERAL_BYTES:SEAL_BYTES]) else ciphertext[SEAL_BYTES:]
 
 
 def _parts(level: LevelFormat, messages: Messages, random: Random) -> list[bytes]:
@@ -218,8 +215,8 @@ class KeptReports(_Misordered):
         return random.permute(reports).reshape(messages.shape)
 
 
-class OneSeal(StoreFault):
-    """All dummies of a batch are sealed with one ephemeral key, which every ciphertext begins with.
+class LookAlike(StoreFault):
+    """The ciphertexts of all dummies of a batch begin alike, as those of a poor generator would.
 
     In any order, they can be told from users' messages.
     """
@@ -232,12 +229,12 @@ class OneSeal(StoreFault):
         self, level: LevelFormat, messages: NDArray[Any], random: Random
     ) -> NDArray[np.uint8]:
         sealed = super().sealed_dummies(level, messages, random)
-        sealed[:, :, :EPHEMERAL_BYTES] = sealed[:, :1, :EPHEMERAL_BYTES]
+        sealed[:, :, :_HEAD_BYTES] = sealed[:, :1, :_HEAD_BYTES]
         return sealed
 
 
 STORE_FAULTS: dict[str, type[StoreFault]] = {
     "store keeps order": KeptOrder,
     "store keeps reports": KeptReports,
-    "dummies of one key": OneSeal,
+    "dummies look alike": LookAlike,
 }
