@@ -33,7 +33,7 @@ if TYPE_CHECKING:  # all else is audited without the extra `service`
 
 _GROUPS = (*[1] * 8, 8, 2, 3, 3, 16, 5, 11)
 """Reports to a commit: single ones, a whole batch, parts of one, two batches, across borders."""
-_HEAD_BYTES = 8  # no two honest ciphertexts begin with the same, but in one batch of 10^7 or so
+_HEAD_BYTES = 8  # two honest ciphertexts begin alike with probability 2^-64
 _EPHEMERAL_BYTES = 32  # of the key that every ciphertext begins with
 _MEMORY = Path("/dev/shm")  # where there is one, a commit waits for no disk
 
