@@ -22,8 +22,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from overhand import errors
+from overhand.service import pools
 from overhand.service.protocol import KeyPair, Opener, Sealer, UnsafeSecret, keys
-from overhand.service.server import OpenerPool, WorkersLost, opening
+from overhand.service.server import OpenerPool, WorkersLost
 from support.sealed import KEY
 
 DIGEST = hashlib.sha256(b"a plan").digest()
@@ -215,7 +216,7 @@ def test_the_pool_reads_ahead_a_few_chunks_only(pool: OpenerPool) -> None:
 
     opened = pool.open(1, endless())
     assert next(opened) is None
-    assert taken <= opening.CHUNK * (opening._CHUNKS_AHEAD * 2 + 1)
+    assert taken <= pools.CHUNK * (pools.CHUNKS_AHEAD * 2 + 1)
     assert isinstance(opened, Iterator)
     del opened
 

@@ -1,8 +1,9 @@
 """The server: it learns what, never who."""
 
+from overhand.service.pools import WorkersLost
 from overhand.service.server.app import ServerApp
 from overhand.service.server.book import Book, Settled
-from overhand.service.server.opening import OpenerPool, WorkersLost
+from overhand.service.server.opening import OpenerPool
 from overhand.service.server.publishing import Publisher
 from overhand.service.server.running import ServerSettings, run_server, settled_sum
 from overhand.service.server.tables import BatchSum, Published
