@@ -181,9 +181,16 @@ def shuffler(
     ] = None,
     deadline: Annotated[
         float | None,
-        typer.Option(help="Seconds after which a batch is filled up with reports of value 0."),
+        typer.Option(
+            help="Seconds after which a batch is filled up with reports of value 0, or, if the "
+            "services make the noise, closed as it is."
+        ),
     ] = None,
     tick: Annotated[float, typer.Option(help="Seconds between looks for full batches.")] = 1.0,
+    workers: Annotated[
+        int | None,
+        typer.Option(help="Processes that seal what is added to batches; all cores if not given."),
+    ] = None,
     host: Host = "127.0.0.1",
     port: Port = 8000,
     metrics_port: MetricsPort = None,
@@ -208,6 +215,7 @@ def shuffler(
         tokens=tokens,
         deadline=deadline,
         tick=tick,
+        workers=workers,
         authorities=authorities,
     )
     run(run_shuffler(settings))

@@ -1,10 +1,11 @@
 """The shuffling service: it learns who, never what."""
 
+from overhand.service.shuffler.adding import SealerPool, added_by
 from overhand.service.shuffler.admission import Admission, Overloaded, ShufflerMetrics
 from overhand.service.shuffler.app import ShufflerApp
 from overhand.service.shuffler.filling import Filler
 from overhand.service.shuffler.folding import Folder
-from overhand.service.shuffler.running import ShufflerSettings, added_by, run_shuffler
+from overhand.service.shuffler.running import ShufflerSettings, run_shuffler
 from overhand.service.shuffler.sending import NotTaken, Sender
 from overhand.service.shuffler.uploads import Uploads
 
@@ -14,6 +15,7 @@ __all__ = [
     "Folder",
     "NotTaken",
     "Overloaded",
+    "SealerPool",
     "Sender",
     "ShufflerApp",
     "ShufflerMetrics",

@@ -32,7 +32,7 @@ class ShufflerMetrics(Metrics):
         self.folded = self.counter("folded", "Pieces folded together in open batches", "level")
         self.send_failures = self.counter("send_failures", "Attempts to send that failed")
         self.waiting = self.gauge("waiting", "Reports that wait for their commit")
-        self.arrived = self.gauge("arrived", "Reports admitted")
+        self.arrived = self.gauge("arrived", "Places of batches that are taken")
         self.store_is_up = self.gauge("store_is_up", "Whether the store answers")
 
     def current(self, store: Store, waiting: int) -> bytes:

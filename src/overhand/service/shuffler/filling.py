@@ -1,4 +1,4 @@
-"""Late batches: filled up with the service's own reports, never released early."""
+"""Late batches: filled up with the service's own reports, or closed; never released early."""
 
 from __future__ import annotations
 
@@ -19,10 +19,12 @@ _AT_ONCE = 256  # reports that are made together: all of them wait for their com
 class Filler:
     """Completes a lowest batch that did not fill within the deadline.
 
-    Own reports are reports like any others, at all levels at once, and how many of a batch they
-    are is told to the server. They never begin a batch: a real report that came in the meantime
-    makes one of them superfluous, and so does another process that fills the same batch. No time
-    is stored: after a restart the deadline starts again.
+    Where users make the noise, with reports of its own: reports like any others, at all levels at
+    once. Where services do, the noise does not lack anybody, and places that nobody took stay
+    empty, at all levels at once. How many of a batch these are is told to the server. They never
+    begin a batch: a real report that came in the meantime makes one of them superfluous, and so
+    does another process that completes the same batch. No time is stored: after a restart the
+    deadline starts again.
     """
 
     def __init__(
@@ -32,7 +34,8 @@ class Filler:
         self._admission = admission
         self._document = document
         self._deadline = deadline
-        self._lowest = document.formats.levels[0].size
+        lowest = document.formats.levels[0]
+        self._lowest, self._is_filled = lowest.size, lowest.is_filled
         self._batch = -1
         self._since = 0.0
 
@@ -43,7 +46,7 @@ class Filler:
                 if missing:
                     await self.fill(missing)
             except (StoreUnavailable, Overloaded) as error:
-                log("filling failed", level=logging.WARNING, error=type(error).__name__)
+                log("a late batch stays open", level=logging.WARNING, error=type(error).__name__)
             try:
                 await asyncio.wait_for(stopping.wait(), min(1.0, self._deadline / 4))
             except TimeoutError:
@@ -58,15 +61,23 @@ class Filler:
             return 0
         return self._lowest - filled if now - self._since >= self._deadline else 0
 
-    async def fill(self, reports: int) -> None:
-        """Admit so many reports of the neutral value to the batch that is late."""
+    async def fill(self, places: int) -> None:
+        """Complete the batch that is late, which lacked so many reports."""
+        if self._is_filled:
+            log("a late batch was filled", own=await self._filled(places))
+        else:
+            empty = await asyncio.to_thread(self._store.leave_empty, self._batch)
+            log("a late batch was closed", empty=empty)
+
+    async def _filled(self, reports: int) -> int:
+        """Admit so many reports of the neutral value, or as many as are needed."""
         own = 0
         for start in range(0, reports, _AT_ONCE):
             outcomes = await self._admitted(min(_AT_ONCE, reports - start))
             own += outcomes.count(Outcome.ADMITTED)
             if Outcome.NOT_NEEDED in outcomes:
                 break
-        log("a late batch was filled", own=own)
+        return own
 
     async def _admitted(self, reports: int) -> list[Outcome]:
         formats = self._document.formats

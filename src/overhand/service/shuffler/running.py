@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import os
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-import numpy as np
-from numpy.typing import NDArray
-
-from overhand.errors import number
-from overhand.randomness import secure_random
-from overhand.service.protocol import Batch, Document, load_hashes, load_token
+from overhand.errors import number, whole
+from overhand.service.protocol import Document, load_hashes, load_token
+from overhand.service.shuffler.adding import added_by, sealer_of
 from overhand.service.shuffler.admission import Admission, ShufflerMetrics
 from overhand.service.shuffler.app import ShufflerApp
 from overhand.service.shuffler.filling import Filler
 from overhand.service.shuffler.folding import Folder
 from overhand.service.shuffler.sending import Sender
-from overhand.service.shuffler.store import Adding, Store
+from overhand.service.shuffler.store import Store
 from overhand.service.shuffler.uploads import Uploads
 from overhand.service.web import HttpTransport, Listener, Site, log, metrics_app, serve
 
@@ -31,7 +28,8 @@ class ShufflerSettings:
 
     `store` is a path of a SQLite file or the address of a PostgreSQL database, `store_keys` the
     file of its keys, beside the SQLite file if it is not said. `pinned` is the digest of the
-    document that it was agreed upon to serve.
+    document that it was agreed upon to serve. `workers` processes seal what the service itself
+    adds to batches, if it adds messages: one for every core if it is not said.
     """
 
     document: Path
@@ -46,23 +44,14 @@ class ShufflerSettings:
     deadline: float | None = None
     tick: float = 1.0
     authorities: Path | None = None
+    workers: int | None = None
 
     def __post_init__(self) -> None:
         number("tick", self.tick, above=0)
         if self.deadline is not None:
             number("deadline", self.deadline, above=0)
-
-
-def added_by(document: Document) -> Adding:
-    """What the plan's mechanisms have the service add to batches, sealed as users' messages are."""
-
-    def added(batch: Batch) -> tuple[Sequence[bytes], NDArray[np.uint64]]:
-        level = document.formats.level(batch.level)
-        messages = document.mechanisms[batch.level - 1].added(secure_random())
-        plaintexts = level.messages_to_bytes(messages.sealed)
-        return document.sealer.seal(level.level, plaintexts), messages.clear[0]
-
-    return added
+        if self.workers is not None:
+            whole("workers", self.workers, least=1)
 
 
 async def run_shuffler(settings: ShufflerSettings) -> None:
@@ -73,8 +62,12 @@ async def run_shuffler(settings: ShufflerSettings) -> None:
     server = HttpTransport(
         settings.server, token=load_token(settings.token), authorities=settings.authorities
     )
-    added = added_by(document)
-    with closing(Store(settings.store, document.formats, settings.store_keys, added)) as store:
+    with (
+        sealer_of(document, settings.workers or os.cpu_count() or 1) as sealer,
+        closing(
+            Store(settings.store, document.formats, settings.store_keys, added_by(document, sealer))
+        ) as store,
+    ):
         metrics = ShufflerMetrics()
         admission = Admission(store, metrics)
         app = ShufflerApp(document, admission, metrics, tokens)

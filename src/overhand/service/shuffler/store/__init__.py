@@ -1,6 +1,7 @@
 """Where the shuffling service keeps reports until their batch is acknowledged."""
 
 from overhand.service.shuffler.store.batching import (
+    Added,
     Adding,
     Arrival,
     Gathered,
@@ -12,6 +13,7 @@ from overhand.service.shuffler.store.batching import (
 from overhand.service.shuffler.store.store import Scrubbed, Store
 
 __all__ = [
+    "Added",
     "Adding",
     "Arrival",
     "Gathered",

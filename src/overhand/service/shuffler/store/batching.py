@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from overhand.errors import InvalidValue, ProtocolViolation
+from overhand.errors import InvalidValue, ProtocolViolation, whole
 from overhand.model import Messages
 from overhand.randomness import Random, secure_random
 from overhand.service.protocol import ID_BYTES, Batch, Formats, LevelFormat, Release
@@ -27,8 +27,29 @@ _HEAD_BYTES = 8
 _FAN_BITS = 3  # pieces are folded by eights, or more
 _WORTH = 16  # a piece whose messages are so many times what else it costs is left alone
 _PAGE_BYTES = 4096
+_MOST_BYTES = 900_000_000  # of a release: both databases keep values of up to 1 GB
 _MOST_FOLDED = 64
 _MOST_FOLDED_BYTES = 1 << 22  # those who admit reports to SQLite wait while they are written
+
+
+def lowest_of(formats: Formats) -> LevelFormat:
+    """The lowest level of formats that a store can serve, or `InvalidValue`."""
+    levels = [level.level for level in formats.levels]
+    if not levels or levels != sorted(set(levels)):
+        raise InvalidValue(f"levels {levels} must be distinct, at least one, and lowest first")
+    if len({level.is_filled for level in formats.levels}) > 1:
+        raise InvalidValue("places that nobody took are filled at all levels, or at none")
+    for level in formats.levels:
+        whole("level", level.level, least=1)
+        whole("size", level.size, least=1)
+        whole("messages", level.messages, least=1)
+        if level.batch_bytes() > _MOST_BYTES:
+            raise InvalidValue(
+                f"a batch of level {level.level} has {level.batch_bytes()} bytes, a store takes up "
+                f"to {_MOST_BYTES}"
+            )
+    whole("batches", formats.levels[0].batches, least=1)
+    return formats.levels[0]
 
 
 class Outcome(Enum):
@@ -78,6 +99,8 @@ class Arrival:
         expected = [level.part_bytes for level in levels]
         if lengths != expected:
             raise InvalidValue(f"parts of {lengths} bytes, expected {expected}")
+        if self.is_own and not levels[0].is_filled:
+            raise InvalidValue("the service has no reports of its own where services make noise")
         if len(self.id) != ID_BYTES:
             raise InvalidValue(f"a report's id has {ID_BYTES} bytes, not {len(self.id)}")
 
@@ -120,7 +143,7 @@ def judge(
             outcomes.append(Outcome.TOKEN_USED)
         elif arrived == horizon:
             outcomes.append(Outcome.CLOSED)
-        elif arrival.is_own and not _is_late(arrival.fills, arrived, lowest):
+        elif arrival.is_own and not may_be_late(arrival.fills, arrived, lowest):
             outcomes.append(Outcome.NOT_NEEDED)
         else:
             outcomes.append(Outcome.ADMITTED)
@@ -129,10 +152,10 @@ def judge(
     return outcomes, unused
 
 
-def _is_late(fills: int | None, arrived: int, lowest: int) -> bool:
+def may_be_late(batch: int | None, arrived: int, lowest: int) -> bool:
     """Whether this is the open batch, and somebody is in it."""
     number, taken = divmod(arrived, lowest)
-    return fills == number and taken > 0
+    return batch == number and taken > 0
 
 
 class Piece(NamedTuple):
@@ -147,12 +170,17 @@ class Piece(NamedTuple):
     body: bytes
 
 
-Adding = Callable[[Batch], tuple[Sequence[bytes], NDArray[np.uint64]]]
-"""Ciphertexts that the service adds to a batch, and numbers that it adds to what is clear."""
+Added = tuple[Iterable[bytes], NDArray[np.uint64]]
+"""Ciphertexts that the service adds to a batch, and numbers that it adds to what is clear.
+
+The ciphertexts may still be under way: whoever reads them waits."""
+
+Adding = Callable[[Batch], Added]
+NOTHING: Added = (), np.empty(0, np.uint64)
 
 
-def nothing_added(batch: Batch) -> tuple[Sequence[bytes], NDArray[np.uint64]]:
-    return (), np.empty(0, np.uint64)
+def nothing_added(batch: Batch) -> Added:
+    return NOTHING
 
 
 def pieces(
@@ -161,14 +189,29 @@ def pieces(
     """What the reports after the first `arrived` add to batches: cut exactly where one ends."""
     random = secure_random()
     for place, level in enumerate(levels):
-        start = 0
-        while start < len(admitted):
-            number, taken = divmod(arrived + start, level.size)
-            reports = admitted[start : start + level.size - taken]
+        for batch, part in _cut(level, len(admitted), arrived):
+            reports = admitted[part]
             messages, clear = level.gathered([report.parts[place] for report in reports])
             body = level.pack(permuted(messages, random).tobytes(), clear)
-            yield Piece(Batch(level.level, number), sum(one.is_own for one in reports), body)
-            start += len(reports)
+            yield Piece(batch, sum(one.is_own for one in reports), body)
+
+
+def empty_pieces(levels: Sequence[LevelFormat], places: int, arrived: int) -> Iterator[Piece]:
+    """What so many places after the first `arrived` add to batches if nobody takes them."""
+    for level in levels:
+        for batch, part in _cut(level, places, arrived):
+            body = level.pack(b"", np.zeros(level.clear_numbers, np.uint64))
+            yield Piece(batch, part.stop - part.start, body)
+
+
+def _cut(level: LevelFormat, places: int, arrived: int) -> Iterator[tuple[Batch, slice]]:
+    """The batches that have the places after the first `arrived`, and which of these they have."""
+    start = 0
+    while start < places:
+        number, taken = divmod(arrived + start, level.size)
+        stop = min(places, start + level.size - taken)
+        yield Batch(level.level, number), slice(start, stop)
+        start = stop
 
 
 class Gathered(NamedTuple):
@@ -220,16 +263,37 @@ def to_fold(level: LevelFormat, lengths: Mapping[bytes, int]) -> list[bytes]:
 
 
 def released(
-    batch: Batch, level: LevelFormat, gathered: Gathered, added: Adding = nothing_added
+    batch: Batch, level: LevelFormat, gathered: Gathered, added: Added = NOTHING
 ) -> Release:
     """The release of a full batch: all its messages and those `added`, in an order drawn now."""
     own, messages, clear = gathered
-    if len(messages) != level.size * level.messages:
+    users = level.users(own)
+    if len(messages) != users * level.messages or users < 1:
         raise ProtocolViolation(
-            f"{batch} holds {len(messages)} of {level.size * level.messages} messages"
+            f"{batch} holds {len(messages)} of {users * level.messages} messages of {users} users"
         )
-    more, numbers = added(batch)
-    if len(more) != level.added_messages or len(numbers) not in (0, level.clear_numbers):
+    messages, clear = _with_added(batch, level, messages, clear, added)
+    distinct, repeats = without_repeats(messages)
+    body = level.pack(permuted(distinct, secure_random()).tobytes(), clear)
+    return Release(batch, own, body, repeats)
+
+
+def _with_added(
+    batch: Batch,
+    level: LevelFormat,
+    messages: NDArray[np.uint8],
+    clear: NDArray[np.uint64],
+    added: Added,
+) -> tuple[NDArray[np.uint8], NDArray[np.uint64]]:
+    """A batch with what the service adds: all of it, or `ProtocolViolation`.
+
+    Where services make the noise no number may be missing: it would be a batch without noise.
+    """
+    more, numbers = list(added[0]), added[1]
+    may_lack_numbers = level.is_filled and not len(numbers)
+    if len(more) != level.added_messages or not (
+        may_lack_numbers or len(numbers) == level.clear_numbers
+    ):
         raise ProtocolViolation(
             f"{len(more)} messages and {len(numbers)} numbers were added to {batch}, not "
             f"{level.added_messages} and {level.clear_numbers}"
@@ -239,9 +303,7 @@ def released(
         messages = np.concatenate([messages, rows])
     if len(numbers):
         clear = level.added_up(np.array([clear, numbers]))
-    distinct, repeats = without_repeats(messages)
-    body = level.pack(permuted(distinct, secure_random()).tobytes(), clear)
-    return Release(batch, own, body, repeats)
+    return messages, clear
 
 
 def permuted(messages: NDArray[np.uint8], random: Random) -> NDArray[np.uint8]:

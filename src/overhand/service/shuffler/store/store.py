@@ -10,11 +10,11 @@ crash: what the crash left of the keys is destroyed at the next start, and befor
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from overhand.errors import InvalidValue, ProtocolViolation, whole
+from overhand.errors import InvalidValue, ProtocolViolation
 from overhand.service.databases import Contents, Dialect, Transaction, is_postgres, open_database
 from overhand.service.protocol import Batch, Formats, LevelFormat, Release, UnsafeSecret
 from overhand.service.shuffler.store import batching
@@ -26,6 +26,8 @@ from overhand.service.shuffler.store.batching import (
     Marks,
     Outcome,
     judge,
+    lowest_of,
+    may_be_late,
     nothing_added,
 )
 from overhand.service.shuffler.store.tables import (
@@ -45,7 +47,6 @@ T = TypeVar("T")
 
 _APPLICATION = 0x4F564853  # "OVHS"
 _CACHE = 1 << 17  # KiB: marks are looked up all over the table
-_MOST_BYTES = 900_000_000  # of a release: both databases keep values of up to 1 GB
 
 
 class Scrubbed(ProtocolViolation):
@@ -83,13 +84,15 @@ class Store:
                 raise InvalidValue("a store in PostgreSQL needs a file for its keys: --store-keys")
             keys = Path(f"{address}.keys")
         self._levels = {level.level: level for level in formats.levels}
-        self._lowest = _checked(formats).size
+        lowest = lowest_of(formats)
+        self._lowest, self._is_filled = lowest.size, lowest.is_filled
         self._horizon = self._lowest * formats.levels[0].batches
         self._origin = described(formats)
         self._keys_path = keys
         self._added = added
-        if added is nothing_added and any(level.added_messages for level in formats.levels):
-            raise InvalidValue("the service adds messages to batches of this plan: say which")
+        adds = not lowest.is_filled or any(level.added_messages for level in formats.levels)
+        if added is nothing_added and adds:
+            raise InvalidValue("the service adds something to batches of this plan: say what")
         contents = Contents("store", _APPLICATION, "progress", self._create, self._check, _CACHE)
         self._database = open_database(address, contents)
         self._keys.claim()
@@ -185,9 +188,29 @@ class Store:
             tables.advance(arrived + len(admitted))
         return outcomes
 
+    def leave_empty(self, number: int) -> int:
+        """Close this lowest batch, which is late: nobody takes the rest of its places any more.
+
+        Where services make the noise, which does not depend on how many users there are. Returns
+        how many places stay empty, at all levels; none if the batch is not the open one, or if
+        nobody is in it: a batch is for somebody.
+        """
+        if self._is_filled:
+            raise InvalidValue("places of this plan are filled with reports: their noise is needed")
+        return self._write(lambda tables: self._leave_empty(tables, number))
+
+    def _leave_empty(self, tables: StoreTables, number: int) -> int:
+        arrived = tables.lock()
+        if not may_be_late(number, arrived, self._lowest):
+            return 0
+        missing = self._lowest - arrived % self._lowest
+        tables.add(batching.empty_pieces(list(self._levels.values()), missing, arrived))
+        tables.advance(arrived + missing)
+        return missing
+
     @property
     def arrived(self) -> int:
-        """How many reports were admitted."""
+        """How many places are taken: by reports, or by nobody any more."""
         return self._read(lambda tables: tables.arrived())
 
     def full(self) -> list[Batch]:
@@ -213,23 +236,30 @@ class Store:
     def freeze_all(self, batches: Sequence[Batch]) -> list[Release]:
         """The releases of full batches: made once, the same bytes ever after, keys destroyed.
 
-        The order is drawn from the system's randomness, while others admit reports: a full batch
-        never changes. One that is not full raises `ProtocolViolation`, and there is no way around
-        it; those that were scrubbed are left out. Of messages that are equal one stays, and the
-        others become bytes that nobody can open.
+        The order, and what the service adds, are drawn from the system's randomness, while others
+        admit reports: a full batch never changes. One that is not full raises `ProtocolViolation`,
+        and there is no way around it; those that were scrubbed are left out. Of messages that are
+        equal one stays, and the others become bytes that nobody can open.
         """
         found = self._states_of(batches)
-        fresh = {
-            batch: batching.released(batch, self._level(batch), gathered, self._added)
-            for batch, gathered in zip(batches, found, strict=True)
-            if isinstance(gathered, Gathered)
-        }
-        if fresh and not self._write(lambda tables: _freeze(tables, fresh.values())):
+        fresh = self._released(zip(batches, found, strict=True))
+        if fresh and not self._write(lambda tables: tables.freeze_all(fresh.values())):
             return self.freeze_all(batches)  # somebody was faster with one of them
         if any(map(self._keys.has, batches)):  # also if a crash, or another process, left them
             self.destroy_keys()
         releases = [fresh.get(batch, kept) for batch, kept in zip(batches, found, strict=True)]
         return [release for release in releases if isinstance(release, Release)]
+
+    def _released(
+        self, found: Iterable[tuple[Batch, Release | Gathered | None]]
+    ) -> dict[Batch, Release]:
+        """Releases of those that have none: nobody may see them before they are kept."""
+        fresh = {batch: one for batch, one in found if isinstance(one, Gathered)}
+        added = [self._added(batch) for batch in fresh]  # all, so that workers seal side by side
+        return {
+            batch: batching.released(batch, self._level(batch), gathered, more)
+            for (batch, gathered), more in zip(fresh.items(), added, strict=True)
+        }
 
     def _states_of(self, batches: Sequence[Batch]) -> list[Release | Gathered | None]:
         """What there is of full batches."""
@@ -331,7 +361,7 @@ class Store:
         dropped = {table_of(batch.level) for batch in (*acknowledged, *unfinished)}
         if dropped:
             self._database.sweep(dropped | {BODIES})
-        return self._write(lambda tables: _mark_scrubbed(tables, acknowledged)) if dropped else 0
+        return self._write(lambda tables: tables.end(acknowledged)) if dropped else 0
 
     def _drop(self, tables: StoreTables) -> tuple[list[Batch], list[Batch]]:
         """Batches that the server has, and those that will never be full."""
@@ -367,31 +397,3 @@ class Store:
     def close(self) -> None:
         """Let go of the database."""
         self._database.close()
-
-
-def _freeze(tables: StoreTables, releases: Collection[Release]) -> bool:
-    """Whether all of them are new; those that are not stay as they were."""
-    tables.hold({release.batch.level for release in releases})
-    return all([tables.freeze(release) for release in releases])
-
-
-def _mark_scrubbed(tables: StoreTables, batches: Sequence[Batch]) -> int:
-    return sum(tables.move(batch, State.ACKNOWLEDGED, State.SCRUBBED) for batch in batches)
-
-
-def _checked(formats: Formats) -> LevelFormat:
-    """The lowest level of formats that a store can serve, or `InvalidValue`."""
-    levels = [level.level for level in formats.levels]
-    if not levels or levels != sorted(set(levels)):
-        raise InvalidValue(f"levels {levels} must be distinct, at least one, and lowest first")
-    for level in formats.levels:
-        whole("level", level.level, least=1)
-        whole("size", level.size, least=1)
-        whole("messages", level.messages, least=1)
-        if level.batch_bytes() > _MOST_BYTES:
-            raise InvalidValue(
-                f"a batch of level {level.level} has {level.batch_bytes()} bytes, a store takes up "
-                f"to {_MOST_BYTES}"
-            )
-    whole("batches", formats.levels[0].batches, least=1)
-    return formats.levels[0]

@@ -226,6 +226,11 @@ class StoreTables:
         )
         return next(records, None)
 
+    def freeze_all(self, releases: Collection[Release]) -> bool:
+        """Whether all of them are new; those that are not stay as they were."""
+        self.hold({release.batch.level for release in releases})
+        return all([self.freeze(release) for release in releases])
+
     def freeze(self, release: Release) -> bool:
         """The release instead of pieces, unless somebody was faster."""
         first = self._transaction.change(
@@ -277,6 +282,10 @@ class StoreTables:
                     f"{batch} has the digest {record.digest.hex()}, {digest.hex()} was acknowledged"
                 )
             self.move(batch, State.FROZEN, State.ACKNOWLEDGED)
+
+    def end(self, batches: Iterable[Batch]) -> int:
+        """Acknowledged batches are scrubbed now; how many were not before."""
+        return sum(self.move(batch, State.ACKNOWLEDGED, State.SCRUBBED) for batch in batches)
 
     def move(self, batch: Batch, before: State, after: State) -> bool:
         """Take a release one state further, unless somebody did."""
