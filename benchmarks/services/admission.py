@@ -1,6 +1,6 @@
 """Durable admission over HTTP, beside the bare store in groups of the same size.
 
-`python -m benchmarks.services.admission sqlite|postgres|uploads REPORTS ROUNDS [pairs]`.
+`python -m benchmarks.services.admission sqlite|postgres|uploads REPORTS ROUNDS [pairs|ballots]`.
 """
 
 from __future__ import annotations
@@ -13,26 +13,42 @@ from dataclasses import replace
 from statistics import median
 from typing import NamedTuple
 
-from benchmarks.measure import ROOT
+from benchmarks.measure import ROOT, Failed
 from benchmarks.services import processor
-from benchmarks.services.deployment import PLANS, Home, Shuffler, prepared, settle, shuffling
+from benchmarks.services.deployment import (
+    PLANS,
+    Home,
+    Shuffler,
+    ballots,
+    prepared,
+    settle,
+    shuffling,
+)
 from benchmarks.services.load import Load, Sent, random_reports
 from benchmarks.services.rows import Row, answer
 from overhand.service.protocol import Document
+from overhand.service.shuffler import added_by
 from overhand.service.shuffler.store import Arrival, Store
 
 CONNECTIONS = 128
 _WARM = 2_000  # reports before the first round
+_LONGEST = 180.0
 
 
 class Round(NamedTuple):
-    """One load on one deployment: a rate, and microseconds of processor time per report."""
+    """One load on one deployment: rates, and microseconds of processor time per report."""
 
     rate: float
+    sent_rate: float
+    """Until all full batches were sent: what it can go on with for good."""
+    slowest: float
+    """Milliseconds that a report waited for its answer, at most."""
     admission: float
     """Of the services, until the last report was answered."""
     whole: float
     """Of the services, until all full batches were sent and scrubbed."""
+    workers: float
+    """Of processes that the services started, until then."""
     database: float
     load: float
     group: float
@@ -47,8 +63,16 @@ class Round(NamedTuple):
 class Bench:
     """Services that share a store, and what they and its database use."""
 
-    def __init__(self, shufflers: Sequence[Shuffler], document: Document, database: int | None):
+    def __init__(
+        self,
+        shufflers: Sequence[Shuffler],
+        document: Document,
+        database: int | None,
+        *,
+        is_sending: bool = True,
+    ) -> None:
         self.shufflers = shufflers
+        self._is_sending, self._counted = is_sending, 0
         self._processes = [shuffler.process for shuffler in shufflers]
         self._database = database
         self._formats = document.formats
@@ -57,15 +81,22 @@ class Bench:
 
     def round(self, reports: int) -> Round:
         commits, used, stored = self._commits(), self._used(), self._stored()
+        workers, started = self._workers(), time.perf_counter()
         sent = self._send(reports)
         admission, database = self._used() - used, self._stored() - stored
         groups = self._commits() - commits
+        if self._is_sending:
+            self._until_sent()
+        seconds = time.perf_counter() - started
         settle(self.shufflers)
         micro = 1e6 / sent.counted
         return Round(
             sent.counted / sent.seconds,
+            sent.counted / seconds,
+            1e3 * sent.slowest,
             admission * micro,
             (self._used() - used) * micro,
+            (self._workers() - workers) * micro,
             database * micro,
             sent.processor * micro,
             sent.counted / groups,
@@ -75,7 +106,21 @@ class Bench:
         """Over new connections: a service hangs up on those that were silent between rounds."""
         ports = [shuffler.port for shuffler in self.shufflers]
         with closing(Load(ports, CONNECTIONS * len(ports), self._formats)) as load:
-            return load.send(reports)
+            sent = load.send(reports)
+        self._counted += sent.counted
+        return sent
+
+    def _until_sent(self) -> None:
+        """Wait for all batches that are full: what is still to be frozen is no admission done."""
+        expected = sum(self._counted // level.size for level in self._formats.levels)
+        deadline = time.monotonic() + _LONGEST
+        while sum(shuffler.releases for shuffler in self.shufflers) < expected:
+            if time.monotonic() > deadline:
+                raise Failed(f"{expected} batches were not sent within {_LONGEST:g} s")
+            time.sleep(0.05)
+
+    def _workers(self) -> float:
+        return sum(map(processor.with_children, self._processes)) - self._used()
 
     def _used(self) -> float:
         return processor.alone(self._processes)
@@ -107,7 +152,8 @@ def bare_store(
     arrivals = [Arrival.of(formats, body) for body in random_reports(formats, reports)]
     size = round(group)
     groups = [arrivals[start : start + size] for start in range(0, reports, size)]
-    with closing(Store(place, home.document.formats, home.folder / "bare.keys")) as store:
+    keys, added = home.folder / "bare.keys", added_by(home.document)
+    with closing(Store(place, formats, keys, added)) as store:
         store.admit(groups.pop())
         count = sum(map(len, groups))
         started, used, stored = time.perf_counter(), time.process_time(), _used_by(database)
@@ -130,7 +176,7 @@ def sqlite(home: Home, reports: int, rounds: int) -> Iterator[Row]:
         shuffling(home, "admitting.db", "--tick", "3600") as admitting,
     ):
         bench = Bench([shuffler], home.document, None)
-        alone = Bench([admitting], home.document, None)
+        alone = Bench([admitting], home.document, None, is_sending=False)
         services, admissions, bares = [], [], []
         place = str(home.folder / "bare.db")  # the same in all rounds: as full as the service's
         for _ in range(rounds):
@@ -138,11 +184,15 @@ def sqlite(home: Home, reports: int, rounds: int) -> Iterator[Row]:
             admissions.append(alone.round(reports))
             bares.append(bare_store(home, place, admissions[-1].group, reports))
         resident = processor.stat(shuffler.process).resident
-    yield from _service_rows("SQLite", services, least=3_000)
+    adds = any(level.added_messages for level in home.document.formats.levels)
+    yield from _service_rows("SQLite", services, least=None if adds else 3_000)
+    rate = max(one.sent_rate for one in services)
+    yield Row("SQLite, until all is sent", rate, "reports/s", least=1_500 if adds else None)
+    yield Row("SQLite, nothing sent", max(map(_rate, admissions)), "reports/s", least=3_000)
     cost = median(one.admission for one in admissions)
     yield Row("SQLite, shuffler, nothing sent", cost, "µs of processor per report")
-    # Of pairs the bare store has little to do: the target is for messages that weigh something.
-    most = None if home.document.formats.levels[0].clear_numbers else 2.5
+    # Of one message a level the bare store has little to do: the target is for what weighs more.
+    most = 2.5 if home.document.formats.levels[0].messages > 1 else None
     yield from _bare_rows("SQLite, nothing sent", admissions, bares, most=most)
     yield Row("SQLite, shuffler's memory at the end", resident / 2**20, "MiB resident")
 
@@ -154,7 +204,7 @@ def uploads(home: Home, reports: int, rounds: int) -> Iterator[Row]:
         shuffling(home, "short.db", "--tick", "3600") as short,
         shuffling(home, "ordinary.db", "--tick", "3600", program=ordinary) as long,
     ):
-        benches = [Bench([one], home.document, None) for one in (short, long)]
+        benches = [Bench([one], home.document, None, is_sending=False) for one in (short, long)]
         found = [[bench.round(reports) for bench in benches] for _ in range(rounds)]
     for name, rows in zip(
         ("the short way", "the ordinary way"), zip(*found, strict=True), strict=True
@@ -207,6 +257,9 @@ def _service_rows(name: str, found: Sequence[Round], least: float | None = None)
     yield Row(f"{name}, {CONNECTIONS} connections each", max(map(_rate, found)), "reports/s", least)
     yield Row(f"{name}, shuffler", median(one.admission for one in found), unit)
     yield Row(f"{name}, shuffler until all is sent", median(one.whole for one in found), unit)
+    if any(one.workers for one in found):
+        yield Row(f"{name}, workers", median(one.workers for one in found), unit)
+    yield Row(f"{name}, slowest answer", max(one.slowest for one in found), "ms")
     if any(one.database for one in found):
         yield Row(f"{name}, database", median(one.database for one in found), unit)
     yield Row(f"{name}, load generator", median(one.load for one in found), unit)
@@ -237,7 +290,8 @@ def _ratio(
 def main() -> None:
     stages = {"sqlite": sqlite, "postgres": postgres, "uploads": uploads}
     mechanism = sys.argv[4] if sys.argv[4:] else "coins"
-    with prepared(*PLANS[mechanism]) as home:
+    made = ballots() if mechanism == "ballots" else None
+    with prepared(*PLANS.get(mechanism, ()), made=made) as home:
         rows = stages[sys.argv[1]](home, int(sys.argv[2]), int(sys.argv[3]))
         answer(replace(row, name=f"{mechanism}, {row.name}") for row in rows)
 

@@ -16,6 +16,8 @@ from urllib.request import urlopen
 
 from benchmarks.measure import ROOT, Failed
 from benchmarks.services import processor
+from overhand.model import Privacy
+from overhand.plan import Plan
 from overhand.service.protocol import Document
 
 _START = 60.0
@@ -25,7 +27,14 @@ PLANS = {
     "coins": ("--horizon", "1000000", "--shufflers", "5", "--tree", "regular"),
     "pairs": ("--horizon", "1000000", "--shufflers", "4", "--mechanism", "pairs"),
 }
+"""Options of `overhand plan`; the services make the noise of ballots: see `ballots`."""
 _COMMITS = "overhand_commits_total "
+_RELEASES = "overhand_releases_total{"
+
+
+def ballots() -> Plan:
+    """Two services make the noise, and the shuffling service seals some 170 dummies a batch."""
+    return Plan.best(10**6, 4, Privacy(1.0, 1e-6), noise="services", mechanism="ballots")
 
 
 @dataclass(frozen=True)
@@ -48,20 +57,31 @@ class Shuffler:
     @property
     def commits(self) -> float:
         """How many groups of reports it has committed."""
+        return self._metric(_COMMITS)
+
+    @property
+    def releases(self) -> float:
+        """How many batches it has sent."""
+        return self._metric(_RELEASES)
+
+    def _metric(self, name: str) -> float:
         try:
             with urlopen(f"http://127.0.0.1:{self.metrics_port}/metrics", timeout=10) as answer:
                 lines = answer.read().decode().splitlines()
         except OSError as error:
             raise Failed(f"a shuffling service ended, or does not answer: {error}") from error
-        return sum(float(line.split()[-1]) for line in lines if line.startswith(_COMMITS))
+        return sum(float(line.split()[-1]) for line in lines if line.startswith(name))
 
 
 @contextmanager
-def prepared(*plan: str) -> Iterator[Home]:
+def prepared(*plan: str, made: Plan | None = None) -> Iterator[Home]:
     """A plan, of five levels unless told otherwise, its document, and a sink for releases."""
     with tempfile.TemporaryDirectory(prefix="overhand-services-") as name, ExitStack() as stack:
         folder = Path(name)
-        overhand(folder, "plan", *(plan or PLANS["coins"]), "--save", "plan.json")
+        if made is None:
+            overhand(folder, "plan", *(plan or PLANS["coins"]), "--save", "plan.json")
+        else:
+            made.save(folder / "plan.json")
         overhand(folder, "prepare", "--plan", "plan.json")
         document = Document.from_json((folder / "document.json").read_text(encoding="utf-8"))
         yield Home(folder, document, stack.enter_context(_sink()))
@@ -125,9 +145,10 @@ def settle(shufflers: Sequence[Shuffler]) -> None:
     processes = [shuffler.process for shuffler in shufflers]
     deadline = time.monotonic() + _LONGEST
     while time.monotonic() < deadline:
-        before = processor.alone(processes)
+        before = sum(map(processor.with_children, processes))
         time.sleep(_QUIET)
-        if processor.alone(processes) - before <= 0.03 * _QUIET * len(processes):
+        used = sum(map(processor.with_children, processes)) - before
+        if used <= 0.03 * _QUIET * len(processes):
             return
     raise Failed(f"the shuffling service was busy {_LONGEST:g} s after the last report")
 

@@ -33,6 +33,8 @@ class Sent(NamedTuple):
     seconds: float
     processor: float
     """Seconds that it cost to make the load."""
+    slowest: float
+    """The longest that an answer took."""
 
 
 def random_reports(formats: Formats, count: int) -> list[bytes]:
@@ -77,18 +79,21 @@ class Load:
         ).encode()
         requests = iter([head + body for body in random_reports(self._formats, reports)])
         started, processor, counted = time.perf_counter(), time.process_time(), 0
-        waiting = 0
+        since: dict[socket.socket, float] = {}
+        slowest = 0.0
         for connection, request in zip(self._sockets.values(), requests, strict=False):
             connection.sendall(request)
-            waiting += 1
-        while waiting:
+            since[connection] = started
+        while since:
             for connection in self._ready():
                 counted += self._is_counted(connection)
+                now = time.perf_counter()
+                slowest = max(slowest, now - since.pop(connection))
                 if following := next(requests, None):
                     connection.sendall(following)
-                else:
-                    waiting -= 1
-        return Sent(counted, time.perf_counter() - started, time.process_time() - processor)
+                    since[connection] = now
+        used = time.process_time() - processor
+        return Sent(counted, time.perf_counter() - started, used, slowest)
 
     def _ready(self) -> list[socket.socket]:
         events = self._poll.poll(_PATIENCE)
