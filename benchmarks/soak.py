@@ -8,13 +8,16 @@ release of its level or in a batch that is still open, every sum in the book mus
 users, and nothing else may be anywhere (`soak_judge`).
 
 With `--mechanism pairs` users add no noise, so that every sum is exactly that of their values. With
-`--store postgres` two processes of the shuffling service share a database.
+`--noise services` each service adds its own to a batch, once: of no batch two releases may ever be
+sent, and no sum that was once in the book may change or go. With `--store postgres` two processes
+of the shuffling service share a database.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import hashlib
 import json
 import os
 import random
@@ -39,20 +42,30 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from benchmarks.measure import ROOT
 from benchmarks.soak_crowd import crowd
-from benchmarks.soak_judge import judge, tables
+from benchmarks.soak_judge import Sums, judge, sums_of, tables
+from overhand.model import NoiseBy, Privacy
+from overhand.plan import Plan
 from overhand.randomness import seeded_random
 from overhand.service.protocol import Document
+from overhand.values import BITS, Histogram
 
 MORE = 1000  # users that never come: when a plan is over, what no batch can hold is destroyed
-PLANS = {
-    "coins": ("--shufflers", "2", "--tree", "regular", "--max-messages", "6", "--epsilon", "4"),
-    "pairs": ("--shufflers", "3", "--mechanism", "pairs", "--values", "histogram:8"),
-}
+KINDS = ("coins", "users"), ("pairs", "users"), ("ballots", "services"), ("pairs", "services")
+"""What is sent, and who makes the noise."""
 CALM = 0.5
 """The last part of the reports, in which nobody is killed."""
 SETTLED = 3.0
 """Seconds after a start in which memory is not looked at."""
 _PATIENCE = 300.0
+
+
+def planned(reports: int, mechanism: str, noise: NoiseBy) -> Plan:
+    """A plan for so many reports and a few more."""
+    if mechanism == "coins":
+        return Plan.best(reports + MORE, 2, Privacy(4.0, 1e-6), max_messages=6)
+    values = Histogram(8) if mechanism == "pairs" else BITS
+    privacy = Privacy(1.0, 1e-6)
+    return Plan.best(reports + MORE, 3, privacy, values=values, mechanism=mechanism, noise=noise)
 
 
 # --- the services ---------------------------------------------------------------------------------
@@ -128,13 +141,13 @@ class Service:
 
 
 class Relay:
-    """Hands releases on to the server, and keeps those that it took."""
+    """Hands releases on to the server, and keeps those that it took; notes whatever was sent."""
 
     def __init__(self, port: int, server_port: int) -> None:
         self._port, self._server = port, f"http://127.0.0.1:{server_port}"
         self.kept: dict[tuple[int, int], bytes] = {}
-        self.others = 0
-        """Releases of which another version was taken."""
+        self.digests: dict[tuple[int, int], set[bytes]] = {}
+        """Of all that was ever sent for a batch, taken or not."""
 
     def run(self) -> None:
         """In a thread of its own, for as long as the process lives."""
@@ -151,6 +164,8 @@ class Relay:
 
     async def _put(self, request: web.Request) -> web.Response:
         body = await request.read()
+        name = int(request.match_info["level"]), int(request.match_info["number"])
+        self.digests.setdefault(name, set()).add(hashlib.sha256(body).digest())
         headers = {"authorization": request.headers["authorization"]}
         try:
             async with self._session.put(
@@ -160,8 +175,7 @@ class Relay:
         except (ClientError, OSError):
             return web.Response(status=502)
         if answer.status == 200:
-            name = int(request.match_info["level"]), int(request.match_info["number"])
-            self.others += self.kept.setdefault(name, body) != body
+            self.kept.setdefault(name, body)
         return web.Response(status=answer.status, body=content)
 
 
@@ -176,6 +190,7 @@ class Run:
     reports: int
     seed: int
     mechanism: str = "coins"
+    noise: NoiseBy = "users"
     store: str = "shuffler.db"
     shufflers: int = 1
     pause: float = 10.0
@@ -184,10 +199,11 @@ class Run:
     kills: int = 0
     seconds: float = 0.0
     ends: tuple[int, ...] = ()
+    sums: list[Sums] = field(default_factory=list)
+    """What was in the book whenever the server was killed."""
 
     def __post_init__(self) -> None:
-        options = ("--horizon", str(self.reports + MORE), *PLANS[self.mechanism])
-        overhand(self.folder, "plan", *options, "--save", "plan.json")
+        planned(self.reports, self.mechanism, self.noise).save(self.folder / "plan.json")
         overhand(self.folder, "prepare", "--plan", "plan.json")
         self.document = Document.from_json((self.folder / "document.json").read_text())
         server, relay, *shufflers = free_ports(2 + self.shufflers)
@@ -217,7 +233,8 @@ class Run:
             started = time.monotonic()
             rows = self.document.plan.values.uniform(seeded_random(self.seed), self.reports)
             urls = [f"http://127.0.0.1:{shuffler.port}" for shuffler in self._shufflers]
-            with crowd(urls, self.folder, rows) as pipes, bar(screen, self.reports) as advance:
+            reporting = crowd(urls, self.document.digest, self.folder, rows)
+            with reporting as pipes, bar(screen, self.reports) as advance:
                 self._follow(pipes, advance)
             self.seconds = time.monotonic() - started
             with screen.status("the server opens what is left"):
@@ -254,6 +271,8 @@ class Run:
         service = self._random.choice(self.services)
         if service.is_up:
             service.kill()
+            if service is self.server:
+                self.sums.append(sums_of(self))
             service.start()
             self.kills += 1
 
@@ -313,17 +332,16 @@ def store_of(kind: str) -> Iterator[tuple[str, int]]:
 def soak(options: argparse.Namespace, screen: Console, folder: Path) -> bool:
     """Whether nothing was lost, double, strange or wrong, and all services ended in order."""
     with store_of(options.store) as (store, shufflers):
-        kind = options.mechanism, store, shufflers, options.pause
+        kind = options.mechanism, options.noise, store, shufflers, options.pause
         run = Run(folder, options.reports, options.seed, *kind)
         run.go(Console(stderr=True))
         verdicts = [judge(run, level) for level in run.document.formats.levels]
     for table in tables(run, verdicts):
         screen.print(table)
     screen.print(
-        f"{run.counted / run.seconds:,.0f} reports/s in {run.seconds:.0f} s, ends {run.ends}, "
-        f"{run.relay.others} releases of which another was taken"
+        f"{run.counted / run.seconds:,.0f} reports/s in {run.seconds:.0f} s, ends {run.ends}"
     )
-    is_clean = not any(verdict.is_wrong for verdict in verdicts) and not run.relay.others
+    is_clean = not any(verdict.is_wrong for verdict in verdicts)
     return is_clean and run.counted == options.reports and not any(run.ends)
 
 
@@ -331,10 +349,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks soak", description=__doc__)
     parser.add_argument("--reports", type=int, default=100_000)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--mechanism", choices=tuple(PLANS), default="coins")
+    mechanisms = sorted({mechanism for mechanism, _ in KINDS})
+    parser.add_argument("--mechanism", choices=mechanisms, default="coins")
+    parser.add_argument("--noise", choices=("users", "services"), default="users")
     parser.add_argument("--store", choices=("sqlite", "postgres"), default="sqlite")
     parser.add_argument("--pause", type=float, default=10.0, help="seconds between kills")
     options = parser.parse_args(arguments)
+    if (options.mechanism, options.noise) not in KINDS:
+        parser.error(f"{options.noise} make no noise of {options.mechanism}")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))  # and with it all that it started
     with tempfile.TemporaryDirectory(prefix="overhand-soak-") as name:
         is_clean = soak(options, Console(), Path(name))

@@ -43,19 +43,19 @@ class Known:
 
 
 def report_all(
-    urls: Sequence[str], folder: str, name: int, rows: NDArray[Any], pipe: Connection
+    urls: Sequence[str], digest: str, folder: str, name: int, rows: NDArray[Any], pipe: Connection
 ) -> None:
     """A process of clients; what they know of their messages goes to a file."""
-    asyncio.run(_report_all(urls, Path(folder) / f"known{name}.npz", rows, pipe))
+    asyncio.run(_report_all(urls, digest, Path(folder) / f"known{name}.npz", rows, pipe))
 
 
 async def _report_all(
-    urls: Sequence[str], file: Path, rows: NDArray[Any], pipe: Connection
+    urls: Sequence[str], digest: str, file: Path, rows: NDArray[Any], pipe: Connection
 ) -> None:
     known: dict[str, list[NDArray[Any]]] = {"rows": [rows]}
     room, tasks, numbers = asyncio.Semaphore(_AT_ONCE), set[asyncio.Task[None]](), count()
     async with AsyncExitStack() as stack:
-        clients = [await stack.enter_async_context(AsyncClient(url)) for url in urls]
+        clients = [await stack.enter_async_context(AsyncClient(url, digest=digest)) for url in urls]
         document = await _fetched(clients[0])
         for start in range(0, len(rows), _CHUNK):
             for body in _encoded(document, rows[start : start + _CHUNK], known):
@@ -76,8 +76,11 @@ async def _fetched(client: AsyncClient) -> Document:
 
 
 def noiseless(mechanism: Mechanism) -> Mechanism:
-    """What users of pairs run here: their sums are those of their values, to the last one."""
-    if isinstance(mechanism, PairsSum):
+    """What users of pairs run here: their sums are those of their values, to the last one.
+
+    Unless the services make the noise, and users none anyhow.
+    """
+    if isinstance(mechanism, PairsSum) and mechanism.noise_by == "users":
         return replace(mechanism, noise_part=Coins(0, HALF))
     return mechanism
 
@@ -125,14 +128,16 @@ def heads_of(sealed: bytes, level: LevelFormat) -> Heads:
 
 
 @contextmanager
-def crowd(urls: Sequence[str], folder: Path, rows: NDArray[Any]) -> Iterator[list[Connection]]:
+def crowd(
+    urls: Sequence[str], digest: str, folder: Path, rows: NDArray[Any]
+) -> Iterator[list[Connection]]:
     """Clients in as many processes as there are cores; each says 1 for a report, and 0 at last."""
     context = multiprocessing.get_context("spawn")
     pipes, processes = [], []
     for name, part in enumerate(np.array_split(rows, os.cpu_count() or 1)):
         ours, theirs = context.Pipe()
         process = context.Process(
-            target=report_all, args=(urls, str(folder), name, part, theirs), daemon=True
+            target=report_all, args=(urls, digest, str(folder), name, part, theirs), daemon=True
         )
         process.start()
         theirs.close()

@@ -16,11 +16,16 @@ from overhand.model import Shuffled
 from overhand.service.databases import is_postgres
 from overhand.service.protocol import Batch, LevelFormat
 from overhand.service.server import Book
+from overhand.service.shuffler import added_by
 from overhand.service.shuffler.store import Store
 
 if TYPE_CHECKING:
     from benchmarks.soak import Run, Service
 
+Sums = dict[Batch, tuple[float, ...] | None]
+"""The batch sums in a book."""
+MISJUDGED = 1e-9
+"""How likely a run is called wrong although every noise is what it should be."""
 FLAT = 0.05
 """Memory is flat if the median of its last quarter is by less than this above that of its first."""
 
@@ -34,10 +39,17 @@ class Verdict(NamedTuple):
     lost: int
     double: int
     strange: int
+    """Ciphertexts that no user sent, beyond those that the service adds, or too few of these."""
     wrong_clear: int
-    """Batches, open ones too, whose part in the clear is not the sum of their users'."""
+    """Batches, open ones too, whose part in the clear is not the sum of their users'.
+
+    Or, with noise of the service's in it, out of its reach; open ones have none."""
     wrong_sums: int
-    """Sums in the book that are not those of their users."""
+    """Sums in the book that are not those of their users, or out of the reach of their noise."""
+    two_releases: int
+    """Batches of which two releases were sent, which would show what was added to them."""
+    changed_sums: int
+    """Batches whose sum in the book is not what it once was: two noises of one node."""
 
     @property
     def is_wrong(self) -> bool:
@@ -64,32 +76,85 @@ def judge(run: Run, level: LevelFormat) -> Verdict:
         for (at, number), sent in run.relay.kept.items()
         if at == level.level
     }
-    batches = [*released.values(), *_still_open(run, level, released)]
+    waiting = _still_open(run, level, released)
+    batches = [*released.values(), *waiting]
     everybody = known.heads.reshape(-1)
     heads, counts = np.unique(
         np.concatenate([everybody[:0], *(one.heads for one in batches)]), return_counts=True
     )
     senders = _senders(known, batches)
-    pairs = list(zip(batches, senders, strict=True))
-    sums = _sums_of(run, level.level)
-    expected = {
-        number: _expected(run, level, known, places)
+    added = [level.added_messages] * len(released) + [0] * len(waiting)
+    sums = {batch: value for batch, value in sums_of(run).items() if batch.level == level.level}
+    due = {
+        Batch(level.level, number): _expected(run, level, known, places)
         for number, places in zip(released, senders, strict=False)
     }
+    reach = _Reach.of(run, level, nodes=len(batches))
     return Verdict(
         level.level,
         len(sums),
         len(np.setdiff1d(everybody, heads)),
         int((counts - 1).sum()),
-        len(np.setdiff1d(heads, everybody)),
-        sum(not _is_clear_right(level, known, one, places) for one, places in pairs),
-        sum(sums.get(number) != expected.get(number) for number in sums.keys() | expected.keys()),
+        sum(
+            abs(len(one.heads) - len(places) - more)
+            for one, places, more in zip(batches, senders, added, strict=True)
+        ),
+        sum(
+            not _is_clear_right(level, known, one, places, reach.clear if i < len(released) else 0)
+            for i, (one, places) in enumerate(zip(batches, senders, strict=True))
+        ),
+        sum(
+            not _is_within(sums.get(batch), due.get(batch), reach.total)
+            for batch in sums.keys() | due.keys()
+        ),
+        sum(len(sent) > 1 for (at, _), sent in run.relay.digests.items() if at == level.level),
+        len(_changed(run, sums, level.level)),
     )
+
+
+class _Reach(NamedTuple):
+    """How far noise of the services takes what is seen, except with a small probability."""
+
+    clear: int = 0
+    """In steps, modulo 2^clear_bits: that of the shuffling service alone."""
+    total: float = 0.0
+    """Of a sum, by both."""
+
+    @classmethod
+    def of(cls, run: Run, level: LevelFormat, nodes: int) -> _Reach:
+        plan = run.document.plan
+        if plan.noise_by == "users":
+            return cls()
+        mechanism = run.document.mechanisms[level.level - 1]
+        numbers = 2 * len(run.document.formats.levels) * nodes * plan.values.dimension
+        rarely = MISJUDGED / max(1, numbers)
+        return cls(
+            mechanism.hiding_noise().reach(rarely), mechanism.noise().reach(rarely) * mechanism.unit
+        )
+
+
+def _is_within(
+    found: tuple[float, ...] | None, due: tuple[float, ...] | None, reach: float
+) -> bool:
+    if found is None or due is None:
+        return False
+    return bool(np.all(np.abs(np.subtract(found, due)) <= reach))
+
+
+def _changed(run: Run, sums: Sums, level: int) -> set[Batch]:
+    """Batches of a level that once had another sum, or have none any more."""
+    return {
+        batch
+        for earlier in run.sums
+        for batch, value in earlier.items()
+        if batch.level == level and sums.get(batch, ()) != value
+    }
 
 
 def _still_open(run: Run, level: LevelFormat, released: dict[int, _Found]) -> list[_Found]:
     address = run.store if is_postgres(run.store) else run.folder / run.store
-    with closing(Store(address, run.document.formats, run.keys)) as store:
+    added = added_by(run.document)
+    with closing(Store(address, run.document.formats, run.keys, added)) as store:
 
         def pieces(number: int) -> list[bytes]:
             batch = Batch(level.level, number)
@@ -100,26 +165,36 @@ def _still_open(run: Run, level: LevelFormat, released: dict[int, _Found]) -> li
 
 
 def _senders(known: Known, batches: Sequence[_Found]) -> list[NDArray[np.intp]]:
-    """Where among all ciphertexts those of batches are; strange ones are somewhere."""
+    """Where among all ciphertexts those of batches are that some user sent."""
     everybody = known.heads.reshape(-1)
     order = np.argsort(everybody)
     ordered = everybody[order]
-    return [order[np.searchsorted(ordered, one.heads) % len(order)] for one in batches]
+    at = [np.searchsorted(ordered, one.heads) % len(order) for one in batches]
+    return [
+        order[places[ordered[places] == one.heads]] for places, one in zip(at, batches, strict=True)
+    ]
 
 
 def _is_clear_right(
-    level: LevelFormat, known: Known, found: _Found, places: NDArray[np.intp]
+    level: LevelFormat, known: Known, found: _Found, places: NDArray[np.intp], reach: int
 ) -> bool:
-    """Whether what was added up came from those whose messages are in the batch, and no others."""
-    due = level.added_up(known.clear[places // level.messages]) if level.clear_numbers else ()
-    return np.array_equal(found.clear, due)
+    """Whether what was added up came from those whose messages are in the batch, and no others.
+
+    But for noise of so many steps, up or down, modulo 2^clear_bits.
+    """
+    if not level.clear_numbers:
+        return True
+    modulus = 1 << level.clear_bits
+    due = level.added_up(known.clear[places // level.messages])
+    off = [(int(one) - int(other)) % modulus for one, other in zip(found.clear, due, strict=True)]
+    return all(min(one, modulus - one) <= reach for one in off)
 
 
 def _expected(
     run: Run, level: LevelFormat, known: Known, places: NDArray[np.intp]
 ) -> tuple[float, ...]:
     """The sum of a batch: of the values themselves, if their users are noiseless."""
-    if level.clear_numbers:
+    if level.clear_numbers or level.added_messages:
         total = run.document.plan.values.total(known.rows[places])
     else:
         messages = known.messages.reshape(-1)[places][np.newaxis]
@@ -128,11 +203,10 @@ def _expected(
     return tuple(np.atleast_1d(np.asarray(total, np.float64)).tolist())
 
 
-def _sums_of(run: Run, level: int) -> dict[int, tuple[float, ...] | None]:
-    """The batch sums in the server's book, by number."""
+def sums_of(run: Run) -> Sums:
+    """The batch sums in the server's book, which nobody else may have open."""
     with closing(Book(run.folder / "server.db", run.document.digest)) as book:
-        sums = book.sums(0, 10**9)
-    return {summed.batch.number: summed.value for summed in sums if summed.batch.level == level}
+        return {summed.batch: summed.value for summed in book.sums(0, 10**9)}
 
 
 def memory(service: Service) -> tuple[float, float, float, bool]:
@@ -151,7 +225,7 @@ def memory(service: Service) -> tuple[float, float, float, bool]:
 
 
 def tables(run: Run, verdicts: Sequence[Verdict]) -> Iterator[Table]:
-    title = f"{run.counted:,} reports, {run.kills} kills, {run.mechanism}"
+    title = f"{run.counted:,} reports, {run.kills} kills, {run.mechanism}, noise by {run.noise}"
     found = Table(title=title, box=None)
     for heading in Verdict._fields:
         found.add_column(heading.replace("_", " "), justify="right")
