@@ -1,0 +1,34 @@
+"""Small deployments whose noise the services make, by ballots and by pairs."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import overhand as oh
+from overhand.mechanisms import MECHANISMS, Mechanism
+from overhand.mechanisms.parts import Polya, ServiceNoise
+from overhand.randomness import secure_random
+from overhand.service.protocol import Document, encode_reports
+from overhand.service.shuffler.store import Arrival
+from support.sealed import KEY
+
+TREE = oh.RegularTree(24, (3, 2))
+NOISE = ServiceNoise(Polya(shape=1, users=1, ratio=0.25))
+
+
+def _fitted(kind: str, size: int) -> Mechanism:
+    return MECHANISMS[kind].fitted(size, NOISE, honest=1, distance=1e-3, values=oh.Bits(), steps=1)
+
+
+@lru_cache
+def served(kind: str) -> Document:
+    """Batches of 3 and of 6 bits: the noise is little, and all else as in a large deployment."""
+    mechanisms = tuple(_fitted(kind, size) for size in TREE.sizes)
+    return Document(oh.Plan(TREE, mechanisms, oh.Privacy(4.0, 1e-2), 2), KEY.public_key)
+
+
+def arrivals(document: Document, values: list[int]) -> list[Arrival]:
+    """Reports of these bits."""
+    rows = document.plan.values.rows(values)
+    bodies = encode_reports(document, rows, secure_random())
+    return [Arrival.of(document.formats, body) for body in bodies]
