@@ -131,11 +131,22 @@ def test_whatever_fails_with_postgresql(postgres: Postgres, steps: list[Step]) -
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("store", ["sqlite", "postgres"])
-def test_processes_that_are_killed_lose_nothing_and_count_nothing_twice(store: str) -> None:
+@pytest.mark.parametrize(
+    ("mechanism", "noise", "store"),
+    [
+        ("pairs", "users", "sqlite"),
+        ("pairs", "users", "postgres"),
+        ("ballots", "services", "sqlite"),
+        ("pairs", "services", "postgres"),
+    ],
+)
+def test_processes_that_are_killed_lose_nothing_and_count_nothing_twice(
+    mechanism: str, noise: str, store: str
+) -> None:
     """The short version of `python -m benchmarks soak`, which says what it found."""
-    options = ("--mechanism", "pairs", "--store", store, "--reports", "4000", "--pause", "4")
-    command = [sys.executable, "-m", "benchmarks", "soak", *options]
+    options = ("--mechanism", mechanism, "--noise", noise, "--store", store)
+    few = ("--reports", "4000", "--pause", "4")
+    command = [sys.executable, "-m", "benchmarks", "soak", *options, *few]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
 
