@@ -17,9 +17,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from overhand.errors import InvalidValue, ProtocolViolation, StoreUnavailable
+from overhand.service.databases import batch_keys
+from overhand.service.databases.batch_keys import MOST_HELD, BatchKeys, KeyGone
 from overhand.service.protocol import Batch, Release, UnsafeSecret
-from overhand.service.shuffler.store import Outcome, Piece, Store, batch_keys
-from overhand.service.shuffler.store.batch_keys import MOST_HELD, BatchKeys, KeyGone
+from overhand.service.shuffler.store import Outcome, Piece, Store
 from overhand.service.shuffler.store.batching import Marks
 from overhand.service.shuffler.store.tables import StoreTables
 from support.postgres import Postgres
@@ -204,7 +205,7 @@ def test_a_file_that_was_exchanged_is_brought_forward_or_left_alone(
     assert firsts(BatchKeys(path)) == {1: 5, 2: 2}
     BatchKeys.create(other := path.with_name("other.keys"), LEVELS)
     shutil.copy(other, path)
-    with pytest.raises(UnsafeSecret, match="keys of another store"):
+    with pytest.raises(UnsafeSecret, match="has other keys now"):
         keys.keep_only({1: {6}, 2: {2}})
     assert path.read_bytes() == other.read_bytes()
 
@@ -250,9 +251,9 @@ def test_files_that_hold_no_keys_are_refused(keys: BatchKeys, path: Path) -> Non
     whole = path.read_bytes()
     for wrong in (b"", b"junk" * 40, whole[:-1], whole[: len(whole) // 2], bytes(len(whole))):
         path.write_bytes(wrong)
-        with pytest.raises(UnsafeSecret, match="does not hold the keys of a store"):
+        with pytest.raises(UnsafeSecret, match="does not hold the keys of batches"):
             BatchKeys(path)
-        with pytest.raises(UnsafeSecret, match="does not hold the keys of a store"):
+        with pytest.raises(UnsafeSecret, match="does not hold the keys of batches"):
             keys.keep_only({1: {1}, 2: {0}})
     path.write_bytes(whole)
     path.chmod(0o640)

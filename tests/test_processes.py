@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from overhand.service.client import AsyncClient
+from overhand.service.databases.batch_keys import BatchKeys
 from overhand.service.protocol import Batch, Release
-from overhand.service.shuffler.store.batch_keys import BatchKeys
 from support.deployed import BATCHES, HORIZON, LOWEST, Deployment, in_the_clear, pieces_left
 from support.forked import UNSEALED, WITHOUT_WORKERS, Change, Kill, Pause, free_port, runs, until
 from support.postgres import Postgres
@@ -26,7 +26,7 @@ LEDGER = "overhand.service.shuffler.store.tables:StoreTables"
 BOOK = "overhand.service.server.book:Book"
 DROP = f"{STORE}._drop"
 SWEEP = "overhand.service.databases.{}:{}Database.sweep"
-OVERWRITE = "overhand.service.shuffler.store.batch_keys:_overwrite"
+OVERWRITE = "overhand.service.databases.batch_keys:_overwrite"
 OPENING = "overhand.service.server.publishing:open_release"
 
 SHUFFLER_STEPS = {

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import overhand as oh
+from overhand.service.databases.batch_keys import BatchKeys
 from overhand.service.protocol import Batch, Document, KeyPair, encode_reports
 from overhand.service.shuffler import (
     Admission,
@@ -22,7 +23,6 @@ from overhand.service.shuffler import (
     sending,
 )
 from overhand.service.shuffler.store import Arrival, Outcome, Store
-from overhand.service.shuffler.store.batch_keys import BatchKeys
 from overhand.service.web import Answer, Unreachable
 from support.plans import coin_plan
 

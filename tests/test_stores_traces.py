@@ -15,9 +15,9 @@ from scipy import stats
 
 from overhand.randomness import secure_random
 from overhand.service.databases import sqlite
+from overhand.service.databases.batch_keys import BatchKeys
 from overhand.service.protocol import Batch, Release
 from overhand.service.shuffler.store import Outcome, Piece, Store, batching
-from overhand.service.shuffler.store.batch_keys import BatchKeys
 from support.sampled import assert_uniform_over
 from support.stores import (
     REPEATED,

@@ -15,9 +15,9 @@ import pytest
 
 from overhand.errors import InvalidValue, ProtocolViolation, StoreUnavailable
 from overhand.service.databases import SqliteDatabase, Transaction, sqlite
+from overhand.service.databases.batch_keys import BatchKeys
 from overhand.service.protocol import Batch, Release
 from overhand.service.shuffler.store import Store, batching
-from overhand.service.shuffler.store.batch_keys import BatchKeys
 from overhand.service.shuffler.store.tables import State, StoreTables
 from support.postgres import Postgres
 from support.stores import (

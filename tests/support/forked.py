@@ -28,8 +28,8 @@ from typing import Any, Literal
 
 import httpx
 
+from overhand.service.databases.batch_keys import BatchKeys
 from overhand.service.protocol import Batch, KeyPair, Opener
-from overhand.service.shuffler.store.batch_keys import BatchKeys
 
 PRELOADED = [
     "overhand.__main__",
@@ -146,7 +146,7 @@ def _as_it_is(keys: BatchKeys, name: Batch, own: int, body: bytes) -> bytes:
     return body
 
 
-_KEYS = "overhand.service.shuffler.store.batch_keys:BatchKeys"
+_KEYS = "overhand.service.databases.batch_keys:BatchKeys"
 UNSEALED = (Setting(f"{_KEYS}.seal", _as_it_is), Setting(f"{_KEYS}.open", _as_it_is))
 """A store whose files can be searched for messages, where a test is about what is left in them."""
 

@@ -5,13 +5,25 @@ from __future__ import annotations
 from pathlib import Path
 
 from overhand.errors import InvalidValue
+from overhand.service.databases.batch_keys import (
+    MARK_BYTES,
+    MOST_HELD,
+    SEALED_BYTES,
+    BatchKeys,
+    KeyGone,
+)
 from overhand.service.databases.database import Contents, Database, Dialect, Transaction
 from overhand.service.databases.sqlite import SqliteDatabase
 
 __all__ = [
+    "MARK_BYTES",
+    "MOST_HELD",
+    "SEALED_BYTES",
+    "BatchKeys",
     "Contents",
     "Database",
     "Dialect",
+    "KeyGone",
     "SqliteDatabase",
     "Transaction",
     "is_postgres",

@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from overhand.errors import InvalidValue, ProtocolViolation, whole
 from overhand.model import Messages
 from overhand.randomness import Random, secure_random
+from overhand.service.databases import BatchKeys
 from overhand.service.protocol import ID_BYTES, Batch, Formats, LevelFormat, Release
-from overhand.service.shuffler.store.batch_keys import BatchKeys
 from overhand.shufflers import shuffle
 
 _HEAD_BYTES = 8

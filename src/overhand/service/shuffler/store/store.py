@@ -15,10 +15,17 @@ from pathlib import Path
 from typing import TypeVar
 
 from overhand.errors import InvalidValue, ProtocolViolation
-from overhand.service.databases import Contents, Dialect, Transaction, is_postgres, open_database
-from overhand.service.protocol import Batch, Formats, LevelFormat, Release, UnsafeSecret
+from overhand.service.databases import (
+    BatchKeys,
+    Contents,
+    Dialect,
+    KeyGone,
+    Transaction,
+    is_postgres,
+    open_database,
+)
+from overhand.service.protocol import Batch, Formats, LevelFormat, Release
 from overhand.service.shuffler.store import batching
-from overhand.service.shuffler.store.batch_keys import BatchKeys, KeyGone
 from overhand.service.shuffler.store.batching import (
     Adding,
     Arrival,
@@ -99,14 +106,7 @@ class Store:
         self.destroy_keys()
 
     def _create(self, transaction: Transaction, dialect: Dialect) -> None:
-        if not self._keys_path.exists():  # or somebody was killed before the store was whole
-            BatchKeys.create(self._keys_path, list(self._levels))
-        keys = BatchKeys(self._keys_path)
-        if keys.is_claimed:
-            raise InvalidValue(
-                f"{self._keys_path} has the keys of another store, or of this one before it was "
-                "lost: a new store has new keys"
-            )
+        keys = BatchKeys.begun(self._keys_path, list(self._levels), "store")
         for statement in schema(self._levels, dialect):
             transaction.change(statement)
         StoreTables(transaction, keys).begin(self._origin)
@@ -122,9 +122,7 @@ class Store:
             raise InvalidValue(
                 f"the store was made for {difference}: a new plan or key has a new database"
             )
-        self._keys = self._found_keys()
-        if keys != self._keys.name or self._keys.levels != list(self._levels):
-            raise InvalidValue(f"{self._keys_path} has the keys of another store")
+        self._keys = BatchKeys.found(self._keys_path, keys, list(self._levels), "store")
         needed = self._needed(StoreTables(transaction, self._keys))
         batches = [Batch(level, number) for level in needed for number in needed[level]]
         if not all(map(self._keys.has, batches)):
@@ -132,14 +130,6 @@ class Store:
                 f"the store is older than its keys in {self._keys_path}: it is a copy from before "
                 "some batches were frozen. Start a new plan, with new keys"
             )
-
-    def _found_keys(self) -> BatchKeys:
-        if not self._keys_path.exists():
-            raise UnsafeSecret(
-                f"there is no file {self._keys_path}: the keys were made with the store; copy them "
-                "from the machine that made it. If they are gone, so is what is in the store"
-            )
-        return BatchKeys(self._keys_path)
 
     def _needed(self, tables: StoreTables) -> dict[int, set[int]]:
         """By level, the batches that are not frozen, and the one that is open or to come."""

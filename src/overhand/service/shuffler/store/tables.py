@@ -23,9 +23,8 @@ from itertools import groupby
 from typing import NamedTuple
 
 from overhand.errors import ProtocolViolation
-from overhand.service.databases import Dialect, Transaction
+from overhand.service.databases import SEALED_BYTES, BatchKeys, Dialect, Transaction
 from overhand.service.protocol import Batch, Formats, Release
-from overhand.service.shuffler.store.batch_keys import SEALED_BYTES, BatchKeys
 from overhand.service.shuffler.store.batching import Piece
 
 FORMAT = 2

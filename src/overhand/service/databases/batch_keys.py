@@ -1,11 +1,14 @@
-"""The keys of a store's batches, each of which is destroyed when its batch is frozen.
+"""The keys of the batches of a store or a book, each of which is destroyed when its batch is done.
 
 A database leaves copies behind that nobody can take back: a log, its archive, backups, pages that
-were moved. With the server's key they would tell who sent what. So whatever a store writes is
-sealed under keys that the database never sees. They are in a small file: from a batch's key follow
-those of all later batches of its level, and of no earlier one. When a batch stands as one release,
-in random order and added up, nobody needs its pieces any more: the file is overwritten with the
-next key, and no copy of them can be read.
+were moved. So what it has of a batch is sealed under keys that the database never sees. They are
+in a small file: from a batch's key follow those of all later batches of its level, and of no
+earlier one. When a batch is done, the file is overwritten with the next key, and no copy of what
+there was of it can be read.
+
+In a store a batch is done when it stands as one release, in random order and added up: its pieces
+would tell, with the server's key, who sent what. In a book it is done when its sum is there: who
+opens it again draws other noise, and two noises hide less than one.
 """
 
 from __future__ import annotations
@@ -25,14 +28,14 @@ from typing import NamedTuple
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from overhand.errors import ProtocolViolation
+from overhand.errors import InvalidValue, ProtocolViolation
 from overhand.service.protocol import Batch, UnsafeSecret, read_secret, write_secret
 
 MARK_BYTES = 16
 MOST_HELD = 16
-"""Batches of a level that are full and not frozen, whose keys do not keep those of later ones.
+"""Batches of a level that wait, or never came, whose keys do not keep those of later ones.
 
-A tick freezes all that it can: what waits longer is damaged."""
+All that can be done with batches is done at once, in their order: what waits longer is damaged."""
 
 _KEY_BYTES = 32
 _NONCE_BYTES = 12
@@ -50,7 +53,7 @@ _DIGEST_BYTES = hashlib.sha256().digest_size
 
 
 class KeyGone(ProtocolViolation):
-    """A batch whose key was destroyed: it is frozen, or was in a newer copy of the database."""
+    """A batch whose key was destroyed: it is done, or was in a newer copy of the database."""
 
 
 class BatchKeys:
@@ -77,17 +80,43 @@ class BatchKeys:
         write_secret(path, record + record)
         return cls(path)
 
+    @classmethod
+    def begun(cls, path: Path, levels: Sequence[int], noun: str) -> BatchKeys:
+        """Those of a new store or book, which has no others: `noun` says which of the two it is."""
+        if not path.exists():  # or somebody was killed before the database was whole
+            cls.create(path, levels)
+        keys = cls(path)
+        if keys.is_claimed:
+            raise InvalidValue(
+                f"{path} has the keys of another {noun}, or of this one before it was lost: "
+                f"a new {noun} has new keys"
+            )
+        return keys
+
+    @classmethod
+    def found(cls, path: Path, name: str, levels: Sequence[int], noun: str) -> BatchKeys:
+        """Those that a store or a book was made with, by the name that it has for them."""
+        if not path.exists():
+            raise UnsafeSecret(
+                f"there is no file {path}: the keys were made with the {noun}; copy them from the "
+                f"machine that made it. If they are gone, so is what is in the {noun}"
+            )
+        keys = cls(path)
+        if (keys.name, keys.levels) != (name, list(levels)):
+            raise InvalidValue(f"{path} has the keys of another {noun}")
+        return keys
+
     @property
     def levels(self) -> list[int]:
         return list(self._levels)
 
     @property
     def is_claimed(self) -> bool:
-        """Whether a store was opened with them: they are for no other."""
+        """Whether a database was opened with them: they are for no other."""
         return self._saved.is_claimed
 
     def claim(self) -> None:
-        """They belong to a store now."""
+        """They belong to a database now."""
         if not self.is_claimed:
             with self._lock, self._held_file() as (file, saved):
                 self._saved = saved._replace(is_claimed=True)
@@ -97,6 +126,11 @@ class BatchKeys:
         """Whether the key of a batch is still there."""
         with self._lock:
             return self._levels[batch.level].has(batch.number)
+
+    def has_from(self, batch: Batch) -> bool:
+        """Whether the keys of a batch and of all later ones of its level are still there."""
+        with self._lock:
+            return self._levels[batch.level].has_from(batch.number)
 
     @property
     def name(self) -> str:
@@ -159,7 +193,7 @@ class BatchKeys:
                 fcntl.flock(file, fcntl.LOCK_EX)
                 saved = _parsed(os.pread(file, os.fstat(file).st_size, 0), self._path)
                 if saved.marking != self._saved.marking:
-                    raise UnsafeSecret(f"{self._path} has the keys of another store")
+                    raise UnsafeSecret(f"{self._path} has other keys now")
                 yield file, saved
             finally:
                 os.close(file)
@@ -197,6 +231,9 @@ class _LevelKeys:
 
     def has(self, number: int) -> bool:
         return self._saved.has(number)
+
+    def has_from(self, number: int) -> bool:
+        return number >= self._saved.first.number
 
     def seal(self, number: int) -> bytes:
         """The key of a batch."""
@@ -256,7 +293,7 @@ def _parsed(content: bytes, path: Path) -> _Saved:
         body, digest = record[:-_DIGEST_BYTES], record[-_DIGEST_BYTES:]
         if body[: len(_MAGIC)] == _MAGIC and hashlib.sha256(body).digest() == digest:
             return _read(body)
-    raise UnsafeSecret(f"{path} does not hold the keys of a store, or is damaged")
+    raise UnsafeSecret(f"{path} does not hold the keys of batches, or is damaged")
 
 
 def _read(body: bytes) -> _Saved:
