@@ -49,6 +49,10 @@ TRUST = (
     "The shuffling service learns who reported, never what; this server learns what, never who. "
     "If both are run by the same operator, nobody is protected from that operator."
 )
+SERVICES_NOISE = (
+    " Each of the two services adds noise of its own, which is enough to hide a user: neither has "
+    "to trust the other, nor has anybody to trust other users. Both together learn everything."
+)
 _HEADERS = {**dashboard.HEADERS, "Cache-Control": "no-store"}
 _HEARTBEAT = 15.0
 _MOST_LISTENERS = 1024
@@ -241,12 +245,13 @@ class ServerApp(Application):
                 "delta_spent": plan.delta_spent,
                 "honest": plan.honest,
                 "reports": plan.reports,
+                "noise_by": plan.noise_by,
             },
             "levels": self._levels(),
             "estimate": self._publisher.estimate,
             "alarms": alarms,
             "healthy": not alarms,
-            "trust": TRUST,
+            "trust": TRUST + (SERVICES_NOISE if plan.noise_by == "services" else ""),
         }
 
     def _levels(self) -> list[dict[str, Any]]:
