@@ -204,7 +204,7 @@ def test_levels_count_what_came_of_their_batches(book: Book) -> None:
     size, batches = DOCUMENT.formats.levels[0].size, DOCUMENT.formats.levels[0].batches
     assert publisher.levels()[0] == {
         "level": 1, "size": size, "batches": batches,
-        "received": 4, "published": 3, "lost": 0, "own": 2 * OWN, "garbage": 3,
+        "received": 4, "published": 3, "lost": 0, "own": 2 * OWN, "garbage": 3, "repeats": 0,
     }  # fmt: skip
     assert [level["received"] for level in publisher.levels()] == [4, 1, 0]
 

@@ -244,7 +244,7 @@ class Deployment:
             old.close()
 
     def start_server(self) -> None:
-        old, self._book = self._book, Book(self._home / "book.db", self.document.digest)
+        old, self._book = self._book, Book.of(self.document, self._home / "book.db")
         faulty: Any = Faulty(self.book, ("receive", "publish", "claimed"), self.book_script)
         self.publisher = Publisher(self.document, faulty, self.opener)
         self.server = ServerApp(self.document, faulty, self.publisher, [hashed(TOKEN)])

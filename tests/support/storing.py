@@ -8,12 +8,16 @@ from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
+from overhand.mechanisms import Mechanism
 from overhand.service.server import BatchSum, Book, Published, Publisher
 from overhand.service.shuffler.store import Store
 from support.books import DOCUMENT, NAMES, ReadsThem, check, receive
+from support.guarded import open_book
 from support.postgres import Postgres, running_postgres
 from support.stores import Where
 
@@ -92,3 +96,19 @@ def straight(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Published],
             assert publisher.step()
         check(book)
         return book.published(), book.sums(0, 10**6)
+
+
+@pytest.fixture
+def guarded(where: Where) -> Iterator[Book]:
+    with closing(open_book(where)) as opened:
+        yield opened
+
+
+@pytest.fixture
+def noiseless(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both services draw 0."""
+
+    def drawn(mechanism: Mechanism, random: object, batches: int) -> Any:
+        return np.zeros((batches, mechanism.values.dimension), np.int64)
+
+    monkeypatch.setattr(Mechanism, "_drawn", drawn)

@@ -51,7 +51,7 @@ class System:
         self.metrics = ShufflerMetrics()
         self.admission = Admission(self.store, most_waiting=self.most_waiting)
         self.shuffler = ShufflerApp(self.document, self.admission, self.metrics, self.tokens)
-        self.book = Book(self.home / "server.db", self.document.digest)
+        self.book = Book.of(self.document, self.home / "server.db")
         opener = Opener(self.key, self.document.formats.digest)
         self.publisher = Publisher(self.document, self.book, opener)
         self.server = ServerApp(self.document, self.book, self.publisher, [hashed(TOKEN)])

@@ -104,6 +104,13 @@ def server(
     book: Annotated[
         str, typer.Option(help="A SQLite file, or postgresql://... for many processes.")
     ] = "server.db",
+    book_keys: Annotated[
+        Path | None,
+        typer.Option(
+            help="Where the services make the noise: the book's keys, made with it; beside a "
+            "SQLite file by default. Not for backups."
+        ),
+    ] = None,
     host: Host = "127.0.0.1",
     port: Port = 8001,
     workers: Annotated[
@@ -130,6 +137,7 @@ def server(
         key=key,
         token_hash=token_hash,
         book=book,
+        book_keys=book_keys,
         listener=Listener(host, port, certificate, certificate_key),
         metrics=loopback(metrics_port),
         workers=workers,

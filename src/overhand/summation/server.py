@@ -361,6 +361,10 @@ class SumServer:
         """The numbers below this of the batches of a level that did not come."""
         return self._came[level - 1].gaps(below)
 
+    def to_come(self, level: int) -> Iterator[int]:
+        """The numbers of a level's batches that did not come, up to the one after all that did."""
+        return self._came[level - 1].gaps(self._came[level - 1].stop + 1)
+
     @property
     def kept(self) -> int:
         """How many spans and intervals of batches are in memory."""

@@ -14,8 +14,16 @@ import numpy as np
 
 from overhand.errors import InvalidValue, ProtocolViolation, number, whole
 from overhand.model import Estimate
-from overhand.service.databases import Contents, Dialect, Transaction, open_database
-from overhand.service.protocol import Batch, Release
+from overhand.service.databases import (
+    Contents,
+    Dialect,
+    KeyGone,
+    Transaction,
+    is_postgres,
+    open_database,
+)
+from overhand.service.protocol import Batch, Document, Release
+from overhand.service.server.guard import Guard
 from overhand.service.server.tables import (
     BatchSum,
     BookTables,
@@ -33,6 +41,10 @@ T = TypeVar("T")
 _APPLICATION = 0x4F564842  # "OVHB"
 _NUMBERS = ("std", "kurtosis", "unit")
 _LEAST = -math.ulp(0.0)  # so that 0 is above it
+
+
+def _always(batch: Batch) -> bool:
+    return True
 
 
 @dataclass(frozen=True)
@@ -96,9 +108,10 @@ class Settled:
 
 @dataclass(frozen=True)
 class News:
-    """How far the book is: the number of its sums, the last estimate, and counts by level."""
+    """How far the book is: how many sums and estimates, the last of these, counts by level."""
 
     sums: int
+    estimates: int
     estimate: Published | None
     levels: dict[int, LevelTally]
 
@@ -110,25 +123,60 @@ class Book:
     another process that has the same book, comes to the same estimates. The digest is that of the
     document; a book of another is refused. What an earlier plan ended with goes into a new book,
     and stays there: it need not be given again.
+
+    Where the services make the noise, a book has a guard. Without it such a book can only be read.
     """
 
-    def __init__(self, address: str | Path, digest: str, settled: Settled | None = None) -> None:
+    def __init__(
+        self,
+        address: str | Path,
+        digest: str,
+        settled: Settled | None = None,
+        guard: Guard | None = None,
+    ) -> None:
         self._digest = digest
         self.settled = settled
+        self.guard = guard
         contents = Contents("book", _APPLICATION, "book", self._create, self._check)
         self._database = open_database(address, contents)
+        if guard is not None:
+            guard.claim()
+
+    @classmethod
+    def of(
+        cls,
+        document: Document,
+        address: str | Path,
+        settled: Settled | None = None,
+        keys: Path | None = None,
+    ) -> Book:
+        """The book of a document, with the guard that it needs.
+
+        Its keys are in a file of their own, which is made together with the book, beside a SQLite
+        file unless told otherwise. Keep it out of every backup.
+        """
+        if document.plan.noise_by == "users":
+            if keys is not None:
+                raise InvalidValue("the users make the noise of this plan: its book has no keys")
+            return cls(address, document.digest, settled)
+        if keys is None:
+            if is_postgres(address):
+                raise InvalidValue("a book in PostgreSQL needs a file for its keys: --book-keys")
+            keys = Path(f"{address}.keys")
+        return cls(address, document.digest, settled, Guard(document.formats, keys))
 
     def _create(self, transaction: Transaction, dialect: Dialect) -> None:
         for statement in schema(dialect):
             transaction.change(statement)
         settled = "" if self.settled is None else self.settled.to_json()
-        BookTables(transaction).begin(self._digest, settled)
+        keys = "" if self.guard is None else self.guard.begin()
+        BookTables(transaction).begin(self._digest, settled, keys)
 
     def _check(self, transaction: Transaction) -> None:
         found = BookTables(transaction).origin()
         if found is None:
             raise InvalidValue("the database is not a book: its table book is empty")
-        document, text = found
+        document, text, keys = found
         if document != self._digest:
             raise InvalidValue(
                 f"the book belongs to the document {document[:12]}, not {self._digest[:12]}"
@@ -140,6 +188,9 @@ class Book:
                 "new book"
             )
         self.settled = settled
+        if self.guard is not None:
+            self.guard.find(keys)
+        self._is_readable_only = self.guard is None and bool(keys)
 
     def _read(self, work: Callable[[BookTables], T]) -> T:
         return self._database.read(lambda transaction: work(BookTables(transaction)))
@@ -151,39 +202,55 @@ class Book:
         """Keep a release, durable when this returns; whether it is new.
 
         The same bytes again are fine, at any time; others for the same batch raise
-        `ProtocolViolation`, and leave an alarm.
+        `ProtocolViolation`, and leave an alarm. Messages that came before in another release leave
+        one as well, and are struck out.
         """
-        words = f"another release of {release.batch}"
+        if self._is_readable_only:
+            raise InvalidValue("the book has keys, and was opened without them: to be read only")
 
         def work(tables: BookTables) -> bool | None:
             if tables.register(release):
-                tables.keep(release)
-                tables.count(release.batch.level, LevelTally(received=1))
+                repeats = self._keep(tables, release)
+                tables.count(release.batch.level, LevelTally(received=1, repeats=repeats))
                 return True
-            if tables.is_registered(release):
-                return False
-            tables.alarm(words)
-            return None
+            return False if tables.is_registered(release) else None
 
-        is_new = self._write(work)
+        try:
+            is_new, words = self._write(work), f"another release of {release.batch}"
+        except KeyGone:  # it had a sum in a newer copy of this book
+            assert self.guard is not None
+            is_new, words = None, f"{release.batch} came again: {self.guard.too_old}"
         if is_new is None:
+            self._write(lambda tables: tables.alarm(words))
             raise ProtocolViolation(words)
         return is_new
+
+    def _keep(self, tables: BookTables, release: Release) -> int:
+        """A release that is to be opened; how many of its messages came before."""
+        if self.guard is None:
+            tables.keep(release)
+            return 0
+        kept, repeats = self.guard.once(release, tables)
+        tables.keep(self.guard.sealed(kept))
+        if repeats:
+            tables.alarm(f"{repeats} messages of {release.batch} came before, and do not count")
+        return repeats
 
     def alarms(self) -> list[str]:
         """All alarms, in the order in which they were first raised."""
         return self._read(lambda tables: tables.alarms())
 
     @contextmanager
-    def claimed(self) -> Iterator[Release | None]:
+    def claimed(self, is_due: Callable[[Batch], bool] = _always) -> Iterator[Release | None]:
         """A release to open: the one that has waited longest and that nobody has in hand.
 
-        Only to save work. Whoever opens a release comes to the same sum, and it is published once.
+        Of those that are due. Claims only save work: whoever opens a release, one sum of it is
+        published.
         """
         place = 0
-        while (after := self._place_after(place)) is not None:
-            place = after
-            if not self._database.claim("unopened", place):
+        while (after := self._after(place)) is not None:
+            place, batch = after
+            if not is_due(batch) or not self._database.claim("unopened", place):
                 continue
             try:  # read after the claim: who had it before may have published it
                 release = self._unopened(place)
@@ -195,9 +262,17 @@ class Book:
         yield None
 
     def _unopened(self, place: int) -> Release | None:
-        return self._read(lambda tables: tables.unopened(place))
+        release = self._read(lambda tables: tables.unopened(place))
+        if self.guard is None or release is None:
+            return release
+        try:
+            return self.guard.opened(release)
+        except KeyGone as error:
+            if self._read(lambda tables: tables.unopened(place)) is None:
+                return None  # published since it was read
+            raise ProtocolViolation(self.guard.too_old) from error
 
-    def _place_after(self, place: int) -> int | None:
+    def _after(self, place: int) -> tuple[int, Batch] | None:
         return self._read(lambda tables: tables.unopened_after(place))
 
     def publish(
@@ -234,7 +309,7 @@ class Book:
 
         def work(tables: BookTables) -> News:
             sums, estimates = tables.length()
-            return News(sums, tables.estimate(estimates), tables.tallies())
+            return News(sums, estimates, tables.estimate(estimates), tables.tallies())
 
         return self._read(work)
 
@@ -246,16 +321,12 @@ class Book:
         """All estimates that were ever published, in that order."""
         return self._read(lambda tables: tables.estimates())
 
-    def thinned(self, coordinate: int, most: int) -> list[Coordinate]:
-        """Estimates at even steps, as many as are allowed, that end with the last."""
-
-        def work(tables: BookTables) -> list[Coordinate]:
-            _, estimates = tables.length()
-            step = max(1, -(-estimates // most))
-            numbers = range(estimates, 0, -step)
-            return tables.coordinates(numbers, coordinate) if numbers else []
-
-        return self._read(work)
+    def thinned(self, coordinate: int, estimates: int, most: int) -> list[Coordinate]:
+        """Of the first estimates those at even steps, as many as are allowed, the last included."""
+        numbers = range(estimates, 0, -max(1, -(-estimates // most)))
+        if not numbers:
+            return []
+        return self._read(lambda tables: tables.coordinates(numbers, coordinate))
 
     def close(self) -> None:
         self._database.close()

@@ -9,10 +9,11 @@ from itertools import islice
 from threading import RLock
 from typing import Any
 
-from overhand.errors import LostBatch
+from overhand.errors import InvalidValue, LostBatch
 from overhand.model import Estimate
 from overhand.plan import Plan
 from overhand.randomness import secure_random
+from overhand.service.databases import MOST_HELD
 from overhand.service.protocol import Batch, Document, Opens, Release, open_release
 from overhand.service.server.book import Book
 from overhand.service.server.tables import (
@@ -68,6 +69,14 @@ class Total:
                 server.receive_sum(node, value, summed.slack)
         return replace(self, server=server, count=self.count + len(sums))
 
+    def to_come(self) -> dict[int, list[int]]:
+        """By level, the first batches without a sum, up to the one after all that have one.
+
+        As many as keys are kept of one by one, and one more: it stands for all after it.
+        """
+        levels = range(1, self.server.plan.tree.levels + 1)
+        return {level: list(islice(self.server.to_come(level), 1 + MOST_HELD)) for level in levels}
+
     def latest(self) -> Estimate | None:
         """The sum of all users so far, those of earlier plans included; None if there are none."""
         latest = self.server.estimate() if self.server.covered else None
@@ -81,6 +90,10 @@ class Publisher:
 
     All that it knows follows from the sums in the book, in their order. Memory never has what the
     book has not: it is replaced after a transaction, so any step may fail and be taken again.
+
+    Where the server makes noise, a batch's is drawn when the batch is opened, and is nowhere but in
+    the sum that goes into the book; who comes second with a sum forgets it. The key of a batch that
+    has a sum is destroyed before this process shows anything that is made of it.
     """
 
     def __init__(self, document: Document, book: Book, opener: Opens) -> None:
@@ -90,26 +103,45 @@ class Publisher:
         self._opener = opener
         self._lock = RLock()
         self._random = secure_random()
-        self._total = Total.begun(self._plan, book)
-        self._first = _published(self._total)
+        if self._plan.noise_by == "services" and book.guard is None:
+            raise InvalidValue("the services make the noise of this plan: its book needs a guard")
+        begun = Total.begun(self._plan, book)
+        self._first = _published(begun)
+        self._total = begun.followed(book)
+        if book.guard is not None:
+            book.guard.check(self._total.to_come())
         self._news = book.news()
         self._since: dict[Batch, float] = {}
         self.follow()
 
     def step(self) -> bool:
         """Open a release that nobody has in hand, and publish; whether there was one."""
-        with self._book.claimed() as release:
+        with self._book.claimed(self._is_due) as release:
             if release is None:
                 return False
             self._publish(self._summed(release))
         return True
 
+    def _is_due(self, batch: Batch) -> bool:
+        """Whether the key of a batch can be destroyed once it has a sum.
+
+        Not if too many batches before it have none: their keys would keep it. So a service that
+        holds batches back holds up later ones, and never makes it safe to restore an old book.
+        """
+        if self._book.guard is None:
+            return True
+        first = self._total.to_come()[batch.level]
+        return batch.number <= first[-1] + MOST_HELD + 1 - len(first)
+
     def follow(self) -> bool:
         """Take in what others published; whether anything is new."""
         with self._lock:
-            self._total = self._total.followed(self._book)
-            before, self._news = self._news, self._book.news()
-            return self._news != before
+            news = self._book.news()
+            self._total = self._total.followed(self._book)  # with all sums of the news, or more
+            if self._book.guard is not None:
+                self._book.guard.keep_only(self._total.to_come())
+            before, self._news = self._news, news
+            return news != before
 
     def _publish(self, summed: BatchSum) -> None:
         with self._lock:
@@ -127,16 +159,20 @@ class Publisher:
             self.follow()
 
     def _summed(self, release: Release) -> BatchSum:
-        """The sum of a release without the service's own reports, or that it is lost."""
+        """The sum of a release without the service's own reports, or that it is lost.
+
+        Places that the service left empty are nobody's: there is nothing to take out.
+        """
         shuffled, garbage = open_release(self.document.formats, release, self._opener)
-        level = release.batch.level
-        mechanism = self.document.mechanisms[level - 1]
+        level = self.document.formats.level(release.batch.level)
+        mechanism = self.document.mechanisms[level.level - 1].with_users(level.users(release.own))
+        neutral = self._plan.values.neutral_sum(release.own if level.is_filled else 0)
         value, slack = None, 0.0
         try:
             total, slack = mechanism.summed(shuffled, garbage, self._random)
-            value = by_coordinate(total - self._plan.values.neutral_sum(release.own))
+            value = by_coordinate(total - neutral)
         except LostBatch:
-            log("a batch is lost", level=logging.ERROR, batch_level=level)
+            log("a batch is lost", level=logging.ERROR, batch_level=level.level)
         if garbage:
             log("garbage in a batch", level=logging.WARNING, messages=garbage)
         return BatchSum(release.batch, release.own, garbage, slack, value)
@@ -186,9 +222,10 @@ class Publisher:
         ]
 
     def thinned(self, coordinate: int) -> dict[str, list[float]]:
-        """The history of one coordinate, in at most 500 points that end with the last."""
+        """The history of one coordinate, in at most 500 points that end with the last known."""
         before = [] if self._first is None else [self._first.coordinate(coordinate)]
-        points = before + self._book.thinned(coordinate, _HISTORY - len(before))
+        most, known = _HISTORY - len(before), self._news.estimates
+        points = before + self._book.thinned(coordinate, known, most)
         return {name: [getattr(one, name) for one in points] for name in Coordinate._fields}
 
     def missing(self) -> list[Batch]:

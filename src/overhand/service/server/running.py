@@ -31,6 +31,7 @@ _PER_LEVEL = {
     "late": "Batches that should be here",
     "own": "Reports of the shuffling service itself",
     "garbage": "Messages that could not be opened",
+    "repeats": "Messages that had come before, and count as garbage",
 }
 
 
@@ -38,9 +39,10 @@ _PER_LEVEL = {
 class ServerSettings:
     """Where the server finds what it needs.
 
-    `book` is a path of a SQLite file or the address of a PostgreSQL database; `after` a file that
-    says what an earlier plan ended with, for a new book to go on from. A batch that should be here
-    and is not is called late after `patience` seconds.
+    `book` is a path of a SQLite file or the address of a PostgreSQL database; `book_keys` are its
+    keys, if the services make the noise; `after` a file that says what an earlier plan ended with,
+    for a new book to go on from. A batch that should be here and is not is called late after
+    `patience` seconds.
     """
 
     document: Path
@@ -52,6 +54,7 @@ class ServerSettings:
     workers: int | None = None
     patience: float = 60.0
     after: Path | None = None
+    book_keys: Path | None = None
 
     def __post_init__(self) -> None:
         number("patience", self.patience, above=0)
@@ -78,11 +81,11 @@ async def run_server(settings: ServerSettings) -> None:
     if key.public_key != document.public_key:
         raise InvalidValue(f"the key {settings.key} is not that of the document")
     tokens = load_hashes(settings.token_hash)
-    workers = settings.workers or os.cpu_count() or 1
+    workers, noise_by = settings.workers or os.cpu_count() or 1, document.plan.noise_by
     settled = None if settings.after is None else Settled.load(settings.after)
     if settled is not None:
         settled.estimate(document.plan.values)  # or it is of other values, and no book is begun
-    with closing(Book(settings.book, document.digest, settled)) as book:
+    with closing(Book.of(document, settings.book, settled, settings.book_keys)) as book:
         pool = OpenerPool(key, document.formats.digest, workers)
         publisher = Publisher(document, book, pool)
         app = ServerApp(document, book, publisher, tokens)
@@ -95,7 +98,7 @@ async def run_server(settings: ServerSettings) -> None:
                 await serve(
                     Site(app, settings.listener),
                     Site(private, settings.metrics),
-                    on_start=partial(log, "server started", workers=workers),
+                    on_start=partial(log, "server started", workers=workers, noise_by=noise_by),
                     on_stop=app.stop,
                 )
             finally:

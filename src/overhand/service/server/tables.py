@@ -1,9 +1,10 @@
 """The tables of a book, and the statements on them.
 
-book       one row: which document it belongs to, what an earlier plan ended with (or nothing), and
-           how many sums and estimates there are
-releases   a row per batch that came: the digest of its release
-unopened   ciphertexts of releases that wait to be opened
+book       one row: which document it belongs to, what an earlier plan ended with (or nothing), the
+           name of its keys (if it has some), and how many sums and estimates there are
+releases   a row per batch that came: the digest of its release, as it was sent
+stored     marks of all messages that ever came, if the services make the noise: a row per release
+unopened   ciphertexts of releases that wait to be opened; sealed, if the book has keys
 sums       what came of a release, numbered from 1 in the order of publication
 published  estimates, numbered in the same order; a sum that changes nothing publishes none
 levels     what came of the batches of a level, counted
@@ -23,6 +24,7 @@ from overhand.service.protocol import Batch, Release
 from overhand.values import Values
 
 _FLOAT = np.dtype("<f8")
+_AT_ONCE = 256  # releases whose marks are read together
 _ESTIMATE = "SELECT t, value, low, high, std, fallback, lost FROM published"
 
 
@@ -71,6 +73,7 @@ class LevelTally(NamedTuple):
     lost: int = 0
     own: int = 0
     garbage: int = 0
+    repeats: int = 0
 
 
 def schema(dialect: Dialect) -> list[str]:
@@ -80,12 +83,13 @@ def schema(dialect: Dialect) -> list[str]:
     counts = ", ".join(f"{name} BIGINT NOT NULL" for name in LevelTally._fields)
     return [
         "CREATE TABLE book (document TEXT PRIMARY KEY, settled TEXT NOT NULL, "
-        f"sums BIGINT NOT NULL, estimates BIGINT NOT NULL) {ending}",
+        f"keys TEXT NOT NULL, sums BIGINT NOT NULL, estimates BIGINT NOT NULL) {ending}",
         f"CREATE TABLE releases ({batch}, digest {blob} NOT NULL, "
         f"PRIMARY KEY (level, number)) {ending}",
+        f"CREATE TABLE stored (place {dialect.counter} PRIMARY KEY, body {blob} NOT NULL)",
         f"CREATE TABLE unopened (place {dialect.counter} PRIMARY KEY, {batch}, "
         f"body {blob} NOT NULL, UNIQUE (level, number))",
-        *dialect.uncompressed("unopened"),
+        *(one for table in ("stored", "unopened") for one in dialect.uncompressed(table)),
         f"CREATE TABLE sums (place BIGINT PRIMARY KEY, {batch}, garbage BIGINT NOT NULL, "
         f"slack DOUBLE PRECISION NOT NULL, value {blob}, UNIQUE (level, number)) {ending}",
         f"CREATE TABLE published (number BIGINT PRIMARY KEY, t BIGINT NOT NULL, "
@@ -102,13 +106,16 @@ class BookTables:
     def __init__(self, transaction: Transaction) -> None:
         self._transaction = transaction
 
-    def begin(self, document: str, settled: str) -> None:
-        self._transaction.change("INSERT INTO book VALUES (?, ?, 0, 0)", document, settled)
+    def begin(self, document: str, settled: str, keys: str) -> None:
+        self._transaction.change(
+            "INSERT INTO book (document, settled, keys, sums, estimates) VALUES (?, ?, ?, 0, 0)",
+            *(document, settled, keys),
+        )
 
-    def origin(self) -> tuple[str, str] | None:
-        """What the book belongs to, and goes on from, if it is one."""
-        found = self._transaction.rows("SELECT document, settled FROM book")
-        return next(((str(document), str(settled)) for document, settled in found), None)
+    def origin(self) -> tuple[str, str, str] | None:
+        """What the book belongs to, what it goes on from, and its keys' name, if it is one."""
+        found = self._transaction.rows("SELECT document, settled, keys FROM book")
+        return next(((str(one), str(two), str(three)) for one, two, three in found), None)
 
     def length(self) -> tuple[int, int]:
         """How many sums and how many estimates there are."""
@@ -116,7 +123,7 @@ class BookTables:
         return sums, estimates
 
     def lock(self) -> tuple[int, int]:
-        """The same; nobody else publishes until this transaction ends."""
+        """The same; nobody else publishes, or adds marks, until this transaction ends."""
         ((sums, estimates),) = self._transaction.locked("SELECT sums, estimates FROM book")
         return sums, estimates
 
@@ -140,6 +147,16 @@ class BookTables:
         )
         return found == [(release.own, release.digest)]
 
+    def marks_after(self, place: int) -> list[tuple[int, bytes]]:
+        """The marks of some releases after this place, and their places."""
+        found = self._transaction.rows(
+            f"SELECT place, body FROM stored WHERE place > ? ORDER BY place LIMIT {_AT_ONCE}", place
+        )
+        return [(int(place), body) for place, body in found]
+
+    def add_marks(self, place: int, marks: bytes) -> None:
+        self._transaction.change("INSERT INTO stored (place, body) VALUES (?, ?)", place, marks)
+
     def keep(self, release: Release) -> None:
         """A release that is to be opened."""
         self._transaction.change(
@@ -147,12 +164,13 @@ class BookTables:
             *(*release.batch, release.own, release.body),
         )
 
-    def unopened_after(self, place: int) -> int | None:
-        """The place of the next release that waits, if there is one."""
-        ((found,),) = self._transaction.rows(
-            "SELECT min(place) FROM unopened WHERE place > ?", place
+    def unopened_after(self, place: int) -> tuple[int, Batch] | None:
+        """The place of the next release that waits, and its batch, if there is one."""
+        found = self._transaction.rows(
+            "SELECT place, level, number FROM unopened WHERE place > ? ORDER BY place LIMIT 1",
+            place,
         )
-        return None if found is None else int(found)
+        return next(((int(place), Batch(level, number)) for place, level, number in found), None)
 
     def unopened(self, place: int) -> Release | None:
         found = self._transaction.rows(
