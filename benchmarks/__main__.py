@@ -96,6 +96,7 @@ def services(options: argparse.Namespace, screen: Console, progress: Console) ->
         ("admission", "sqlite", reports, rounds, "pairs"),
         ("admission", "postgres", reports, rounds, "pairs"),
         ("opening", "5"),
+        ("once", "5"),
         ("whole", users),
         ("whole", users, "vector:20", "pairs"),
         ("whole", str(int(users) // 5), "histogram:10000", "pairs"),

@@ -1,0 +1,117 @@
+"""That a message counts once: what it costs to receive, open and publish, and to keep the marks.
+
+`python -m benchmarks.services.once ROUNDS`. Releases of the lowest level of a plan whose noise the
+services make, for a book that has marks of a million other messages; with marks and without them in
+turns. One release at a time, and so short that one process opens it.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from statistics import median
+from unittest.mock import patch
+
+import numpy as np
+
+from benchmarks.services.rows import Row, answer
+from overhand.model import Privacy
+from overhand.plan import Plan
+from overhand.randomness import secure_random
+from overhand.service.protocol import Batch, Document, KeyPair, Release
+from overhand.service.server import Book, OpenerPool, Publisher
+from overhand.service.server.guard import Guard
+from overhand.service.server.marks import MARK_BYTES
+from overhand.service.server.tables import BookTables
+
+BEFORE = 10**6
+RELEASES = 100
+
+
+def sealed_releases(document: Document) -> list[Release]:
+    """Batches of the lowest level as the shuffling service sends them, but for their order."""
+    level, mechanism, random = document.formats.level(1), document.mechanisms[0], secure_random()
+    releases = []
+    for number in range(RELEASES):
+        users, added = mechanism.encode_many([1] * level.size, random), mechanism.added(random)
+        messages = np.concatenate([one.sealed.reshape(-1) for one in (users, added)])
+        ciphertexts = document.sealer.seal(1, level.messages_to_bytes(messages))
+        releases.append(Release(Batch(1, number), 0, b"".join(ciphertexts)))
+    return releases
+
+
+def book_with_marks(document: Document, path: Path) -> float:
+    """Make a book that has seen a million messages; the bytes of its file for each of them."""
+    messages = document.formats.level(1).batch_messages()
+    Book.of(document, path).close()
+    empty, releases = path.stat().st_size, BEFORE // messages
+
+    def fill(tables: BookTables) -> None:
+        for place in range(1, releases + 1):
+            tables.add_marks(place, secrets.token_bytes(MARK_BYTES * messages))
+
+    with closing(Book.of(document, path)) as book:
+        book._write(fill)
+    return (path.stat().st_size - empty) / (releases * messages)
+
+
+def seconds(document: Document, path: Path, releases: list[Release], pool: OpenerPool) -> float:
+    """From the first release that comes to the last that is published."""
+    first, *others = releases
+    with closing(Book.of(document, path)) as book:
+        publisher = Publisher(document, book, pool)
+        book.receive(first)  # reads all marks
+        started = time.perf_counter()
+        for release in others:
+            book.receive(release)
+            publisher.step()
+        return time.perf_counter() - started
+
+
+def unmarked(guard: Guard, release: Release, tables: BookTables) -> tuple[Release, int]:
+    return release, 0
+
+
+def measured(rounds: int) -> Iterator[Row]:
+    plan = Plan.best(10**6, 4, Privacy(1.0, 1e-6), noise="services")
+    key = KeyPair.generate()
+    document = Document(plan, key.public_key)
+    releases, found = sealed_releases(document), list[tuple[float, float]]()
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        OpenerPool(key, document.formats.digest, os.cpu_count() or 1) as pool,
+    ):
+        kept = book_with_marks(document, book := Path(folder) / "book.db")
+
+        def once_more() -> float:
+            copy = Path(folder) / f"{secrets.token_hex(8)}.db"
+            for end in ("", ".keys"):
+                shutil.copy(f"{book}{end}", f"{copy}{end}")
+            return seconds(document, copy, releases, pool)
+
+        once_more()
+        for _ in range(rounds):
+            with patch.object(Guard, "once", unmarked):
+                without = once_more()
+            found.append((once_more(), without))
+    messages = document.formats.level(1).batch_messages() * (RELEASES - 1)
+    name = "Releases received, opened and published, each message once"
+    yield Row(name, messages / min(took for took, _ in found), "messages/s")
+    ratio = median(without / took for took, without in found)
+    yield Row(f"{name} : however often", 100 * ratio, "% of its rate", least=90)
+    yield Row("A book's marks of a million messages", kept, "bytes per message", most=24)
+
+
+def main() -> None:
+    answer(measured(int(sys.argv[1])))
+
+
+if __name__ == "__main__":
+    main()
