@@ -111,12 +111,51 @@ def unsealed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(BatchKeys, "open", lambda keys, name, own, sealed: sealed)
 
 
+@pytest.mark.slow
 def test_the_tables_of_sqlite_do_not_tell_who_came_first(tmp_path: Path, unsealed: None) -> None:
     with closing(open_store(tmp_path / "store.db", ONE, MANY)) as store:
         alone = [Piece(Batch(1, 0), 0, message(user, ONE[0], 0)) for user in range(MANY)]
         store._write(lambda ledger: ledger.add(alone))
         rows = store._database.read(lambda reading: reading.rows("SELECT body FROM messages_1"))
     assert abs(rank_correlation([body for (body,) in rows])) < 0.05
+
+
+def pages_of(path: Path, users: int) -> list[list[int]]:
+    """By level, the page of the file in which each user's messages begin."""
+    held, levels = path.read_bytes(), (1, 2)
+    names = [[f"{user:06d}.{level}.000".encode() for user in range(users)] for level in levels]
+    return [[held.index(name) // 4096 for name in of_level] for of_level in names]
+
+
+def assert_pages_tell_nothing(place: Path, users: int, most: float) -> None:
+    """Reports that came one by one: neither their order nor what belongs together is in pages."""
+    levels = (shape(1, 2 * users, 3), shape(2, 4 * users, 3))
+    with closing(open_store(place, levels, 10 * users)) as store:
+        for user in range(users):
+            store.admit([report(user, levels=levels)])
+        store._database.sweep([])
+        lowest, upper = pages_of(place, users)
+    for one, other in ((range(users), lowest), (range(users), upper), (lowest, upper)):
+        assert abs(stats.spearmanr(one, other).statistic) < most
+        assert np.mean(np.abs(np.subtract(one, other)) < 8) < 0.1
+
+
+def test_the_pages_of_sqlite_do_not_tell_who_came_first(tmp_path: Path, unsealed: None) -> None:
+    """Seven standard deviations; one by one in new pages the correlation is 1."""
+    assert_pages_tell_nothing(tmp_path / "store.db", 400, 0.35)
+
+
+@pytest.mark.slow
+def test_the_pages_of_sqlite_are_uncorrelated(tmp_path: Path, unsealed: None) -> None:
+    assert_pages_tell_nothing(tmp_path / "store.db", 16_000, 0.05)
+
+
+def test_the_test_of_pages_sees_an_unscattered_file(
+    tmp_path: Path, unsealed: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite.SqliteTransaction, "scatter", lambda *_: None)
+    with pytest.raises(AssertionError):
+        assert_pages_tell_nothing(tmp_path / "store.db", 100, 0.35)
 
 
 # --- what is left ---------------------------------------------------------------------------------

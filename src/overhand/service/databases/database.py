@@ -51,6 +51,13 @@ class Transaction(ABC):
         """Run a statement once for each row of values."""
 
     @abstractmethod
+    def scatter(self, tables: Collection[str], lengths: Sequence[int]) -> None:
+        """Before rows of such lengths are put into these tables: where they will lie says nothing.
+
+        As far as a database lets itself be told: what remains is in `docs/trust.md`.
+        """
+
+    @abstractmethod
     def insert_new(self, table: str, column: str, keys: Collection[bytes]) -> set[bytes]:
         """Keep these keys; those that were not kept before."""
 

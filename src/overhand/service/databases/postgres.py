@@ -182,6 +182,9 @@ class PostgresTransaction(Transaction):
     def _run(self, statement: str, values: tuple[Any, ...]) -> psycopg.Cursor[TupleRow]:
         return self._cursor.execute(statement.replace("?", "%b").encode(), values)
 
+    def scatter(self, tables: Collection[str], lengths: Sequence[int]) -> None:
+        """Nothing can be told: rows are appended, or go where a vacuum found room."""
+
     def insert_new(self, table: str, column: str, keys: Collection[bytes]) -> set[bytes]:
         """In one order for everybody, so that two transactions never wait for each other."""
         found = self.rows(

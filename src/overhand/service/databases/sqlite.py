@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from functools import cache
 from pathlib import Path
+from random import SystemRandom
 from threading import Lock
 from time import monotonic, sleep
 from typing import Any, TypeVar
@@ -15,6 +16,19 @@ from overhand.errors import InvalidValue, StoreUnavailable
 from overhand.service.databases.database import Contents, Database, Dialect, Transaction
 
 T = TypeVar("T")
+
+_SPARE_PAGES = 256
+_PAGE_BYTES = 4096
+_SCATTERED = (
+    "CREATE TABLE IF NOT EXISTS scattered (place BLOB PRIMARY KEY, body BLOB) WITHOUT ROWID"
+)
+# A row takes a page that was free or is new; their keys, and so the order in which they go, are
+# random.
+_SCATTER = (
+    "INSERT INTO scattered WITH RECURSIVE rows(number) AS "
+    "(VALUES (1) UNION ALL SELECT number + 1 FROM rows WHERE number < ?) "
+    "SELECT randomblob(16), zeroblob(4500) FROM rows"
+)
 
 _WAIT = 10.0  # seconds for another process to finish its transaction
 _PAUSE = 0.01  # seconds before the journal's mode is asked for again
@@ -172,6 +186,29 @@ class SqliteTransaction(Transaction):
     def change_many(self, statement: str, values: Sequence[tuple[Any, ...]]) -> None:
         self._connection.executemany(statement, values)
 
+    def scatter(self, tables: Collection[str], lengths: Sequence[int]) -> None:
+        """SQLite gives away free pages in the order in which they were freed, and new ones in turn.
+
+        So all that will be needed are free already, and were freed in random order. When too few
+        are left, twice as many as are used are freed in a new random order, and the rows that are
+        there are put into others: so every page is as likely for an old row as for a new one, and
+        a row is moved once, on average, whatever their number.
+        """
+        needed = sum(map(_pages, lengths))
+        (free,) = self.rows("PRAGMA freelist_count")[0]
+        if free >= needed + _SPARE_PAGES:
+            return
+        kept = [(table, row) for table in tables for row in self.rows(f"SELECT * FROM {table}")]
+        used = sum(_pages(len(row[-1])) for _, row in kept)
+        for table in tables:
+            self.change(f"DELETE FROM {table}")
+        self.change(_SCATTERED)
+        self.change(_SCATTER, 2 * (used + needed) + _SPARE_PAGES)
+        self.change("DELETE FROM scattered")
+        SystemRandom().shuffle(kept)
+        for table, row in kept:
+            self.change(f"INSERT INTO {table} VALUES ({', '.join('?' * len(row))})", *row)
+
     def insert_new(self, table: str, column: str, keys: Collection[bytes]) -> set[bytes]:
         """In statements of a few sizes: they stay prepared, and threads change places seldom."""
         ordered, fresh, start = sorted(keys), set[bytes](), 0
@@ -181,6 +218,11 @@ class SqliteTransaction(Transaction):
             fresh.update(key for (key,) in self.rows(_insertion(table, column, size), *some))
             start += size
         return fresh
+
+
+def _pages(length: int) -> int:
+    """How many pages a row of this length takes, about: one that others share, and its own."""
+    return 2 + length // _PAGE_BYTES
 
 
 @cache
