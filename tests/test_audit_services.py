@@ -143,7 +143,6 @@ def test_scattered_levels_are_not_above_each_other() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.xfail(reason="holds once a server counts a message once in a plan's life", strict=True)
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_message_that_is_sent_again_does_not_count_again(kind: str) -> None:
     """Each batch that it counts in has noise of its own: their mean would show it."""
@@ -169,7 +168,6 @@ def test_a_replay_is_the_same_ciphertext_in_other_batches(monkeypatch: pytest.Mo
     assert all(len(batch) == level.batch_messages() for batch in batches)
 
 
-@pytest.mark.xfail(reason="holds once a server counts a message once in a plan's life", strict=True)
 def test_without_noise_a_message_counts_in_one_sum_alone() -> None:
     """The same without chance: of all sums that have the victim's message, one has its 1."""
     (mechanism,) = case_of("ballots").mechanisms
@@ -182,7 +180,6 @@ def test_without_noise_a_message_counts_in_one_sum_alone() -> None:
     assert (more < one).all()  # the others are those of a victim who holds 0
 
 
-@pytest.mark.xfail(reason="holds once a server takes places for empty", strict=True)
 @pytest.mark.parametrize("spec", ["bit", "histogram:3"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_victim_who_is_said_to_be_alone_is_hidden_by_the_servers_noise(

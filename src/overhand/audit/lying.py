@@ -252,7 +252,7 @@ def _published(
     from overhand.service.server.book import Book
     from overhand.service.server.publishing import Publisher
 
-    with temporary_directory() as home, closing(Book(Path(home, "book"), document.digest)) as book:
+    with temporary_directory() as home, closing(Book.of(document, Path(home, "book"))) as book:
         for release in releases:
             try:
                 book.receive(

@@ -5,8 +5,9 @@ A mechanism takes its noise as a parameter and never knows an accountant; the ca
 """
 
 from overhand.mechanisms.ballots import BallotSum
+from overhand.mechanisms.changes import change_of
 from overhand.mechanisms.coins import CoinSum
-from overhand.mechanisms.mechanism import Mechanism, Recipe, change_of
+from overhand.mechanisms.mechanism import Mechanism, Recipe
 from overhand.mechanisms.noise import BoundedNoise, CoinNoise, LaplaceNoise, Noise
 from overhand.mechanisms.pairs import PairsSum
 from overhand.mechanisms.papers import published

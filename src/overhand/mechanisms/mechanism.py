@@ -7,7 +7,6 @@ they need to know.
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -17,13 +16,12 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from overhand import errors
+from overhand.mechanisms.changes import FLOAT_MARGIN, change_of
 from overhand.mechanisms.noise import Noise
 from overhand.mechanisms.parts import NoisePart
 from overhand.model import Change, Counts, Floats, Messages, NoiseBy, Rows, Shuffled
 from overhand.randomness import Random
 from overhand.values import Values
-
-_FLOAT_MARGIN = 1e-9
 
 
 @dataclass(frozen=True)
@@ -262,10 +260,7 @@ class Mechanism(ABC):
         return self.noise_part.law(self.noise_part.makers(self.size))
 
     def hiding_noise(self, honest: int | None = None) -> Noise:
-        """What hides a user: the noise of so many honest users, or of one of two services.
-
-        Without a number, of all users. A service hides nobody from itself.
-        """
+        """What hides a user: the noise of so many honest users (of all), or of one service."""
         if self.noise_by == "services":
             return self.noise(makers=1)
         return self.noise(honest)
@@ -302,7 +297,7 @@ class Mechanism(ABC):
         if self.values.is_whole:
             return np.ones(self.values.dimension, np.int64)
         widths = self.values.highs - self.values.lows
-        return np.ceil(widths / self.unit * (1 - _FLOAT_MARGIN)).astype(np.int64)
+        return np.ceil(widths / self.unit * (1 - FLOAT_MARGIN)).astype(np.int64)
 
     @cached_property
     def change(self) -> Change:
@@ -401,22 +396,3 @@ class Mechanism(ABC):
         errors.whole("steps", self.steps, least=1)
         if self.values.is_whole and self.steps != 1:
             raise errors.InvalidValue(f"steps={self.steps} must be 1 for {self.values}")
-
-
-def change_of(values: Values, steps: int) -> Change:
-    """How far another value of one user can move the counts of a batch.
-
-    Rounding is coupled: with the same uniform u, floor(v / unit + u) of two values differ by at
-    most |v - v'| / unit, rounded up. A mixture is never easier to tell apart than its parts, so
-    the l2 distance is at most sensitivity / unit + sqrt(dimension). The widest coordinate has
-    `steps` steps.
-
-    >>> from overhand.values import Histogram
-    >>> change_of(Histogram(5), steps=1)
-    Change(largest=1, coordinates=2, norm=None)
-    """
-    if values.moves is not None:
-        return Change(steps, values.moves)
-    dimension = values.dimension
-    norm = values.sensitivity / values.width * steps + math.sqrt(dimension)
-    return Change(steps, dimension, norm * (1 + _FLOAT_MARGIN))

@@ -24,9 +24,8 @@ class SumServer:
     users of an estimate is in no batch that came counts as the middle of what it may hold.
 
     A batch that is lost (it came, and its sum cannot be told) holds up nothing. Those below it
-    stand in for good. The users of a lowest one count as the middle of what they may hold, with
-    half of their range as slack, as pending users do: at once, and for as long as no batch above
-    it has a sum.
+    stand in for good. The users of a lowest one count as pending ones do, at once, and for as long
+    as no batch above it has a sum.
 
     What no later estimate can need is forgotten: batches below one that is settled, and settled
     ones that every estimate begins with. So memory grows with batches that are missing, not with
@@ -317,10 +316,7 @@ class SumServer:
 
     @property
     def lost_users(self) -> int:
-        """How many of them count as the middle of what they may hold.
-
-        All batches that came of them are lost.
-        """
+        """How many of them are in lost batches alone: the middle of what they may hold counts."""
         return self._prefix().lost_users
 
     @property

@@ -221,7 +221,7 @@ class Book:
             assert self.guard is not None
             is_new, words = None, f"{release.batch} came again: {self.guard.too_old}"
         if is_new is None:
-            self._write(lambda tables: tables.alarm(words))
+            self.alarm(words)
             raise ProtocolViolation(words)
         return is_new
 
@@ -235,6 +235,10 @@ class Book:
         if repeats:
             tables.alarm(f"{repeats} messages of {release.batch} came before, and do not count")
         return repeats
+
+    def alarm(self, words: str) -> None:
+        """Raise an alarm, which stays; the same words again are one."""
+        self._write(lambda tables: tables.alarm(words))
 
     def alarms(self) -> list[str]:
         """All alarms, in the order in which they were first raised."""

@@ -44,12 +44,15 @@ class Total:
     earlier: Estimate | None
     """What an earlier plan ended with."""
     count: int = 0
+    distrusted: tuple[Batch, ...] = ()
+    """Batches with a sum that honest users cannot have, until somebody was told."""
 
     @classmethod
     def begun(cls, plan: Plan, book: Book) -> Total:
         """Without any sum of the book."""
         settled = book.settled
-        return cls(SumServer(plan), None if settled is None else settled.estimate(plan.values))
+        server = SumServer(plan, checks=True)
+        return cls(server, None if settled is None else settled.estimate(plan.values))
 
     def followed(self, book: Book) -> Total:
         """With all sums that are in the book now."""
@@ -66,8 +69,12 @@ class Total:
                 server.lose(node, summed.own)
             else:
                 value = sum_of(server.plan.values, summed.value)
-                server.receive_sum(node, value, summed.slack)
-        return replace(self, server=server, count=self.count + len(sums))
+                server.receive_sum(node, value, summed.slack, summed.own)
+        distrusted = (
+            *self.distrusted,
+            *(Batch(n.level, n.start // n.size) for n in server.distrusted),
+        )
+        return replace(self, server=server, count=self.count + len(sums), distrusted=distrusted)
 
     def to_come(self) -> dict[int, list[int]]:
         """By level, the first batches without a sum, up to the one after all that have one.
@@ -137,7 +144,10 @@ class Publisher:
         """Take in what others published; whether anything is new."""
         with self._lock:
             news = self._book.news()
-            self._total = self._total.followed(self._book)  # with all sums of the news, or more
+            total = self._total.followed(self._book)  # with all sums of the news, or more
+            for batch in total.distrusted:  # also after a restart: the same alarm is one
+                self._book.alarm(f"{batch} has a sum that honest users cannot have: it is lost")
+            self._total = replace(total, distrusted=())
             if self._book.guard is not None:
                 self._book.guard.keep_only(self._total.to_come())
             before, self._news = self._news, news
