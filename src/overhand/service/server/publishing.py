@@ -133,7 +133,7 @@ class Publisher:
         """Whether the key of a batch can be destroyed once it has a sum.
 
         Not if too many batches before it have none: their keys would keep it. So a service that
-        holds batches back holds up later ones, and never makes it safe to restore an old book.
+        holds batches back holds up later ones, and cannot have an old copy of the book taken.
         """
         if self._book.guard is None:
             return True
