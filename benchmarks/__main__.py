@@ -95,6 +95,7 @@ def services(options: argparse.Namespace, screen: Console, progress: Console) ->
         ("admission", "postgres", reports, rounds),
         ("admission", "sqlite", reports, rounds, "pairs"),
         ("admission", "postgres", reports, rounds, "pairs"),
+        ("admission", "sqlite", reports, rounds, "ballots"),
         ("opening", "5"),
         ("once", "5"),
         ("whole", users),
