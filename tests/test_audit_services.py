@@ -22,7 +22,6 @@ from overhand.audit import (
     LowestOnly,
     LyingService,
     Replayed,
-    Scattered,
     Scope,
     ServerFault,
     ThroughStore,
@@ -115,18 +114,18 @@ def test_the_same_attack_reads_what_users_alone_noise() -> None:
 def test_a_lying_service_learns_no_more_than_is_claimed(kind: str) -> None:
     """With so many runs that half of the server's noise would be accused."""
     game = LyingService.of(case_of(kind))
-    finding = lied(game, runs=8000)
+    finding = lied(game, runs=6000)
     assert not finding.exceeds
     assert finding.epsilon == pytest.approx(finding.expected, abs=0.2)
     share = RATE / len(finding.shown)
-    assert audit.noticed_part(game.mechanisms, CLAIM, runs=6000, rate=share) > 0.55
+    assert audit.noticed_part(game.mechanisms, CLAIM, runs=4500, rate=share) > 0.5
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("lie", [LyingService, Scattered, LowestOnly])
+@pytest.mark.parametrize("lie", [LyingService, LowestOnly])
 @pytest.mark.parametrize("kind", KINDS)
 def test_no_lie_about_batches_tells_more(kind: str, lie: type[LyingService]) -> None:
-    """Whether levels are nested, unrelated, or most of them dropped."""
+    """Whether levels are unrelated, or most of them dropped."""
     game = lie.of(case_of(kind, 3))
     finding = lied(game, runs=2000)
     assert not finding.exceeds
@@ -135,11 +134,10 @@ def test_no_lie_about_batches_tells_more(kind: str, lie: type[LyingService]) -> 
     assert lied(silent, runs=1000).epsilon > 3
 
 
-def test_scattered_levels_are_not_above_each_other() -> None:
-    nested, scattered = (lie.of(case_of("ballots", 2)) for lie in (LyingService, Scattered))
-    for game, is_above in ((nested, True), (scattered, False)):
-        (lower,), (upper,) = (game.batches(5, level) for level in (1, 2))
-        assert (lower.number // 2 == upper.number) == is_above
+def test_levels_of_a_victim_are_in_unrelated_batches() -> None:
+    game = LyingService.of(case_of("ballots", 2))
+    (lower,), (upper,) = (game.batches(5, level) for level in (1, 2))
+    assert lower.number // 2 != upper.number
 
 
 @pytest.mark.slow

@@ -163,7 +163,8 @@ def test_two_servers_and_a_restart_publish_the_same_of_lost_batches(
         for each in (*servers, again):
             each.follow()
             assert (each.estimate, each.history) == (history[-1], history)
-        assert (history[-1]["t"], history[-1]["lost_users"]) == (HORIZON, 2 * SIZES[0])
+        assert history[-1]["t"] == HORIZON
+        assert history[-1]["lost_users"] >= 2 * SIZES[0]  # and sums drawn at will are not believed
 
 
 def test_own_reports_of_a_lost_batch_count_as_nothing() -> None:

@@ -80,7 +80,7 @@ def drain(publisher: Publisher) -> None:
 
 def replayed(book: Book, document: Document = DOCUMENT) -> list[Published]:
     """What the sums of a book say should have been published."""
-    taken, history = Total(SumServer(document.plan), None), list[Published]()
+    taken, history = Total(SumServer(document.plan, checks=True), None), list[Published]()
     for summed in book.sums(0, 10**6):
         taken = taken.with_sums([summed])
         latest = _published(taken)

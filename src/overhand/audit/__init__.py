@@ -13,7 +13,7 @@ from overhand.audit.bounds import (
 from overhand.audit.cases import BY_SERVICES, KINDS, VALUES, Case, Deployment, OneByOne
 from overhand.audit.faults import FAULTS, Fault
 from overhand.audit.listening import NOTHING, Listener
-from overhand.audit.lying import Alone, LowestOnly, LyingService, Replayed, Scattered
+from overhand.audit.lying import Alone, LowestOnly, LyingService, Replayed
 from overhand.audit.scope import DEFAULT_RUNS, Scope, Verdict, verdict_on
 from overhand.audit.server_faults import SERVER_FAULTS, ServerFault
 from overhand.audit.service_faults import SERVICE_FAULTS
@@ -44,7 +44,6 @@ __all__ = [
     "LyingService",
     "OneByOne",
     "Replayed",
-    "Scattered",
     "Scope",
     "ServerFault",
     "ThroughStore",

@@ -31,7 +31,7 @@ from overhand.shufflers import with_added
 if TYPE_CHECKING:  # all else is audited without the extra `service`
     from overhand.service.protocol import Batch, Document, KeyPair, LevelFormat, Opens, Release
 
-_RUNS_OF_A_BOOK = 64  # a server remembers every batch that is missing: so they are soon forgotten
+_RUNS_OF_A_BOOK = 64
 
 
 @dataclass(frozen=True)
@@ -97,12 +97,14 @@ class LyingService:
         return np.concatenate([self._of_a_book(victim, count, random) for count in counts], axis=1)
 
     def batches(self, run: int, level: int) -> list[Batch]:
-        """Where the victim of a run is put at a level: one batch of the highest for every copy."""
+        """Where the victim of a run is put at a level: in a batch for every copy.
+
+        None is left out: a server does not open those behind too many that did not come.
+        """
         from overhand.service.protocol import Batch
 
-        each = self.mechanisms[-1].size // self.mechanisms[level - 1].size
         first = run * self.copies
-        return [Batch(level, (first + copy) * each) for copy in range(self.copies)]
+        return [Batch(level, first + copy) for copy in range(self.copies)]
 
     def _of_a_book(self, victim: int, runs: int, random: Random) -> Floats:
         releases = list(self._releases(victim, runs, random))
@@ -207,13 +209,6 @@ class LyingService:
         if self.key is None:
             return _Unsealed()
         return Opener(self.key, self.document.formats.digest)
-
-
-class Scattered(LyingService):
-    """Every level of a victim is put among those of other victims, in a batch of its own."""
-
-    def batches(self, run: int, level: int) -> list[Batch]:
-        return super().batches((run + level) % _RUNS_OF_A_BOOK, level)
 
 
 class LowestOnly(LyingService):

@@ -22,7 +22,7 @@ from overhand.audit.cases import (
 )
 from overhand.audit.faults import FAULTS, Fault
 from overhand.audit.listening import NOTHING, Listener
-from overhand.audit.lying import LyingService, Scattered
+from overhand.audit.lying import LyingService
 from overhand.audit.server_faults import SERVER_FAULTS
 from overhand.audit.service_faults import SERVICE_FAULTS
 from overhand.audit.store import STORE_FAULTS, ThroughStore
@@ -179,11 +179,8 @@ class Scope:
     def _lies(self) -> Iterator[Job]:
         """To the real server: enough runs to see half of its noise, of a single level."""
         for case in self._of_bits(self.server, "services"):
-            game: LyingService
-            if case.levels == 1:
-                game, what = LyingService.of(case), "bit, lying service"
-            else:
-                game, what = Scattered.of(case), "2 levels, scattered"
+            game = LyingService.of(case)
+            what = f"{'bit' if case.levels == 1 else '2 levels'}, lying service"
             runs = max(LEAST_RUNS, self.runs // (_LIED_TO * case.levels**2))
             yield Job(case.named(f"{case.kind}, {what}"), game, runs)
 
