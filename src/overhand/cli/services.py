@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Annotated
 
@@ -70,29 +71,74 @@ def prepare(
 
 
 def tokens(
-    count: Annotated[int, typer.Option(help="How many clients may report.", min=1)],
+    count: Annotated[int | None, typer.Option(help="How many tokens to make.", min=1)] = None,
     secrets: Annotated[
         Path, typer.Option(help="The tokens, one a line: give each client one, and delete it.")
     ] = Path("client-tokens"),
     hashes: Annotated[
         Path, typer.Option(help="Their hashes, one a line: for `shuffler --tokens`.")
     ] = Path("client-tokens.sha256"),
+    add: Annotated[
+        bool, typer.Option("--add", help="Add their hashes to the file, which is there.")
+    ] = False,
+    revoke: Annotated[
+        list[str] | None,
+        typer.Option(help="Take a hash out of the file: that token is not known any more."),
+    ] = None,
     as_json: options.Json = False,
 ) -> None:
-    """Make tokens for clients: each of them may report once, and nobody else may."""
-    from overhand.service.protocol import hashed, new_token, write_secret
+    """Make tokens for clients: each of them may report once, and nobody else may.
 
-    if hashes.exists():
-        raise InvalidValue(f"{hashes} exists: tokens are never overwritten")
-    made = [new_token() for _ in range(count)]
-    write_secret(secrets, "".join(f"{token}\n" for token in made).encode())
-    # Sorted: the order of the hashes is not to tell that of the tokens.
-    lines = sorted(hashed(token).hex() for token in made)
-    hashes.write_text("".join(f"{line}\n" for line in lines), encoding="ascii")
+    Services see within seconds what was added and revoked, without a restart.
+    """
+    from overhand.service.protocol import change_hashes
+
+    if revoke and (count is not None or add):
+        raise InvalidValue("--revoke goes alone: --count and --add make tokens")
+    if revoke:
+        left = change_hashes(hashes, revoked=_parsed_hashes(revoke))
+        if as_json:
+            print_json({"revoked": len(revoke), "left": left, "hashes": str(hashes)})
+        else:
+            console.print(f"{len(revoke):,} revoked, {left:,} left in {hashes}")
+        return
+    if count is None:
+        raise InvalidValue("--count or --revoke is missing: how many tokens, or which not any more")
+    _make_tokens(count, secrets, hashes, add=add)
     if as_json:
         print_json({"count": count, "secrets": str(secrets), "hashes": str(hashes)})
     else:
         console.print(f"{count:,} tokens in {secrets}, their hashes in {hashes}")
+
+
+def _make_tokens(count: int, secrets: Path, hashes: Path, *, add: bool) -> None:
+    """Secrets first: a token that was lost on the way is known to nobody."""
+    from overhand.service.protocol import (
+        change_hashes,
+        hash_lines,
+        hashed,
+        load_hashes,
+        new_token,
+        write_secret,
+    )
+
+    if add:
+        load_hashes(hashes)
+    elif hashes.exists():
+        raise InvalidValue(f"{hashes} exists: tokens are never overwritten; --add adds to them")
+    made = [new_token() for _ in range(count)]
+    write_secret(secrets, "".join(f"{token}\n" for token in made).encode())
+    if add:
+        change_hashes(hashes, added=[hashed(token) for token in made])
+    else:
+        hashes.write_bytes(hash_lines([hashed(token) for token in made]))
+
+
+def _parsed_hashes(lines: list[str]) -> set[bytes]:
+    """Hashes, and not tokens: what stands in a command can be seen by others."""
+    if not all(re.fullmatch("[0-9a-fA-F]{64}", line) for line in lines):
+        raise InvalidValue("--revoke takes hashes as they are in the file: 64 hexadecimal digits")
+    return {bytes.fromhex(line) for line in lines}
 
 
 def server(

@@ -28,6 +28,7 @@ from overhand.service.protocol.sealing import (
     info,
     open_release,
 )
+from overhand.service.protocol.token_hashes import change_hashes, hash_lines
 from overhand.service.protocol.wire import (
     ID_BYTES,
     MOST_REPORT_BYTES,
@@ -59,9 +60,11 @@ __all__ = [
     "Sealer",
     "UnsafeSecret",
     "WrongPlan",
+    "change_hashes",
     "create_token",
     "encode_report",
     "encode_reports",
+    "hash_lines",
     "hashed",
     "info",
     "load_hashes",

@@ -158,17 +158,35 @@ def write_secret(path: str | Path, secret: bytes) -> None:
 
 def replace_secret(path: str | Path, secret: bytes) -> None:
     """Write a file for its owner alone where another may be: one of the two is there, whole."""
-    target = Path(path)
+    _replace(Path(path), secret)
+
+
+def replace_file(path: str | Path, content: bytes) -> None:
+    """Write a file where another is, for its owner and mode: one of the two is there, whole."""
+    _replace(Path(path), content, keeps_owner=True)
+
+
+def _replace(target: Path, content: bytes, *, keeps_owner: bool = False) -> None:
     partial = _partial(target)
     try:
         try:
-            _write_durably(partial, secret)
+            _write_durably(partial, content)
+            if keeps_owner:
+                _hand_over(partial, os.stat(target))
             os.replace(partial, target)
         finally:
             partial.unlink(missing_ok=True)
         _make_durable(target.parent)
     except OSError as error:
-        raise UnsafeSecret(f"cannot write {path}: {error}") from error
+        raise UnsafeSecret(f"cannot write {target}: {error}") from error
+
+
+def _hand_over(path: Path, before: os.stat_result) -> None:
+    """To the user of another file: who reads it may not be who writes it."""
+    now = os.stat(path)
+    if (now.st_uid, now.st_gid) != (before.st_uid, before.st_gid):
+        os.chown(path, before.st_uid, before.st_gid)
+    os.chmod(path, stat.S_IMODE(before.st_mode))
 
 
 def _partial(target: Path) -> Path:

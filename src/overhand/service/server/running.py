@@ -14,12 +14,12 @@ from pathlib import Path
 
 from overhand.errors import InvalidValue, OverhandError, StoreUnavailable, number, whole
 from overhand.service.databases import is_postgres
-from overhand.service.protocol import Document, KeyPair, load_hashes
+from overhand.service.protocol import Document, KeyPair
 from overhand.service.server.app import ServerApp
 from overhand.service.server.book import Book, Settled
 from overhand.service.server.opening import OpenerPool
 from overhand.service.server.publishing import Publisher, Total
-from overhand.service.web import Listener, Metrics, Site, log, metrics_app, serve
+from overhand.service.web import Listener, Metrics, Site, TokenFile, log, metrics_app, serve
 
 _LOOK = 1.0
 """Seconds after which a process looks for what others have published."""
@@ -80,7 +80,7 @@ async def run_server(settings: ServerSettings) -> None:
     key = KeyPair.load(settings.key)
     if key.public_key != document.public_key:
         raise InvalidValue(f"the key {settings.key} is not that of the document")
-    tokens = load_hashes(settings.token_hash)
+    tokens = TokenFile(settings.token_hash)
     workers, noise_by = settings.workers or os.cpu_count() or 1, document.plan.noise_by
     settled = None if settings.after is None else Settled.load(settings.after)
     if settled is not None:
@@ -93,6 +93,7 @@ async def run_server(settings: ServerSettings) -> None:
         stopping = asyncio.Event()
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(publish(app, publisher, metrics, stopping, settings.patience))
+            tasks.create_task(tokens.follow(stopping))
             private = metrics_app(metrics.current)
             try:
                 await serve(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from http import HTTPStatus
 
 from starlette.requests import Request
@@ -51,7 +51,7 @@ class ShufflerApp(Application):
         document: Document,
         admission: Admission,
         metrics: ShufflerMetrics | None = None,
-        tokens: frozenset[bytes] | None = None,
+        tokens: Collection[bytes] | None = None,
     ) -> None:
         self.document = document
         self.admission = admission

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from overhand.errors import number, whole
-from overhand.service.protocol import Document, load_hashes, load_token
+from overhand.service.protocol import Document, load_token
 from overhand.service.shuffler.adding import added_by, sealer_of
 from overhand.service.shuffler.admission import Admission, ShufflerMetrics
 from overhand.service.shuffler.app import ShufflerApp
@@ -19,7 +19,7 @@ from overhand.service.shuffler.folding import Folder
 from overhand.service.shuffler.sending import Sender
 from overhand.service.shuffler.store import Store
 from overhand.service.shuffler.uploads import Uploads
-from overhand.service.web import HttpTransport, Listener, Site, log, metrics_app, serve
+from overhand.service.web import HttpTransport, Listener, Site, TokenFile, log, metrics_app, serve
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ async def run_shuffler(settings: ShufflerSettings) -> None:
     """Serve until a signal; a batch that is full and not sent waits for the next start."""
     document = Document.load(settings.document, settings.pinned)
     document.check_guarantee()
-    tokens = None if settings.tokens is None else load_hashes(settings.tokens)
+    tokens = None if settings.tokens is None else TokenFile(settings.tokens)
     server = HttpTransport(
         settings.server, token=load_token(settings.token), authorities=settings.authorities
     )
@@ -77,6 +77,8 @@ async def run_shuffler(settings: ShufflerSettings) -> None:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(admission.run())
             tasks.create_task(sender.run(stopping))
+            if tokens is not None:
+                tasks.create_task(tokens.follow(stopping))
             if any(level.clear_numbers for level in document.formats.levels):
                 folder = Folder(store, document.formats, metrics, tick=settings.tick)
                 tasks.create_task(folder.run(stopping))
