@@ -19,6 +19,7 @@ from overhand.cli.output import messages
 from overhand.cli.plan import plan
 from overhand.cli.reproduce import reproduce
 from overhand.cli.services import prepare, server, settle, shuffler, tokens
+from overhand.cli.settings import ServiceCommand
 from overhand.cli.simulate import simulate
 from overhand.errors import OverhandError, WeakDelta
 
@@ -31,9 +32,11 @@ app = typer.Typer(
 )
 for command in (
     *(plan, simulate, compare, bandit, audit, reproduce),
-    *(demo, prepare, tokens, settle, server, shuffler, client),
+    *(demo, prepare, tokens, settle, client),
 ):
     app.command()(command)
+for service in (server, shuffler):
+    app.command(cls=ServiceCommand)(service)
 
 
 def _print_version(wanted: bool) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import os
 import signal
 import socket
 import subprocess
@@ -25,6 +26,7 @@ from overhand.cli.crowd import gathered
 from overhand.cli.options import DEFAULT_DELTA, DEFAULT_EPSILON
 from overhand.cli.output import console, new_table, number, print_json, progress_bar, working
 from overhand.cli.services import prepare
+from overhand.cli.settings import without_settings
 from overhand.errors import InvalidValue, OverhandError, whole
 from overhand.model import Privacy, Rows
 from overhand.plan import Plan
@@ -155,7 +157,11 @@ def _running(plan: Plan, home: Path) -> Iterator[Services]:
 def _started(home: Path, name: str, arguments: list[str]) -> subprocess.Popen[bytes]:
     with (home / f"{name}.log").open("wb") as log:
         return subprocess.Popen(
-            [sys.executable, "-m", "overhand", *arguments], cwd=home, stdout=log, stderr=log
+            [sys.executable, "-m", "overhand", *arguments],
+            cwd=home,
+            env=without_settings(os.environ),
+            stdout=log,
+            stderr=log,
         )
 
 

@@ -10,6 +10,7 @@ import typer
 
 from overhand.cli import options
 from overhand.cli.output import console, print_json
+from overhand.cli.settings import ConfigFile, ShowSettings
 from overhand.errors import InvalidValue
 from overhand.plan import Plan
 
@@ -142,6 +143,8 @@ def _parsed_hashes(lines: list[str]) -> set[bytes]:
 
 
 def server(
+    config: ConfigFile = None,
+    show_settings: ShowSettings = False,
     document: DocumentFile = Path("document.json"),
     key: Annotated[Path, typer.Option(help="The server's private key.")] = Path("server.key"),
     token_hash: Annotated[
@@ -217,6 +220,8 @@ def settle(
 
 def shuffler(
     server: Annotated[str, typer.Option(help="The server's address.")],
+    config: ConfigFile = None,
+    show_settings: ShowSettings = False,
     document: DocumentFile = Path("document.json"),
     store: Annotated[
         str, typer.Option(help="A SQLite file, or postgresql://... for many processes.")

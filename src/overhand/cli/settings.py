@@ -1,0 +1,184 @@
+"""Where the services' options come from: command line, environment, file, default, in this order.
+
+The order is Typer's own. Here is what an option is called in each place, what a file may say, and
+how all of it is shown.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import os
+import re
+import stat
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperCommand
+
+from overhand.errors import InvalidValue
+
+_SERVICES = ("server", "shuffler")
+_OTHERS = stat.S_IRWXG | stat.S_IRWXO
+# What stands between the first colon after the name and the last @ may be a password with either.
+_PASSWORD = re.compile(r"^(\w+://[^:]*):.*@")
+_PASSWORD_OPTION = re.compile(r"(password=)[^&]*", re.IGNORECASE)
+
+
+class ServiceCommand(TyperCommand):
+    """A command whose every option may come from the environment or a file as well."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        for key, option in _options_of(self).items():
+            option.envvar = _variable(self.name, key)
+
+    def invoke(self, ctx: Any) -> Any:
+        if not ctx.params["show_settings"]:
+            return super().invoke(ctx)
+        print("\n".join(_shown(ctx)))
+
+
+def use_file(ctx: typer.Context, path: Path | None) -> Path | None:
+    """Take from a file what neither the command line nor the environment says."""
+    _check_environment(ctx.command, os.environ)
+    if path is not None:
+        ctx.default_map = dict(_settings_of(ctx, path))
+    return path
+
+
+ConfigFile = Annotated[
+    Path | None,
+    typer.Option(
+        help="Options from a file (TOML), in its table of this command's name; the command line "
+        "and environment variables come first.",
+        callback=use_file,
+        is_eager=True,
+    ),
+]
+ShowSettings = Annotated[
+    bool,
+    typer.Option("--show-settings", help="Print all options and where they come from, and leave."),
+]
+
+
+def without_settings(environment: Mapping[str, str]) -> dict[str, str]:
+    """An environment that sets nothing of a service."""
+    prefixes = tuple(_variable(name, "") for name in _SERVICES)
+    return {name: value for name, value in environment.items() if not name.startswith(prefixes)}
+
+
+def masked(text: str) -> str:
+    """An address without its password.
+
+    >>> masked("postgresql://me:secret@host:5432/sums?sslpassword=other&sslmode=require")
+    'postgresql://me:***@host:5432/sums?sslpassword=***&sslmode=require'
+    """
+    if "://" not in text:
+        return text
+    return _PASSWORD_OPTION.sub(r"\1***", _PASSWORD.sub(r"\1:***@", text))
+
+
+def _options_of(command: Any) -> dict[str, Any]:
+    """The options of a command by the names that they have in it."""
+    named = {max(option.opts, key=len).removeprefix("--"): option for option in command.params}
+    return {key: option for key, option in named.items() if key not in ("help", "show-settings")}
+
+
+def _variable(command: Any, key: str) -> str:
+    return f"OVERHAND_{command}_{key}".upper().replace("-", "_")
+
+
+def _check_environment(command: Any, environment: Mapping[str, str]) -> None:
+    """Neither a slip of the pen nor an empty text is left out: it may be what keeps others out."""
+    prefix = _variable(command.name, "")
+    known = [option.envvar for option in _options_of(command).values()]
+    for name, value in environment.items():
+        if not name.startswith(prefix):
+            continue
+        if name not in known:
+            raise InvalidValue(f"{name} of the environment is no option{_near(name, known)}")
+        if not value:
+            raise InvalidValue(f"{name} of the environment is empty: unset it, or say what it is")
+
+
+def _settings_of(ctx: typer.Context, path: Path) -> Iterator[tuple[str, str]]:
+    """What a file says of a command, as if it had been typed, by the names of its parameters."""
+    content = _read(path)
+    _check_names(ctx, path, content)
+    _check_private(path, content)
+    options = _options_of(ctx.command)
+    for key, value in content.get(str(ctx.command.name), {}).items():
+        yield options[key].name, _typed(ctx, options[key], value, f"{path}: {key}")
+
+
+def _check_names(ctx: typer.Context, path: Path, content: Mapping[str, Any]) -> None:
+    commands = dict(_services(ctx))
+    for name, table in content.items():
+        if name not in commands or not isinstance(table, dict):
+            raise InvalidValue(f"{path}: {name} is none of the tables [server] and [shuffler]")
+        keys = [key for key in _options_of(commands[name]) if key != "config"]
+        for key in table:
+            if key not in keys:
+                raise InvalidValue(f"{path}: [{name}] has no {key}{_near(key, keys)}")
+
+
+def _services(ctx: typer.Context) -> Iterator[tuple[Any, Any]]:
+    """The services' commands: a file may be for both."""
+    commands = getattr(ctx.find_root().command, "commands", {ctx.command.name: ctx.command})
+    return ((name, one) for name, one in commands.items() if isinstance(one, ServiceCommand))
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:  # what is no TOML, or no text, is a ValueError
+        raise InvalidValue(f"cannot read settings from {path}: {error}") from error
+
+
+def _typed(ctx: typer.Context, option: Any, value: Any, where: str) -> str:
+    """A value as it is typed on the command line, so that it is checked by the same rules."""
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise InvalidValue(f"{where} must be a text or a number")
+    text = str(value)
+    try:
+        option.process_value(ctx, text)
+    except typer.BadParameter as error:
+        raise InvalidValue(f"{where}: {error.message}") from error
+    return text
+
+
+def _check_private(path: Path, content: Mapping[str, Mapping[str, Any]]) -> None:
+    texts = [str(value) for table in content.values() for value in table.values()]
+    if any(masked(text) != text for text in texts) and path.stat().st_mode & _OTHERS:
+        raise InvalidValue(f"{path} has a password and is open to others: chmod 600 it")
+
+
+def _near(name: str, known: Iterable[str]) -> str:
+    """The known name that was meant, perhaps."""
+    found = difflib.get_close_matches(name, list(known), n=1, cutoff=0)
+    return f": is {found[0]} meant?" if found else ""
+
+
+def _shown(ctx: Any) -> Iterator[str]:
+    """All settings, as a file could have them, and where each comes from."""
+    file = ctx.params["config"]
+    yield f"[{ctx.command.name}]"
+    for key, option in _options_of(ctx.command).items():
+        sources = {
+            "COMMANDLINE": "command line",
+            "ENVIRONMENT": f"environment: {option.envvar}",
+            "DEFAULT_MAP": f"file: {file}",
+        }
+        value = ctx.params[option.name]
+        source = sources.get(ctx.get_parameter_source(option.name).name, "default")
+        if key == "config":
+            continue
+        yield f"# {key} is not set" if value is None else f"{key} = {_literal(value)}  # {source}"
+
+
+def _literal(value: Any) -> str:
+    return repr(value) if isinstance(value, int | float) else json.dumps(masked(str(value)))

@@ -1,0 +1,209 @@
+"""Options of the services from the command line, the environment and a file."""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+from overhand.cli import app
+from overhand.cli.settings import masked, without_settings
+from support.commands import Result, overhand
+
+SECRET = "hunter2"
+ADDRESS = f"postgresql://me:{SECRET}@db:5432/sums"
+NEEDED = {"server": (), "shuffler": ("--server", "https://sums.example")}
+
+
+@pytest.fixture(autouse=True)
+def _nothing_set(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in os.environ.keys() - without_settings(os.environ).keys():
+        monkeypatch.delenv(name)
+    monkeypatch.chdir(tmp_path)
+
+
+def options_of(command: str) -> list[str]:
+    """As they are called on the command line."""
+    found: Any = typer.main.get_command(app)
+    names = [max(option.opts, key=len)[2:] for option in found.commands[command].params]
+    return [name for name in names if name not in ("config", "show-settings")]
+
+
+def config(content: str, mode: int = 0o600) -> str:
+    path = Path("config.toml")
+    path.write_text(content)
+    path.chmod(mode)
+    return str(path)
+
+
+def shown(command: str, *more: str) -> dict[str, tuple[str, str]]:
+    """By option, what `--show-settings` says of it, and where that comes from."""
+    result = overhand(command, "--show-settings", *more)
+    assert (result.returncode, result.stderr) == (0, "")
+    table, *lines = result.stdout.splitlines()
+    assert table == f"[{command}]"
+    values = tomllib.loads(result.stdout)[command]  # it could be a file
+    return {key: (str(values[key]), source) for key, source in map(_source, lines) if source}
+
+
+def _source(line: str) -> tuple[str, str]:
+    key, _, rest = line.partition(" = ")
+    return key, rest.rpartition("  # ")[2]
+
+
+def refused(result: Result) -> str:
+    assert (result.returncode, result.stdout) == (2, "")
+    assert result.stderr.startswith("error: ")
+    assert result.stderr.count("\n") == 1
+    return result.stderr
+
+
+# --- where options come from ----------------------------------------------------------------------
+
+
+def test_command_line_before_environment_before_file_before_default(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    file = ("--config", config("[server]\nport = 1\n[shuffler]\nport = 99"))
+    monkeypatch.setenv("OVERHAND_SERVER_PORT", "2")
+    monkeypatch.setenv("OVERHAND_SHUFFLER_PORT", "98")
+    assert shown("server", *file, "--port", "3")["port"] == ("3", "command line")
+    assert shown("server", *file)["port"] == ("2", "environment: OVERHAND_SERVER_PORT")
+    monkeypatch.delenv("OVERHAND_SERVER_PORT")
+    assert shown("server", *file)["port"] == ("1", "file: config.toml")
+    assert shown("server")["port"] == ("8001", "default")
+    monkeypatch.setenv("OVERHAND_SERVER_CONFIG", "config.toml")
+    assert shown("server")["port"] == ("1", "file: config.toml")
+
+
+@pytest.mark.parametrize("command", ["server", "shuffler"])
+def test_every_option_may_come_from_everywhere(
+    monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    """Also those that are not called as the parameter is, such as --ca."""
+    options = options_of(command)
+    assert len(options) >= 12
+    typed = [word for key in options for word in (f"--{key}", "17")]
+    found = {"command line": shown(command, *typed)}
+    written = "".join(f'{key} = "17"\n' for key in options)
+    found["file: config.toml"] = shown(command, "--config", config(f"[{command}]\n{written}"))
+    for key in options:
+        monkeypatch.setenv(f"OVERHAND_{command}_{key}".upper().replace("-", "_"), "17")
+    found["environment"] = shown(command)
+    for source, settings in found.items():
+        assert list(settings) == options
+        assert {value for value, _ in settings.values()} <= {"17", "17.0"}
+        assert all(said.startswith(source) for _, said in settings.values())
+
+
+@pytest.mark.parametrize("role", ["server", "shuffler"])
+def test_services_start_with_what_is_shown(monkeypatch: pytest.MonkeyPatch, role: str) -> None:
+    """Fails if what the file says is shown and not used."""
+    given: list[Any] = []
+    monkeypatch.setattr(f"overhand.service.{role}.run_{role}", given.append)
+    for name in ("run", "start_logging"):
+        monkeypatch.setattr(f"overhand.service.web.{name}", lambda *_: None)
+    database = {"server": "book", "shuffler": "store"}[role]
+    file = config(f'[{role}]\nport = 77\n{database} = "{ADDRESS}"\ndocument = "some.json"\n')
+    monkeypatch.setenv(f"OVERHAND_{role.upper()}_HOST", "::1")
+    assert overhand(role, "--config", file, *NEEDED[role]).returncode == 0
+    (settings,) = given
+    assert (settings.listener.host, settings.listener.port) == ("::1", 77)
+    assert (getattr(settings, database), settings.document) == (ADDRESS, Path("some.json"))
+    assert overhand(role, "--config", file, *NEEDED[role], "--show-settings").returncode == 0
+    assert len(given) == 1, "showing settings starts nothing"
+
+
+def test_a_demonstration_is_not_what_the_environment_says() -> None:
+    kept = {"PATH": "/bin", "OVERHAND_TOKEN": "of a client"}
+    service = {"OVERHAND_SERVER_PORT": "1", "OVERHAND_SHUFFLER_TOKENS": "hashes"}
+    assert without_settings({**kept, **service}) == kept
+
+
+# --- secrets --------------------------------------------------------------------------------------
+
+
+def test_no_secret_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("server.key", "token.sha256"):
+        Path(name).write_text(SECRET)
+    monkeypatch.setenv("OVERHAND_SERVER_BOOK", ADDRESS)
+    result = overhand("server", "--show-settings")
+    assert SECRET not in result.stdout
+    assert 'book = "postgresql://me:***@db:5432/sums"' in result.stdout
+    assert 'key = "server.key"' in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("address", "expected"),
+    [
+        ("postgresql://db:5432/sums", "postgresql://db:5432/sums"),
+        ("postgresql://me@db:5432/sums", "postgresql://me@db:5432/sums"),
+        ("postgresql://me:a/b@c:d@db/sums", "postgresql://me:***@db/sums"),
+        ("postgres://me@x:a@db", "postgres://me@x:***@db"),
+        (
+            "postgresql://db/sums?user=me&password=a%20b",
+            "postgresql://db/sums?user=me&password=***",
+        ),
+        ("a:b@c.db", "a:b@c.db"),  # a file of that name
+    ],
+)
+def test_passwords_are_masked_wherever_an_address_has_them(address: str, expected: str) -> None:
+    assert masked(address) == expected
+
+
+def test_a_file_with_a_password_is_for_its_owner_alone() -> None:
+    public = config(f'[server]\nbook = "{ADDRESS}"\n', mode=0o640)
+    said = refused(overhand("server", "--config", public, "--show-settings"))
+    assert ("chmod 600" in said, SECRET in said) == (True, False)
+    assert shown("server", "--config", config('[server]\nbook = "a.db"\n', mode=0o644))
+
+
+# --- what is refused ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("[server]\nprot = 1", r"[server] has no prot: is port meant?"),
+        ("[server]\nmetrics_port = 1", "is metrics-port meant?"),
+        ("[server]\nauthorities = 'x'", "[server] has no authorities"),
+        ("[shuffler]\ndeadlin = 1", "[shuffler] has no deadlin: is deadline meant?"),  # another's
+        ("[server]\nconfig = 'other.toml'", "[server] has no config"),
+        ("[server]\nshow-settings = 1", "[server] has no show-settings"),
+        ("[sever]\nport = 1", "sever is none of the tables [server] and [shuffler]"),
+        ("port = 1", "port is none of the tables"),
+        ("server = 1", "server is none of the tables"),
+        ("[server]\nport = 80.5", "config.toml: port: "),
+        ("[server]\nport = true", "port must be a text or a number"),
+        ("[server]\nbook = ['a']", "book must be a text or a number"),
+        ("[server]\nport = ", "cannot read settings from config.toml"),
+        ("[server]\nbook = '\udcff'", "cannot read settings from config.toml"),
+    ],
+)
+def test_a_bad_file_is_refused_in_one_line(content: str, words: str) -> None:
+    Path("config.toml").write_text(content, errors="surrogateescape")
+    assert words in refused(overhand("server", "--config", "config.toml"))
+
+
+def test_a_file_that_is_not_there_is_refused() -> None:
+    assert "nowhere.toml" in refused(overhand("server", "--config", "nowhere.toml"))
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("OVERHAND_SHUFFLER_TOKNS", "hashes", "is OVERHAND_SHUFFLER_TOKENS meant?"),
+        ("OVERHAND_SHUFFLER_TOKENS", "", "OVERHAND_SHUFFLER_TOKENS of the environment is empty"),
+    ],
+)
+def test_a_variable_that_would_be_left_out_is_refused(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: str, words: str
+) -> None:
+    """Or the service would start without what the operator asked for: here, open to everybody."""
+    monkeypatch.setenv(name, value)
+    assert words in refused(overhand("shuffler", *NEEDED["shuffler"], "--show-settings"))
+    assert overhand("server", "--show-settings").returncode == 0
