@@ -23,7 +23,7 @@ from overhand.service.protocol import (
     load_token,
     new_token,
 )
-from overhand.service.web.tokens import TokenFile
+from overhand.service.web import TokenFile
 from support.commands import as_json, overhand
 from support.deployed import BINARY, Deployment
 from support.forked import WITHOUT_WORKERS, Service, Setting, until

@@ -23,6 +23,7 @@ from overhand.service.web.openapi import (
     json_content,
     record,
 )
+from overhand.service.web.tokens import TokenFile
 from overhand.service.web.transport import (
     Answer,
     HttpTransport,
@@ -52,6 +53,7 @@ __all__ = [
     "Scope",
     "Send",
     "Site",
+    "TokenFile",
     "Transport",
     "Unreachable",
     "Untrusted",
