@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import closing
@@ -238,14 +237,6 @@ def test_a_store_is_not_opened_for_another_document(where: Where) -> None:
         open_store(where.place, SHAPES, HORIZON, where.keys, "b" * 64)
     with closing(open_store(where.place, SHAPES, HORIZON, where.keys, "a" * 64)) as store:
         assert store.arrived == 1
-
-
-def test_a_store_of_an_older_version_is_refused(where: Where, store: Store) -> None:
-    (plan,) = store._database.read(lambda reading: reading.rows("SELECT plan FROM progress"))[0]
-    older = json.dumps({name: part for name, part in json.loads(plan).items() if name != "format"})
-    store._database.write(lambda writing: writing.change("UPDATE progress SET plan = ?", older))
-    with pytest.raises(InvalidValue, match=r"another version of overhand \(format 1, not 2\)"):
-        where.open()
 
 
 # --- any sequence of steps, against a model -------------------------------------------------------

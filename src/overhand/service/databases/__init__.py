@@ -12,7 +12,7 @@ from overhand.service.databases.batch_keys import (
     BatchKeys,
     KeyGone,
 )
-from overhand.service.databases.database import Contents, Database, Dialect, Transaction
+from overhand.service.databases.database import Contents, Database, Dialect, Migration, Transaction
 from overhand.service.databases.sqlite import SqliteDatabase
 
 __all__ = [
@@ -24,6 +24,7 @@ __all__ = [
     "Database",
     "Dialect",
     "KeyGone",
+    "Migration",
     "SqliteDatabase",
     "Transaction",
     "is_postgres",

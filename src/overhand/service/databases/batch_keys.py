@@ -43,7 +43,7 @@ _TAG_BYTES = 16
 SEALED_BYTES = _NONCE_BYTES + _TAG_BYTES
 """By how much what is sealed is longer."""
 
-_MAGIC = b"OVK1"
+_MAGIC = b"OVK1"  # the digit is the version
 _HEADER = struct.Struct(f">4s{_KEY_BYTES}s?H")
 _LEVEL = struct.Struct(">HB")
 _LINK = struct.Struct(f">Q{_KEY_BYTES}s")
@@ -288,12 +288,23 @@ class _Saved(NamedTuple):
 
 def _parsed(content: bytes, path: Path) -> _Saved:
     """The first of the file's two records, or the second if the first was being written."""
+    _refuse_later(content, path)
     half = len(content) // 2
     for record in (content[:half], content[half:]):
         body, digest = record[:-_DIGEST_BYTES], record[-_DIGEST_BYTES:]
         if body[: len(_MAGIC)] == _MAGIC and hashlib.sha256(body).digest() == digest:
             return _read(body)
     raise UnsafeSecret(f"{path} does not hold the keys of batches, or is damaged")
+
+
+def _refuse_later(content: bytes, path: Path) -> None:
+    """Also if the second record is one of ours: a later version was writing, and knows better."""
+    kind, version = content[: len(_MAGIC) - 1], content[len(_MAGIC) - 1 : len(_MAGIC)]
+    if kind == _MAGIC[:-1] and version.isdigit() and version > _MAGIC[-1:]:
+        raise UnsafeSecret(
+            f"{path} has schema {int(version)}, this program knows up to {int(_MAGIC[-1:])}: "
+            "run the newer version"
+        )
 
 
 def _read(body: bytes) -> _Saved:

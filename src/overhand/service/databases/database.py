@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from threading import Lock
 from typing import Any, TypeVar
 
+from overhand.errors import InvalidValue
+
 T = TypeVar("T")
 
 
@@ -62,21 +64,48 @@ class Transaction(ABC):
         """Keep these keys; those that were not kept before."""
 
 
+Migration = Callable[[Transaction, Dialect], None]
+
+
 @dataclass(frozen=True)
 class Contents:
-    """What a database is for, so that nobody opens one of another kind."""
+    """What a database is for, so that nobody opens one of another kind, or of a later version."""
 
     noun: str
     application: int
     """Stands at the head of a SQLite file: tells it from other people's."""
     table: str
     """Is in every such database."""
-    create: Callable[[Transaction, Dialect], None]
-    """Make the tables, in a database that has none."""
+    create: Migration
+    """Make the tables, in a database that has none, as the last migration would leave them."""
     check: Callable[[Transaction], None]
     """Raise `InvalidValue` if the database was made for something else."""
+    migrations: Sequence[Migration] = ()
+    """The first makes schema 2 out of schema 1, and so on: none is ever changed or taken out."""
     cache: int = 1 << 13
     """KiB of a SQLite file that are kept in memory."""
+
+    @property
+    def version(self) -> int:
+        """The schema that this program makes."""
+        return 1 + len(self.migrations)
+
+    def prepare(self, transaction: Transaction, dialect: Dialect, found: int | None) -> None:
+        """Make the tables if none are found, or bring those of a schema up to date; check them.
+
+        All in one transaction: whatever fails leaves the database as it was.
+        """
+        if found is None:
+            self.create(transaction, dialect)
+        elif found > self.version:
+            raise InvalidValue(
+                f"the {self.noun} has schema {found}, this program knows up to {self.version}: "
+                "run the newer version"
+            )
+        else:
+            for migrate in self.migrations[found - 1 :]:
+                migrate(transaction, dialect)
+        self.check(transaction)
 
 
 class Database(ABC):

@@ -23,6 +23,7 @@ _LONGEST_PAUSE = 0.05  # seconds between attempts
 _CONFLICTS = ("40001", "40P01")  # serialization failure, deadlock
 _LOST = (None, "57P01", "57P02", "57P03")  # no connection, server stops, crashed, starts
 _CREATION_LOCK = 0x4F564853
+_VERSION = "overhand_schema"  # a table of one row
 _READ = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 _WRITE = "BEGIN ISOLATION LEVEL READ COMMITTED"
 # A machine that is gone keeps its claims and locks only until the server has missed it.
@@ -198,11 +199,28 @@ class PostgresTransaction(Transaction):
 def _open(transaction: Transaction, contents: Contents) -> None:
     try:
         transaction.rows("SELECT pg_advisory_xact_lock(?)", _CREATION_LOCK)
-        if transaction.rows("SELECT to_regclass(?) IS NULL", contents.table)[0][0]:
-            contents.create(transaction, _DIALECT)
-        contents.check(transaction)
+        found = _schema(transaction, contents)
+        contents.prepare(transaction, _DIALECT, found)
+        if found != contents.version:
+            _record(transaction, contents.version)
     except psycopg.ProgrammingError as error:
         raise InvalidValue(f"the database is not a {contents.noun}: {_reason(error)}") from error
+
+
+def _schema(transaction: Transaction, contents: Contents) -> int | None:
+    """Which version of its tables the database has; the first did not say so."""
+    if transaction.rows("SELECT to_regclass(?) IS NULL", contents.table)[0][0]:
+        return None
+    is_said = transaction.rows(
+        "SELECT 1 FROM pg_tables WHERE schemaname = current_schema() AND tablename = ?", _VERSION
+    )
+    return int(transaction.rows(f"SELECT version FROM {_VERSION}")[0][0]) if is_said else 1
+
+
+def _record(transaction: Transaction, version: int) -> None:
+    transaction.change(f"CREATE TABLE IF NOT EXISTS {_VERSION} (version INTEGER NOT NULL)")
+    transaction.change(f"DELETE FROM {_VERSION}")
+    transaction.change(f"INSERT INTO {_VERSION} (version) VALUES ({version})")
 
 
 def _in_transaction(transaction: Transaction, begin: str, work: Callable[[Transaction], T]) -> T:

@@ -80,10 +80,12 @@ class SqliteDatabase(Database):
             for setting in (*_SETTINGS, f"PRAGMA cache_size = -{contents.cache}"):
                 self._connection.execute(setting)
             with self._transaction("BEGIN IMMEDIATE") as transaction:
-                if not self._tables():
+                found = self._schema()
+                if found is None:
                     transaction.change(f"PRAGMA application_id = {contents.application}")
-                    contents.create(transaction, _dialect())
-                contents.check(transaction)
+                contents.prepare(transaction, _dialect(), found)
+                if found != contents.version:
+                    transaction.change(f"PRAGMA user_version = {contents.version}")
         except sqlite3.OperationalError:
             raise
         except sqlite3.DatabaseError as error:
@@ -107,6 +109,10 @@ class SqliteDatabase(Database):
             raise InvalidValue(
                 f"{self._path} is a database of something else, not a {contents.noun}"
             )
+
+    def _schema(self) -> int | None:
+        """Which version of its tables the file has; the first did not say so."""
+        return (int(self._value("PRAGMA user_version")) or 1) if self._tables() else None
 
     def _tables(self) -> int:
         return int(self._value("SELECT count(*) FROM sqlite_master"))

@@ -25,6 +25,7 @@ from overhand.service.databases import (
 from overhand.service.protocol import Batch, Document, Release
 from overhand.service.server.guard import Guard
 from overhand.service.server.tables import (
+    MIGRATIONS,
     BatchSum,
     BookTables,
     Coordinate,
@@ -137,7 +138,7 @@ class Book:
         self._digest = digest
         self.settled = settled
         self.guard = guard
-        contents = Contents("book", _APPLICATION, "book", self._create, self._check)
+        contents = Contents("book", _APPLICATION, "book", self._create, self._check, MIGRATIONS)
         self._database = open_database(address, contents)
         if guard is not None:
             guard.claim()
@@ -189,6 +190,11 @@ class Book:
             )
         self.settled = settled
         if self.guard is not None:
+            if not keys:
+                raise InvalidValue(
+                    "the book was begun without keys, by an older version: a message might count "
+                    "twice. Start a new plan, with a new book"
+                )
             self.guard.find(keys)
         self._is_readable_only = self.guard is None and bool(keys)
 

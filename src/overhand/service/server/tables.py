@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from overhand.service.databases import Dialect, Transaction
+from overhand.service.databases import Dialect, Migration, Transaction
 from overhand.service.protocol import Batch, Release
 from overhand.values import Values
 
@@ -98,6 +98,20 @@ def schema(dialect: Dialect) -> list[str]:
         f"CREATE TABLE levels (level INTEGER PRIMARY KEY, {counts}) {ending}",
         f"CREATE TABLE alarms (place {dialect.counter} PRIMARY KEY, words TEXT NOT NULL UNIQUE)",
     ]
+
+
+def _add_marks(transaction: Transaction, dialect: Dialect) -> None:
+    """Schema 2: the name of the book's keys, marks of messages, and how many came again."""
+    for statement in (
+        "ALTER TABLE book ADD COLUMN keys TEXT NOT NULL DEFAULT ''",
+        f"CREATE TABLE stored (place {dialect.counter} PRIMARY KEY, body {dialect.blob} NOT NULL)",
+        *dialect.uncompressed("stored"),
+        "ALTER TABLE levels ADD COLUMN repeats BIGINT NOT NULL DEFAULT 0",
+    ):
+        transaction.change(statement)
+
+
+MIGRATIONS: tuple[Migration, ...] = (_add_marks,)
 
 
 class BookTables:

@@ -40,6 +40,7 @@ from overhand.service.shuffler.store.batching import (
 from overhand.service.shuffler.store.tables import (
     BODIES,
     LEVELS,
+    MIGRATIONS,
     Overtaken,
     State,
     StoreTables,
@@ -100,8 +101,8 @@ class Store:
         adds = not lowest.is_filled or any(level.added_messages for level in formats.levels)
         if added is nothing_added and adds:
             raise InvalidValue("the service adds something to batches of this plan: say what")
-        contents = Contents("store", _APPLICATION, "progress", self._create, self._check, _CACHE)
-        self._database = open_database(address, contents)
+        made = (self._create, self._check, MIGRATIONS, _CACHE)
+        self._database = open_database(address, Contents("store", _APPLICATION, "progress", *made))
         self._keys.claim()
         self.destroy_keys()
 

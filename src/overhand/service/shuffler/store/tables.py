@@ -22,13 +22,10 @@ from enum import IntEnum
 from itertools import groupby
 from typing import NamedTuple
 
-from overhand.errors import ProtocolViolation
-from overhand.service.databases import SEALED_BYTES, BatchKeys, Dialect, Transaction
+from overhand.errors import InvalidValue, ProtocolViolation
+from overhand.service.databases import SEALED_BYTES, BatchKeys, Dialect, Migration, Transaction
 from overhand.service.protocol import Batch, Formats, Release
 from overhand.service.shuffler.store.batching import Piece
-
-FORMAT = 2
-"""Of the tables and of what is in them: others are refused."""
 
 KEY_BYTES = 16
 LEVELS, BODIES = "levels", "bodies"
@@ -98,18 +95,27 @@ def origin(transaction: Transaction) -> tuple[str, str] | None:
 def described(formats: Formats) -> str:
     """Everything that a store is made for, in one line."""
     levels = [asdict(level) for level in formats.levels]
-    return json.dumps({"format": FORMAT, "document": formats.digest.hex(), "levels": levels})
+    return json.dumps({"document": formats.digest.hex(), "levels": levels})
 
 
 def difference_of(found: str, expected: str) -> str:
     """What the store was made for, and what not, in few words."""
     before, now = json.loads(found), json.loads(expected)
-    version = before.get("format", 1)
-    if version != FORMAT:
-        return f"another version of overhand (format {version}, not {FORMAT})"
     if before["document"] != now["document"]:
         return f"the document {before['document'][:12]}, not {now['document'][:12]}"
     return f"{before['levels']}, not {now['levels']}"
+
+
+def _take_out_format(transaction: Transaction, dialect: Dialect) -> None:
+    """Schema 2: the database says its version, no longer what the store is made for."""
+    found = origin(transaction)
+    made_for = json.loads(found[0]) if found is not None else {}
+    if made_for.pop("format", None) != 2:
+        raise InvalidValue("the store is older than schema 1: a new plan has a new database")
+    transaction.change("UPDATE progress SET plan = ?", json.dumps(made_for))
+
+
+MIGRATIONS: tuple[Migration, ...] = (_take_out_format,)
 
 
 class StoreTables:
