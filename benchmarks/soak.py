@@ -107,7 +107,7 @@ class Service:
 
     @property
     def is_up(self) -> bool:
-        with suppress(OSError), urlopen(f"http://127.0.0.1:{self.port}/healthz", timeout=5):
+        with suppress(OSError), urlopen(f"http://127.0.0.1:{self.port}/readyz", timeout=5):
             return True
         return False
 

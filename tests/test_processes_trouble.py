@@ -123,7 +123,9 @@ def test_a_database_that_was_away_is_used_again_when_it_is_back(
         assert "overhand_book_is_up 0.0" in httpx.get(numbers).text.splitlines()
         reports.send(shuffler.url, range(18, HORIZON))
         assert reports.answers == {200: 18, 503: HORIZON - 18}
-        assert shuffler.get("/healthz").status_code == 503
+        for service in (shuffler, server):
+            assert service.get("/healthz").status_code == 200
+            assert service.get("/readyz").status_code == 503
     finally:
         postgres.start()
     reports.send_until_counted(shuffler.url)

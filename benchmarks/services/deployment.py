@@ -134,7 +134,7 @@ def shuffling(
 def _answers(port: int, process: subprocess.Popen[bytes]) -> bool:
     deadline = time.monotonic() + _START
     while time.monotonic() < deadline and process.poll() is None:
-        with suppress(OSError), urlopen(f"http://127.0.0.1:{port}/healthz", timeout=10):
+        with suppress(OSError), urlopen(f"http://127.0.0.1:{port}/readyz", timeout=10):
             return True
         time.sleep(0.1)
     return False

@@ -180,7 +180,7 @@ def _wait_for(url: str, process: subprocess.Popen[bytes], home: Path) -> None:
         if process.poll() is not None:
             break
         with contextlib.suppress(OSError):
-            _fetched(f"{url}/healthz")
+            _fetched(f"{url}/readyz")
             return
         time.sleep(0.1)
     logs = [path.read_text(errors="replace").splitlines()[-1:] for path in home.glob("*.log")]

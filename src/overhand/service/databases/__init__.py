@@ -13,6 +13,7 @@ from overhand.service.databases.batch_keys import (
     KeyGone,
 )
 from overhand.service.databases.database import Contents, Database, Dialect, Migration, Transaction
+from overhand.service.databases.faults import fault_of
 from overhand.service.databases.sqlite import SqliteDatabase
 
 __all__ = [
@@ -27,6 +28,7 @@ __all__ = [
     "Migration",
     "SqliteDatabase",
     "Transaction",
+    "fault_of",
     "is_postgres",
     "open_database",
 ]

@@ -29,11 +29,13 @@ from overhand.service.web import (
     Description,
     Entry,
     Operation,
+    Readiness,
     Receive,
     Refused,
     Reply,
     Scope,
     Send,
+    Trouble,
     bearer,
     binary_content,
     body_of,
@@ -112,6 +114,8 @@ class ServerApp(Application):
         self._book = book
         self._publisher = publisher
         self._tokens = tokens
+        trouble = Trouble("the book cannot be used", "the book can be used again")
+        self.readiness = Readiness("book", lambda: self._book.check_usable(), trouble)
         self._late: Counter[int] = Counter()
         self._news = asyncio.Event()
         self._listeners = 0
@@ -119,7 +123,7 @@ class ServerApp(Application):
         self.arrived = asyncio.Event()
         self._most = document.formats.most_release_bytes
         pages = [Route("/", self._page), Route("/static/{name}", self._file)]
-        super().__init__(_DESCRIPTION, self._operations(), self._check_health, pages)
+        super().__init__(_DESCRIPTION, self._operations(), self.readiness.check, pages)
 
     def _operations(self) -> list[Operation]:
         release = binary_content(
@@ -203,6 +207,7 @@ class ServerApp(Application):
         except ProtocolViolation as error:
             self.announce()
             raise Refused(HTTPStatus.CONFLICT, str(error)) from error
+        self.readiness.worked()
         self.arrived.set()
         return Reply(HTTPStatus.OK, {"status": "kept"})
 
@@ -218,9 +223,6 @@ class ServerApp(Application):
 
     async def _file(self, request: Request) -> Response:
         return _file(request.path_params["name"])
-
-    async def _check_health(self) -> None:
-        await self._asked(self._book.alarms)
 
     async def _status(self, request: Request) -> Response:
         return JSONResponse(await self._asked(self.status), headers=_HEADERS)
@@ -270,6 +272,7 @@ class ServerApp(Application):
         try:
             return await asyncio.to_thread(question)
         except StoreUnavailable as error:
+            self.readiness.failed(error)
             words = "the book is not available"
             raise Refused(HTTPStatus.SERVICE_UNAVAILABLE, words, retry=True) from error
 

@@ -231,6 +231,10 @@ class Book:
             raise ProtocolViolation(words)
         return is_new
 
+    def check_usable(self) -> None:
+        """Raise what would keep a sum from being published now, and change nothing."""
+        self._write(lambda tables: tables.advance(*tables.lock()))
+
     def _keep(self, tables: BookTables, release: Release) -> int:
         """A release that is to be opened; how many of its messages came before."""
         if self.guard is None:

@@ -3,23 +3,40 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import time
+from collections.abc import Callable
 from concurrent.futures import CancelledError
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from overhand.errors import InvalidValue, OverhandError, StoreUnavailable, number, whole
+from overhand.errors import (
+    InvalidValue,
+    OverhandError,
+    ProtocolViolation,
+    StoreUnavailable,
+    number,
+    whole,
+)
 from overhand.service.databases import is_postgres
 from overhand.service.protocol import Document, KeyPair
 from overhand.service.server.app import ServerApp
 from overhand.service.server.book import Book, Settled
 from overhand.service.server.opening import OpenerPool
 from overhand.service.server.publishing import Publisher, Total
-from overhand.service.web import Listener, Metrics, Site, TokenFile, log, metrics_app, serve
+from overhand.service.web import (
+    SLOW,
+    Listener,
+    Metrics,
+    Site,
+    TokenFile,
+    Trouble,
+    log,
+    metrics_app,
+    serve,
+)
 
 _LOOK = 1.0
 """Seconds after which a process looks for what others have published."""
@@ -121,10 +138,12 @@ async def publish(
     A database that is down or a worker that dies costs time, and nothing else: what is not
     published is still in the book.
     """
+    trouble = Trouble("publishing failed", "publishing works again")
     while not stopping.is_set():
         app.arrived.clear()
         try:
-            while not stopping.is_set() and await asyncio.to_thread(publisher.step):
+            while not stopping.is_set() and await asyncio.to_thread(metrics.timed, publisher.step):
+                app.readiness.worked()
                 app.announce()
             if await asyncio.to_thread(publisher.follow):
                 app.announce()
@@ -133,9 +152,12 @@ async def publish(
             if stopping.is_set():
                 return
             metrics.failures.inc()
-            log("publishing failed", level=logging.ERROR, error=type(error).__name__)
+            if isinstance(error, StoreUnavailable | ProtocolViolation):
+                app.readiness.failed(error)
+            trouble.begin(type(error).__name__)
             await asyncio.sleep(_LOOK)
             continue
+        trouble.end()
         with suppress(TimeoutError):
             await asyncio.wait_for(app.arrived.wait(), _LOOK)
 
@@ -145,21 +167,36 @@ class ServerMetrics(Metrics):
 
     def __init__(self, app: ServerApp) -> None:
         super().__init__()
+        self.follow(app.readiness)
         self._app = app
         self._levels = {name: self.gauge(name, help, "level") for name, help in _PER_LEVEL.items()}
         self._users = self.gauge("users_published", "Reports in the published sum, own ones too")
         self._lost_users = self.gauge("users_lost", "Reports that count as the middle of a range")
         self._alarms = self.gauge("alarms", "Alarms since the plan began")
         self._book_is_up = self.gauge("book_is_up", "Whether the book answers")
+        self._unopened = self.gauge("unopened", "Batches that came and wait to be opened", "level")
+        self._seconds = self.histogram(
+            "publish_seconds", "Time to open a batch and publish its sum", SLOW
+        )
         self.failures = self.counter("publishing_failures", "Attempts to publish that failed")
+
+    def timed(self, step: Callable[[], bool]) -> bool:
+        """Whether a step did anything; how long it took if it did."""
+        started = time.perf_counter()
+        has_published = step()
+        if has_published:
+            self._seconds.observe(time.perf_counter() - started)
+        return has_published
 
     def current(self) -> bytes:
         """All of them, as the book has them now, or had them when it last answered."""
+        answers = self._app.readiness.look()
         try:
-            self._ask()
-            self._book_is_up.set(1)
+            if answers:
+                self._ask()
         except StoreUnavailable:
-            self._book_is_up.set(0)
+            answers = False
+        self._book_is_up.set(answers)
         return self.text()
 
     def _ask(self) -> None:
@@ -167,6 +204,8 @@ class ServerMetrics(Metrics):
         for level in status["levels"]:
             for name, gauge in self._levels.items():
                 gauge.labels(level["level"]).set(level[name])
+            unopened = level["received"] - level["published"] - level["lost"]
+            self._unopened.labels(level["level"]).set(unopened)
         estimate = status["estimate"] or {"t": 0, "lost_users": 0}
         self._users.set(estimate["t"])
         self._lost_users.set(estimate["lost_users"])

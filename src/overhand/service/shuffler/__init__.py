@@ -8,6 +8,7 @@ from overhand.service.shuffler.folding import Folder
 from overhand.service.shuffler.running import ShufflerSettings, run_shuffler
 from overhand.service.shuffler.sending import NotTaken, Sender
 from overhand.service.shuffler.uploads import Uploads
+from overhand.service.shuffler.watching import Watch
 
 __all__ = [
     "Admission",
@@ -21,6 +22,7 @@ __all__ = [
     "ShufflerMetrics",
     "ShufflerSettings",
     "Uploads",
+    "Watch",
     "added_by",
     "run_shuffler",
 ]

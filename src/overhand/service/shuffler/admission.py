@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from overhand.errors import ServiceError, StoreUnavailable
+from overhand.errors import ServiceError
 from overhand.service.shuffler.store import Arrival, Outcome, Store
-from overhand.service.web import Metrics, log
+from overhand.service.web import SLOW, Metrics, Readiness, Trouble
 
 Done = Callable[[Outcome | Exception], None]
 
@@ -31,19 +30,18 @@ class ShufflerMetrics(Metrics):
         self.releases = self.counter("releases", "Batches sent to the server", "level")
         self.folded = self.counter("folded", "Pieces folded together in open batches", "level")
         self.send_failures = self.counter("send_failures", "Attempts to send that failed")
+        self.admission_seconds = self.histogram(
+            "admission_seconds", "Time from when a report is whole to its commit"
+        )
+        self.send_seconds = self.histogram("send_seconds", "Time to the server's answer", SLOW)
+        self.unsent = self.gauge("unsent", "Full batches that the server does not have", "level")
+        self.set_aside = self.gauge("set_aside", "Batches that this process cannot send", "level")
+        self.open_seconds = self.gauge(
+            "open_seconds", "Time since this process first saw a report in the open batch", "level"
+        )
         self.waiting = self.gauge("waiting", "Reports that wait for their commit")
         self.arrived = self.gauge("arrived", "Places of batches that are taken")
         self.store_is_up = self.gauge("store_is_up", "Whether the store answers")
-
-    def current(self, store: Store, waiting: int) -> bytes:
-        """All of them, with what the store says now."""
-        self.waiting.set(waiting)
-        try:
-            self.arrived.set(store.arrived)
-            self.store_is_up.set(1)
-        except StoreUnavailable:
-            self.store_is_up.set(0)
-        return self.text()
 
 
 class Overloaded(ServiceError):
@@ -70,11 +68,12 @@ class Admission:
         self._metrics = metrics or ShufflerMetrics()
         self._group = group
         self._most_waiting = most_waiting
-        self._waiting: deque[tuple[Arrival, Done]] = deque()
+        self._waiting: deque[tuple[Arrival, Done, float]] = deque()
         self._wake = asyncio.Event()
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="admission")
-        self._closing = self._is_failing = False
-        self._looked, self._is_up = float("-inf"), True
+        self._closing = False
+        trouble = Trouble("reports cannot be stored", "reports can be stored again")
+        self.readiness = Readiness("store", lambda: store.check_usable(), trouble)
 
     @property
     def waiting(self) -> int:
@@ -84,7 +83,7 @@ class Admission:
         """Put a report into the next group; `done` hears what became of it, once it is durable."""
         if self._closing or len(self._waiting) >= self._most_waiting:
             raise Overloaded(f"{len(self._waiting)} reports are waiting already")
-        self._waiting.append((arrival, done))
+        self._waiting.append((arrival, done, time.perf_counter()))
         self._wake.set()
 
     async def admit(self, arrival: Arrival) -> Outcome:
@@ -105,20 +104,6 @@ class Admission:
         self.enter(arrival, done)
         return await future
 
-    async def is_up(self) -> bool:
-        """Whether the store answers, asked once a second at most."""
-        now = time.monotonic()
-        if now - self._looked >= 1.0:
-            self._looked = now
-            self._is_up = await asyncio.to_thread(self._answers)
-        return self._is_up
-
-    def _answers(self) -> bool:
-        try:
-            return self._store.arrived >= 0
-        except StoreUnavailable:
-            return False
-
     async def run(self) -> None:
         """Commit group after group, until closed and empty."""
         while not (self._closing and not self._waiting):
@@ -130,25 +115,24 @@ class Admission:
 
     async def _commit(self) -> None:
         some = [self._waiting.popleft() for _ in range(min(self._group, len(self._waiting)))]
-        arrivals = [arrival for arrival, _ in some]
+        arrivals = [arrival for arrival, _, _ in some]
         loop = asyncio.get_running_loop()
         outcomes: Sequence[Outcome | Exception]
         try:
             outcomes = await loop.run_in_executor(self._thread, self._store.admit, arrivals)
             self._metrics.commits.inc()
-            self._note(failed=False)
+            self.readiness.worked()
+            self._time(since for _, _, since in some)
         except Exception as error:
             outcomes = [error] * len(some)
-            self._note(failed=True)
-        for (_, done), outcome in zip(some, outcomes, strict=True):
+            self.readiness.failed(error)
+        for (_, done, _), outcome in zip(some, outcomes, strict=True):
             done(outcome)
 
-    def _note(self, *, failed: bool) -> None:
-        """Say when it begins and when it ends: reports are refused meanwhile."""
-        if failed != self._is_failing:
-            self._is_failing = failed
-            words = "reports cannot be stored" if failed else "reports can be stored again"
-            log(words, level=logging.WARNING)
+    def _time(self, entered: Iterable[float]) -> None:
+        now = time.perf_counter()
+        for since in entered:
+            self._metrics.admission_seconds.observe(now - since)
 
     def close(self) -> None:
         """No more reports; those that wait are still committed."""

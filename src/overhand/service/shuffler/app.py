@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Collection
 from http import HTTPStatus
 
 from starlette.requests import Request
 from starlette.responses import Response
 
-from overhand.errors import InvalidValue, StoreUnavailable
+from overhand.errors import InvalidValue, OverhandError
 from overhand.service.protocol import MOST_REPORT_BYTES, Document, WrongPlan, hashed
 from overhand.service.shuffler.admission import Admission, Overloaded, ShufflerMetrics
 from overhand.service.shuffler.store import Arrival, Outcome
@@ -24,7 +23,6 @@ from overhand.service.web import (
     body_of,
     header,
     json_content,
-    log,
 )
 
 _DESCRIPTION = Description(
@@ -61,7 +59,7 @@ class ShufflerApp(Application):
         self.report_length = str(self._formats.report_length).encode()
         headers = {"etag": f'"{document.digest}"', "cache-control": "no-store"}
         self._document = Response(document.to_json(), 200, headers, "application/json")
-        super().__init__(_DESCRIPTION, self._operations(), self._check_health)
+        super().__init__(_DESCRIPTION, self._operations(), self._check_ready)
 
     def _operations(self) -> list[Operation]:
         levels = ", ".join(
@@ -100,9 +98,8 @@ class ShufflerApp(Application):
     async def _documented(self, request: Request) -> Response:
         return self._document
 
-    async def _check_health(self) -> None:
-        if not await self.admission.is_up():
-            raise _no_store()
+    async def _check_ready(self) -> None:
+        await self.admission.readiness.check()
 
     async def _report(self, request: Request) -> Response:
         """The slow way: whoever sends something unusual is told what is wrong with it."""
@@ -165,10 +162,9 @@ class ShufflerApp(Application):
             case Overloaded():
                 busy = Refused(HTTPStatus.TOO_MANY_REQUESTS, str(result), retry=True)
                 return self.refusal(busy)
-            case StoreUnavailable():
+            case OverhandError():  # the admission says so in the log, once
                 return self.refusal(_no_store())
-            case _:  # a fault of ours: it is in the log, and the report may be sent again
-                log("a report failed", level=logging.ERROR, error=type(result).__name__)
+            case _:  # a fault of ours, in the log as well: the report may be sent again
                 fault = Refused(HTTPStatus.INTERNAL_SERVER_ERROR, "a fault", retry=True)
                 return self.refusal(fault)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 
 from overhand.errors import StoreUnavailable
@@ -11,7 +10,7 @@ from overhand.randomness import secure_random
 from overhand.service.protocol import Document, encode_reports
 from overhand.service.shuffler.admission import Admission, Overloaded
 from overhand.service.shuffler.store import Arrival, Outcome, Store
-from overhand.service.web import log
+from overhand.service.web import Trouble, log
 
 _AT_ONCE = 256  # reports that are made together: all of them wait for their commit
 
@@ -38,6 +37,7 @@ class Filler:
         self._lowest, self._is_filled = lowest.size, lowest.is_filled
         self._batch = -1
         self._since = 0.0
+        self._trouble = Trouble("a late batch stays open", "late batches are closed again")
 
     async def run(self, stopping: asyncio.Event) -> None:
         while not stopping.is_set():
@@ -45,8 +45,9 @@ class Filler:
                 missing = self._missing(await asyncio.to_thread(lambda: self._store.arrived))
                 if missing:
                     await self.fill(missing)
+                self._trouble.end()
             except (StoreUnavailable, Overloaded) as error:
-                log("a late batch stays open", level=logging.WARNING, error=type(error).__name__)
+                self._trouble.begin(type(error).__name__)
             try:
                 await asyncio.wait_for(stopping.wait(), min(1.0, self._deadline / 4))
             except TimeoutError:

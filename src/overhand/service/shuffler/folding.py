@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 
 from overhand.errors import OverhandError
 from overhand.service.protocol import Formats
 from overhand.service.shuffler.admission import ShufflerMetrics
 from overhand.service.shuffler.store import Store
-from overhand.service.web import log
+from overhand.service.web import Trouble
 
 
 class Folder:
@@ -26,6 +25,9 @@ class Folder:
         self._store = store
         self._levels = [level.level for level in formats.levels if level.clear_numbers]
         self._metrics = metrics
+        self._troubles = {
+            level: Trouble("folding failed", "folding works again") for level in self._levels
+        }
         self._tick = tick
 
     async def run(self, stopping: asyncio.Event) -> None:
@@ -46,6 +48,6 @@ class Folder:
                     if not pieces:
                         break
                     self._metrics.folded.labels(level).inc(pieces)
+                self._troubles[level].end()
             except OverhandError as error:  # they are as they were, and can be frozen so
-                words = type(error).__name__
-                log("folding failed", level=logging.WARNING, batch_level=level, error=words)
+                self._troubles[level].begin(type(error).__name__, batch_level=level)

@@ -19,6 +19,7 @@ from overhand.service.shuffler.folding import Folder
 from overhand.service.shuffler.sending import Sender
 from overhand.service.shuffler.store import Store
 from overhand.service.shuffler.uploads import Uploads
+from overhand.service.shuffler.watching import Watch
 from overhand.service.web import HttpTransport, Listener, Site, TokenFile, log, metrics_app, serve
 
 
@@ -71,7 +72,7 @@ async def run_shuffler(settings: ShufflerSettings) -> None:
         metrics = ShufflerMetrics()
         admission = Admission(store, metrics)
         app = ShufflerApp(document, admission, metrics, tokens)
-        private = metrics_app(lambda: metrics.current(store, admission.waiting))
+        private = metrics_app(Watch(store, document.formats, admission, metrics).text)
         sender = Sender(store, document, server, metrics, tick=settings.tick)
         stopping = asyncio.Event()
         async with asyncio.TaskGroup() as tasks:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from http import HTTPStatus
 
@@ -12,7 +13,7 @@ from overhand.errors import OverhandError, ProtocolViolation, ServiceError, Stor
 from overhand.service.protocol import Batch, Document, Release
 from overhand.service.shuffler.admission import ShufflerMetrics
 from overhand.service.shuffler.store import Store
-from overhand.service.web import Answer, Transport, Unreachable, log
+from overhand.service.web import Answer, Transport, Trouble, Unreachable, log
 
 _LONGEST_WAIT = 60.0
 _TICKS_A_SCRUB = 10
@@ -48,6 +49,7 @@ class Sender:
         self._tick = tick
         self._set_aside: set[Batch] = set()
         self._failures = 0
+        self._trouble = Trouble("sending failed", "sending works again")
         self._stopping = asyncio.Event()
         self._unscrubbed = True  # a crash may have come between
         self._has_sent = False
@@ -60,6 +62,7 @@ class Sender:
             try:
                 await self.send_all()
                 self._failures = 0
+                self._trouble.end()
             except OverhandError as error:
                 self._note(error)
             await self._wait(stopping)
@@ -68,7 +71,7 @@ class Sender:
     def _note(self, error: OverhandError) -> None:
         self._failures += 1
         self._metrics.send_failures.inc()
-        log("sending failed", level=logging.WARNING, error=_reason(error))
+        self._trouble.begin(_reason(error))
 
     async def _finish(self) -> None:
         """What the server has is forgotten now, not after the next start."""
@@ -186,7 +189,10 @@ class Sender:
         level, number = release.batch
         body = self._formats.pack_release(release)
         async with free:
-            return await self._answered(f"/v1/releases/{level}/{number}", body)
+            started = time.perf_counter()
+            answer = await self._answered(f"/v1/releases/{level}/{number}", body)
+            self._metrics.send_seconds.observe(time.perf_counter() - started)
+            return answer
 
     async def _answered(self, path: str, body: bytes) -> Answer:
         """The server's answer, unless it is time to stop: a server may take long to say nothing."""
@@ -202,6 +208,7 @@ class Sender:
     def _put_aside(self, batch: Batch, why: str) -> None:
         """Nothing that a program can do will help: the others go on without it."""
         self._set_aside.add(batch)
+        self._metrics.set_aside.labels(batch.level).inc()
         log(why, level=logging.ERROR, batch_level=batch.level, number=batch.number)
 
 

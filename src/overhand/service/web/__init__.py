@@ -11,8 +11,8 @@ from overhand.service.web.listening import (
     run,
     serve,
 )
-from overhand.service.web.logs import log, start_logging
-from overhand.service.web.metrics import Metrics, metrics_app
+from overhand.service.web.logs import Trouble, log, start_logging
+from overhand.service.web.metrics import SLOW, Metrics, metrics_app
 from overhand.service.web.openapi import (
     COUNT,
     TEXT,
@@ -23,6 +23,7 @@ from overhand.service.web.openapi import (
     json_content,
     record,
 )
+from overhand.service.web.readiness import Readiness
 from overhand.service.web.tokens import TokenFile
 from overhand.service.web.transport import (
     Answer,
@@ -35,6 +36,7 @@ from overhand.service.web.transport import (
 __all__ = [
     "BINARY",
     "COUNT",
+    "SLOW",
     "TEXT",
     "Answer",
     "Application",
@@ -47,6 +49,7 @@ __all__ = [
     "Listener",
     "Metrics",
     "Operation",
+    "Readiness",
     "Receive",
     "Refused",
     "Reply",
@@ -55,6 +58,7 @@ __all__ = [
     "Site",
     "TokenFile",
     "Transport",
+    "Trouble",
     "Unreachable",
     "Untrusted",
     "bearer",

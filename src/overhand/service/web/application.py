@@ -81,7 +81,7 @@ class Reply(Response):
 class Application(Starlette):
     """A service's operations, which it also describes, and pages that need no description.
 
-    Whether it is healthy is asked of `check`, which raises `Refused` if it is not.
+    Whether it is ready is asked of `check`, which raises `Refused` if it is not.
     """
 
     def __init__(
@@ -91,16 +91,16 @@ class Application(Starlette):
         check: Callable[[], Awaitable[None]],
         pages: Iterable[BaseRoute] = (),
     ) -> None:
-        async def health(request: Request) -> Response:
+        async def ready(request: Request) -> Response:
             await check()
-            return Reply(HTTPStatus.OK, {"status": "healthy"})
+            return Reply(HTTPStatus.OK, {"status": "ready"})
 
         async def describe(request: Request) -> Response:
             return Reply(HTTPStatus.OK, self.description)
 
-        about = "Whether the service and its database are up."
-        healthy = Operation("health", "/healthz", health, about, json_content(status="healthy"))
-        every = [*operations, healthy]
+        about = "Whether the service can do its work: its database answers, and can be written."
+        probed = Operation("readiness", "/readyz", ready, about, json_content(status="ready"))
+        every = [*operations, _LIVENESS, probed]
         self.description = description.of(every)
         super().__init__(
             routes=[*(one.route for one in every), Route("/openapi.json", describe), *pages],
@@ -138,6 +138,20 @@ class Application(Starlette):
     async def _fault(self, request: Request, error: Exception) -> Response:
         """A fault of ours: it is in the log, and nobody else is told."""
         return self.refusal(Refused(HTTPStatus.INTERNAL_SERVER_ERROR, "a fault", retry=True))
+
+
+async def _alive(request: Request) -> Response:
+    """Whatever becomes of the database: to start the process again would not mend that."""
+    return Reply(HTTPStatus.OK, {"status": "healthy"})
+
+
+_LIVENESS = Operation(
+    "health",
+    "/healthz",
+    _alive,
+    "That the process answers, whatever becomes of its database.",
+    json_content(status="healthy"),
+)
 
 
 async def _farewell(request: Request, error: Exception) -> Response:

@@ -23,6 +23,26 @@ def log(event: str, *, level: int = logging.INFO, **numbers: Any) -> None:
     _LOGGER.log(level, event, extra={"numbers": numbers})
 
 
+class Trouble:
+    """Something that fails again and again: said when it begins or changes, and when it ends."""
+
+    def __init__(self, began: str, ended: str) -> None:
+        self._began, self._ended = began, ended
+        self.reason: str | None = None
+
+    def begin(self, reason: str, **numbers: Any) -> None:
+        """It failed, for this reason."""
+        if reason != self.reason:
+            self.reason = reason
+            log(self._began, level=logging.WARNING, error=reason, **numbers)
+
+    def end(self) -> None:
+        """It did not fail."""
+        if self.reason is not None:
+            self.reason = None
+            log(self._ended, level=logging.WARNING)
+
+
 class _Lines(logging.Formatter):
     def __init__(self, role: str) -> None:
         super().__init__()

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import platform
 from collections.abc import Callable
 
 from prometheus_client import (
     CollectorRegistry,
     Counter,
     Gauge,
+    Histogram,
+    Info,
     disable_created_metrics,
     generate_latest,
 )
@@ -17,7 +20,14 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from overhand import __version__
+from overhand.service.web.readiness import Readiness
+
 disable_created_metrics()  # type: ignore[no-untyped-call]  # they are times
+
+QUICK = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
+SLOW = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
+"""Bounds of histograms, in seconds: of what a client waits for, and of work on whole batches."""
 
 
 class Metrics:
@@ -25,12 +35,24 @@ class Metrics:
 
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
+        build = Info("overhand_build", "What this process runs", registry=self._registry)
+        build.info({"version": __version__, "python": platform.python_version()})
 
     def counter(self, name: str, help: str, *labels: str) -> Counter:
         return Counter(f"overhand_{name}", help, labels, registry=self._registry)
 
     def gauge(self, name: str, help: str, *labels: str) -> Gauge:
         return Gauge(f"overhand_{name}", help, labels, registry=self._registry)
+
+    def histogram(self, name: str, help: str, bounds: tuple[float, ...] = QUICK) -> Histogram:
+        return Histogram(f"overhand_{name}", help, registry=self._registry, buckets=bounds)
+
+    def follow(self, readiness: Readiness) -> None:
+        """Whether the service is ready, and how often its database kept it from its work."""
+        ready = self.gauge("ready", "Whether the service can do its work")
+        ready.set_function(lambda: float(readiness.reason is None))
+        faults = self.counter("store_faults", "Work that the database kept from being done")
+        readiness.count = faults.inc
 
     def text(self) -> bytes:
         """In the form that Prometheus reads."""

@@ -134,11 +134,12 @@ class Store:
 
     def _needed(self, tables: StoreTables) -> dict[int, set[int]]:
         """By level, the batches that are not frozen, and the one that is open or to come."""
-        arrived = tables.arrived()
-        return {
-            level: {*tables.numbers(level), self._open_batch(shape, arrived)}
-            for level, shape in self._levels.items()
-        }
+        opened = self._open_batches(tables.arrived())
+        return {level: {*tables.numbers(level), number} for level, number in opened}
+
+    def _open_batches(self, arrived: int) -> list[Batch]:
+        shapes = self._levels.items()
+        return [Batch(level, self._open_batch(shape, arrived)) for level, shape in shapes]
 
     def _open_batch(self, level: LevelFormat, arrived: int) -> int:
         """After the last report, one that will never be."""
@@ -178,6 +179,10 @@ class Store:
             tables.add(batching.pieces(list(self._levels.values()), admitted, arrived))
             tables.advance(arrived + len(admitted))
         return outcomes
+
+    def check_usable(self) -> None:
+        """Raise what would keep a report from being admitted now, and change nothing."""
+        self._write(lambda tables: tables.touch(self._open_batches))
 
     def leave_empty(self, number: int) -> int:
         """Close this lowest batch, which is late: nobody takes the rest of its places any more.
