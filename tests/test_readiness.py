@@ -170,8 +170,9 @@ def test_a_probe_changes_nothing_and_asks_for_the_keys_of_all_levels(tmp_path: P
     run(tmp_path, test, plan=small_plan())
 
 
-def test_a_plan_that_is_complete_is_ready(tmp_path: Path) -> None:
+def test_a_plan_that_is_complete_is_ready(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its last batch of a high level is never full, and has no key any more."""
+    monkeypatch.setattr(readiness, "_FRESH", 0.0)
 
     async def test(system: System) -> None:
         lowest = system.document.formats.levels[0]
