@@ -49,7 +49,7 @@ class System:
         added = added_by(self.document)
         self.store: Store = Store(self.home / "shuffler.db", self.document.formats, added=added)
         self.metrics = ShufflerMetrics()
-        self.admission = Admission(self.store, most_waiting=self.most_waiting)
+        self.admission = Admission(self.store, self.metrics, most_waiting=self.most_waiting)
         self.shuffler = ShufflerApp(self.document, self.admission, self.metrics, self.tokens)
         self.book = Book.of(self.document, self.home / "server.db")
         opener = Opener(self.key, self.document.formats.digest)
