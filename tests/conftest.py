@@ -15,7 +15,7 @@ from hypothesis import settings
 
 # What these assert for tests is told as fully as what a test asserts.
 pytest.register_assert_rewrite("support")
-pytest_plugins = ("support.browsing", "support.deploying", "support.storing")
+pytest_plugins = ("support.browsing", "support.deploying", "support.hearing", "support.storing")
 
 settings.register_profile("ci", derandomize=True, deadline=None)
 settings.register_profile("nightly", max_examples=200, deadline=None)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator
@@ -14,22 +13,15 @@ from typing import Any
 import psycopg
 import pytest
 
-from overhand.errors import ProtocolViolation, StoreUnavailable
+from overhand.errors import InvalidValue, ProtocolViolation, StoreUnavailable
 from overhand.service.databases import fault_of
-from overhand.service.server.running import ServerMetrics, publish
-from overhand.service.shuffler import Admission, Sender, ShufflerMetrics
-from overhand.service.web import Readiness, Refused, Trouble, Unreachable, readiness
-from support.deployed import small_plan
+from overhand.service.protocol import Document, KeyPair
+from overhand.service.shuffler import Admission, ShufflerMetrics
+from overhand.service.shuffler.store import Store
+from overhand.service.web import Readiness, Refused, Trouble, readiness
+from support.deployed import LOWEST, small_plan
+from support.postgres import Postgres
 from support.system import System, run
-
-
-@pytest.fixture
-def said(caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
-    """What the services logged so far, event by event."""
-    caplog.set_level(logging.INFO, "overhand.service")
-    return lambda: [
-        record.getMessage() for record in caplog.records if record.name == "overhand.service"
-    ]
 
 
 def made(probe: Callable[[], None]) -> Readiness:
@@ -155,6 +147,55 @@ def test_a_store_that_is_broken_is_not_ready_and_says_so_once(
     run(tmp_path, test)
 
 
+TABLES = ("progress", "seen", "releases", "bodies", "levels", "messages_1", "messages_2")
+
+
+def test_a_failover_that_lost_commits_is_told_and_fails_closed(
+    tmp_path: Path, postgres: Postgres, said: Callable[[], list[str]]
+) -> None:
+    """PostgreSQL as it was before batches were frozen, and nobody noticed a lost connection."""
+
+    async def test(system: System) -> None:
+        address = postgres.new_schema()
+        store = Store(address, system.document.formats, tmp_path / "shuffler.keys")
+        system.shuffler.admission = admission = Admission(store)
+        committing = asyncio.create_task(admission.run())
+        with closing(store), psycopg.connect(address, autocommit=True) as database:
+            async with system.client() as client, system.at_shuffler() as web:
+                await client.report_many([1] * 3)
+                for table in TABLES:
+                    database.execute(f"CREATE TABLE kept_{table} AS TABLE {table}".encode())
+                await client.report_many([1] * LOWEST)
+                assert len(store.freeze_all(store.full())) == 1
+                for table in TABLES:
+                    database.execute(
+                        f"TRUNCATE {table}; INSERT INTO {table} TABLE kept_{table}".encode()
+                    )
+                answers = [await web.post("/v1/reports", content=system.report()) for _ in "123"]
+                assert [answer.status_code for answer in answers] == [503] * 3
+                ready = await web.get("/readyz")
+                assert ready.json() == {"error": "the store is older than its keys"}
+                assert (await web.get("/healthz")).status_code == 200
+        admission.close()
+        await committing
+        assert said() == ["reports cannot be stored"]
+        with pytest.raises(InvalidValue, match="older than its keys"):
+            Store(address, system.document.formats, tmp_path / "shuffler.keys")
+
+    run(tmp_path, test, plan=small_plan())
+
+
+def test_a_postgresql_that_takes_no_writes_is_not_ready(tmp_path: Path, postgres: Postgres) -> None:
+    """As a replica is: it answers every question, which a probe that only reads would take."""
+    formats = Document(small_plan(), KeyPair.generate().public_key).formats
+    store = Store(postgres.new_schema(), formats, tmp_path / "shuffler.keys")
+    with closing(store):
+        one = made(store.check_usable)
+        store._database._idle[0].execute("SET default_transaction_read_only = on")  # type: ignore[attr-defined]
+        assert store.arrived == 0
+        assert reason_of(one) == "the store is read-only"
+
+
 def test_a_probe_changes_nothing_and_asks_for_the_keys_of_all_levels(tmp_path: Path) -> None:
     async def test(system: System) -> None:
         system.store.check_usable()
@@ -276,83 +317,3 @@ def test_a_database_that_hangs_is_asked_by_one_thread_and_waited_for_a_while(
     free.set()
     assert one.look()
     assert one.reason is None
-
-
-# --- others that fail again and again -------------------------------------------------------------
-
-
-def test_a_server_that_is_away_is_said_once_however_often_a_batch_is_sent(
-    tmp_path: Path, said: Callable[[], list[str]]
-) -> None:
-    class Away:
-        async def request(self, *words: Any) -> Any:
-            raise Unreachable("nobody is there")
-
-        async def close(self) -> None:
-            pass
-
-    async def test(system: System) -> None:
-        async with system.client() as client:
-            await client.report_many([1] * system.plan.tree.lowest)
-        metrics, stopping = ShufflerMetrics(), asyncio.Event()
-        server: Any = Away()
-        sender = Sender(system.store, system.document, server, metrics, tick=0.001)
-        running = asyncio.create_task(sender.run(stopping))
-        while metrics.send_failures._value.get() < 3:
-            await asyncio.sleep(0.005)
-        assert said() == ["sending failed"]
-        sender._server = system.sender()._server
-        while system.store.full():
-            await asyncio.sleep(0.005)
-        stopping.set()
-        await running
-        assert said() == ["sending failed", "release sent", "sending works again"]
-
-    run(tmp_path, test)
-
-
-def test_a_book_that_is_full_is_said_once_however_often_publishing_fails(
-    tmp_path: Path, said: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("overhand.service.server.running._LOOK", 0.001)
-
-    async def test(system: System) -> None:
-        metrics, stopping = ServerMetrics(system.server), asyncio.Event()
-        step = system.publisher.step
-        system.publisher.step = away  # type: ignore[assignment, method-assign]
-        running = asyncio.create_task(
-            publish(system.server, system.publisher, metrics, stopping, 60.0)
-        )
-        while metrics.failures._value.get() < 3:
-            await asyncio.sleep(0.005)
-        assert said() == ["the book cannot be used", "publishing failed"]
-        assert system.server.readiness.reason == "the book cannot be used"
-        system.publisher.step = step  # type: ignore[method-assign]
-        while "publishing works again" not in said():
-            await asyncio.sleep(0.005)
-        stopping.set()
-        await running
-
-    run(tmp_path, test)
-
-
-def test_a_fault_that_is_not_the_databases_is_a_500_and_said_once(
-    tmp_path: Path, said: Callable[[], list[str]]
-) -> None:
-    class Broken:
-        def admit(self, arrivals: list[Any]) -> Any:
-            raise KeyError("secret")
-
-    async def test(system: System) -> None:
-        broken: Any = Broken()
-        system.shuffler.admission = admission = Admission(broken)
-        committing = asyncio.create_task(admission.run())
-        async with system.at_shuffler() as web:
-            for _ in range(3):
-                answer = await web.post("/v1/reports", content=system.report())
-                assert (answer.status_code, answer.json()) == (500, {"error": "a fault"})
-        admission.close()
-        await committing
-        assert said() == ["reports cannot be stored"]
-
-    run(tmp_path, test)
