@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,6 +14,7 @@ import numpy as np
 
 from overhand.errors import OverhandError
 from overhand.model import Rows
+from overhand.processors import processors
 
 _AT_ONCE = 64
 _TOLD_EVERY = 0.1  # seconds
@@ -27,7 +27,7 @@ class Crowd:
     """
 
     def __init__(self, url: str, digest: str, rows: Rows, rate: float | None) -> None:
-        processes = max(1, min(os.cpu_count() or 1, len(rows)))
+        processes = max(1, min(processors(), len(rows)))
         each = None if rate is None else rate / processes
         context = get_context("spawn")
         self._pipes: list[Connection] = []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -13,6 +12,7 @@ from overhand.errors import InvalidValue, whole
 from overhand.mechanisms import MECHANISMS
 from overhand.model import Privacy
 from overhand.plan import MECHANISM_KINDS, Composition, Plan, checked_tree
+from overhand.processors import processors
 from overhand.trees import binary_degrees
 from overhand.values import Values, values_of
 
@@ -107,7 +107,7 @@ Input = Annotated[
 
 def processes(jobs: int | None) -> int:
     """As many as are asked for, or as there are cores."""
-    return (os.cpu_count() or 1) if jobs is None else whole("jobs", jobs, least=1)
+    return processors() if jobs is None else whole("jobs", jobs, least=1)
 
 
 def model_note(mechanism: str, noise_by: str = "users") -> str:

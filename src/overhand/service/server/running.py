@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import time
 from collections.abc import Callable
 from concurrent.futures import CancelledError
@@ -20,6 +19,7 @@ from overhand.errors import (
     number,
     whole,
 )
+from overhand.processors import processors
 from overhand.service.databases import is_postgres
 from overhand.service.protocol import Document, KeyPair
 from overhand.service.server.app import ServerApp
@@ -98,7 +98,7 @@ async def run_server(settings: ServerSettings) -> None:
     if key.public_key != document.public_key:
         raise InvalidValue(f"the key {settings.key} is not that of the document")
     tokens = TokenFile(settings.token_hash)
-    workers, noise_by = settings.workers or os.cpu_count() or 1, document.plan.noise_by
+    workers, noise_by = settings.workers or processors(), document.plan.noise_by
     settled = None if settings.after is None else Settled.load(settings.after)
     if settled is not None:
         settled.estimate(document.plan.values)  # or it is of other values, and no book is begun
@@ -167,6 +167,7 @@ class ServerMetrics(Metrics):
 
     def __init__(self, app: ServerApp) -> None:
         super().__init__()
+        self.watch(app.load)
         self.follow(app.readiness)
         self._app = app
         self._levels = {name: self.gauge(name, help, "level") for name, help in _PER_LEVEL.items()}
