@@ -52,7 +52,7 @@ class Sender:
         self._trouble = Trouble("sending failed", "sending works again")
         self._stopping = asyncio.Event()
         self._unscrubbed = True  # a crash may have come between
-        self._has_sent = False
+        self._has_sent = self._has_to_wait = False
         self._ticks = self._ticks_waited = 0
 
     async def run(self, stopping: asyncio.Event) -> None:
@@ -77,7 +77,7 @@ class Sender:
         """What the server has is forgotten now, not after the next start."""
         if self._unscrubbed:
             try:
-                await asyncio.to_thread(self._store.scrub)
+                await self._sweep()
             except OverhandError as error:
                 self._note(error)
         await self._server.close()
@@ -145,10 +145,19 @@ class Sender:
 
         Also by who sends nothing: batches that others sent have keys here too.
         """
-        is_idle = self._unscrubbed and not self._has_sent
+        is_idle = self._unscrubbed and not self._has_sent and not self._has_to_wait
         if is_idle or self._ticks % _TICKS_A_SCRUB == 0:
+            await self._sweep()
+
+    async def _sweep(self) -> None:
+        """Somebody's lock, of a backup say, puts it off: that keeps nothing from being sent."""
+        try:
             await asyncio.to_thread(self._store.scrub)
-            self._unscrubbed = False
+            self._unscrubbed = self._has_to_wait = False
+        except StoreUnavailable:
+            if not self._has_to_wait:
+                log("what was sent cannot be overwritten yet", level=logging.WARNING)
+            self._unscrubbed = self._has_to_wait = True
 
     async def _send(self, batches: Sequence[Batch]) -> None:
         """Freeze, send, acknowledge: whatever of it fails is done again at another tick."""
