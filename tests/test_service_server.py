@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import secrets
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,7 @@ import pytest
 import overhand as oh
 from overhand.errors import InvalidValue, StoreUnavailable
 from overhand.service.protocol import Opener, Report, new_token
-from overhand.service.server import Book, Publisher
-from overhand.service.server import app as server_app
+from overhand.service.server import Book, Publisher, events
 from overhand.service.shuffler import Filler
 from support.books import waiting
 from support.system import System, plan_for, run, values_for
@@ -208,18 +208,25 @@ def test_the_server_shows_its_state_and_history(tmp_path: Path) -> None:
     run(tmp_path, test)
 
 
+async def heard(system: System) -> AsyncIterator[str]:
+    """What a listener is told, one event after the other."""
+    with system.server.news.heard() as woken:
+        async for told in system.server.news.stream(woken):
+            for event in told.decode().split("\n\n")[:-1]:
+                yield f"{event}\n\n"
+
+
 def test_news_are_streamed(tmp_path: Path) -> None:
     async def test(system: System) -> None:
-        stream = system.server._stream()
+        stream = heard(system)
         assert (await anext(stream)).startswith(":")
         assert (await anext(stream)).startswith("event: levels\n")
         await filled(system, system.plan.tree.lowest)
         await system.publish()
         system.server.announce()
-        events = [await anext(stream) for _ in range(3)]
-        kinds = [event.split("\n")[0].removeprefix("event: ") for event in events]
-        assert kinds == ["estimate", "levels", "estimate"]
-        assert json.loads(events[2].split("data: ", 1)[1]) == system.publisher.estimate
+        told = [await anext(stream) for _ in range(2)]
+        assert [one.split("\n")[0] for one in told] == ["event: levels", "event: estimate"]
+        assert json.loads(told[1].split("data: ", 1)[1]) == system.publisher.estimate
 
     run(tmp_path, test)
 
@@ -302,11 +309,11 @@ async def until(stream: Any, beginning: str) -> list[str]:
 def test_a_listener_without_news_costs_the_book_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server_app, "_HEARTBEAT", 0.01)
+    monkeypatch.setattr(events, "_HEARTBEAT", 0.01)
 
     async def test(system: System) -> None:
         system.server._book = book = Asked([], ["an alarm"])  # type: ignore[assignment]
-        stream = system.server._stream()
+        stream = heard(system)
         await until(stream, ": still")
         assert [await anext(stream) for _ in range(5)] == [": still here\n\n"] * 5
         assert book.times == 1
@@ -320,11 +327,11 @@ def test_a_listener_without_news_costs_the_book_nothing(
 def test_alarms_are_told_as_soon_as_the_book_is_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server_app, "_HEARTBEAT", 0.01)
+    monkeypatch.setattr(events, "_HEARTBEAT", 0.01)
 
     async def test(system: System) -> None:
         system.server._book = Asked(None, None, ["an alarm"])  # type: ignore[assignment]
-        stream = system.server._stream()
+        stream = heard(system)
         said = await until(stream, "event: alarm")
         assert said.count(": still here\n\n") == 2
         assert [await anext(stream) for _ in range(3)] == [": still here\n\n"] * 3

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import re
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Collection, Iterable
 from http import HTTPStatus
 from typing import Any, TypeVar
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from overhand import __version__
@@ -21,6 +19,7 @@ from overhand.errors import InvalidValue, ProtocolViolation, StoreUnavailable
 from overhand.service.protocol import Batch, Document, matches
 from overhand.service.server import dashboard
 from overhand.service.server.book import Book
+from overhand.service.server.events import Edition, Heard, News
 from overhand.service.server.publishing import Publisher
 from overhand.service.web import (
     COUNT,
@@ -30,11 +29,8 @@ from overhand.service.web import (
     Entry,
     Operation,
     Readiness,
-    Receive,
     Refused,
     Reply,
-    Scope,
-    Send,
     Trouble,
     bearer,
     binary_content,
@@ -56,9 +52,6 @@ SERVICES_NOISE = (
     "to trust the other, nor has anybody to trust other users. Both together learn everything."
 )
 _HEADERS = {**dashboard.HEADERS, "Cache-Control": "no-store"}
-_HEARTBEAT = 15.0
-_MOST_LISTENERS = 1024
-"""Far fewer than connections: whoever listens leaves room for releases."""
 _NUMBER = re.compile("[0-9]{1,18}")
 _DESCRIPTION = Description(
     "overhand server",
@@ -101,7 +94,7 @@ _STATUS = record(
 
 
 class ServerApp(Application):
-    """Everything that the server answers; `news` is set and replaced whenever something is new."""
+    """Everything that the server answers, and the news that it tells by itself."""
 
     def __init__(
         self,
@@ -117,13 +110,14 @@ class ServerApp(Application):
         trouble = Trouble("the book cannot be used", "the book can be used again")
         self.readiness = Readiness("book", lambda: self._book.check_usable(), trouble)
         self._late: Counter[int] = Counter()
-        self._news = asyncio.Event()
-        self._listeners = 0
-        self._is_stopping = self._has_stranger = False
+        self.news = News(self._edition)
+        self._has_stranger = False
         self.arrived = asyncio.Event()
         self._most = document.formats.most_release_bytes
         pages = [Route("/", self._page), Route("/static/{name}", self._file)]
-        super().__init__(_DESCRIPTION, self._operations(), self.readiness.check, pages)
+        super().__init__(
+            _DESCRIPTION, self._operations(), self.readiness.check, pages, most_body=self._most
+        )
 
     def _operations(self) -> list[Operation]:
         release = binary_content(
@@ -172,13 +166,11 @@ class ServerApp(Application):
 
     def announce(self) -> None:
         """Wake up everybody who listens for news."""
-        self._news.set()
-        self._news = asyncio.Event()
+        self.news.announce()
 
     def stop(self) -> None:
         """Say goodbye to everybody who listens for news."""
-        self._is_stopping = True
-        self.announce()
+        self.news.stop()
 
     def show_late(self, batches: Iterable[Batch]) -> None:
         """The batches that should be here for a while, and are not."""
@@ -277,62 +269,17 @@ class ServerApp(Application):
             raise Refused(HTTPStatus.SERVICE_UNAVAILABLE, words, retry=True) from error
 
     async def _events(self, request: Request) -> Response:
-        if self._listeners >= _MOST_LISTENERS:
+        if self.news.listeners >= self.load.most_connections // 4:  # or none are left for releases
             raise Refused(HTTPStatus.SERVICE_UNAVAILABLE, "too many listen already", retry=True)
-        headers = {**_HEADERS, "X-Accel-Buffering": "no"}
-        return _Heard(self._stream(), media_type="text/event-stream", headers=headers, by=self)
+        return Heard(self.news, {**_HEADERS, "X-Accel-Buffering": "no"})
 
-    @contextmanager
-    def listening(self) -> Iterator[None]:
-        """While somebody hears what is new."""
-        self._listeners += 1
+    def _edition(self) -> Edition:
+        estimate = self._publisher.estimate
+        now = {"levels": self._levels(), **({} if estimate is None else {"estimate": estimate})}
         try:
-            yield
-        finally:
-            self._listeners -= 1
-
-    async def _stream(self) -> AsyncIterator[str]:
-        """What is new, whenever there is something; a comment now and then keeps the line open."""
-        told = 0
-        yield ": welcome\n\n"
-        while not self._is_stopping:
-            news = self._news
-            yield _event("levels", self._levels())
-            if self._publisher.estimate is not None:
-                yield _event("estimate", self._publisher.estimate)
-            alarms = await self._alarms()
-            for alarm in (alarms or [])[told:]:
-                yield _event("alarm", alarm)
-            told = max(told, len(alarms or []))
-            while not await _is_set_soon(news):
-                yield ": still here\n\n"
-                if alarms is None:
-                    break  # to look whether the book is back
-
-    async def _alarms(self) -> list[str] | None:
-        """All alarms, or None while the book is away: they are told when it is back."""
-        try:
-            return await self._asked(self._book.alarms)
-        except Refused:
-            return None
-
-
-class _Heard(StreamingResponse):
-    """A stream that counts as a listener for as long as it is sent, however it ends."""
-
-    def __init__(self, content: AsyncIterator[str], *, by: ServerApp, **options: Any) -> None:
-        super().__init__(content, **options)
-        self._app = by
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        with self._app.listening():
-            await super().__call__(scope, receive, send)
-
-
-async def _is_set_soon(event: asyncio.Event) -> bool:
-    with suppress(TimeoutError):
-        return await asyncio.wait_for(event.wait(), _HEARTBEAT)
-    return False
+            return Edition.of(now, self._book.alarms())
+        except StoreUnavailable:  # alarms are told when it is back
+            return Edition.of(now, None)
 
 
 def _file(name: str) -> Response:
@@ -341,7 +288,3 @@ def _file(name: str) -> Response:
         raise Refused.nowhere()
     content = dashboard.content(name)
     return Response(content, media_type=dashboard.FILES[name], headers=dashboard.HEADERS)
-
-
-def _event(name: str, data: Any) -> str:
-    return f"event: {name}\ndata: {json.dumps(data)}\n\n"
