@@ -3,163 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
-from typing import Any
 
 import pytest
-import uvloop
 from starlette.responses import Response
 
-from overhand.plan import Plan
-from overhand.service.server import app as server_app
-from overhand.service.shuffler import Uploads
+from overhand.service.server import events
 from overhand.service.web import (
-    Impatient,
-    Listener,
     Receive,
     Reply,
     Scope,
     Send,
-    Site,
     bodies,
     body_of,
-    limits,
 )
-from overhand.service.web.listening import _server
-from support.system import TOKEN, System, plan_for
+from support.lines import BINARY, CHUNKED, HEALTH, Port, Role, plan, serve
+from support.system import System
 
-HEALTH = b"GET /healthz HTTP/1.1\r\nhost: x\r\n"
 UPGRADE = b"connection: Upgrade, HTTP2-Settings\r\nupgrade: h2c\r\nhttp2-settings: AAMAAABk\r\n"
-BINARY = b"content-type: application/octet-stream\r\n"
-CHUNKED = b"transfer-encoding: chunked\r\n\r\n"
 LIMIT = 1 << 16
-
-
-@dataclass
-class Line:
-    """One end of a connection."""
-
-    reader: asyncio.StreamReader
-    writer: asyncio.StreamWriter
-    headers: dict[str, str] = field(default_factory=dict)
-
-    def say(self, *what: bytes) -> None:
-        self.writer.write(b"".join(what))
-
-    async def status(self) -> int:
-        head = (await asyncio.wait_for(self.reader.readuntil(b"\r\n\r\n"), 10)).decode()
-        first, *lines = head.split("\r\n")
-        self.headers = dict(line.split(": ", 1) for line in lines if line)
-        return int(first.split()[1])
-
-    async def answer(self) -> tuple[int, Any]:
-        status = await self.status()
-        return status, json.loads(
-            await self.reader.readexactly(int(self.headers["content-length"]))
-        )
-
-    async def rest(self) -> bytes:
-        """What is said until the other side hangs up."""
-        said = b""
-        with suppress(ConnectionError):
-            while more := await asyncio.wait_for(self.reader.read(1 << 16), 10):
-                said += more
-        return said
-
-    async def end(self, drip: bytes = b"") -> bytes:
-        """What is said until then, to one who says a little all the while."""
-        heard = asyncio.create_task(self.rest())
-        while not heard.done():
-            self.say(drip)
-            await asyncio.sleep(0.02)
-        return await heard
-
-
-@dataclass
-class Port:
-    """A site that listens."""
-
-    number: int
-    server: Any
-
-    @asynccontextmanager
-    async def line(self, **options: Any) -> AsyncIterator[Line]:
-        reader, writer = await asyncio.open_connection("127.0.0.1", self.number, **options)
-        try:
-            yield Line(reader, writer)
-        finally:
-            writer.transport.abort()
-
-    async def is_left(self) -> None:
-        """Returns when nobody is connected any more."""
-        async with asyncio.timeout(10):
-            while self.server.server_state.connections:
-                await asyncio.sleep(0.01)
-
-
-@asynccontextmanager
-async def listening(app: Any, protocol: type[Impatient], keep_alive: float) -> AsyncIterator[Port]:
-    with Listener(port=0).bound() as at:
-        at.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)  # what is unread is soon noticed
-        server = _server(Site(app, Listener(), protocol))
-        server.config.timeout_keep_alive = keep_alive  # type: ignore[assignment]
-        serving = asyncio.create_task(server.serve([at]))
-        while not server.started:
-            await asyncio.sleep(0.01)
-        try:
-            yield Port(at.getsockname()[1], server)
-        finally:
-            server.should_exit = True
-            await serving
-
-
-def serve(
-    app: Any,
-    test: Callable[[Port], Awaitable[None]],
-    *,
-    protocol: type[Impatient] = Impatient,
-    keep_alive: float = 30.0,
-) -> None:
-    async def main() -> None:
-        async with listening(app, protocol, keep_alive) as port:
-            await test(port)
-
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(main())
-
-
-@cache
-def plan() -> Plan:
-    return plan_for()
-
-
-@dataclass
-class Role:
-    """A service, as it is deployed."""
-
-    system: System
-    is_shuffler: bool
-
-    def serve(self, test: Callable[[Port], Awaitable[None]], keep_alive: float = 30.0) -> None:
-        if self.is_shuffler:
-            serve(self.system.shuffler, test, protocol=Uploads, keep_alive=keep_alive)
-        else:
-            serve(self.system.server, test, keep_alive=keep_alive)
-
-    @property
-    def upload(self) -> bytes:
-        """The head of a request whose body is waited for, without its end."""
-        if self.is_shuffler:
-            return b"POST /v1/reports HTTP/1.1\r\nhost: x\r\n" + BINARY
-        head = f"PUT /v1/releases/1/0 HTTP/1.1\r\nauthorization: Bearer {TOKEN}\r\n"
-        return head.encode() + BINARY
 
 
 @pytest.fixture(params=["shuffler", "server"])
@@ -214,7 +78,7 @@ def test_a_head_without_end_is_refused(role: Role, kind: str) -> None:
         start, more = ENDLESS[kind]
         async with port.line() as line:
             line.say((start + more * LIMIT)[: LIMIT + 1])
-            words = f"a request has at most {LIMIT} bytes besides its body"
+            words = f"a request has at most {LIMIT} bytes besides its body, in 100 headers"
             assert await line.answer() == (431, {"error": words})
             assert line.headers["connection"] == "close"
             assert await line.rest() == b""
@@ -356,7 +220,7 @@ def test_an_answer_may_go_on_for_as_long_as_it_is_read() -> None:
 
 @pytest.mark.usefixtures("patience")
 def test_whoever_listens_may_listen_on(server: Role, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server_app, "_HEARTBEAT", 0.05)
+    monkeypatch.setattr(events, "_HEARTBEAT", 0.05)
 
     async def test(port: Port) -> None:
         async with port.line() as line:
@@ -432,14 +296,12 @@ def test_nothing_is_said_into_an_answer_or_in_place_of_another() -> None:
     serve(slow, test)
 
 
-def test_one_connection_too_many_is_told_to_come_back(
-    role: Role, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(limits, "_MOST_CONNECTIONS", 2)
+def test_one_connection_too_many_is_told_to_come_back(role: Role) -> None:
     body = role.system.report()
     report = role.upload + f"content-length: {len(body)}\r\n\r\n".encode() + body
 
     async def test(port: Port) -> None:
+        port.server.load.most_connections = 1
         async with port.line() as line:
             line.say(HEALTH, b"\r\n")
             assert (await line.answer())[0] == 200
@@ -455,11 +317,11 @@ def test_one_connection_too_many_is_told_to_come_back(
     role.serve(test)
 
 
-def test_listeners_leave_room_for_others(server: Role, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server_app, "_MOST_LISTENERS", 2)
+def test_listeners_leave_room_for_others(server: Role) -> None:
     ask = b"GET /v1/events HTTP/1.1\r\n\r\n"
 
     async def test(port: Port) -> None:
+        port.server.load.most_connections = 8  # a quarter may listen
         async with port.line() as other:
             async with port.line() as one, port.line() as two:
                 for listener in (one, two):
@@ -471,7 +333,7 @@ def test_listeners_leave_room_for_others(server: Role, monkeypatch: pytest.Monke
                 other.say(HEALTH, b"\r\n")
                 assert (await other.answer())[0] == 200
             async with asyncio.timeout(10):
-                while server.system.server._listeners:
+                while server.system.server.news.listeners:
                     await asyncio.sleep(0.01)
             other.say(ask)
             assert await other.status() == 200

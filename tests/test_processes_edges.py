@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import json
 import os
 import shutil
@@ -11,19 +10,13 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
-from cryptography.x509.oid import NameOID
 
 from overhand.service.protocol import KeyPair, create_token
+from support.certificates import make_certificates
 from support.deployed import BINARY, HORIZON, LOWEST, Deployment, small_plan
 from support.forked import WITHOUT_WORKERS, free_port, until
 from support.postgres import Postgres
@@ -206,45 +199,6 @@ def test_a_port_that_is_taken_is_one_clear_line(
 
 
 # --- certificates ---------------------------------------------------------------------------------
-
-
-def _signed(
-    name: str, key: Any, issuer: str, by: Any, extensions: list[tuple[Any, bool]]
-) -> x509.Certificate:
-    now = datetime.now(UTC)
-    builder = (
-        x509.CertificateBuilder()
-        .subject_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)]))
-        .issuer_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, issuer)]))
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - timedelta(days=1))
-        .not_valid_after(now + timedelta(days=1))
-    )
-    # Since 3.13, Python checks certificates by the letter of RFC 5280.
-    issued_to = x509.SubjectKeyIdentifier.from_public_key(key.public_key())
-    issued_by = x509.AuthorityKeyIdentifier.from_issuer_public_key(by.public_key())
-    for extension, critical in [(issued_to, False), (issued_by, False), *extensions]:
-        builder = builder.add_extension(extension, critical)
-    return builder.sign(by, hashes.SHA256())
-
-
-def make_certificates(folder: Path) -> None:
-    """`ca.pem`, and `some.pem` with `some.key` for 127.0.0.1 that it signed."""
-    authority, key = (
-        ec.generate_private_key(ec.SECP256R1()),
-        ec.generate_private_key(ec.SECP256R1()),
-    )
-    no = False
-    usage = x509.KeyUsage(no, no, no, no, no, True, no, no, no)  # the sixth: signs certificates
-    basics = x509.BasicConstraints(True, None)
-    root = _signed("root", authority, "root", authority, [(basics, True), (usage, True)])
-    here = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])
-    leaf = _signed("here", key, "root", authority, [(here, False)])
-    pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-    (folder / "ca.pem").write_bytes(root.public_bytes(Encoding.PEM))
-    (folder / "some.pem").write_bytes(leaf.public_bytes(Encoding.PEM))
-    (folder / "some.key").write_bytes(pem)
 
 
 def test_certificates_are_checked_on_both_hops(deployed: Deployment) -> None:

@@ -13,7 +13,7 @@ import aiohttp
 import pytest
 
 from overhand.service.client import Client, Outdated
-from overhand.service.web import Answer, HttpTransport, Unreachable, transport
+from overhand.service.web import Answer, HttpTransport, Unreachable, bodies, transport
 
 Conversation = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
@@ -154,7 +154,7 @@ def test_a_long_body_is_given_longer(monkeypatch: pytest.MonkeyPatch) -> None:
         writer.close()
 
     monkeypatch.setattr(transport, "_PATIENCE", 0.1)
-    monkeypatch.setattr(transport, "_SLOWEST_LINE", length // 8)
+    monkeypatch.setattr(bodies, "SLOWEST_LINE", length // 8)
     assert asked(slow, bytes(length)).status == 200
 
 

@@ -354,17 +354,26 @@ def test_if_the_store_fails_nothing_is_counted_and_nothing_is_told(
     run(tmp_path, test, store=slow)
 
 
-def test_who_does_not_wait_for_an_answer_is_cut_off_and_nobody_else(tmp_path: Path) -> None:
+@pytest.mark.parametrize("at_once", [True, False], ids=["in one packet", "one by one"])
+def test_who_does_not_wait_for_an_answer_gets_all_of_them_in_turn(
+    tmp_path: Path, at_once: bool
+) -> None:
     slow = Slow()
 
     async def test(service: Service) -> None:
         async with connected(service) as hasty, connected(service) as patient:
+            for chunked in (False, False, True, False):
+                hasty.ask(report(), chunked=chunked)
+                await asyncio.sleep(0 if at_once else 0.02)
+            hasty.writer.write(b"GET /nothing HTTP/1.1\r\nhost: x\r\n\r\n")
             hasty.ask(report())
-            hasty.ask(report())
-            assert await hasty.is_over()
+            await asyncio.sleep(0.1)
             patient.ask(report())
             slow.may.set()
+            answers = [await hasty.answer() for _ in range(6)]
+            assert [status for status, _ in answers] == [200, 200, 200, 200, 404, 200]
             assert await patient.answer() == COUNTED
+            assert service.app.load.bytes == 0
 
     run(tmp_path, test, store=slow)
 

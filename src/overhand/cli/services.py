@@ -256,6 +256,12 @@ def shuffler(
     certificate: Certificate = None,
     certificate_key: CertificateKey = None,
     authorities: Authorities = None,
+    rate_per_address: Annotated[
+        float, typer.Option(help="Reports a second of one address, but for this machine's; 0: any.")
+    ] = 100.0,
+    rate_per_token: Annotated[
+        float, typer.Option(help="Reports a second with one token; 0: any.")
+    ] = 1.0,
 ) -> None:
     """Run the shuffling service: it collects sealed reports and releases full batches, shuffled."""
     from overhand.service.shuffler import ShufflerSettings, run_shuffler
@@ -276,5 +282,7 @@ def shuffler(
         tick=tick,
         workers=workers,
         authorities=authorities,
+        rate_per_address=rate_per_address,
+        rate_per_token=rate_per_token,
     )
     run(run_shuffler(settings))

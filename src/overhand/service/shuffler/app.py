@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Collection
 from http import HTTPStatus
 
@@ -16,8 +17,10 @@ from overhand.service.web import (
     Application,
     Description,
     Operation,
+    Rate,
     Refused,
     Reply,
+    address_key,
     bearer,
     binary_content,
     body_of,
@@ -41,7 +44,8 @@ _ANSWERS = {
 class ShufflerApp(Application):
     """Everything that the shuffling service answers.
 
-    `tokens` are the hashes of those who may report, once each; None lets everybody.
+    `tokens` are the hashes of those who may report, once each; None lets everybody. Nobody may
+    report more often than `per_address` and `per_token` times a second, if they are not 0.
     """
 
     def __init__(
@@ -50,16 +54,23 @@ class ShufflerApp(Application):
         admission: Admission,
         metrics: ShufflerMetrics | None = None,
         tokens: Collection[bytes] | None = None,
+        *,
+        per_address: float = 0.0,
+        per_token: float = 0.0,
     ) -> None:
         self.document = document
         self.admission = admission
         self.metrics = metrics or ShufflerMetrics()
         self.tokens = tokens
+        self._per_address = Rate(per_address)
+        self._per_token = Rate(per_token)
         self._formats = document.formats
         self.report_length = str(self._formats.report_length).encode()
         headers = {"etag": f'"{document.digest}"', "cache-control": "no-store"}
         self._document = Response(document.to_json(), 200, headers, "application/json")
-        super().__init__(_DESCRIPTION, self._operations(), self._check_ready)
+        most = self._formats.report_length
+        super().__init__(_DESCRIPTION, self._operations(), self._check_ready, most_body=most)
+        self.metrics.watch(self.load)
 
     def _operations(self) -> list[Operation]:
         levels = ", ".join(
@@ -103,17 +114,21 @@ class ShufflerApp(Application):
 
     async def _report(self, request: Request) -> Response:
         """The slow way: whoever sends something unusual is told what is wrong with it."""
+        client = request.client
         authorization = header(request.scope, b"authorization")
-        self._token(authorization)
+        token = self.admitted(None if client is None else client.host, authorization)
         most = self._formats.report_length
         body = await body_of(
             request.scope, request.receive, most, self._check_plan, MOST_REPORT_BYTES
         )
-        arrival = self._arrival(body, authorization)
-        try:
-            return self._settled(await self.admission.admit(arrival))
-        except Exception as error:
-            return self._settled(error)
+        reply: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+
+        def answer(said: Reply) -> None:
+            if not reply.done():  # who went away is counted all the same
+                reply.set_result(said)
+
+        self.take(body, token, answer)
+        return await reply
 
     def _check_plan(self, head: bytes) -> None:
         """Of another plan a report may be longer: its sender is to fetch the document again."""
@@ -122,18 +137,32 @@ class ShufflerApp(Application):
         except WrongPlan as error:
             raise _outdated(error) from error
 
-    def take(
-        self, body: bytes, authorization: bytes | None, answer: Callable[[Reply], None]
-    ) -> None:
-        """The fast way: `answer` is called as soon as the report is durable, or refused."""
-        try:
-            arrival = self._arrival(body, authorization)
-            self.admission.enter(arrival, lambda result: answer(self._settled(result)))
-        except (Refused, Overloaded) as error:
-            answer(self._settled(error))
+    def admitted(self, address: str | None, authorization: bytes | None) -> bytes | None:
+        """Who wants to report, by the hash of its token if there are any: before the body is read.
 
-    def _arrival(self, body: bytes, authorization: bytes | None) -> Arrival:
+        Who reports too often, or has no token, is `Refused`.
+        """
+        if not self._per_address.allows(address_key(address)):
+            raise _too_often()
         token = self._token(authorization)
+        if not self._per_token.allows(token):
+            raise _too_often()
+        return token
+
+    def take(self, body: bytes, token: bytes | None, answer: Callable[[Reply], None]) -> None:
+        """Have a report counted: `answer` is called as soon as it is durable, or refused."""
+
+        def done(result: Outcome | Exception) -> None:
+            self.load.bytes -= len(body)
+            answer(self._settled(result))
+
+        self.load.bytes += len(body)
+        try:
+            self.admission.enter(self._arrival(body, token), done)
+        except (Refused, Overloaded) as error:
+            done(error)
+
+    def _arrival(self, body: bytes, token: bytes | None) -> Arrival:
         try:
             return Arrival.of(self._formats, body, token)
         except WrongPlan as error:
@@ -171,6 +200,11 @@ class ShufflerApp(Application):
 
 def _outdated(error: WrongPlan) -> Refused:
     return Refused(HTTPStatus.CONFLICT, f"{error}: fetch the document again")
+
+
+def _too_often() -> Refused:
+    words = "too many reports from here: come back later"
+    return Refused(HTTPStatus.TOO_MANY_REQUESTS, words, retry=True, is_early=True)
 
 
 def _no_store() -> Refused:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from overhand.errors import number, whole
+from overhand.processors import processors
 from overhand.service.protocol import Document, load_token
 from overhand.service.shuffler.adding import added_by, sealer_of
 from overhand.service.shuffler.admission import Admission, ShufflerMetrics
@@ -30,7 +30,9 @@ class ShufflerSettings:
     `store` is a path of a SQLite file or the address of a PostgreSQL database, `store_keys` the
     file of its keys, beside the SQLite file if it is not said. `pinned` is the digest of the
     document that it was agreed upon to serve. `workers` processes seal what the service itself
-    adds to batches, if it adds messages: one for every core if it is not said.
+    adds to batches, if it adds messages: one for every core if it is not said. One address and one
+    token may report so many times a second, or as often as they like if that is 0: many people
+    share an address, and a token is for one report and its repeats.
     """
 
     document: Path
@@ -46,6 +48,8 @@ class ShufflerSettings:
     tick: float = 1.0
     authorities: Path | None = None
     workers: int | None = None
+    rate_per_address: float = 100.0
+    rate_per_token: float = 1.0
 
     def __post_init__(self) -> None:
         number("tick", self.tick, above=0)
@@ -53,6 +57,10 @@ class ShufflerSettings:
             number("deadline", self.deadline, above=0)
         if self.workers is not None:
             whole("workers", self.workers, least=1)
+        if self.rate_per_address:
+            number("rate_per_address", self.rate_per_address, above=0)
+        if self.rate_per_token:
+            number("rate_per_token", self.rate_per_token, above=0)
 
 
 async def run_shuffler(settings: ShufflerSettings) -> None:
@@ -64,14 +72,21 @@ async def run_shuffler(settings: ShufflerSettings) -> None:
         settings.server, token=load_token(settings.token), authorities=settings.authorities
     )
     with (
-        sealer_of(document, settings.workers or os.cpu_count() or 1) as sealer,
+        sealer_of(document, settings.workers or processors()) as sealer,
         closing(
             Store(settings.store, document.formats, settings.store_keys, added_by(document, sealer))
         ) as store,
     ):
         metrics = ShufflerMetrics()
         admission = Admission(store, metrics)
-        app = ShufflerApp(document, admission, metrics, tokens)
+        app = ShufflerApp(
+            document,
+            admission,
+            metrics,
+            tokens,
+            per_address=settings.rate_per_address,
+            per_token=settings.rate_per_token,
+        )
         private = metrics_app(Watch(store, document.formats, admission, metrics).text)
         sender = Sender(store, document, server, metrics, tick=settings.tick)
         stopping = asyncio.Event()

@@ -6,47 +6,60 @@ report of five levels into SQLite (`python -m benchmarks.services.admission uplo
 
 from __future__ import annotations
 
+import asyncio
+from typing import Any
+
 from overhand.service.shuffler.app import ShufflerApp
-from overhand.service.web import BINARY, Impatient, Reply
+from overhand.service.web import BINARY, Impatient, Refused, Reply
 
 _PATH = b"/v1/reports"
 
 
-class _Pipelined(Exception):
-    """A request before the last one was answered: we never ask for that, nor do clients do it."""
+class _Unanswered:
+    """A report that waits for its answer, as the framework sees it."""
+
+    response_complete = response_started = disconnected = False
+
+    def __init__(self) -> None:
+        self.body = bytearray()
+        self.message_event = asyncio.Event()
 
 
 class Uploads(Impatient):
     """Reads requests; a report that is as it should be goes straight to the application.
 
     That is: its length and type are a report's, it comes as it is, nothing is expected of us first,
-    and no other request of the connection is under way. Everything else goes the ordinary way, and
-    is told what is wrong.
+    and no other request of the connection is under way. Whether its sender may report is asked
+    before its body is kept. Everything else goes the ordinary way, and is told what is wrong; what
+    comes before a report was answered is answered after it.
     """
 
-    _body: list[bytes] | None = None
+    _body: bytes | bytearray | None = None
     _authorization: bytes | None = None
+    _token: bytes | None = None
     _is_waiting = False
     _is_last = False
 
-    def on_message_begin(self) -> None:
-        if self._is_waiting:
-            self.transport.abort()
-            raise _Pipelined
-        super().on_message_begin()
-
     def _begin(self) -> None:
-        if self._is_usual_report():
-            self._body = []
-        else:
+        if self._is_waiting and (self.cycle is None or self.cycle.response_complete):
+            waiting: Any = _Unanswered()
+            self.cycle = waiting  # whatever comes now waits its turn
+        if not self._is_usual_report():
             super()._begin()
+            return
+        try:
+            address = None if self.client is None else self.client[0]
+            self._token = self._app.admitted(address, self._authorization)
+            self._body = b""
+        except Refused as refusal:
+            self._begin_with(self._app.refusal(refusal))
 
     def _is_usual_report(self) -> bool:
         if self.url != _PATH or self.parser.get_method() != b"POST":
             return False
         if self.cycle is not None and not self.cycle.response_complete:
             return False
-        if self.expect_100_continue or self._is_full():
+        if self.expect_100_continue or not self._has_room():
             return False
         headers = dict(self.headers)
         self._authorization = headers.get(b"authorization")
@@ -66,18 +79,23 @@ class Uploads(Impatient):
     def on_body(self, body: bytes) -> None:
         if self._body is None:
             super().on_body(body)
+            return
+        self._said -= len(body)
+        if not self._body:
+            self._body = body
+        elif isinstance(self._body, bytes):
+            self._body = bytearray(self._body + body)  # not a list of pieces: they may be small
         else:
-            self._said -= len(body)
-            self._body.append(body)
+            self._body += body
 
     def _end(self) -> None:
         if self._body is None:
             super()._end()
             return
-        body, self._body = b"".join(self._body), None
+        body, self._body = bytes(self._body), None
         self._is_waiting = True
         self._is_last = self._is_last or not self.parser.should_keep_alive()
-        self._app.take(body, self._authorization, self._answer)
+        self._app.take(body, self._token, self._answer)
 
     def _answer(self, reply: Reply) -> None:
         self._is_waiting = False
@@ -87,9 +105,11 @@ class Uploads(Impatient):
         if self._is_last or reply.is_last:
             self.transport.close()
         else:
-            self.timeout_keep_alive_task = self.loop.call_later(
-                self.timeout_keep_alive, self.timeout_keep_alive_handler
-            )
+            self.on_response_complete()
+
+    def _forget(self) -> None:
+        self._body = None
+        super()._forget()
 
     def _is_next(self) -> bool:
         return self._body is not None or (not self._is_waiting and super()._is_next())

@@ -3,14 +3,8 @@
 from overhand.service.web.application import Application, Gone, Refused, Reply
 from overhand.service.web.bodies import BINARY, Receive, Scope, Send, bearer, body_of, header
 from overhand.service.web.limits import Impatient
-from overhand.service.web.listening import (
-    CannotListen,
-    Listener,
-    Site,
-    loopback,
-    run,
-    serve,
-)
+from overhand.service.web.listening import Listener, Site, loopback, run, serve
+from overhand.service.web.load import CannotListen, Load
 from overhand.service.web.logs import Trouble, log, start_logging
 from overhand.service.web.metrics import SLOW, Metrics, metrics_app
 from overhand.service.web.openapi import (
@@ -23,6 +17,7 @@ from overhand.service.web.openapi import (
     json_content,
     record,
 )
+from overhand.service.web.rates import Rate, address_key
 from overhand.service.web.readiness import Readiness
 from overhand.service.web.tokens import TokenFile
 from overhand.service.web.transport import (
@@ -47,8 +42,10 @@ __all__ = [
     "HttpTransport",
     "Impatient",
     "Listener",
+    "Load",
     "Metrics",
     "Operation",
+    "Rate",
     "Readiness",
     "Receive",
     "Refused",
@@ -61,6 +58,7 @@ __all__ = [
     "Trouble",
     "Unreachable",
     "Untrusted",
+    "address_key",
     "bearer",
     "binary_content",
     "body_of",

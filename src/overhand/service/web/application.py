@@ -15,6 +15,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from overhand.errors import ServiceError
+from overhand.service.web.load import Load
 from overhand.service.web.openapi import Description, Operation, json_content
 
 RETRY_SECONDS = 5
@@ -24,22 +25,25 @@ class Refused(ServiceError):
     """A request that is answered with an error: its status, and words for whoever sent it."""
 
     def __init__(
-        self, status: int, words: str, *, retry: bool = False, allow: str | None = None
+        self,
+        status: int,
+        words: str,
+        *,
+        retry: bool = False,
+        allow: str | None = None,
+        is_early: bool = False,
     ) -> None:
         super().__init__(words)
         self.status = status
         self.retry = retry
         self.allow = allow
+        self.is_early = is_early or status in (401, 408, 413, 415)
+        """Whether the body may not have been read: then nobody waits for the rest of it."""
 
     @classmethod
     def nowhere(cls) -> Refused:
         """A path that there is not."""
         return cls(HTTPStatus.NOT_FOUND, "no such page")
-
-    @property
-    def is_early(self) -> bool:
-        """Whether the body may not have been read: then nobody waits for the rest of it."""
-        return self.status in (401, 408, 413, 415)
 
 
 class Gone(ServiceError):
@@ -81,7 +85,8 @@ class Reply(Response):
 class Application(Starlette):
     """A service's operations, which it also describes, and pages that need no description.
 
-    Whether it is ready is asked of `check`, which raises `Refused` if it is not.
+    Whether it is ready is asked of `check`, which raises `Refused` if it is not. No body has
+    more than `most_body` bytes.
     """
 
     def __init__(
@@ -90,7 +95,11 @@ class Application(Starlette):
         operations: Iterable[Operation],
         check: Callable[[], Awaitable[None]],
         pages: Iterable[BaseRoute] = (),
+        *,
+        most_body: int,
     ) -> None:
+        self.load = Load(most_body=most_body)
+
         async def ready(request: Request) -> Response:
             await check()
             return Reply(HTTPStatus.OK, {"status": "ready"})

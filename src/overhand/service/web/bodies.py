@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from typing import Any
 
 from overhand.service.web.application import Gone, Refused
@@ -20,6 +20,9 @@ PATIENCE = 20.0
 """Seconds that a request may take to come, and an answer to be taken: a slow client holds a
 connection, and nothing else."""
 
+SLOWEST_LINE = 1 << 16
+"""Bytes a second: a body is given as long again as such a line takes. Both sides go by it."""
+
 LOOK_BYTES = 64
 """Of a body that is too long, so many may tell why."""
 
@@ -35,8 +38,19 @@ def bearer(authorization: bytes | None) -> str | None:
     return token.decode("latin-1").strip() if kind.lower() == b"bearer" and token else None
 
 
-def too_slow() -> Refused:
-    return Refused(408, f"the body did not come within {PATIENCE:g} seconds")
+def announced(headers: Iterable[tuple[bytes, bytes]], most: int) -> int:
+    """How long a body is by what its request says, or 0 if none is so long."""
+    length = dict(headers).get(b"content-length", b"0")
+    return int(length) if length.isdigit() and int(length) <= most else 0
+
+
+def seconds_for(length: int) -> float:
+    """How long a body of this length may take to come."""
+    return PATIENCE + length / SLOWEST_LINE
+
+
+def too_slow(length: int) -> Refused:
+    return Refused(408, f"the body did not come within {seconds_for(length):.3g} seconds")
 
 
 async def body_of(
@@ -60,19 +74,19 @@ async def body_of(
     length = header(scope, b"content-length") or b"0"
     if not length.isdigit() or int(length) > most:
         if look is not None and length.isdigit() and int(length) <= most_looked_at:
-            look(await _read(receive, LOOK_BYTES))
+            look(await _read(receive, LOOK_BYTES, 0))
         raise too_long
-    body = await _read(receive, most)
+    body = await _read(receive, most, int(length))
     if len(body) > most:
         raise too_long
     return body
 
 
-async def _read(receive: Receive, enough: int) -> bytes:
-    """A body, or its beginning as soon as that is longer than enough."""
+async def _read(receive: Receive, enough: int, length: int) -> bytes:
+    """A body of which this length was announced, or its beginning as soon as that is enough."""
     body = bytearray()
     try:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(seconds_for(length)):
             while len(body) <= enough:
                 event = await receive()
                 if event["type"] == "http.disconnect":
@@ -81,5 +95,5 @@ async def _read(receive: Receive, enough: int) -> bytes:
                 if not event.get("more_body", False):
                     break
     except TimeoutError:
-        raise too_slow() from None
+        raise too_slow(length) from None
     return bytes(body)

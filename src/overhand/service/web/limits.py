@@ -5,55 +5,118 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 from http import HTTPStatus
+from typing import Any
 
 import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from overhand.service.web import bodies
 from overhand.service.web.application import Application, Refused, Reply
-from overhand.service.web.bodies import too_slow
+from overhand.service.web.bodies import announced, too_slow
+from overhand.service.web.load import Load
 
-_MOST_CONNECTIONS = 4096
 _MOST_SAID = 1 << 16
+_MOST_HEADERS = 100
+"""Each costs far more memory than bytes."""
+_TELLING = 2.0
+"""Seconds that one connection too many has to ask, before it is told to come back unasked."""
 
 
 class _Tunnel(Exception):
     """A CONNECT: we are nobody's proxy."""
 
 
+class _Endless(Exception):
+    """A head that is too long, and was told so."""
+
+
 class Impatient(HttpToolsProtocol):
     """Reads requests, and lets nobody keep a connection for nothing.
 
     From its first byte, or the connection's beginning, a message has `bodies.PATIENCE` seconds to
-    be whole, whether or not it was answered meanwhile, and few bytes besides its body; so long may
-    what we write wait to be taken. An answer may go on for as long as it is read. Who offers to
-    upgrade to another protocol is answered as if it had not.
+    be whole, and those that its body may take by the length that it says; whether or not it was
+    answered meanwhile, and with few bytes besides its body. So long may what we write wait to be
+    taken. An answer may go on for as long as it is read. What was read and not answered counts in
+    the `load`. Who offers to upgrade to another protocol is answered as if it had not.
     """
 
     _watch: asyncio.TimerHandle | None = None
     _stall: asyncio.TimerHandle | None = None
+    _is_reading = False
+    _is_coming = False  # a message has begun, and is not whole
     _is_in_body = False
+    _is_given_longer = False
+    _has_place = True  # or it is one connection too many, and told so
     _said = 0  # bytes of the message that are not of its body
+    _held = 0  # bytes since all was answered that had come
+
+    def __init__(self, *args: Any, load: Load, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._load = load
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         transport.set_write_buffer_limits(1, 0)  # all that waits is watched; TLS stops at high=0
-        self._start_watch()
+        has_room = self._load.enter()
+        self._has_place = self._load.connections <= self._load.most_connections
+        if has_room:
+            self._start_watch()
+        else:
+            self._refuse(_busy())
 
     def connection_lost(self, exc: Exception | None) -> None:
         _cancel(self._watch)
         _cancel(self._stall)
+        self._load.leave()
+        self._let_go()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
+        self._hold(len(data))
+        if self.transport.is_closing():  # it was dropped
+            return
         self._said += len(data)
+        self._is_reading = True
         try:
             self._parse(memoryview(data))
         except httptools.HttpParserError:
             self._refuse(Refused(HTTPStatus.BAD_REQUEST, "this is no HTTP request"))
-        if self._said > _MOST_SAID:
-            words = f"a request has at most {_MOST_SAID} bytes besides its body"
-            self._refuse(Refused(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, words))
+        self._is_reading = False
+        if self._said > _MOST_SAID or len(self.headers or ()) > _MOST_HEADERS:
+            self._refuse(_endless_head())
+        if self._is_coming:
+            self._load.coming.setdefault(self)
+        else:
+            self._let_go_if_quiet()
+
+    def _hold(self, count: int) -> None:
+        load = self._load
+        self._held += count
+        load.bytes += count
+        if self._held > load.most_held:
+            words = f"more than {load.most_held} bytes without a pause for their answer"
+            self._refuse(Refused(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, words))
+        elif load.bytes > load.most_bytes:
+            load.make_room()
+
+    def _let_go_if_quiet(self) -> None:
+        """If all that came was answered, or is in the hands of the application."""
+        is_idle = self.cycle is None or self.cycle.response_complete
+        if is_idle and not self._is_coming and not self._is_reading:
+            self._let_go()
+
+    def _let_go(self) -> None:
+        self._load.bytes -= self._held
+        self._held = 0
+        self._load.coming.pop(self, None)
+
+    def drop(self) -> None:
+        """Others need the room: let go of a message that is not whole."""
+        self._refuse(_busy("too much is under way"))
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._let_go_if_quiet()
 
     def _parse(self, data: memoryview) -> None:
         while True:
@@ -76,6 +139,7 @@ class Impatient(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         super().on_message_begin()
         self._unset_keepalive_if_required()
+        self._is_coming = True
         self._start_watch()
 
     def on_headers_complete(self) -> None:
@@ -83,22 +147,37 @@ class Impatient(HttpToolsProtocol):
             if self.parser.get_method() == b"CONNECT":
                 raise _Tunnel
             return
+        self._check_head()
         self._unset_keepalive_if_required()  # set since, if the one before was just answered
         self._begin()
         self._is_in_body = True
 
+    def _check_head(self) -> None:
+        """What is said is looked at when it was heard: a head or its end may be whole by then."""
+        if self._said > _MOST_SAID:
+            pairs = sum(len(name) + len(value) + 4 for name, value in self.headers)
+            if len(self.url) + pairs > _MOST_SAID:
+                self._refuse(_endless_head())
+                raise _Endless
+
     def _begin(self) -> None:
         """Have the request answered, of which there may be more to come."""
-        self.app = self._busy() if self._is_full() else self.config.loaded_app
+        if self._has_room():
+            self._begin_with(self.config.loaded_app)
+        else:
+            self._begin_with(self._reply(_busy()))
+
+    def _begin_with(self, app: Any) -> None:
+        self.app = app
         super().on_headers_complete()
 
-    def _busy(self) -> Reply:
-        """What a request is told that came over one connection too many."""
-        words = "too many connections"
-        return self._reply(Refused(HTTPStatus.SERVICE_UNAVAILABLE, words, retry=True))
-
-    def _is_full(self) -> bool:
-        return max(len(self.connections), len(self.tasks)) >= _MOST_CONNECTIONS
+    def _has_room(self) -> bool:
+        load = self._load
+        return (
+            self._has_place
+            and len(self.tasks) <= load.most_connections
+            and load.bytes <= load.most_bytes
+        )
 
     def on_body(self, body: bytes) -> None:
         self._said -= len(body)
@@ -107,9 +186,11 @@ class Impatient(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         if self.parser.should_upgrade():
             return
+        self._check_head()
         _cancel(self._watch)
-        self._is_in_body = False
+        self._is_coming = self._is_in_body = False
         self._said = 0
+        self._load.coming.pop(self, None)
         self._end()
 
     def _end(self) -> None:
@@ -126,26 +207,49 @@ class Impatient(HttpToolsProtocol):
 
     def _start_watch(self) -> None:
         _cancel(self._watch)
-        self._watch = self.loop.call_later(bodies.PATIENCE, self._give_up)
+        self._is_given_longer = False
+        seconds = bodies.PATIENCE if self._has_place else _TELLING
+        self._watch = self.loop.call_later(seconds, self._give_up)
 
     def _give_up(self) -> None:
-        if self._is_in_body and not self.transport.is_closing():
-            self._refuse(too_slow())
-        else:
+        if self.transport.is_closing():
             self.transport.abort()
+        elif not self._is_in_body:
+            self._refuse_silence()
+        elif (length := self._announced()) and not self._is_given_longer:
+            self._is_given_longer = True
+            self._watch = self.loop.call_later(length / bodies.SLOWEST_LINE, self._give_up)
+        else:
+            self._refuse(too_slow(length))
+
+    def _refuse_silence(self) -> None:
+        if self._has_place:
+            self.transport.abort()
+        else:
+            self._refuse(_busy())
+
+    def _announced(self) -> int:
+        """Bytes of the body, if it is waited for."""
+        return announced(self.headers, self._load.most_body) if self._is_next() else 0
 
     def _refuse(self, refusal: Refused) -> None:
         """Hang up on a message that is not whole, and say why if it is its turn to be answered."""
+        self._let_go()
         if self.transport.is_closing():
             return
         if not self._is_next():
             self.transport.abort()
             return
-        if self._is_in_body and self.cycle is not None:  # the application need not wait for more
-            self.cycle.disconnected = True
-            self.cycle.message_event.set()
+        self._forget()
         self.transport.write(self._reply(refusal).raw)
         self.transport.close()
+
+    def _forget(self) -> None:
+        """What came of a message is needed by nobody: its sender may take long to hear so."""
+        if self._is_in_body and self.cycle is not None:
+            self.cycle.body = bytearray()
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
 
     def _reply(self, refusal: Refused) -> Reply:
         """What is said before hanging up, also counted by the application."""
@@ -159,6 +263,15 @@ class Impatient(HttpToolsProtocol):
         if self._is_in_body:
             return not self.pipeline and not self.cycle.response_started
         return self.cycle is None or self.cycle.response_complete
+
+
+def _busy(words: str = "too many connections") -> Refused:
+    return Refused(HTTPStatus.SERVICE_UNAVAILABLE, words, retry=True)
+
+
+def _endless_head() -> Refused:
+    words = f"a request has at most {_MOST_SAID} bytes besides its body, in {_MOST_HEADERS} headers"
+    return Refused(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, words)
 
 
 def _cancel(timer: asyncio.TimerHandle | None) -> None:

@@ -16,14 +16,16 @@ from typing import Any
 import uvicorn
 import uvloop
 
-from overhand.errors import InvalidValue, ServiceError
+from overhand.errors import InvalidValue
+from overhand.service.web.application import Application
+from overhand.service.web.handshakes import Handshake
 from overhand.service.web.limits import Impatient
+from overhand.service.web.load import CannotListen, Load, fit_to_files
+from overhand.service.web.logs import log
 
 _BACKLOG = 2048
-
-
-class CannotListen(ServiceError):
-    """An address that is taken, or not ours."""
+_FEW = 32
+"""Connections to what is nobody's but the operator's."""
 
 
 @dataclass(frozen=True)
@@ -92,13 +94,19 @@ class Site:
     listener: Listener | None
     protocol: type[Impatient] = Impatient
 
+    @property
+    def load(self) -> Load:
+        """Of an application as it says; whatever else there is has few visitors."""
+        is_public = isinstance(self.app, Application)
+        return self.app.load if is_public else Load(most_connections=_FEW)
+
 
 async def serve(
     *sites: Site,
     on_start: Callable[[], None] = lambda: None,
     on_stop: Callable[[], None] = lambda: None,
 ) -> None:
-    """Listen at all sites, until SIGTERM or SIGINT.
+    """Listen at all sites, the public one first, until SIGTERM or SIGINT.
 
     `on_start` is called when all addresses are taken. In the end no new connection is taken,
     `on_stop` is called, and requests under way are finished.
@@ -113,6 +121,9 @@ async def serve(
     _forgo_collecting()
     with _on_signals(stop):  # before anybody can connect
         bound = [(server, listener.bound()) for server, listener in servers]
+        public, *private = (server.load for server, _ in servers)
+        files = fit_to_files(public, *private)
+        log("limits", connections=public.most_connections, open_files=files)
         on_start()
         await asyncio.gather(*(server.serve([at]) for server, at in bound))
 
@@ -138,13 +149,36 @@ def _on_signals(stop: Callable[[], None]) -> Iterator[None]:
 
 
 class _Server(uvicorn.Server):
-    """Leaves signals to the process: one may stop several listeners."""
+    """Leaves signals to the process: one may stop several listeners. Handshakes count."""
+
+    def __init__(self, config: uvicorn.Config, load: Load) -> None:
+        super().__init__(config)
+        self.load = load
 
     def capture_signals(self) -> Any:
         return nullcontext()
 
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        loop = asyncio.get_running_loop()
+        self.servers = [await loop.create_server(self._accept, sock=at) for at in sockets or ()]
+        self.started = True
 
-def _server(site: Site) -> uvicorn.Server:
+    def _accept(self) -> asyncio.Protocol:
+        context = self.config.ssl
+        return self._read() if context is None else Handshake(self.load, context, self._read)
+
+    def _read(self) -> asyncio.Protocol:
+        protocol: Any = self.config.http_protocol_class
+        created: asyncio.Protocol = protocol(self.config, self.server_state, {}, load=self.load)
+        return created
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        for handshake in list(self.load.handshakes):
+            handshake.drop()
+        await super().shutdown(sockets)
+
+
+def _server(site: Site) -> _Server:
     listener = site.listener or Listener()
     config = uvicorn.Config(
         site.app,
@@ -161,4 +195,4 @@ def _server(site: Site) -> uvicorn.Server:
         lifespan="off",
         ws="none",
     )
-    return _Server(config)
+    return _Server(config, site.load)

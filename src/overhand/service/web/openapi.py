@@ -27,7 +27,8 @@ _REFUSALS = {
     410: "The plan is complete.",
     413: "Longer than any body here.",
     415: "Of another content type than application/octet-stream, or none, or compressed.",
-    429: "Too many reports wait: come back after Retry-After seconds.",
+    429: "Too many reports, of this address or token, or of all: come back after Retry-After "
+    "seconds.",
     431: "Too many bytes before the body, or after it.",
     500: "A fault of the service: come back after Retry-After seconds.",
     503: "The database is not available, or too many are connected: come back after Retry-After "

@@ -9,12 +9,10 @@ from typing import NamedTuple, Protocol
 import aiohttp
 
 from overhand.errors import InvalidValue, ServiceError
+from overhand.service.web import bodies
 
 _MOST_ANSWER_BYTES = 1 << 24
 _PATIENCE = 60.0
-_SLOWEST_LINE = 1 << 16
-"""Bytes a second: a body is given as long as such a line takes, for releases are long."""
-
 _LONGEST_RETRY = 3600.0
 
 
@@ -114,10 +112,11 @@ def _trusting(authorities: Path) -> ssl.SSLContext:
 def _limits(length: int) -> aiohttp.ClientTimeout:
     """How long a request with a body of this length may take.
 
-    There is a limit on the whole of it, for an answer may come byte by byte, each of them in time.
+    There is a limit on the whole of it, for an answer may come byte by byte, each of them in time;
+    and none on the silence after the body, most of which may still be on its way.
     """
-    total = _PATIENCE + length / _SLOWEST_LINE
-    return aiohttp.ClientTimeout(total=total, sock_connect=10.0, sock_read=60.0)
+    total = _PATIENCE + length / bodies.SLOWEST_LINE
+    return aiohttp.ClientTimeout(total=total, sock_connect=10.0)
 
 
 async def _content(answer: aiohttp.ClientResponse) -> bytes:

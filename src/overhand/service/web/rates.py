@@ -1,0 +1,58 @@
+"""How often one address, or one token, may ask: kept in memory, and forgotten within seconds."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Hashable
+from ipaddress import IPv6Address
+from itertools import islice
+
+BURST = 10.0
+"""Seconds: what may be asked in so many may be asked at once, by whoever was silent before."""
+_MOST_KEYS = 1 << 16
+
+
+class Rate:
+    """So many times a second for each key, and in a burst what comes to `BURST` seconds; 0 is any.
+
+    Of a key only the time is kept until which what it asked for is used up. It is forgotten when
+    that is over, or earlier if too many are known, who was silent for longest first.
+
+    >>> rate = Rate(0.1)
+    >>> rate.allows("somebody"), rate.allows("somebody"), rate.allows("another")
+    (True, False, True)
+    """
+
+    def __init__(self, per_second: float, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._each = 1 / per_second if per_second else 0.0
+        self._clock = clock
+        self._used: dict[Hashable, float] = {}
+
+    def allows(self, key: Hashable | None) -> bool:
+        """Whether this key may ask now, which then counts; None always may."""
+        if key is None or not self._each:
+            return True
+        now, used = self._clock(), self._used
+        until = max(used.pop(key, now), now) + self._each
+        is_allowed = until - now <= max(BURST, self._each)
+        used[key] = until if is_allowed else until - self._each
+        for oldest in tuple(islice(used, 2)):  # one may be new
+            if used[oldest] <= now or len(used) > _MOST_KEYS:
+                del used[oldest]
+        return is_allowed
+
+
+def address_key(host: str | None) -> Hashable | None:
+    """Who an address belongs to: an IPv6 host has a whole /64. None if it is this machine.
+
+    >>> address_key("2001:db8::1") == address_key("2001:db8::2"), address_key("127.0.0.1")
+    (True, None)
+    """
+    if host is None or host.startswith("127."):
+        return None
+    if ":" not in host:
+        return host
+    address = IPv6Address(host)
+    if address.ipv4_mapped is not None:
+        return address_key(str(address.ipv4_mapped))
+    return None if address.is_loopback else address.packed[:8]
