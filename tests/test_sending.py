@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import shutil
 from contextlib import closing
 from dataclasses import replace
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import overhand as oh
+from overhand.errors import StoreUnavailable
 from overhand.service.databases.batch_keys import BatchKeys
 from overhand.service.protocol import Batch, Document, KeyPair, encode_reports
 from overhand.service.shuffler import (
@@ -194,3 +196,35 @@ def test_an_own_report_never_joins_a_batch_that_is_not_late(store: Store) -> Non
     store.admit(arrivals(5))
     fills = [replace(one, fills=number) for one, number in ((own, 0), (late, 1))]
     assert store.admit(fills) == [Outcome.NOT_NEEDED, Outcome.ADMITTED]
+
+
+def test_a_sweep_that_has_to_wait_is_no_failure_to_send(
+    store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A backup holds locks for long: all is sent meanwhile, and swept when it is over."""
+    caplog.set_level(logging.INFO)
+    scrub, tries = store.scrub, list[int]()
+
+    def locked() -> int:
+        tries.append(one._ticks)
+        raise StoreUnavailable("canceling statement due to lock timeout")
+
+    monkeypatch.setattr(store, "scrub", locked)
+    store.admit(arrivals(USERS))
+    server = Refusing(set())
+    one = sender(store, server)
+
+    async def ticks(count: int) -> None:
+        for _ in range(count):
+            await one.send_all()
+
+    asyncio.run(ticks(25))
+    assert (set(server.taken), store.full()) == (ALL, [])
+    assert tries == [2, 10, 20], "not at every tick: reports queue up behind it"
+    said = [record.getMessage() for record in caplog.records]
+    assert said.count("what was sent cannot be overwritten yet") == 1
+    assert one._failures == 0
+    monkeypatch.setattr(store, "scrub", scrub)
+    asyncio.run(ticks(5))
+    assert not one._unscrubbed
+    assert store.scrub() == 0

@@ -324,6 +324,49 @@ def test_a_listener_without_news_costs_the_book_nothing(
     run(tmp_path, test)
 
 
+def test_news_are_written_once_for_all_who_listen(tmp_path: Path) -> None:
+    """Fails if they are written once for each, or if a flood of news is told one by one."""
+
+    async def test(system: System) -> None:
+        system.server._book = book = Asked([])  # type: ignore[assignment]
+        listeners = [heard(system) for _ in range(200)]
+        for _ in range(2):
+            assert len({await anext(one) for one in listeners}) == 1
+        assert (book.times, system.server.news.listeners) == (1, 200)
+        for _ in range(50):
+            system.server.announce()
+        told = await asyncio.gather(*(anext(one) for one in listeners))
+        assert (book.times, len(set(told))) == (2, 1)
+        for one in listeners:
+            await one.aclose()
+        assert system.server.news.listeners == 0
+
+    run(tmp_path, test)
+
+
+def test_others_are_answered_while_many_are_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A few at a time: fails if all are woken at once."""
+    monkeypatch.setattr(events, "_AT_ONCE", 10)
+
+    async def test(system: System) -> None:
+        listeners = [heard(system) for _ in range(100)]
+        for _ in range(2):
+            for one in listeners:
+                await anext(one)
+        told = [asyncio.ensure_future(anext(one)) for one in listeners]
+        await asyncio.sleep(0.01)
+        system.server.announce()
+        seen = set()
+        while not all(one.done() for one in told):
+            seen.add(sum(one.done() for one in told))
+            await asyncio.sleep(0)
+        assert len(seen) >= 3, seen
+
+    run(tmp_path, test)
+
+
 def test_alarms_are_told_as_soon_as_the_book_is_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

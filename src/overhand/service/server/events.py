@@ -55,8 +55,10 @@ class News:
 
     def announce(self) -> None:
         """Have everybody who listens told how things are now."""
-        self._edition, self._is_new = None, True
-        if self._listening and (self._waking is None or self._waking.done()):
+        self._is_new = True
+        if not self._listening:
+            self._edition = None
+        elif self._waking is None or self._waking.done():
             self._waking = asyncio.create_task(self._wake())
 
     def stop(self) -> None:
@@ -67,7 +69,9 @@ class News:
 
     async def _wake(self) -> None:
         while self._is_new:
-            self._is_new = False
+            self._is_new, self._edition = False, None
+            with suppress(Exception):  # it is theirs whom it is told
+                await self._now()  # before they are woken, or all would go on at once
             everybody = list(self._listening)
             for start in range(0, len(everybody), _AT_ONCE):
                 for woken in everybody[start : start + _AT_ONCE]:

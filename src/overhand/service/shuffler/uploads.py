@@ -99,11 +99,11 @@ class Uploads(Impatient):
 
     def _answer(self, reply: Reply) -> None:
         self._is_waiting = False
-        if self.transport.is_closing():
+        if self.transport.is_closing() or self._is_over:
             return
         self.transport.write(reply.raw)
         if self._is_last or reply.is_last:
-            self.transport.close()
+            self.hang_up()
         else:
             self.on_response_complete()
 

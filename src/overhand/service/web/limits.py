@@ -19,7 +19,8 @@ _MOST_SAID = 1 << 16
 _MOST_HEADERS = 100
 """Each costs far more memory than bytes."""
 _TELLING = 2.0
-"""Seconds that one connection too many has to ask, before it is told to come back unasked."""
+"""Seconds that one connection too many has to ask, before it is told to come back unasked; and
+that are left for whoever was refused to hear it."""
 
 
 class _Tunnel(Exception):
@@ -42,10 +43,12 @@ class Impatient(HttpToolsProtocol):
 
     _watch: asyncio.TimerHandle | None = None
     _stall: asyncio.TimerHandle | None = None
+    _is_counted = False
     _is_reading = False
     _is_coming = False  # a message has begun, and is not whole
     _is_in_body = False
     _is_given_longer = False
+    _is_over = False  # what still comes is not heard
     _has_place = True  # or it is one connection too many, and told so
     _said = 0  # bytes of the message that are not of its body
     _held = 0  # bytes since all was answered that had come
@@ -54,12 +57,17 @@ class Impatient(HttpToolsProtocol):
         super().__init__(*args, **options)
         self._load = load
 
+    def enter(self) -> bool:
+        """Count the connection, secured or not; whether there is room to say anything to it."""
+        has_room = self._load.enter()
+        self._has_place = self._load.connections <= self._load.most_connections
+        self._is_counted = True
+        return has_room
+
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         transport.set_write_buffer_limits(1, 0)  # all that waits is watched; TLS stops at high=0
-        has_room = self._load.enter()
-        self._has_place = self._load.connections <= self._load.most_connections
-        if has_room:
+        if self._is_counted or self.enter():
             self._start_watch()
         else:
             self._refuse(_busy())
@@ -72,8 +80,10 @@ class Impatient(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
+        if self._is_over:
+            return
         self._hold(len(data))
-        if self.transport.is_closing():  # it was dropped
+        if self._is_over or self.transport.is_closing():  # it was dropped
             return
         self._said += len(data)
         self._is_reading = True
@@ -154,11 +164,13 @@ class Impatient(HttpToolsProtocol):
 
     def _check_head(self) -> None:
         """What is said is looked at when it was heard: a head or its end may be whole by then."""
-        if self._said > _MOST_SAID:
+        is_long = len(self.headers) > _MOST_HEADERS
+        if self._said > _MOST_SAID:  # with what came in the same packet
             pairs = sum(len(name) + len(value) + 4 for name, value in self.headers)
-            if len(self.url) + pairs > _MOST_SAID:
-                self._refuse(_endless_head())
-                raise _Endless
+            is_long = is_long or len(self.url) + pairs > _MOST_SAID
+        if is_long:
+            self._refuse(_endless_head())
+            raise _Endless
 
     def _begin(self) -> None:
         """Have the request answered, of which there may be more to come."""
@@ -170,6 +182,8 @@ class Impatient(HttpToolsProtocol):
     def _begin_with(self, app: Any) -> None:
         self.app = app
         super().on_headers_complete()
+        end: Any = _End(self)
+        self.cycle.transport = end
 
     def _has_room(self) -> bool:
         load = self._load
@@ -212,7 +226,7 @@ class Impatient(HttpToolsProtocol):
         self._watch = self.loop.call_later(seconds, self._give_up)
 
     def _give_up(self) -> None:
-        if self.transport.is_closing():
+        if self.transport.is_closing() or self._is_over:
             self.transport.abort()
         elif not self._is_in_body:
             self._refuse_silence()
@@ -235,14 +249,29 @@ class Impatient(HttpToolsProtocol):
     def _refuse(self, refusal: Refused) -> None:
         """Hang up on a message that is not whole, and say why if it is its turn to be answered."""
         self._let_go()
-        if self.transport.is_closing():
+        if self.transport.is_closing() or self._is_over:
             return
         if not self._is_next():
             self.transport.abort()
             return
         self._forget()
         self.transport.write(self._reply(refusal).raw)
-        self.transport.close()
+        self.hang_up()
+
+    def hang_up(self) -> None:
+        """Close the connection when the other side has heard what was said to it.
+
+        If there is more to come it is not heard, but let come for a moment: a system that closes a
+        connection with bytes unread takes back what it has not heard yet.
+        """
+        if self._is_coming and self.transport.can_write_eof():  # TLS takes leave by itself
+            self._is_over = True
+            self._let_go()
+            _cancel(self._watch)
+            self._watch = self.loop.call_later(_TELLING, self.transport.abort)
+            self.transport.write_eof()
+        else:
+            self.transport.close()
 
     def _forget(self) -> None:
         """What came of a message is needed by nobody: its sender may take long to hear so."""
@@ -263,6 +292,15 @@ class Impatient(HttpToolsProtocol):
         if self._is_in_body:
             return not self.pipeline and not self.cycle.response_started
         return self.cycle is None or self.cycle.response_complete
+
+
+class _End:
+    """The connection as the framework sees it, which only speaks, and closes it."""
+
+    def __init__(self, protocol: Impatient) -> None:
+        self.write = protocol.transport.write
+        self.is_closing = protocol.transport.is_closing
+        self.close = protocol.hang_up
 
 
 def _busy(words: str = "too many connections") -> Refused:

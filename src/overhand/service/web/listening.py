@@ -18,7 +18,7 @@ import uvloop
 
 from overhand.errors import InvalidValue
 from overhand.service.web.application import Application
-from overhand.service.web.handshakes import Handshake
+from overhand.service.web.handshakes import Door
 from overhand.service.web.limits import Impatient
 from overhand.service.web.load import CannotListen, Load, fit_to_files
 from overhand.service.web.logs import log
@@ -151,31 +151,25 @@ def _on_signals(stop: Callable[[], None]) -> Iterator[None]:
 class _Server(uvicorn.Server):
     """Leaves signals to the process: one may stop several listeners. Handshakes count."""
 
-    def __init__(self, config: uvicorn.Config, load: Load) -> None:
+    def __init__(self, config: uvicorn.Config, site: Site) -> None:
         super().__init__(config)
-        self.load = load
+        self._site, self.load = site, site.load
 
     def capture_signals(self) -> Any:
         return nullcontext()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        loop = asyncio.get_running_loop()
-        self.servers = [await loop.create_server(self._accept, sock=at) for at in sockets or ()]
+        self.servers: list[Any] = [await self._opened(at) for at in sockets or ()]
         self.started = True
 
-    def _accept(self) -> asyncio.Protocol:
+    async def _opened(self, at: socket.socket) -> asyncio.Server | Door:
         context = self.config.ssl
-        return self._read() if context is None else Handshake(self.load, context, self._read)
+        if context is not None:
+            return Door(at, self.load, context, self._read)
+        return await asyncio.get_running_loop().create_server(self._read, sock=at)
 
-    def _read(self) -> asyncio.Protocol:
-        protocol: Any = self.config.http_protocol_class
-        created: asyncio.Protocol = protocol(self.config, self.server_state, {}, load=self.load)
-        return created
-
-    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        for handshake in list(self.load.handshakes):
-            handshake.drop()
-        await super().shutdown(sockets)
+    def _read(self) -> Impatient:
+        return self._site.protocol(self.config, self.server_state, {}, load=self.load)
 
 
 def _server(site: Site) -> _Server:
@@ -195,4 +189,4 @@ def _server(site: Site) -> _Server:
         lifespan="off",
         ws="none",
     )
-    return _Server(config, site.load)
+    return _Server(config, site)

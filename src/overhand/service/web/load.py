@@ -89,7 +89,9 @@ class Load:
 
     def begin_handshake(self, one: Droppable) -> None:
         if len(self.handshakes) >= _MOST_HANDSHAKES:
-            next(iter(self.handshakes)).drop()
+            oldest = next(iter(self.handshakes))
+            self.end_handshake(oldest)
+            oldest.drop()
         self.handshakes[one] = None
 
     def end_handshake(self, one: Droppable) -> None:
