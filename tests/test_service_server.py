@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import secrets
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any
 
@@ -208,7 +208,7 @@ def test_the_server_shows_its_state_and_history(tmp_path: Path) -> None:
     run(tmp_path, test)
 
 
-async def heard(system: System) -> AsyncIterator[str]:
+async def heard(system: System) -> AsyncGenerator[str, None]:
     """What a listener is told, one event after the other."""
     with system.server.news.heard() as woken:
         async for told in system.server.news.stream(woken):

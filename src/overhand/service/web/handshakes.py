@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import logging
 import socket
 import ssl
@@ -19,22 +20,19 @@ FAREWELL = 2.0
 """Seconds for the other side to take leave."""
 
 _AT_ONCE = 100
+_SOME = 64
 _PAUSE = 1.0
 """Seconds until the next attempt, if the system has no room for a connection."""
 
 
 class Handshake:
-    """One that is under way, for a protocol that has nothing to do with it before it is done."""
+    """One that is under way."""
 
-    def __init__(self, task: asyncio.Task[None], protocol: Impatient) -> None:
-        self._task, self._protocol = task, protocol
+    def __init__(self, task: asyncio.Task[None]) -> None:
+        self._task = task
 
     def drop(self) -> None:
         self._task.cancel()
-
-    @property
-    def has_failed(self) -> bool:
-        return self._protocol.transport is None
 
 
 class Door:
@@ -54,6 +52,7 @@ class Door:
         self._loop = asyncio.get_running_loop()
         self._handshakes: set[asyncio.Task[None]] = set()
         self._is_open = True
+        self._ended = 0
         at.setblocking(False)
         self._wait()
 
@@ -77,20 +76,21 @@ class Door:
     def _begin(self, one: socket.socket) -> None:
         protocol = self._create()
         if not protocol.enter():  # nothing can be said to it yet
-            self._load.leave()
+            protocol.leave()
             one.close()
             return
         one.setblocking(False)
         task = asyncio.create_task(self._secure(one, protocol))
-        handshake = Handshake(task, protocol)
+        handshake = Handshake(task)
         self._handshakes.add(task)
         self._load.begin_handshake(handshake)
 
         def end(_: asyncio.Task[None]) -> None:
             self._handshakes.discard(task)
             self._load.end_handshake(handshake)
-            if handshake.has_failed:  # or it is the protocol that leaves
-                self._load.leave()
+            self._tidy_soon()
+            if protocol.transport is None:  # or it leaves by itself
+                protocol.leave()
 
         task.add_done_callback(end)
 
@@ -104,6 +104,16 @@ class Door:
                 ssl_shutdown_timeout=FAREWELL,
             )
 
+    def _tidy_soon(self) -> None:
+        """Once a second at most, after a few: it takes milliseconds."""
+        self._ended += 1
+        if self._ended == _SOME:
+            self._loop.call_later(_PAUSE, self._tidy)
+
+    def _tidy(self) -> None:
+        self._ended = 0
+        _give_back_memory()
+
     def close(self) -> None:
         """Take no more connections, and drop those that are not secured."""
         self._is_open = False
@@ -113,3 +123,12 @@ class Door:
 
     async def wait_closed(self) -> None:
         await asyncio.gather(*self._handshakes, return_exceptions=True)
+
+
+def _give_back_memory() -> None:
+    """To the system, if the C library can: what handshakes leave is free, but in small pieces.
+
+    Without it, five waves of a thousand took 170 MB more than one.
+    """
+    with suppress(AttributeError, OSError):
+        ctypes.CDLL(None).malloc_trim(0)

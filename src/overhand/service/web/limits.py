@@ -64,6 +64,11 @@ class Impatient(HttpToolsProtocol):
         self._is_counted = True
         return has_room
 
+    def leave(self) -> None:
+        """Forget a connection that was counted, and never made."""
+        self._load.leave()
+        self.parser = None  # type: ignore[assignment]  # it knows us, and nobody would part the two
+
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         transport.set_write_buffer_limits(1, 0)  # all that waits is watched; TLS stops at high=0

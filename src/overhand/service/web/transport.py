@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ssl
+from io import BytesIO
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -14,6 +15,7 @@ from overhand.service.web import bodies
 _MOST_ANSWER_BYTES = 1 << 24
 _PATIENCE = 60.0
 _LONGEST_RETRY = 3600.0
+_PIECE = 1 << 20
 
 
 class Unreachable(ServiceError):
@@ -68,7 +70,7 @@ class HttpTransport:
             async with session.request(
                 method,
                 self._url + path,
-                data=body,
+                data=_in_pieces(body),
                 allow_redirects=False,
                 timeout=_limits(len(body or b"")),
             ) as answer:
@@ -107,6 +109,11 @@ def _trusting(authorities: Path) -> ssl.SSLContext:
         return ssl.create_default_context(cafile=authorities)
     except OSError as error:  # ssl.SSLError is one
         raise InvalidValue(f"no certificates in {authorities}: {error}") from error
+
+
+def _in_pieces(body: bytes | None) -> bytes | BytesIO | None:
+    """A long body is written piece by piece: whole, it would be in memory once more."""
+    return body if body is None or len(body) <= _PIECE else BytesIO(body)
 
 
 def _limits(length: int) -> aiohttp.ClientTimeout:
