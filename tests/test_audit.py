@@ -22,9 +22,7 @@ from overhand.audit import (
     FAULTS,
     KINDS,
     NOTHING,
-    SERVICE_FAULTS,
     STATISTICS,
-    STORE_FAULTS,
     VALUES,
     Answers,
     Attacker,
@@ -41,6 +39,8 @@ from overhand.audit import (
 from overhand.audit.attacks import LevelView, statistics_of
 from overhand.audit.cases import affordable, base, can_send, cases, moves, neighbours
 from overhand.audit.faults import masked_by
+from overhand.audit.service_faults import SERVICE_FAULTS
+from overhand.audit.store import STORE_FAULTS
 from overhand.baselines import CapResponse, LocalResponse, SubsetResponse, WindowResponse
 from overhand.mechanisms import MECHANISMS, CoinSum
 from overhand.model import Counts, Messages, NoiseBy, Privacy, Rows

@@ -13,22 +13,18 @@ import pytest
 
 from overhand import audit
 from overhand.audit import (
-    SERVER_FAULTS,
-    STORE_FAULTS,
-    Alone,
     Attacker,
     Case,
     Finding,
-    LowestOnly,
     LyingService,
-    Replayed,
     Scope,
-    ServerFault,
     ThroughStore,
 )
 from overhand.audit.cases import base, moves
-from overhand.audit.server_faults import LiftedFirst, RestoredBook
+from overhand.audit.lying import Alone, LowestOnly, Replayed
+from overhand.audit.server_faults import SERVER_FAULTS, LiftedFirst, RestoredBook, ServerFault
 from overhand.audit.service_faults import without_noise
+from overhand.audit.store import STORE_FAULTS
 from overhand.mechanisms import PairsSum
 from overhand.model import NoiseBy, Privacy
 from overhand.randomness import seeded_random

@@ -443,13 +443,13 @@ class Soak:
         assert self.checked == len(names) == len(self.kept())
         if not names:
             return
-        reference = SumServer(self.plan)
+        reference = SumServer(self.plan, checks=True)
         for name in sorted(names, key=lambda name: (self.node(name).stop, name.level)):
             value, _ = self.reference(name)
             if value is None:
                 reference.lose(self.node(name), self.own(name))
             else:
-                reference.receive_sum(self.node(name), value)
+                reference.receive_sum(self.node(name), value, own=self.own(name))
         lowest, last = levels[0].size, self.published[-1]
         estimate, rest = reference.estimate(), (reference.is_fallback, reference.lost_users)
         assert last.t == estimate.t == arrived // lowest * lowest

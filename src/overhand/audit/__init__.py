@@ -13,11 +13,9 @@ from overhand.audit.bounds import (
 from overhand.audit.cases import BY_SERVICES, KINDS, VALUES, Case, Deployment, OneByOne
 from overhand.audit.faults import FAULTS, Fault
 from overhand.audit.listening import NOTHING, Listener
-from overhand.audit.lying import Alone, LowestOnly, LyingService, Replayed
+from overhand.audit.lying import LyingService
 from overhand.audit.scope import DEFAULT_RUNS, Scope, Verdict, verdict_on
-from overhand.audit.server_faults import SERVER_FAULTS, ServerFault
-from overhand.audit.service_faults import SERVICE_FAULTS
-from overhand.audit.store import STORE_FAULTS, ThroughStore, has_service
+from overhand.audit.store import ThroughStore, has_service
 
 __all__ = [
     "BY_SERVICES",
@@ -26,12 +24,8 @@ __all__ = [
     "FAULTS",
     "KINDS",
     "NOTHING",
-    "SERVER_FAULTS",
-    "SERVICE_FAULTS",
     "STATISTICS",
-    "STORE_FAULTS",
     "VALUES",
-    "Alone",
     "Answers",
     "Attacker",
     "Case",
@@ -40,12 +34,9 @@ __all__ = [
     "Finding",
     "Listener",
     "LossLaw",
-    "LowestOnly",
     "LyingService",
     "OneByOne",
-    "Replayed",
     "Scope",
-    "ServerFault",
     "ThroughStore",
     "Verdict",
     "audited",

@@ -21,8 +21,7 @@ from overhand.audit.cases import Case, base, messages_of, moves
 from overhand.audit.service_faults import without_noise
 from overhand.audit.store import sealed_behind_noise, temporary_directory, unsealed
 from overhand.errors import ProtocolViolation
-from overhand.mechanisms import Mechanism
-from overhand.mechanisms.modular import ModularSum
+from overhand.mechanisms import Mechanism, PairsSum
 from overhand.model import Counts, Floats, Messages
 from overhand.plan import Plan
 from overhand.randomness import Random
@@ -79,7 +78,7 @@ class LyingService:
 
     @property
     def names(self) -> list[str]:
-        wrapped = ["wrapped"] if isinstance(self.mechanisms[0], ModularSum) else []
+        wrapped = ["wrapped"] if isinstance(self.mechanisms[0], PairsSum) else []
         return ["likelihood", "publications added", *wrapped]
 
     @property
@@ -244,8 +243,7 @@ def _published(
     document: Document, releases: Sequence[Release], opener: Opens
 ) -> dict[Batch, tuple[float, ...]]:
     """The sums that the real server makes of releases, if it makes any."""
-    from overhand.service.server.book import Book
-    from overhand.service.server.publishing import Publisher
+    from overhand.service.server import Book, Publisher
 
     with temporary_directory() as home, closing(Book.of(document, Path(home, "book"))) as book:
         for release in releases:
@@ -271,7 +269,7 @@ def _without_noise(mechanism: Mechanism, messages: Messages) -> Messages:
 
 def _edges(mechanism: Mechanism) -> dict[int, int]:
     """By coordinate, the last residue that is taken for a large sum, or the first for a small."""
-    if not isinstance(mechanism, ModularSum) or mechanism.noise_by == "users":
+    if not isinstance(mechanism, PairsSum) or mechanism.noise_by == "users":
         return {}
     room = (mechanism.modulus - 1 - mechanism.largest_sum) // 2
     edge = mechanism.largest_sum + room

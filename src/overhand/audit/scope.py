@@ -28,7 +28,7 @@ from overhand.audit.service_faults import SERVICE_FAULTS
 from overhand.audit.store import STORE_FAULTS, ThroughStore
 from overhand.mechanisms import MECHANISMS
 from overhand.model import NoiseBy, Privacy
-from overhand.plan.request import NOISE_MAKERS
+from overhand.plan import NOISE_MAKERS
 from overhand.randomness import Random, source_of
 from overhand.values import BITS, values_of
 
@@ -98,7 +98,7 @@ class Scope:
     coins, 2 levels, in the store
     local, bit
     ballots, bit, lying service, services' noise
-    ballots, 2 levels, scattered, services' noise
+    ballots, 2 levels, lying service, services' noise
     """
 
     privacy: Privacy = Privacy(1.0, 0.01)

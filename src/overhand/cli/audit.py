@@ -34,7 +34,7 @@ from overhand.cli.output import (
 from overhand.errors import InvalidValue
 from overhand.mechanisms import MECHANISMS
 from overhand.model import Privacy
-from overhand.plan.request import NOISE_MAKERS
+from overhand.plan import NOISE_MAKERS
 from overhand.randomness import seeded_random
 
 DEFAULT_DELTA = 0.01
