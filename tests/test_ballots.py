@@ -380,6 +380,7 @@ def test_ballots_without_enough_dummies_are_refused(
 
 @pytest.mark.parametrize("engine", ["counts", "messages"])
 @pytest.mark.parametrize("mechanism", ["ballots", "pairs"])
+@pytest.mark.slow
 def test_measured_errors_are_the_predicted_ones(engine: Any, mechanism: str) -> None:
     """A tenth: forgetting the server's noise takes away three tenths."""
     plan = oh.Plan.best(2_000, 2, PRIVACY, noise="services", mechanism=mechanism)

@@ -196,6 +196,7 @@ def test_a_process_that_dies_holds_no_release(
         assert is_let_in(book)
 
 
+@pytest.mark.slow
 def test_lost_connections_cost_nothing(postgres: Postgres) -> None:
     with closing(Book(postgres.new_schema(), DOCUMENT.digest)) as book:
         receive(book, NAMES)
@@ -216,6 +217,7 @@ def end_connections(postgres: Postgres) -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_book_says_so_when_its_server_is_down_and_recovers(postgres: Postgres) -> None:
     place = postgres.new_schema()
     with closing(Book(place, DOCUMENT.digest)) as book:

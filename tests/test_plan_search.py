@@ -95,6 +95,7 @@ def assert_falling(errors: list[float]) -> None:
 
 
 @pytest.mark.parametrize(("horizon", "mechanism", "values"), [*GRID, FEW_USERS, *SLOW], ids=str)
+@pytest.mark.slow
 def test_more_shufflers_or_a_larger_epsilon_never_give_a_larger_error(
     horizon: int, mechanism: str, values: Values
 ) -> None:
@@ -111,6 +112,7 @@ def test_more_shufflers_or_a_larger_epsilon_never_give_a_larger_error(
 
 
 @pytest.mark.parametrize(("horizon", "mechanism", "values"), [*GRID, *SLOW], ids=str)
+@pytest.mark.slow
 def test_more_messages_never_give_a_larger_error(
     horizon: int, mechanism: str, values: Values
 ) -> None:

@@ -93,6 +93,7 @@ def test_what_was_sent_before_a_crash_is_sent_again_byte_for_byte(
     assert set(deployed.sendings().values()) == {3}
 
 
+@pytest.mark.slow
 def test_what_was_acknowledged_before_a_crash_is_scrubbed_after_it(
     deployed: Deployment, database: str
 ) -> None:
@@ -103,6 +104,7 @@ def test_what_was_acknowledged_before_a_crash_is_scrubbed_after_it(
     until("nothing is left in the store", lambda: not pieces_left(deployed), 5.0)
 
 
+@pytest.mark.slow
 def test_what_was_dropped_before_a_crash_is_swept_after_it(deployed: Deployment) -> None:
     sweep = SWEEP.format("sqlite", "Sqlite")
     kill = Kill(sweep, since=f"{STORE}.acknowledge_all")
@@ -215,6 +217,7 @@ def numbers_of(keys: Path) -> tuple[int, ...]:
 
 
 @pytest.mark.parametrize("step", ["freeze_all", "acknowledge_all"])
+@pytest.mark.slow
 def test_a_shuffling_service_that_was_overtaken_by_another_goes_on(
     deployed: Deployment, postgres: Postgres, tmp_path: Path, step: str
 ) -> None:
@@ -233,6 +236,7 @@ def test_a_shuffling_service_that_was_overtaken_by_another_goes_on(
     assert slow.stopped() == 0
 
 
+@pytest.mark.slow
 def test_a_second_server_on_the_same_book_goes_on_when_the_first_is_killed(
     deployed: Deployment, postgres: Postgres, tmp_path: Path
 ) -> None:
@@ -250,6 +254,7 @@ def test_a_second_server_on_the_same_book_goes_on_when_the_first_is_killed(
     assert again.get("/v1/history").json() == second.get("/v1/history").json()
 
 
+@pytest.mark.slow
 def test_two_servers_on_one_book_publish_one_history(
     deployed: Deployment, postgres: Postgres
 ) -> None:
@@ -261,6 +266,7 @@ def test_two_servers_on_one_book_publish_one_history(
     assert [server.stopped() for server in pair] == [0, 0]
 
 
+@pytest.mark.slow
 def test_a_batch_of_which_the_server_has_another_release_holds_up_no_other(
     deployed: Deployment,
 ) -> None:

@@ -69,6 +69,7 @@ def _reaches(url: str, t: int) -> bool:
 
 
 @pytest.mark.parametrize("first", ["server", "shuffler"])
+@pytest.mark.slow
 def test_either_service_may_be_started_first(deployed: Deployment, first: str) -> None:
     if first == "server":
         server = deployed.server()
@@ -201,6 +202,7 @@ def test_a_port_that_is_taken_is_one_clear_line(
 # --- certificates ---------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_certificates_are_checked_on_both_hops(deployed: Deployment) -> None:
     make_certificates(deployed.folder)
     secured = ("--certificate", "some.pem", "--certificate-key", "some.key")

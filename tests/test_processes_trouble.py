@@ -67,6 +67,7 @@ def test_a_shuffling_service_that_is_told_to_stop_answers_what_it_took(
 
 
 @SIGNALS
+@pytest.mark.slow
 def test_a_server_that_is_told_to_stop_while_it_opens_goes_on_after_its_restart(
     deployed: Deployment, tmp_path: Path, number: int
 ) -> None:
@@ -94,6 +95,7 @@ def test_a_dashboard_that_is_open_does_not_keep_a_server_from_stopping(
         assert server.stopped(seconds=5.0) == 0
 
 
+@pytest.mark.slow
 def test_a_server_that_never_answers_does_not_keep_a_shuffling_service_from_stopping(
     deployed: Deployment,
 ) -> None:
@@ -108,6 +110,7 @@ def test_a_server_that_never_answers_does_not_keep_a_shuffling_service_from_stop
     deployed.finish(server)
 
 
+@pytest.mark.slow
 def test_a_database_that_was_away_is_used_again_when_it_is_back(
     deployed: Deployment, postgres: Postgres
 ) -> None:
@@ -133,6 +136,7 @@ def test_a_database_that_was_away_is_used_again_when_it_is_back(
     assert (shuffler.stopped(), server.stopped()) == (0, 0)
 
 
+@pytest.mark.slow
 def test_connections_that_the_database_ends_are_made_anew(
     deployed: Deployment, postgres: Postgres
 ) -> None:
@@ -154,6 +158,7 @@ def test_connections_that_the_database_ends_are_made_anew(
     assert (shuffler.stopped(), server.stopped()) == (0, 0)
 
 
+@pytest.mark.slow
 def test_a_late_batch_is_filled_although_the_database_was_away(
     deployed: Deployment, postgres: Postgres
 ) -> None:
@@ -186,6 +191,7 @@ def test_a_locked_store_admits_nothing_until_it_is_free(deployed: Deployment) ->
     assert shuffler.stopped() == 0
 
 
+@pytest.mark.slow
 def test_a_locked_book_takes_and_publishes_nothing_until_it_is_free(
     deployed: Deployment, tmp_path: Path
 ) -> None:
@@ -220,6 +226,7 @@ def test_a_full_disk_admits_nothing_until_there_is_room(deployed: Deployment) ->
     assert said.count("reports cannot be stored") == said.count("can be stored again") == 1
 
 
+@pytest.mark.slow
 def test_a_full_disk_of_the_server_delays_what_it_publishes(
     deployed: Deployment, tmp_path: Path
 ) -> None:
@@ -296,6 +303,7 @@ def test_connections_that_say_nothing_whole_are_closed_and_others_are_served(
     assert shuffler.stopped() == 0
 
 
+@pytest.mark.slow
 def test_slow_connections_to_the_server_are_closed_and_releases_are_taken(
     deployed: Deployment,
 ) -> None:
@@ -311,6 +319,7 @@ def test_slow_connections_to_the_server_are_closed_and_releases_are_taken(
     assert server.stopped() == 0
 
 
+@pytest.mark.slow
 def test_a_slow_client_does_not_keep_a_service_from_stopping(deployed: Deployment) -> None:
     shuffler = deployed.shuffler()
     with closing(socket.create_connection(("127.0.0.1", _port(shuffler)))) as slow:

@@ -179,6 +179,7 @@ def test_there_is_nothing_to_settle_without_a_batch(tmp_path: Path) -> None:
         settled_sum(DOCUMENT, str(tmp_path / "server.db"))
 
 
+@pytest.mark.slow
 def test_a_deployment_goes_on_with_a_new_plan_and_key(deployed: Deployment, tmp_path: Path) -> None:
     server = deployed.server(changes=[WITHOUT_WORKERS])
     deployed.reports.send_until_counted(deployed.shuffler().url)

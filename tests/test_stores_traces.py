@@ -176,6 +176,7 @@ def names_in(release: Release) -> set[bytes]:
     return {one[:12] for one in messages_in(release.body, TRACED[release.batch.level - 1])}
 
 
+@pytest.mark.slow
 def test_nothing_of_a_scrubbed_batch_is_left_in_the_files(places: Places, unsealed: None) -> None:
     with closing(places.new().open(TRACED, 10**6)) as store:
         for group in uneven_groups(range(FIRST, FIRST + 910), seed=3):

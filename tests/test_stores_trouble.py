@@ -74,6 +74,7 @@ def test_threads_that_race_fill_exact_batches(where: Where) -> None:
         assert len(check_all(store, WIDE)) == 400
 
 
+@pytest.mark.slow
 def test_processes_that_race_fill_exact_batches(where: Where, pool: ProcessPoolExecutor) -> None:
     copies = 3 if where.kind == "postgres" else 2
     groups = [uneven_groups(range(403), seed) for seed in range(copies)]
@@ -168,6 +169,7 @@ def check_promises(where: Where, notes: Path) -> None:
             store.acknowledge(name, release.digest)
 
 
+@pytest.mark.slow
 def test_a_kill_at_any_step_loses_and_repeats_nothing(
     places: Places, pool: ProcessPoolExecutor, tmp_path: Path
 ) -> None:

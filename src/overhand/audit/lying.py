@@ -21,7 +21,7 @@ from overhand.audit.cases import Case, base, messages_of, moves
 from overhand.audit.service_faults import without_noise
 from overhand.audit.store import sealed_behind_noise, temporary_directory, unsealed
 from overhand.errors import ProtocolViolation
-from overhand.mechanisms import Mechanism, PairsSum
+from overhand.mechanisms import Mechanism, ModularSum
 from overhand.model import Counts, Floats, Messages
 from overhand.plan import Plan
 from overhand.randomness import Random
@@ -78,7 +78,7 @@ class LyingService:
 
     @property
     def names(self) -> list[str]:
-        wrapped = ["wrapped"] if isinstance(self.mechanisms[0], PairsSum) else []
+        wrapped = ["wrapped"] if isinstance(self.mechanisms[0], ModularSum) else []
         return ["likelihood", "publications added", *wrapped]
 
     @property
@@ -269,7 +269,7 @@ def _without_noise(mechanism: Mechanism, messages: Messages) -> Messages:
 
 def _edges(mechanism: Mechanism) -> dict[int, int]:
     """By coordinate, the last residue that is taken for a large sum, or the first for a small."""
-    if not isinstance(mechanism, PairsSum) or mechanism.noise_by == "users":
+    if not isinstance(mechanism, ModularSum) or mechanism.noise_by == "users":
         return {}
     room = (mechanism.modulus - 1 - mechanism.largest_sum) // 2
     edge = mechanism.largest_sum + room

@@ -8,6 +8,7 @@ from overhand.mechanisms.ballots import BallotSum
 from overhand.mechanisms.changes import change_of
 from overhand.mechanisms.coins import CoinSum
 from overhand.mechanisms.mechanism import Mechanism, Recipe
+from overhand.mechanisms.modular import ModularSum
 from overhand.mechanisms.noise import BoundedNoise, CoinNoise, LaplaceNoise, Noise
 from overhand.mechanisms.pairs import PairsSum
 from overhand.mechanisms.papers import published
@@ -37,6 +38,7 @@ __all__ = [
     "Coins",
     "LaplaceNoise",
     "Mechanism",
+    "ModularSum",
     "Noise",
     "NoisePart",
     "PairsSum",

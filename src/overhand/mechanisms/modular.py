@@ -24,6 +24,10 @@ class ModularSum(Mechanism):
     """A user hides its steps plus its noise modulo 2^modulus_bits, coordinate by coordinate.
 
     A batch shows their sum, and the server brings it back to the range that sums and noise have.
+
+    >>> from overhand.mechanisms import MECHANISMS
+    >>> [kind for kind, mechanism in MECHANISMS.items() if issubclass(mechanism, ModularSum)]
+    ['shares', 'pairs']
     """
 
     rounding_share: ClassVar[float] = 0.01

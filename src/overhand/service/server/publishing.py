@@ -234,7 +234,9 @@ class Publisher:
     def thinned(self, coordinate: int) -> dict[str, list[float]]:
         """The history of one coordinate, in at most 500 points that end with the last known."""
         before = [] if self._first is None else [self._first.coordinate(coordinate)]
-        most, known = _HISTORY - len(before), self._news.estimates
+        most = _HISTORY - len(before)
+        # With a guard, nothing is shown whose key this process has not destroyed.
+        known = (self._news if self._book.guard is not None else self._book.news()).estimates
         points = before + self._book.thinned(coordinate, known, most)
         return {name: [getattr(one, name) for one in points] for name in Coordinate._fields}
 
