@@ -19,6 +19,7 @@ PAGES = (
     ROOT / "docs" / "values.md",
     ROOT / "docs" / "shares.md",
     ROOT / "docs" / "pairs.md",
+    ROOT / "docs" / "noise.md",
     ROOT / "docs" / "streams.md",
 )
 SLOW_PAGES = (ROOT / "docs" / "audit.md", ROOT / "docs" / "bandits.md")
