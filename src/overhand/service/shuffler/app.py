@@ -142,10 +142,11 @@ class ShufflerApp(Application):
 
         Who reports too often, or has no token, is `Refused`.
         """
-        if not self._per_address.allows(address_key(address)):
+        sender = address_key(address)
+        if sender is not None and not self._per_address.allows(sender):
             raise _too_often()
         token = self._token(authorization)
-        if not self._per_token.allows(token):
+        if token is not None and not self._per_token.allows(token):
             raise _too_often()
         return token
 

@@ -104,8 +104,12 @@ class Uploads(Impatient):
         self.transport.write(reply.raw)
         if self._is_last or reply.is_last:
             self.hang_up()
-        else:
+        elif self.pipeline:
             self.on_response_complete()
+        else:
+            self.timeout_keep_alive_task = self.loop.call_later(
+                self.timeout_keep_alive, self.timeout_keep_alive_handler
+            )
 
     def _forget(self) -> None:
         self._body = None

@@ -44,7 +44,6 @@ class Impatient(HttpToolsProtocol):
     _watch: asyncio.TimerHandle | None = None
     _stall: asyncio.TimerHandle | None = None
     _is_counted = False
-    _is_reading = False
     _is_coming = False  # a message has begun, and is not whole
     _is_in_body = False
     _is_given_longer = False
@@ -85,18 +84,12 @@ class Impatient(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        if self._is_over:
+        if self._is_over or not self._has_held(len(data)):
             return
-        self._hold(len(data))
-        if self._is_over or self.transport.is_closing():  # it was dropped
-            return
-        self._said += len(data)
-        self._is_reading = True
         try:
             self._parse(memoryview(data))
         except httptools.HttpParserError:
             self._refuse(Refused(HTTPStatus.BAD_REQUEST, "this is no HTTP request"))
-        self._is_reading = False
         if self._said > _MOST_SAID or len(self.headers or ()) > _MOST_HEADERS:
             self._refuse(_endless_head())
         if self._is_coming:
@@ -104,34 +97,40 @@ class Impatient(HttpToolsProtocol):
         else:
             self._let_go_if_quiet()
 
-    def _hold(self, count: int) -> None:
+    def _has_held(self, count: int) -> bool:
+        """Count what came; whether it may be kept, or the connection was dropped."""
         load = self._load
+        self._said += count
         self._held += count
         load.bytes += count
+        if self._held <= load.most_held and load.bytes <= load.most_bytes:
+            return True
         if self._held > load.most_held:
             words = f"more than {load.most_held} bytes without a pause for their answer"
             self._refuse(Refused(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, words))
-        elif load.bytes > load.most_bytes:
-            load.make_room()
+        load.make_room()
+        return not (self._is_over or self.transport.is_closing())
 
     def _let_go_if_quiet(self) -> None:
         """If all that came was answered, or is in the hands of the application."""
         is_idle = self.cycle is None or self.cycle.response_complete
-        if is_idle and not self._is_coming and not self._is_reading:
+        if self._held and is_idle and not self._is_coming:
             self._let_go()
 
     def _let_go(self) -> None:
         self._load.bytes -= self._held
         self._held = 0
-        self._load.coming.pop(self, None)
+        if self._is_coming:
+            self._load.coming.pop(self, None)
 
     def drop(self) -> None:
         """Others need the room: let go of a message that is not whole."""
         self._refuse(_busy("too much is under way"))
 
     def on_response_complete(self) -> None:
-        super().on_response_complete()
-        self._let_go_if_quiet()
+        if not self._is_over:
+            super().on_response_complete()
+            self._let_go_if_quiet()
 
     def _parse(self, data: memoryview) -> None:
         while True:
@@ -162,18 +161,16 @@ class Impatient(HttpToolsProtocol):
             if self.parser.get_method() == b"CONNECT":
                 raise _Tunnel
             return
-        self._check_head()
+        if self._said > _MOST_SAID or len(self.headers) > _MOST_HEADERS:
+            self._check_head()
         self._unset_keepalive_if_required()  # set since, if the one before was just answered
         self._begin()
         self._is_in_body = True
 
     def _check_head(self) -> None:
-        """What is said is looked at when it was heard: a head or its end may be whole by then."""
-        is_long = len(self.headers) > _MOST_HEADERS
-        if self._said > _MOST_SAID:  # with what came in the same packet
-            pairs = sum(len(name) + len(value) + 4 for name, value in self.headers)
-            is_long = is_long or len(self.url) + pairs > _MOST_SAID
-        if is_long:
+        """What was said may be of other messages too, that came in the same packet."""
+        said = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
+        if said > _MOST_SAID or len(self.headers) > _MOST_HEADERS:
             self._refuse(_endless_head())
             raise _Endless
 
@@ -182,7 +179,8 @@ class Impatient(HttpToolsProtocol):
         if self._has_room():
             self._begin_with(self.config.loaded_app)
         else:
-            self._begin_with(self._reply(_busy()))
+            words = "too much is under way" if self._has_place else "too many connections"
+            self._begin_with(self._reply(_busy(words)))
 
     def _begin_with(self, app: Any) -> None:
         self.app = app
@@ -205,7 +203,8 @@ class Impatient(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         if self.parser.should_upgrade():
             return
-        self._check_head()
+        if self._said > _MOST_SAID or len(self.headers) > _MOST_HEADERS:
+            self._check_head()
         _cancel(self._watch)
         self._is_coming = self._is_in_body = False
         self._said = 0
@@ -274,6 +273,7 @@ class Impatient(HttpToolsProtocol):
             self._let_go()
             _cancel(self._watch)
             self._watch = self.loop.call_later(_TELLING, self.transport.abort)
+            self.flow.resume_reading()
             self.transport.write_eof()
         else:
             self.transport.close()

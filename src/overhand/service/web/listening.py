@@ -166,7 +166,8 @@ class _Server(uvicorn.Server):
         context = self.config.ssl
         if context is not None:
             return Door(at, self.load, context, self._read)
-        return await asyncio.get_running_loop().create_server(self._read, sock=at)
+        loop = asyncio.get_running_loop()
+        return await loop.create_server(self._read, sock=at, backlog=_BACKLOG)
 
     def _read(self) -> Impatient:
         return self._site.protocol(self.config, self.server_state, {}, load=self.load)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import resource
-import sys
 from pathlib import Path
 from typing import Protocol
 
@@ -15,9 +14,10 @@ from overhand.service.web.logs import log
 _MOST_CONNECTIONS = 4096
 _MOST_HANDSHAKES = 1024
 """Each holds some 80 kB, and all that are honest are over within a second."""
-_MOST_BYTES = 1 << 25
-_BODIES = 4
-"""So many of the longest bodies are let in at once, however long they are."""
+_MOST_BYTES = 3 << 23
+_BODIES = 8
+"""So many of the longest bodies are let in at once, however long they are: twice as many releases
+as a shuffling service has under way."""
 _USUAL_BODY = 1 << 20
 _BESIDES = 5 << 16
 """Bytes of a connection besides a body: of a head, and of what was read with it at once."""
@@ -63,11 +63,6 @@ class Load:
     def most_open(self) -> int:
         """Connections at once, with those that are only told to come back."""
         return self.most_connections + max(1, self.most_connections // 4)
-
-    @property
-    def is_full(self) -> bool:
-        """Whether there is room for no more than is here."""
-        return self.connections > self.most_connections or self.bytes > self.most_bytes
 
     def enter(self) -> bool:
         """Count a connection; whether there is room to tell it anything."""
@@ -121,14 +116,12 @@ def fit_to_files(public: Load, *private: Load) -> int:
 
 def _raised(wanted: int) -> int:
     """How many files this process may open, as many as wanted if that is up to us."""
-    soft, hard = (
-        sys.maxsize if most == resource.RLIM_INFINITY else most
-        for most in resource.getrlimit(resource.RLIMIT_NOFILE)
-    )
-    allowed = min(wanted, hard)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    if soft == resource.RLIM_INFINITY:
+        return allowed
     if soft < allowed:
-        unchanged = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-        resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, unchanged))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
     return max(soft, allowed)
 
 

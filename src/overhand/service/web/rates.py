@@ -28,9 +28,9 @@ class Rate:
         self._clock = clock
         self._used: dict[Hashable, float] = {}
 
-    def allows(self, key: Hashable | None) -> bool:
-        """Whether this key may ask now, which then counts; None always may."""
-        if key is None or not self._each:
+    def allows(self, key: Hashable) -> bool:
+        """Whether this key may ask now, which then counts."""
+        if not self._each:
             return True
         now, used = self._clock(), self._used
         until = max(used.pop(key, now), now) + self._each
