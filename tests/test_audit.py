@@ -212,7 +212,7 @@ def test_a_full_audit_has_every_mechanism_and_value_alone_and_with_all_levels() 
     assert lying == [
         f"{kind}, {what}{BY_SERVICES}"
         for kind in ("pairs", "ballots")
-        for what in ("bit, lying service", "2 levels, scattered")
+        for what in ("bit, lied to", "2 levels, lied to")
     ]
     assert len({job.name for job in jobs}) == len(jobs) == 45 + 17
 
@@ -562,7 +562,7 @@ def test_without_the_services_the_store_is_not_audited(monkeypatch: pytest.Monke
                     "--shufflers", "1")  # fmt: skip
     assert "not audited: the store" in rest.stderr
     assert "not audited: the server" in rest.stderr
-    assert "lying service" not in rest.stdout
+    assert "lied to" not in rest.stdout
     assert "local, bit" in rest.stdout
     assert "through the store" not in rest.stdout
 

@@ -76,7 +76,8 @@ def test_pairs_take_a_message_for_every_level_and_their_numbers_are_counted(
     (sent,) = (evidence for evidence in found.evidence if evidence.key == "messages")
     assert "secure aggregation in the paper's tree" in sent.method
     rows = {(row[0], row[1]): row[2:] for row in sent.rows}
-    assert {name for name, _ in rows} == {"published", "coins", "shares", "pairs"}
+    kinds = {"published", "coins", "shares", "pairs", "pairs, services", "ballots, services"}
+    assert {name for name, _ in rows} == kinds
     for (name, shufflers), (messages, size, rms_error) in rows.items():
         if name == "pairs":
             assert messages <= shufflers

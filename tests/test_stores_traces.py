@@ -147,7 +147,7 @@ def test_the_pages_of_sqlite_do_not_tell_who_came_first(tmp_path: Path, unsealed
 
 @pytest.mark.slow
 def test_the_pages_of_sqlite_are_uncorrelated(tmp_path: Path, unsealed: None) -> None:
-    assert_pages_tell_nothing(tmp_path / "store.db", 16_000, 0.05)
+    assert_pages_tell_nothing(tmp_path / "store.db", 10_000, 0.05)
 
 
 def test_the_test_of_pages_sees_an_unscattered_file(

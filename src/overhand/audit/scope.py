@@ -97,8 +97,8 @@ class Scope:
     coins, bit, through the store
     coins, 2 levels, in the store
     local, bit
-    ballots, bit, lying service, services' noise
-    ballots, 2 levels, lying service, services' noise
+    ballots, bit, lied to, services' noise
+    ballots, 2 levels, lied to, services' noise
     """
 
     privacy: Privacy = Privacy(1.0, 0.01)
@@ -180,7 +180,7 @@ class Scope:
         """To the real server: enough runs to see half of its noise, of a single level."""
         for case in self._of_bits(self.server, "services"):
             game = LyingService.of(case)
-            what = f"{'bit' if case.levels == 1 else '2 levels'}, lying service"
+            what = f"{'bit' if case.levels == 1 else '2 levels'}, lied to"
             runs = max(LEAST_RUNS, self.runs // (_LIED_TO * case.levels**2))
             yield Job(case.named(f"{case.kind}, {what}"), game, runs)
 
