@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
+import re
 import secrets
 from collections.abc import Iterable
 from contextlib import closing
@@ -165,6 +166,13 @@ def test_two_servers_and_a_restart_publish_the_same_of_lost_batches(
             assert (each.estimate, each.history) == (history[-1], history)
         assert history[-1]["t"] == HORIZON
         assert history[-1]["lost_users"] >= 2 * SIZES[0]  # and sums drawn at will are not believed
+        alarms = book.alarms()
+        assert alarms
+        assert len(set(alarms)) == len(alarms)  # though three servers have seen them
+        for words in alarms:
+            assert re.fullmatch(
+                r"batch \d+ of level \d has a sum that honest users .* is lost", words
+            )
 
 
 def test_own_reports_of_a_lost_batch_count_as_nothing() -> None:
