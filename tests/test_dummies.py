@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import multiprocessing
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -36,7 +35,7 @@ from overhand.service.shuffler.store import (
     released,
 )
 from overhand.service.web import Answer, Listener
-from support.sealed import KEY
+from support.sealed import KEY, workers_of
 from support.served import arrivals, served
 from support.stores import Where
 
@@ -121,10 +120,9 @@ def test_a_worker_that_is_killed_costs_a_batch_nothing(where: Where) -> None:
         with closing(open_for(where, document, added_by(document, pool))) as store:
             store.admit(arrivals(document, VALUES))
             first = store.freeze(FIRST)
-            for worker in multiprocessing.active_children():
-                if worker.name.startswith("SpawnProcess"):
-                    worker.kill()
-                    worker.join()
+            for worker in workers_of(pool):
+                worker.kill()
+                worker.join()
             assert [sum_of(document, one) for one in store.freeze_all(store.full())]
             assert store.freeze(FIRST) == first
 

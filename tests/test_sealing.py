@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -25,7 +24,7 @@ from overhand import errors
 from overhand.service import pools
 from overhand.service.protocol import KeyPair, Opener, Sealer, UnsafeSecret, keys
 from overhand.service.server import OpenerPool, WorkersLost
-from support.sealed import KEY
+from support.sealed import KEY, workers_of
 
 DIGEST = hashlib.sha256(b"a plan").digest()
 
@@ -192,12 +191,6 @@ def many_sealed() -> tuple[list[bytes], list[bytes | None]]:
     return sealed * 20, plaintexts * 20
 
 
-def workers() -> list[Any]:
-    """The workers of pools: other tests may have left children of other kinds."""
-    children = multiprocessing.active_children()
-    return [p for p in children if p.name.startswith("SpawnProcess") and p.is_alive()]
-
-
 def test_the_pool_opens_in_order(pool: OpenerPool) -> None:
     sealed, plaintexts = many_sealed()
     assert list(pool.open(1, iter(sealed))) == plaintexts
@@ -225,10 +218,10 @@ def test_a_killed_worker_costs_nothing_but_time(pool: OpenerPool) -> None:
     sealed, plaintexts = many_sealed()
     opened = pool.open(1, sealed)
     found = [next(opened)]
-    workers()[0].kill()
+    workers_of(pool)[0].kill()
     found.extend(opened)
     assert found == plaintexts
-    for worker in workers():  # also while nothing is asked of them
+    for worker in workers_of(pool):  # also while nothing is asked of them
         worker.kill()
         worker.join()
     assert list(pool.open(1, sealed[:5])) == plaintexts[:5]
@@ -245,13 +238,13 @@ def test_a_pool_whose_workers_always_die_says_so(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_closed_pool_leaves_no_process_behind() -> None:
-    before = {worker.pid for worker in workers()}
     running = OpenerPool(KEY, DIGEST, workers=1)
     assert list(running.open(1, many_sealed()[0][:1])) == [b"\0\0"]
-    assert {worker.pid for worker in workers()} > before
+    (worker,) = workers_of(running)
     running.close()
     running.close()
-    assert {worker.pid for worker in workers()} == before
+    assert not worker.is_alive()
+    assert worker not in multiprocessing.active_children()
     with pytest.raises(WorkersLost, match="closed"):
         list(running.open(1, [b"x"]))
 
