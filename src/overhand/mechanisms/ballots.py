@@ -14,11 +14,9 @@ from overhand import errors
 from overhand.mechanisms.mechanism import Mechanism, Recipe
 from overhand.mechanisms.noise import LaplaceNoise
 from overhand.mechanisms.parts import NoisePart, Polya, ServiceNoise
-from overhand.model import Counts, Floats, Messages, NoiseBy, Rows, Shuffled
+from overhand.model import Counts, Messages, NoiseBy, Rows, Shuffled
 from overhand.randomness import Random
 from overhand.values import BITS, Values
-
-_COST_OF_A_DRAW = 256  # in coins
 
 
 @dataclass(frozen=True)
@@ -86,18 +84,11 @@ class BallotSum(Mechanism):
         if not isinstance(noise_part, ServiceNoise) or not isinstance(noise_part.part, Polya):
             raise errors.InvalidValue("the noise of ballots is the services', and Laplace")
         law = noise_part.part.law(1)
-        bound = _bound(law, distance)
+        bound = max(1, int(law.exact_reach(distance)))
         together = _of_all_buckets(law, values.dimension).reach(distance)
         most = values.dimension * bound
         bounded = ServiceNoise(noise_part.part, bound)
         return cls(size, bounded, most + min(most, together), values, steps)
-
-    @classmethod
-    def fewest_messages(
-        cls, values: Values, steps: Counts, sizes: Floats, variances: Floats, *, honest: float,
-        distance: float,
-    ) -> Floats:  # fmt: skip
-        return np.ones(sizes.shape)
 
     @classmethod
     def of_entry(cls, saved: dict[str, Any], noise: NoisePart, values: Values) -> BallotSum:
@@ -191,22 +182,7 @@ class BallotSum(Mechanism):
         """That noise is bounded is in its law; that it is drawn again, and how, is not."""
         return self.noise_part.sampling_distance + self.overflow_probability
 
-    @property
-    def draw_cost(self) -> int:
-        return _COST_OF_A_DRAW * self.values.dimension
-
-    def draw_noise(self, random: Random, batches: int) -> Floats:
-        part, count = self.noise_part, batches * self.values.dimension
-        return self.scaled(part.draw_sums(random, part.makers(self.size), count))
-
 
 def _of_all_buckets(law: Any, buckets: int) -> LaplaceNoise:
     """The law of the noise of all buckets together, were it not bounded."""
     return LaplaceNoise(Fraction(buckets) * law.shape, law.ratio)
-
-
-def _bound(law: LaplaceNoise, distance: float) -> int:
-    """The least that noise exceeds with at most this probability, on either side."""
-    probabilities = law.window.probabilities
-    beyond = 2 * np.cumsum(probabilities[::-1]) + law.window.missing  # of |X| >= -first - i
-    return max(1, -law.window.first - int(np.searchsorted(beyond, distance, side="right")))

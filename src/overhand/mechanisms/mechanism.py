@@ -23,6 +23,8 @@ from overhand.model import Change, Counts, Floats, Messages, NoiseBy, Rows, Shuf
 from overhand.randomness import Random
 from overhand.values import Values
 
+_COINS_A_DRAW = 256
+
 
 @dataclass(frozen=True)
 class Recipe:
@@ -115,12 +117,15 @@ class Mechanism(ABC):
         """
 
     @classmethod
-    @abstractmethod
     def fewest_messages(
         cls, values: Values, steps: Counts, sizes: Floats, variances: Floats, *, honest: float,
         distance: float,
     ) -> Floats:  # fmt: skip
-        """About how many messages `fitted` has, for arrays of sizes and variances in steps."""
+        """About how many messages `fitted` has, for arrays of sizes and variances in steps.
+
+        One, unless a mechanism says otherwise.
+        """
+        return np.ones(sizes.shape)
 
     # What a user sends, and what it means.
 
@@ -257,22 +262,23 @@ class Mechanism(ABC):
 
     @cached_property
     def _whole_noise(self) -> Noise:
-        return self.noise_part.law(self.noise_part.makers(self.size))
+        return self.noise_part.batch_law(self.size)
 
     def hiding_noise(self, honest: int | None = None) -> Noise:
         """What hides a user: the noise of so many honest users (of all), or of one service."""
-        if self.noise_by == "services":
-            return self.noise(makers=1)
-        return self.noise(honest)
+        if honest is None and self.noise_by == "users":
+            return self._whole_noise
+        return self.noise(self.noise_part.hiders(self.size if honest is None else honest))
 
-    @abstractmethod
     def draw_noise(self, random: Random, batches: int) -> Floats:
         """The noise of the analyzed sums of so many batches: its law, without messages."""
+        makers, count = self.noise_part.makers(self.size), batches * self.values.dimension
+        return self.scaled(self.noise_part.draw_sums(random, makers, count, exact=False))
 
     @property
-    @abstractmethod
     def draw_cost(self) -> int:
-        """What it takes to draw the noise of a batch, in coins."""
+        """What it takes to draw the noise of a batch, in coins: from a table, if not one by one."""
+        return _COINS_A_DRAW * self.values.dimension
 
     def leak(self, honest: int) -> float:
         """How far a coordinate of a batch is, in total variation, from showing its sum alone.

@@ -12,12 +12,11 @@ from numpy.typing import NDArray
 from overhand import errors
 from overhand.mechanisms.mechanism import Mechanism, Recipe
 from overhand.mechanisms.parts import NoisePart
-from overhand.model import Counts, Floats, Rows
+from overhand.model import Counts, Rows
 from overhand.randomness import Random
 from overhand.values import Values
 
 MOST_MODULUS_BITS = 48
-_COINS_A_DRAW = 256
 
 
 class ModularSum(Mechanism):
@@ -48,7 +47,7 @@ class ModularSum(Mechanism):
     @staticmethod
     def fewest_bits(largest_sum: int, noise: NoisePart, size: int, distance: float) -> int:
         """Into which the sum and its noise fit, except with a probability of this distance."""
-        reach = noise.law(noise.makers(size)).reach(distance)
+        reach = noise.batch_law(size).reach(distance)
         bits = (largest_sum + 2 * reach).bit_length()
         if bits > MOST_MODULUS_BITS:
             raise errors.Infeasible(
@@ -60,10 +59,6 @@ class ModularSum(Mechanism):
     def influence(self) -> float:
         """One number, chosen at will, moves the sum to wherever its sender wants."""
         return self.modulus * self.unit
-
-    @property
-    def draw_cost(self) -> int:
-        return _COINS_A_DRAW * self.values.dimension  # from a table
 
     @property
     def largest_sum(self) -> int:
@@ -91,8 +86,7 @@ class ModularSum(Mechanism):
     @cached_property
     def sampling_distance(self) -> float:
         """How far the noise that hides a user may be from its law, if each draws its own."""
-        draws = self.size if self.noise_by == "users" else 1
-        return draws * self.noise_part.sampling_distance
+        return self.noise_part.hiders(self.size) * self.noise_part.sampling_distance
 
     def entry(self) -> dict[str, Any]:
         return super().entry() | {"modulus_bits": self.modulus_bits}
@@ -123,11 +117,6 @@ class ModularSum(Mechanism):
             sums = sums + noise.astype(np.uint64)
         whole = (sums & self._mask).astype(np.int64)
         return np.where(whole > self.largest_sum + self._room, whole - self.modulus, whole)
-
-    def draw_noise(self, random: Random, batches: int) -> Floats:
-        count = batches * self.values.dimension
-        makers = self.noise_part.makers(self.size)
-        return self.scaled(self.noise_part.draw_sums(random, makers, count, exact=False))
 
     @abstractmethod
     def leak(self, honest: int) -> float: ...

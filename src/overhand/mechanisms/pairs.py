@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from overhand import errors
 from overhand.mechanisms.modular import MOST_MODULUS_BITS, ModularSum
 from overhand.mechanisms.parts import NoisePart
-from overhand.model import Counts, Floats, Messages, NoiseBy, Rows, Shuffled, byte_width, to_numbers
+from overhand.model import Counts, Messages, NoiseBy, Rows, Shuffled, byte_width, to_numbers
 from overhand.randomness import Random
 from overhand.values import BITS, Values
 
@@ -80,13 +80,6 @@ class PairsSum(ModularSum):
         draft = cls(size, noise_part, MOST_MODULUS_BITS, values, steps)
         bits = cls.fewest_bits(draft.largest_sum, noise_part, size, distance)
         return replace(draft, modulus_bits=bits)
-
-    @classmethod
-    def fewest_messages(
-        cls, values: Values, steps: Counts, sizes: Floats, variances: Floats, *, honest: float,
-        distance: float,
-    ) -> Floats:  # fmt: skip
-        return np.ones(sizes.shape)
 
     @classmethod
     def of_entry(cls, saved: dict[str, Any], noise: NoisePart, values: Values) -> PairsSum:

@@ -42,9 +42,17 @@ class NoisePart(ABC):
         """How many add a part to a batch of so many users."""
         return users
 
+    def hiders(self, honest: int) -> int:
+        """How many of them surely hide a user of a batch of which so many users are honest."""
+        return honest
+
     @abstractmethod
     def law(self, makers: int) -> Noise:
         """The law of what so many add."""
+
+    def batch_law(self, users: int) -> Noise:
+        """The law of what all of them add to a batch of so many users."""
+        return self.law(self.makers(users))
 
     @abstractmethod
     def draw_sums(self, random: Random, makers: int, count: int, *, exact: bool = True) -> Floats:
@@ -284,6 +292,10 @@ class ServiceNoise(NoisePart):
     def makers(self, users: int) -> int:
         return SERVICES
 
+    def hiders(self, honest: int) -> int:
+        """A service hides nobody from itself."""
+        return 1
+
     def law(self, makers: int) -> Noise:
         if self.bound is None:
             return self.part.law(makers)
@@ -321,7 +333,7 @@ class ServiceNoise(NoisePart):
         return {
             "noise_trials": None,
             "noise_probability": None,
-            "noise": self.law(SERVICES).summary(),
+            "noise": self.batch_law(users).summary(),
         }
 
 

@@ -103,9 +103,7 @@ class Draft:
         """Of batch sums, by level, in squared widths: noise, and rounding at its worst."""
         levels = zip(self.sizes, self.steps, self.noises, strict=True)
         rounding = 0.0 if self.terms.values.is_whole else 0.25
-        return [
-            (noise.law(noise.makers(n)).variance + rounding * n) / s**2 for n, s, noise in levels
-        ]
+        return [(noise.batch_law(n).variance + rounding * n) / s**2 for n, s, noise in levels]
 
     def messages(self, spare: float) -> int:
         """Of one user, were the noise so many times as large."""
@@ -298,7 +296,7 @@ class _Calibration:
         levels = zip(self.sizes, self.noises(scale, coins), self.steps, strict=True)
         return [
             Level(
-                noise.law(terms.hiding_makers(size)),
+                noise.law(noise.hiders(terms.honest_users(size))),
                 terms.reports,
                 change_of(terms.values, steps),
                 leak,

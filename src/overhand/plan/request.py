@@ -130,10 +130,6 @@ class Terms:
             )
         return users
 
-    def hiding_makers(self, size: int) -> int:
-        """How many of those who make the noise of a batch surely hide a user of it."""
-        return 1 if self.noise_by == "services" else self.honest_users(size)
-
     def distance(self, levels: int) -> float:
         """How far one count may be from showing its sum alone, and how likely not to fit.
 
