@@ -163,9 +163,8 @@ class StoreTables:
     def add(self, pieces: Iterable[Piece]) -> None:
         """Put pieces, lowest level first, into their batches."""
         pieces = list(pieces)
-        levels = [level for (level,) in self._transaction.rows(f"SELECT level FROM {LEVELS}")]
         lengths = [len(piece.body) for piece in pieces]
-        self._transaction.scatter(list(map(table_of, levels)), lengths)
+        self._transaction.scatter(list(map(table_of, self._keys.levels)), lengths)
         for level, group in groupby(pieces, lambda piece: piece.batch.level):
             self._transaction.change_many(
                 f"INSERT INTO {table_of(level)} (number, key, own, body) VALUES (?, ?, ?, ?)",
