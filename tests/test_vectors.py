@@ -1,0 +1,94 @@
+"""The test vectors are what the code makes, and the code can read what is in them."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+
+from overhand.model import Messages
+from overhand.service.protocol import DamagedDocument, Document, Opener
+from support.hpke import seal
+from support.vector_documents import KEY, documents
+from support.vectors import FOLDER, made
+
+MADE = made()
+
+
+def read(name: str) -> Any:
+    return json.loads((FOLDER / f"{name}.json").read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_a_vector_is_what_the_code_makes(name: str) -> None:
+    """If not, the protocol has changed: it needs another version, and then other vectors."""
+    assert (FOLDER / name).read_text(encoding="utf-8") == MADE[name]
+
+
+def test_no_file_of_vectors_is_left_over() -> None:
+    assert {path.name for path in FOLDER.iterdir()} == {*MADE, "README.md"}
+
+
+def test_every_field_of_a_vector_is_explained() -> None:
+    explained = (FOLDER / "README.md").read_text(encoding="utf-8")
+    for name in ("documents", "reports"):
+        content = read(name)
+        for one in content["documents"] if name == "documents" else content:
+            fields = {*one, *(field for level in one["levels"] for field in level)}
+            assert not {
+                f for f in fields - {"name", "level", "levels"} if f"`{f}`" not in explained
+            }
+
+
+@pytest.mark.parametrize("entry", read("documents")["documents"], ids=lambda one: str(one["name"]))
+def test_a_document_reads_and_keeps_what_it_promises(entry: dict[str, Any]) -> None:
+    document = Document.from_bytes(entry["text"].encode(), entry["digest"])
+    document.check_guarantee()
+
+
+@pytest.mark.parametrize("entry", read("documents")["refused"], ids=lambda one: str(one["why"]))
+def test_what_is_no_document_is_refused(entry: dict[str, Any]) -> None:
+    with pytest.raises(DamagedDocument):
+        Document.from_json(entry["text"])
+
+
+def test_reports_open_to_their_messages_and_say_their_values() -> None:
+    """By the library's HPKE, which had no part in sealing them."""
+    for one in read("reports"):
+        if one["report"] is None:
+            continue
+        document = documents()[one["document"]][1]
+        report = document.formats.unpack_report(bytes.fromhex(one["report"]))
+        opener = Opener(KEY, document.formats.digest)
+        for level, part, said in zip(
+            document.formats.levels, report.parts, one["levels"], strict=True
+        ):
+            ciphertexts = [row.tobytes() for row in level.ciphertexts(part)]
+            opened = opener.open(level.level, ciphertexts)
+            assert [plaintext and plaintext.hex() for plaintext in opened] == said["messages"]
+            assert [str(number) for number in level.clear(part)] == said["clear"]
+            own = document.mechanisms[level.level - 1].own_steps(
+                Messages(
+                    level.bytes_to_messages([p for p in opened if p is not None])[np.newaxis],
+                    level.clear(part)[np.newaxis],
+                )
+            )[0]
+            noise = said.get("noise", [0] * len(own))
+            assert (own - noise).tolist() == said["steps"]
+
+
+def test_hpke_from_primitives_is_that_of_the_rfc() -> None:
+    """RFC 9180, A.1.1.1, sequence number 0."""
+    sealed = seal(
+        bytes.fromhex("3948cfe0ad1ddb695d780e59077195da6c56506b027329794ab02bca80815c4d"),
+        b"Ode on a Grecian Urn",
+        b"Beauty is truth, truth beauty",
+        bytes.fromhex("7268600d403fce431561aef583ee1613527cff655c1343f29812e66706df3234"),
+        aad=b"Count-0",
+    )
+    assert sealed.enc.hex() == "37fda3567bdbd628e88668c3c8d7e97d1d1253b6d4ea6d44c150f741f1bf4431"
+    assert sealed.key.hex() == "4531685d41d65f03dc48f6b8302c05b0"
+    assert sealed.base_nonce.hex() == "56d890e5accaaf011cff4b7d"
+    assert sealed.ciphertext.hex().startswith("f938558b5d72f1a23810b4be2ab4f84331acc02f")
