@@ -262,6 +262,13 @@ def shuffler(
     rate_per_token: Annotated[
         float, typer.Option(help="Reports a second with one token; 0: any.")
     ] = 1.0,
+    origin: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Pages of this origin may report, such as https://poll.example; again for more, "
+            "* for all."
+        ),
+    ] = None,
 ) -> None:
     """Run the shuffling service: it collects sealed reports and releases full batches, shuffled."""
     from overhand.service.shuffler import ShufflerSettings, run_shuffler
@@ -284,5 +291,6 @@ def shuffler(
         authorities=authorities,
         rate_per_address=rate_per_address,
         rate_per_token=rate_per_token,
+        origins=tuple(origin or ()),
     )
     run(run_shuffler(settings))

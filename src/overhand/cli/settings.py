@@ -105,7 +105,7 @@ def _check_environment(command: Any, environment: Mapping[str, str]) -> None:
             raise InvalidValue(f"{name} of the environment is empty: unset it, or say what it is")
 
 
-def _settings_of(ctx: typer.Context, path: Path) -> Iterator[tuple[str, str]]:
+def _settings_of(ctx: typer.Context, path: Path) -> Iterator[tuple[str, str | list[str]]]:
     """What a file says of a command, as if it had been typed, by the names of its parameters."""
     content = _read(path)
     _check_names(ctx, path, content)
@@ -139,16 +139,25 @@ def _read(path: Path) -> dict[str, Any]:
         raise InvalidValue(f"cannot read settings from {path}: {error}") from error
 
 
-def _typed(ctx: typer.Context, option: Any, value: Any, where: str) -> str:
+def _typed(ctx: typer.Context, option: Any, value: Any, where: str) -> str | list[str]:
     """A value as it is typed on the command line, so that it is checked by the same rules."""
-    if isinstance(value, bool) or not isinstance(value, str | int | float):
-        raise InvalidValue(f"{where} must be a text or a number")
-    text = str(value)
+    texts = [_text(one, where) for one in (value if _is_list(option, value) else [value])]
+    typed = texts if option.multiple else texts[0]
     try:
-        option.process_value(ctx, text)
+        option.process_value(ctx, typed)
     except typer.BadParameter as error:
         raise InvalidValue(f"{where}: {error.message}") from error
-    return text
+    return typed
+
+
+def _is_list(option: Any, value: Any) -> bool:
+    return bool(option.multiple) and isinstance(value, list)
+
+
+def _text(value: Any, where: str) -> str:
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise InvalidValue(f"{where} must be a text or a number")
+    return str(value)
 
 
 def _check_private(path: Path, content: Mapping[str, Mapping[str, Any]]) -> None:
@@ -177,8 +186,11 @@ def _shown(ctx: Any) -> Iterator[str]:
         source = sources.get(ctx.get_parameter_source(option.name).name, "default")
         if key == "config":
             continue
-        yield f"# {key} is not set" if value is None else f"{key} = {_literal(value)}  # {source}"
+        is_set = value is not None and value not in ([], ())
+        yield f"{key} = {_literal(value)}  # {source}" if is_set else f"# {key} is not set"
 
 
 def _literal(value: Any) -> str:
+    if isinstance(value, list | tuple):
+        return _literal(value[0]) if len(value) == 1 else json.dumps(list(value))
     return repr(value) if isinstance(value, int | float) else json.dumps(masked(str(value)))

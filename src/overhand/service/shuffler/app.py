@@ -17,6 +17,7 @@ from overhand.service.web import (
     Application,
     Description,
     Operation,
+    Origins,
     Rate,
     Refused,
     Reply,
@@ -45,7 +46,8 @@ class ShufflerApp(Application):
     """Everything that the shuffling service answers.
 
     `tokens` are the hashes of those who may report, once each; None lets everybody. Nobody may
-    report more often than `per_address` and `per_token` times a second, if they are not 0.
+    report more often than `per_address` and `per_token` times a second, if they are not 0. Pages
+    of the `origins` may report.
     """
 
     def __init__(
@@ -57,6 +59,7 @@ class ShufflerApp(Application):
         *,
         per_address: float = 0.0,
         per_token: float = 0.0,
+        origins: Collection[str] = (),
     ) -> None:
         self.document = document
         self.admission = admission
@@ -69,7 +72,13 @@ class ShufflerApp(Application):
         headers = {"etag": f'"{document.digest}"', "cache-control": "no-store"}
         self._document = Response(document.to_json(), 200, headers, "application/json")
         most = self._formats.report_length
-        super().__init__(_DESCRIPTION, self._operations(), self._check_ready, most_body=most)
+        super().__init__(
+            _DESCRIPTION,
+            self._operations(),
+            self._check_ready,
+            most_body=most,
+            origins=Origins(origins),
+        )
         self.metrics.watch(self.load)
 
     def _operations(self) -> list[Operation]:

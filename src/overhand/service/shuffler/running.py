@@ -20,7 +20,16 @@ from overhand.service.shuffler.sending import Sender
 from overhand.service.shuffler.store import Store
 from overhand.service.shuffler.uploads import Uploads
 from overhand.service.shuffler.watching import Watch
-from overhand.service.web import HttpTransport, Listener, Site, TokenFile, log, metrics_app, serve
+from overhand.service.web import (
+    HttpTransport,
+    Listener,
+    Origins,
+    Site,
+    TokenFile,
+    log,
+    metrics_app,
+    serve,
+)
 
 
 @dataclass(frozen=True)
@@ -32,7 +41,8 @@ class ShufflerSettings:
     document that it was agreed upon to serve. `workers` processes seal what the service itself
     adds to batches, if it adds messages: one for every core if it is not said. One address and one
     token may report so many times a second, or as often as they like if that is 0: many people
-    share an address, and a token is for one report and its repeats.
+    share an address, and a token is for one report and its repeats. Web pages may report if their
+    origin is named, or all if "*" is.
     """
 
     document: Path
@@ -50,9 +60,11 @@ class ShufflerSettings:
     workers: int | None = None
     rate_per_address: float = 100.0
     rate_per_token: float = 1.0
+    origins: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         number("tick", self.tick, above=0)
+        Origins(self.origins)
         if self.deadline is not None:
             number("deadline", self.deadline, above=0)
         if self.workers is not None:
@@ -86,6 +98,7 @@ async def run_shuffler(settings: ShufflerSettings) -> None:
             tokens,
             per_address=settings.rate_per_address,
             per_token=settings.rate_per_token,
+            origins=settings.origins,
         )
         private = metrics_app(Watch(store, document.formats, admission, metrics).text)
         sender = Sender(store, document, server, metrics, tick=settings.tick)

@@ -36,6 +36,7 @@ class Uploads(Impatient):
 
     _body: bytes | bytearray | None = None
     _authorization: bytes | None = None
+    _origin: bytes | None = None
     _token: bytes | None = None
     _is_waiting = False
     _is_last = False
@@ -52,7 +53,7 @@ class Uploads(Impatient):
             self._token = self._app.admitted(address, self._authorization)
             self._body = b""
         except Refused as refusal:
-            self._begin_with(self._app.refusal(refusal))
+            self._begin_with(self._origins.around(self._app.refusal(refusal)))
 
     def _is_usual_report(self) -> bool:
         if self.url != _PATH or self.parser.get_method() != b"POST":
@@ -63,6 +64,7 @@ class Uploads(Impatient):
             return False
         headers = dict(self.headers)
         self._authorization = headers.get(b"authorization")
+        self._origin = headers.get(b"origin")
         return (
             headers.get(b"content-length") == self._app.report_length
             and headers.get(b"content-type") == BINARY
@@ -101,7 +103,7 @@ class Uploads(Impatient):
         self._is_waiting = False
         if self.transport.is_closing() or self._is_over:
             return
-        self.transport.write(reply.raw)
+        self.transport.write(reply.raw_with(self._origins.headers(self._origin)))
         if self._is_last or reply.is_last:
             self.hang_up()
         elif self.pipeline:

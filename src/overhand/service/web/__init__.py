@@ -17,6 +17,7 @@ from overhand.service.web.openapi import (
     json_content,
     record,
 )
+from overhand.service.web.origins import Origins
 from overhand.service.web.rates import Rate, address_key
 from overhand.service.web.readiness import Readiness
 from overhand.service.web.tokens import TokenFile
@@ -45,6 +46,7 @@ __all__ = [
     "Load",
     "Metrics",
     "Operation",
+    "Origins",
     "Rate",
     "Readiness",
     "Receive",

@@ -13,10 +13,12 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
+from starlette.types import Receive, Scope, Send
 
 from overhand.errors import ServiceError
 from overhand.service.web.load import Load
 from overhand.service.web.openapi import Description, Operation, json_content
+from overhand.service.web.origins import NOBODY, Lines, Origins
 
 RETRY_SECONDS = 5
 
@@ -81,12 +83,20 @@ class Reply(Response):
         lines += [name + b": " + value for name, value in self.raw_headers]
         return b"\r\n".join([*lines, b"", bytes(self.body)])
 
+    def raw_with(self, headers: Lines) -> bytes:
+        """The same with further headers."""
+        if not headers:
+            return self.raw
+        head, blank, body = self.raw.partition(b"\r\n\r\n")
+        more = [b"%b: %b" % header for header in headers]
+        return b"\r\n".join([head, *more]) + blank + body
+
 
 class Application(Starlette):
     """A service's operations, which it also describes, and pages that need no description.
 
     Whether it is ready is asked of `check`, which raises `Refused` if it is not. No body has
-    more than `most_body` bytes.
+    more than `most_body` bytes. Pages of the `origins` may talk to it.
     """
 
     def __init__(
@@ -97,8 +107,11 @@ class Application(Starlette):
         pages: Iterable[BaseRoute] = (),
         *,
         most_body: int,
+        origins: Origins = NOBODY,
     ) -> None:
         self.load = Load(most_body=most_body)
+        self.origins = origins
+        self._shared = origins.around(super().__call__)
 
         async def ready(request: Request) -> Response:
             await check()
@@ -121,6 +134,9 @@ class Application(Starlette):
             },
         )
         self.router.redirect_slashes = False  # it believes whatever host it is told
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._shared(scope, receive, send)
 
     def note(self, refusal: Refused) -> None:
         """Somebody is refused: a service may count it."""

@@ -13,8 +13,8 @@ Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 BINARY = b"application/octet-stream"
-"""The only type of a body. A page from elsewhere cannot send it without asking first, which nobody
-allows: so no page makes its readers report."""
+"""The only type of a body. A page from elsewhere cannot send it without asking first, which only
+the origins are allowed that an operator names: so no other page makes its readers report."""
 
 PATIENCE = 20.0
 """Seconds that a request may take to come, and an answer to be taken: a slow client holds a

@@ -14,6 +14,7 @@ from overhand.service.web import bodies
 from overhand.service.web.application import Application, Refused, Reply
 from overhand.service.web.bodies import announced, too_slow
 from overhand.service.web.load import Load
+from overhand.service.web.origins import NOBODY, Origins
 
 _MOST_SAID = 1 << 16
 _MOST_HEADERS = 100
@@ -180,7 +181,12 @@ class Impatient(HttpToolsProtocol):
             self._begin_with(self.config.loaded_app)
         else:
             words = "too much is under way" if self._has_place else "too many connections"
-            self._begin_with(self._reply(_busy(words)))
+            self._begin_with(self._origins.around(self._reply(_busy(words))))
+
+    @property
+    def _origins(self) -> Origins:
+        app = self.config.app
+        return app.origins if isinstance(app, Application) else NOBODY
 
     def _begin_with(self, app: Any) -> None:
         self.app = app
@@ -259,7 +265,8 @@ class Impatient(HttpToolsProtocol):
             self.transport.abort()
             return
         self._forget()
-        self.transport.write(self._reply(refusal).raw)
+        origin = dict(self.headers or ()).get(b"origin")
+        self.transport.write(self._reply(refusal).raw_with(self._origins.headers(origin)))
         self.hang_up()
 
     def hang_up(self) -> None:
