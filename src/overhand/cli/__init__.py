@@ -21,6 +21,7 @@ from overhand.cli.reproduce import reproduce
 from overhand.cli.services import prepare, server, settle, shuffler, tokens
 from overhand.cli.settings import ServiceCommand
 from overhand.cli.simulate import simulate
+from overhand.cli.verify import verify
 from overhand.errors import OverhandError, WeakDelta
 
 app = typer.Typer(
@@ -32,7 +33,7 @@ app = typer.Typer(
 )
 for command in (
     *(plan, simulate, compare, bandit, audit, reproduce),
-    *(demo, prepare, tokens, settle, client),
+    *(demo, prepare, tokens, settle, client, verify),
 ):
     app.command()(command)
 for service in (server, shuffler):

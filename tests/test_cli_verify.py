@@ -1,0 +1,131 @@
+"""`overhand verify`: a document's guarantee recomputed, and what to pin of it."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import overhand as oh
+from overhand.service.protocol import Document
+from overhand.service.web import Answer, Unreachable
+from support.commands import as_json, overhand
+from support.vector_documents import documents, refused
+
+
+def saved(folder: Path, name: str) -> tuple[str, Document]:
+    document = documents()[name][1]
+    path = folder / "document.json"
+    path.write_text(document.to_json(), encoding="utf-8")
+    return str(path), document
+
+
+def test_the_digest_to_pin_is_that_of_the_file(tmp_path: Path) -> None:
+    path, document = saved(tmp_path, "pairs-services-vector")
+    digest = hashlib.sha256(Path(path).read_bytes()).hexdigest()
+    assert as_json("verify", path)["digest"] == digest
+    assert as_json("verify", path, "--pinned", digest)["digest"] == digest
+    assert overhand("verify", path).stdout.split()[-1] == digest
+    other = overhand("verify", path, "--pinned", "00" * 32)
+    assert (other.returncode, other.stderr.count("\n")) == (2, 1)
+    assert digest in other.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "noise_by", "draws"),
+    [
+        ("coins-bit", "users", "coins"),
+        ("shares-bit", "users", "noise"),
+        ("pairs-vector", "users", "noise"),
+        ("pairs-services-vector", "services", "nothing"),
+        ("ballots-histogram", "services", "nothing"),
+    ],
+)
+def test_it_says_what_a_client_is_asked_for(
+    name: str, noise_by: str, draws: str, tmp_path: Path
+) -> None:
+    path, document = saved(tmp_path, name)
+    told = as_json("verify", path)
+    assert (told["noise_by"], told["client_draws"]) == (noise_by, draws)
+    assert told["delta_spent"] == document.plan.delta_spent <= told["delta"]
+    assert told["values"] == document.plan.values.spec
+    assert told["messages"] == sum(level["messages"] for level in told["levels"])
+    header = 4 + 32 + 16
+    assert told["report_bytes"] == header + sum(level["bytes"] for level in told["levels"])
+    said = overhand("verify", path).stdout
+    assert ("must pin" in said) == (noise_by == "services")
+
+
+def test_a_document_that_promises_too_much_is_refused(tmp_path: Path) -> None:
+    """The noise is as it was; what it is said to give is not."""
+    document = documents()["coins-bit"][1]
+    boasting = replace(document.plan, privacy=oh.Privacy(0.5, 1e-6))
+    path = tmp_path / "document.json"
+    path.write_text(Document(boasting, document.public_key).to_json())
+    result = overhand("verify", str(path))
+    assert (result.returncode, result.stdout) == (2, "")
+    assert "promises epsilon=0.5, delta=1e-06 and spends delta=" in result.stderr
+
+
+def test_what_is_no_document_is_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "document.json"
+    for text in (refused()[0]["text"], "", "\0", "[" * 5000, "x" * (1 << 19)):
+        path.write_text(text)
+        result = overhand("verify", str(path), "--json")
+        assert (result.returncode, result.stdout) == (2, ""), text[:20]
+        assert (result.stderr[:7], result.stderr.count("\n")) == ("error: ", 1)
+    path.write_bytes(b"\xff\xfe")
+    assert "not text" in overhand("verify", str(path)).stderr
+    assert "cannot read" in overhand("verify", str(tmp_path / "nowhere")).stderr
+    assert "cannot read" in overhand("verify", str(tmp_path)).stderr
+
+
+class Elsewhere:
+    """A service at the other end, as `HttpTransport` would ask it."""
+
+    answer: Answer | Exception
+    asked: list[str]
+
+    def __init__(self, url: str, *, authorities: Path | None = None) -> None:
+        self._url = url
+
+    async def request(self, method: str, path: str, body: bytes | None = None) -> Answer:
+        self.asked.append(f"{method} {self._url} {path}")
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
+
+    async def close(self) -> None: ...
+
+
+@pytest.fixture
+def elsewhere(monkeypatch: pytest.MonkeyPatch) -> type[Elsewhere]:
+    monkeypatch.setattr("overhand.service.web.HttpTransport", Elsewhere)
+    Elsewhere.asked = []
+    return Elsewhere
+
+
+def test_the_document_may_be_at_a_service_or_anywhere(elsewhere: type[Elsewhere]) -> None:
+    document = documents()["ballots-bit"][1]
+    elsewhere.answer = Answer(200, document.to_json().encode())
+    for url in (
+        "https://shuffle.example/behind",
+        "https://shuffle.example/v1/document",
+        "https://files.example/a/document.json",
+    ):
+        assert as_json("verify", url)["digest"] == document.digest
+    assert elsewhere.asked == [
+        "GET https://shuffle.example/behind /v1/document",
+        "GET https://shuffle.example /v1/document",
+        "GET https://files.example /a/document.json",
+    ]
+
+
+def test_a_service_that_has_no_document_is_one_line(elsewhere: type[Elsewhere]) -> None:
+    for answer in (Answer(404, b"{}"), Answer(200, b"<html>"), Unreachable("no host")):
+        elsewhere.answer = answer
+        result = overhand("verify", "https://shuffle.example")
+        assert (result.returncode, result.stdout, result.stderr.count("\n")) == (2, "", 1)
+    assert "not the address" in overhand("verify", "https://shuffle.example/?a=b").stderr
