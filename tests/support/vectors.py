@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -286,6 +287,7 @@ def _token_vectors() -> dict[str, Any]:
     }
 
 
+@lru_cache
 def made() -> dict[str, str]:
     """The text of every file of vectors, by its name."""
     contents: dict[str, Any] = {
