@@ -22,7 +22,7 @@ from website.reference import reference
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 GUIDES = ("choosing", "values", "shares", "pairs", "noise", "poisoning", "streams", "bandits")
-RUNNING = ("deploy", "trust", "sharp-edges")
+RUNNING = ("deploy", "clients", "protocol", "trust", "sharp-edges")
 REASONS = ("accounting", "audit", "paper", "architecture")
 
 FENCED = re.compile(r"(^```.*?^```)", re.DOTALL | re.MULTILINE)
