@@ -44,6 +44,9 @@ KINDS = {
     "clipped": Kind("real", [-0.5, 0.3, 7.0], (5, 12), (24, 24), 16.0, clip=True),
     "histogram": Kind("histogram:3", [0, 2], coins=(8, 4), epsilon=8.0),
     "vector": Kind("vector:3", [[0.6, 0.0, -0.8], [0.1, 0.2, 0.3]], (3, 6), (16, 8), 24.0),
+    "clipped-vector": Kind(
+        "vector:2:2.5", [[3.0, -4.0], [0.7, 0.1]], (3, 6), (16, 8), 24.0, clip=True
+    ),
     "matrix": Kind(
         "matrix:2:2.0", [[[1.0, -0.5], [-0.5, 0.25]], [[0.0, 1.4], [1.4, 0.0]]],
         (3, 6), (16, 8), 24.0,
