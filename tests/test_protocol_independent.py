@@ -25,7 +25,7 @@ from overhand.service.shuffler import Admission, ShufflerApp, added_by
 from overhand.service.shuffler.store import Store
 from support import second_client
 from support.asgi import AsgiTransport
-from support.second_client import Draws, Part, Refused, SecondClient, polya
+from support.second_client import Draws, Part, Refused, SecondClient, kind_of, polya
 from support.vector_documents import KEY, documents
 from support.vectors import FOLDER, ephemeral_material
 
@@ -194,6 +194,22 @@ def test_a_document_that_is_not_pinned_and_a_value_that_is_none_are_refused() ->
     ]:
         with pytest.raises(Refused):
             client_of(name).report(value)
+
+
+@pytest.mark.parametrize(
+    ("spec", "value", "point"),
+    [
+        ("histogram:like,love,wow", "love", [0, 1, 0]),
+        ("histogram:like,love:any other", "wow", [0, 0, 1]),
+        ("binned:0.0:10.0:4", 2.5, [0, 1, 0, 0]),
+        ("binned:0.0:10.0:4", 10.0, [0, 0, 0, 1]),
+        ("binned:0.0,1.0,100.0", 0.99, [1, 0]),
+        ("grouped:DE,FR:real:10.0:50.0", ("FR", 20.0), [0, 0.25, 0, 0.75]),
+        ("grouped:DE,FR:any other:bit", ("IT", 0), [0, 0, 0, 0, 0, 1]),
+    ],
+)
+def test_kinds_that_are_made_of_others(spec: str, value: Any, point: list[float]) -> None:
+    assert kind_of(spec, clip=False).point(value) == point
 
 
 @pytest.mark.parametrize("name", documents())

@@ -34,6 +34,8 @@ class Kind(NamedTuple):
     highs: list[float]
     is_whole: bool
     point: Callable[[Any], list[Any]]
+    are_halves: bool = False
+    """Whether a coordinate of the second half has the steps that one of the first has not."""
 
 
 class Draws:
@@ -89,6 +91,12 @@ def polya(shape: Fraction, ratio: float) -> list[int]:
 
 def kind_of(spec: str, clip: bool) -> Kind:
     name, *words = spec.split(":")
+    if name == "grouped":
+        return _grouped(words, clip)
+    if name == "binned":
+        return _binned(words, clip)
+    if name == "histogram" and not words[0].isdecimal():
+        return _labelled(words)
     numbers = [float(word) for word in words]
     if name == "bit" and not numbers:
         return Kind([0.0], [1.0], True, lambda value: [_whole(value, 1)])
@@ -116,6 +124,53 @@ def kind_of(spec: str, clip: bool) -> Kind:
         lows = [-1.0] * size + [0.0 if high > off else -high for high in highs[size:]]
         return Kind(lows, highs, False, lambda row: _moments(row, clip))
     raise Refused(f"values {spec!r}")
+
+
+def _labelled(words: list[str]) -> Kind:
+    place, count = _places(words)
+    return kind_of(f"histogram:{count}", False)._replace(
+        point=lambda label: [int(place(label) == j) for j in range(count)]
+    )
+
+
+def _places(words: list[str]) -> tuple[Callable[[Any], int], int]:
+    """Where a label is among the first word's, or behind them if the second names all others."""
+    labels = words[0].split(",")
+
+    def place(label: Any) -> int:
+        if label not in labels and not (len(words) > 1 and isinstance(label, str)):
+            raise Refused(f"{label!r} is none of the labels")
+        return labels.index(label) if label in labels else len(labels)
+
+    return place, len(labels) + len(words) - 1
+
+
+def _binned(words: list[str], clip: bool) -> Kind:
+    edges = [float(edge) for edge in words[0].split(",")]
+    if len(words) == 3:
+        low, high, bins = float(words[0]), float(words[1]), int(words[2])
+        edges = [*(i * ((high - low) / bins) + low for i in range(bins)), high]
+
+    def point(value: float) -> list[int]:
+        within = _within(value, edges[0], edges[-1], clip)
+        place = min(bisect.bisect(edges, within), len(edges) - 1)
+        return [int(place == j) for j in range(1, len(edges))]
+
+    return kind_of(f"histogram:{len(edges) - 1}", False)._replace(point=point)
+
+
+def _grouped(words: list[str], clip: bool) -> Kind:
+    at = next(i for i, word in enumerate(words) if i and word in ("bit", "real"))
+    (place, count), number = _places(words[:at]), kind_of(":".join(words[at:]), clip)
+    low, high = number.lows[0], number.highs[0]
+
+    def point(value: Any) -> list[Any]:
+        (held,), found = number.point(value[1]), [0] * 2 * count
+        share = held if number.is_whole else (held - low) / (high - low)
+        found[place(value[0])], found[place(value[0]) + count] = share, 1 - share
+        return found
+
+    return Kind([0.0] * 2 * count, [1.0] * 2 * count, number.is_whole, point, not number.is_whole)
 
 
 def _whole(value: Any, most: int) -> int:
@@ -216,6 +271,8 @@ class SecondClient:
         """Of every coordinate its steps, and how many there are."""
         if self.kind.is_whole:
             return [(one, 1) for one in point]
+        if self.kind.are_halves:
+            return _halves(steps, point, draws)
         widths = [high - low for low, high in zip(self.kind.lows, self.kind.highs, strict=True)]
         unit, found = max(widths) / steps, []
         for one, low, width in zip(point, self.kind.lows, widths, strict=True):
@@ -238,6 +295,17 @@ class SecondClient:
         ]
         clear = [(one - mask) % (1 << bits) for one, mask in zip(secret, masks, strict=True)]
         return Part([seed], clear, width)
+
+
+def _halves(steps: int, point: list[float], draws: Draws) -> list[tuple[int, int]]:
+    """A group's number in one draw: what one of its two coordinates has not, the other has."""
+    half, uniform = len(point) // 2, draws.rounding() * 2.0**-53
+    found = [(0, steps)] * len(point)
+    for j in range(half):
+        if point[j] or point[j + half]:
+            up = min(max(math.floor(point[j] / (1 / steps) + uniform), 0), steps)
+            found[j], found[j + half] = (up, steps), (steps - up, steps)
+    return found
 
 
 def _coins(noise: dict[str, Any], steps: list[tuple[int, int]], draws: Draws) -> list[int]:
