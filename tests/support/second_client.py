@@ -1,4 +1,4 @@
-"""A second client, written from docs/protocol.md: plain integers, one value at a time.
+"""A second client, by docs/protocol.md: plain integers, one value at a time.
 
 It imports nothing of ours, and does things in other ways than the code: coins bit by bit, the Polya
 law by decimal numbers, values in Python's own floats.
