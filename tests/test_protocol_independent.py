@@ -1,4 +1,4 @@
-"""A client that keeps to docs/protocol.md and shares no code: it makes the vectors, and is counted."""
+"""A client by docs/protocol.md that shares no code: it makes the vectors, and is counted."""
 
 from __future__ import annotations
 
