@@ -38,7 +38,7 @@ def main() -> None:
         total.update_many(values[start : start + CHUNK])
         leaders = " ".join(EMOJI[bar.coordinate] for bar in total.estimate.top(5))
         print(f"{total.t:>7,} votes: {leaders}, 😢 has {total.estimate.mean().value[VIRAL]:.1%}")
-    for j, _, low, high in total.estimate.mean().top(3):  # bars that hold for all 24 at once
+    for j, _, low, high, *_ in total.estimate.mean().top(3):  # bars that hold for all 24 at once
         print(f"{EMOJI[j]} {low:.2%} to {high:.2%} (in truth {np.mean(values == j):.2%})")
     if len(sys.argv) > 1:
         draw(sys.argv[1], total, values)

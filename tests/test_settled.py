@@ -13,7 +13,7 @@ import pytest
 
 import overhand as oh
 from overhand.errors import InvalidValue
-from overhand.model import Estimate
+from overhand.estimates import Estimate
 from overhand.service.protocol import Document
 from overhand.service.server import Book, Publisher, Settled, settled_sum
 from support.books import DOCUMENT, NAMES, ReadsThem, drain, receive

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 import overhand as oh
+from overhand.estimates import standard_tail
 from overhand.mechanisms import Polya, SharesSum
-from overhand.model import standard_tail
 from overhand.randomness import Random
 from overhand.simulation import ENGINES, Engine, simulate
 from overhand.values import BITS, Histogram, Reals, Values, Vectors

@@ -3,6 +3,7 @@
 PACKAGES = (
     "overhand",
     "overhand.values",
+    "overhand.estimates",
     "overhand.plan",
     "overhand.summation",
     "overhand.shufflers",

@@ -7,8 +7,9 @@ from overhand.errors import (
     OverhandError,
     ProtocolViolation,
 )
+from overhand.estimates import Estimate
 from overhand.mechanisms import CoinSum
-from overhand.model import Estimate, Node, Privacy
+from overhand.model import Node, Privacy
 from overhand.plan import Plan
 from overhand.randomness import secure_random, seeded_random
 from overhand.shufflers import ConcurrentShufflers, Shuffler

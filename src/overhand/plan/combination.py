@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from scipy.optimize import minimize_scalar
 
-from overhand.model import Estimate
+from overhand.estimates import Estimate
 from overhand.trees import RegularTree, Weights
 
 if TYPE_CHECKING:
@@ -117,7 +117,8 @@ class NodeSum(NamedTuple):
         kurtosis = max(0.0, self.fourth_cumulant / variance**2) if variance > 0 else 0.0
         value = self.value + plan.imputed * pending
         slack = self.slack + plan.pending_slack * pending if pending else self.slack
-        return Estimate(t, value, math.sqrt(variance), slack, start, kurtosis, plan.unit)
+        std = math.sqrt(variance)
+        return Estimate(t, value, std, slack, start, kurtosis, plan.unit, plan.values)
 
     def state(self) -> list[Any]:
         """Ready for JSON."""

@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from overhand.model import Estimate, Floats, Node
+from overhand.estimates import Estimate
+from overhand.model import Floats, Node
 from overhand.plan import NodeSum, Plan
 
 

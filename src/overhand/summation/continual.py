@@ -10,8 +10,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from overhand import errors
+from overhand.estimates import Estimate
 from overhand.mechanisms import Mechanism
-from overhand.model import Estimate, Floats, Node, Rows, Shuffled
+from overhand.model import Floats, Node, Rows, Shuffled
 from overhand.plan import Plan
 from overhand.randomness import Random, restored_random, source_of
 from overhand.summation.server import SumServer

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from overhand import errors
-from overhand.model import Estimate
+from overhand.estimates import Estimate
 from overhand.plan import Plan
 from overhand.randomness import Random, restored_random, source_of
 from overhand.summation.continual import ContinualSum
@@ -109,7 +109,8 @@ class EndlessSum:
         value = np.array(value) if isinstance(value, list) else value
         total.plans = [Plan.from_json(text) for text in state["plans"]]
         unit = max((plan.unit for plan in total.plans[:-1]), default=0.0)
-        total._settled = Estimate(t, value, std, kurtosis=kurtosis, unit=unit)
+        values = total.plans[0].values
+        total._settled = Estimate(t, value, std, kurtosis=kurtosis, unit=unit, values=values)
         total._current = ContinualSum.from_json(total.plans[-1], state["current"])
         return total
 

@@ -10,7 +10,8 @@ import numpy as np
 
 from overhand import errors
 from overhand.errors import ProtocolViolation
-from overhand.model import Estimate, Node, Shuffled
+from overhand.estimates import Estimate
+from overhand.model import Node, Shuffled
 from overhand.plan import NodeSum, Plan, own_weight
 from overhand.randomness import Random, source_of
 from overhand.summation.archive import Archive, Children, Numbers, Prefix, Span

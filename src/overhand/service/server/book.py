@@ -13,7 +13,7 @@ from typing import TypeVar
 import numpy as np
 
 from overhand.errors import InvalidValue, ProtocolViolation, number, whole
-from overhand.model import Estimate
+from overhand.estimates import Estimate
 from overhand.service.databases import (
     Contents,
     Dialect,
@@ -78,7 +78,7 @@ class Settled:
             raise InvalidValue(f"a slack of {len(self.slack)} numbers for {values.spec}")
         value = sum_of(values, self.value)
         slack = self.slack[0] if len(self.slack) == 1 else np.array(self.slack)
-        return Estimate(self.t, value, self.std, slack, kurtosis=self.kurtosis, unit=self.unit)
+        return Estimate(self.t, value, self.std, slack, 0, self.kurtosis, self.unit, values)
 
     def to_json(self) -> str:
         return json.dumps(asdict(self)) + "\n"

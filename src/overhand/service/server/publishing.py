@@ -10,7 +10,7 @@ from threading import RLock
 from typing import Any
 
 from overhand.errors import InvalidValue, LostBatch
-from overhand.model import Estimate
+from overhand.estimates import Estimate
 from overhand.plan import Plan
 from overhand.randomness import secure_random
 from overhand.service.databases import MOST_HELD

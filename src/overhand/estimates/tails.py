@@ -1,0 +1,72 @@
+"""How far noise goes, with a probability: Gaussian tails, and those of sums of Laplace noise."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+from scipy.optimize import brentq
+from scipy.special import ndtr, roots_genlaguerre
+
+from overhand.model import Floats
+
+_ONE_SIDED = 40.0  # standard deviations: from here on the far end of a bias cannot matter
+_NEARLY_NORMAL = 0.02  # excess kurtosis below which tails are taken for Gaussian
+_QUADRATURE = 48
+
+
+def half_width(
+    std: float, slack: float, confidence: float, *, kurtosis: float = 0.0, unit: float = 0.0
+) -> float:
+    """Half of the shortest symmetric interval about a value that is off by noise and a bias.
+
+    The bias is anywhere in [-slack, slack]: w solves F((w - slack) / std) - F((-w - slack) / std)
+    = confidence, F being the noise's law. Noise in steps can fall just short of a step that F has
+    half within: so w is half a `unit` more.
+
+    >>> round(half_width(5.0, 0.0, 0.95), 2), round(half_width(5.0, 50.0, 0.95), 2)
+    (9.8, 58.22)
+    """
+    if std == 0:
+        return slack
+    normal = kurtosis < _NEARLY_NORMAL
+    beyond = _beyond(min(slack / std, _ONE_SIDED), 0.0 if normal else kurtosis, confidence)
+    return slack + std * beyond + unit / 2
+
+
+@lru_cache(maxsize=4096)
+def _beyond(bias: float, kurtosis: float, confidence: float) -> float:
+    """By how many standard deviations w goes beyond the slack, which is `bias` of them."""
+
+    def excess(beyond: float) -> float:
+        outside = standard_tail(beyond, kurtosis)
+        if bias < _ONE_SIDED:
+            outside += standard_tail(beyond + 2 * bias, kurtosis)
+        return outside - (1 - confidence)
+
+    most = 1.0
+    while excess(most) > 0:
+        most *= 2
+    return float(brentq(excess, -bias, most))
+
+
+def standard_tail(x: float, kurtosis: float) -> float:
+    """P[X > x] for noise of variance 1 and this excess kurtosis, symmetric about 0.
+
+    Sums of Laplace noise are normal variables whose variance is itself random, Gamma distributed
+    with shape 3 / kurtosis; for none, they are normal.
+
+    >>> round(standard_tail(2.0, 0.0), 4), round(standard_tail(2.0, 3.0), 4)
+    (0.0228, 0.0296)
+    """
+    if kurtosis < _NEARLY_NORMAL:
+        return float(ndtr(-x))
+    variances, weights = _random_variances(kurtosis)
+    return float(weights @ ndtr(-x / np.sqrt(variances)))
+
+
+@lru_cache(maxsize=256)
+def _random_variances(kurtosis: float) -> tuple[Floats, Floats]:
+    shape = 3 / kurtosis
+    nodes, weights = roots_genlaguerre(_QUADRATURE, shape - 1)
+    return nodes / shape, weights / weights.sum()
