@@ -1,6 +1,21 @@
 """What is published, and what can be read off it, with how far it may be off."""
 
-from overhand.estimates.estimate import Bar, Estimate
+from overhand.estimates.estimate import Difference, Estimate
+from overhand.estimates.ratios import Ratio
+from overhand.estimates.readings import Bar, Bounded, Distribution, Group
+from overhand.estimates.runs import Run, Stretch
 from overhand.estimates.tails import half_width, standard_tail
 
-__all__ = ["Bar", "Estimate", "half_width", "standard_tail"]
+__all__ = [
+    "Bar",
+    "Bounded",
+    "Difference",
+    "Distribution",
+    "Estimate",
+    "Group",
+    "Ratio",
+    "Run",
+    "Stretch",
+    "half_width",
+    "standard_tail",
+]

@@ -3,31 +3,23 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
 
 from overhand import errors
+from overhand.estimates import frames, groups, quantiles
+from overhand.estimates.pairs import Pair
+from overhand.estimates.ratios import Ratio
+from overhand.estimates.readings import Bar, Bounded, Distribution, Group, names_of, shown
+from overhand.estimates.runs import InBatches, Origin
 from overhand.estimates.tails import half_width
 from overhand.values import Values
 
-_SHOWN = 6  # coordinates, of however many
-
-
-class Bar(NamedTuple):
-    """One of the largest coordinates of a sum, with its error bar.
-
-    >>> Bar(1, 6.0, 5.0, 7.0, "love")
-    Bar(coordinate=1, value=6.0, low=5.0, high=7.0, label='love')
-    """
-
-    coordinate: int
-    value: float
-    low: float
-    high: float
-    label: str | None = None
-    """What the coordinate counts, where the kind of value has labels."""
+if TYPE_CHECKING:
+    import pandas
 
 
 @dataclass(frozen=True, repr=False)
@@ -40,7 +32,7 @@ class Estimate:
     Noise comes in whole steps of `unit` (0 if there are none): a batch of bits is off by 3 or by 4.
     `slack` is how far the users that no finished batch holds can move the sum from `value`: it is
     bounded, not random. `values` is the kind of value that was added up, if it is known: it says
-    what the coordinates are.
+    what the coordinates are. `origin` says whose noise it has, for differences and ratios.
 
     >>> low, high = Estimate(t=100, value=40.0, std=5.0).interval(0.95)
     >>> round(low, 1), round(high, 1)
@@ -57,6 +49,10 @@ class Estimate:
     kurtosis: float = 0.0
     unit: float = 0.0
     values: Values | None = None
+    origin: Origin | None = field(default=None, compare=False)
+    is_sum: bool = field(default=True, compare=False)
+    """Whether it is the sum of its users' values: not if it is a mean, a coordinate, or made of
+    others."""
 
     @property
     def users(self) -> int:
@@ -67,13 +63,19 @@ class Estimate:
         """The mean of the users' values: the sum and its error, divided by the number of users."""
         if self.users == 0:
             raise errors.InvalidValue("no mean: the sum is of no users")
+        weight = 1 / self.users
         return replace(
             self,
             value=self.value / self.users,
             std=self.std / self.users,
             slack=self.slack / self.users,
             unit=self.unit / self.users,
+            origin=self._origin_with(lambda part: part._replace(weight=part.weight * weight)),
+            is_sum=False,
         )
+
+    def _origin_with(self, change: Any) -> Origin | None:
+        return None if self.origin is None else tuple(change(part) for part in self.origin)
 
     def __add__(self, other: Estimate) -> Estimate:
         """The sum of these users and of others after them, whose noise is independent.
@@ -83,6 +85,7 @@ class Estimate:
         """
         std = math.hypot(self.std, other.std)
         fourth = self.kurtosis * self.std**4 + other.kurtosis * other.std**4
+        mine, theirs = (() if one.users == 0 else one.origin for one in (self, other))
         return Estimate(
             self.t + other.users,
             self.value + other.value,
@@ -92,32 +95,169 @@ class Estimate:
             fourth / std**4 if std > 0 else 0.0,
             max(self.unit, other.unit),
             self.values or other.values,
+            None if mine is None or theirs is None else (*mine, *theirs),
+            self.is_sum and other.is_sum,
         )
 
-    def top(self, count: int = 10, confidence: float = 0.95) -> list[Bar]:
+    def __sub__(self, other: Estimate) -> Difference:
+        """One sum less another, with an interval that knows what noise they have in common.
+
+        It is known of estimates of one `ContinualSum`, `EndlessSum` or server, also of means,
+        ranges and coordinates of them: batches that are in both cancel out. Different runs have
+        no noise in common (unless they were given one seed). Where it is not known (batches were
+        missing or lost, or an estimate was made by hand) the worst is assumed: `is_cautious`.
+
+        >>> Estimate(t=100, value=40.0, std=3.0) - Estimate(t=50, value=10.0, std=4.0)
+        Difference(value=30, std=7, is_cautious=True)
+        """
+        pair = Pair.of(self, other, "difference")
+        std, kurtosis = pair.noise(1.0)
+        return Difference(
+            max(self.t, other.t),
+            self.value - other.value,
+            std,
+            self.slack + other.slack,
+            min(self.start, other.start),
+            kurtosis,
+            max(self.unit, other.unit),
+            self.values if self.values == other.values else None,
+            is_sum=False,
+            is_cautious=pair.common is None,
+        )
+
+    def __truediv__(self, other: Estimate) -> Ratio:
+        """One sum over another, with Fieller's interval: see `Ratio`, and `-` on what is known.
+
+        >>> Estimate(t=100, value=40.0, std=3.0) / Estimate(t=50, value=10.0, std=0.0)
+        Ratio(value=4)
+        """
+        return Ratio(Pair.of(self, other, "ratio"))
+
+    def __getitem__(self, coordinate: int | str) -> Estimate:
+        """The estimate of one coordinate, by its number or its name.
+
+        >>> votes = Estimate(t=9, value=np.array([1.0, 6.0, 2.0]), std=0.5)
+        >>> votes[1]
+        Estimate(t=9, value=6, std=0.5)
+        """
+        values = np.asarray(self.value)
+        if values.ndim == 0:
+            raise errors.InvalidValue("a sum of numbers has no coordinates")
+        names = names_of(self.values)
+        if isinstance(coordinate, str):
+            if names is None or coordinate not in names:
+                raise errors.InvalidValue(f"no coordinate of this sum is called {coordinate!r}")
+            coordinate = names.index(coordinate)
+        place = errors.whole("coordinate", coordinate, least=0, most=len(values) - 1)
+        return replace(
+            self,
+            value=float(values[place]),
+            slack=float(np.broadcast_to(self.slack, values.shape)[place]),
+            values=None,
+            origin=self._origin_with(lambda part: part._replace(coordinate=place)),
+            is_sum=False,
+        )
+
+    def top(
+        self,
+        count: int = 10,
+        confidence: float = 0.95,
+        *,
+        by: Literal["count", "sum", "mean"] | None = None,
+    ) -> list[Bar]:
         """The largest coordinates, with bars that hold all of them at once.
 
         The bars allow for having looked at every coordinate, not only at those returned: each
-        holds with probability 1 - (1 - confidence) / coordinates.
+        holds with probability 1 - (1 - confidence) / coordinates. Of values in groups they are the
+        largest groups `by` their count (if it is not said), sum or mean; a group that may be empty
+        has no mean, and comes last.
 
         >>> Estimate(t=9, value=np.array([1.0, 6.0, 2.0]), std=0.0).top(1)
         [Bar(coordinate=1, value=6.0, low=6.0, high=6.0, label=None)]
         """
-        values = np.atleast_1d(np.asarray(self.value, np.float64))
         count = errors.whole("count", count, least=1)
         confidence = errors.number("confidence", confidence, above=0, below=1)
+        if groups.are_in(self.values):
+            return groups.top(self, count, confidence, by or "count")
+        if by is not None:
+            raise errors.InvalidValue(f"{by=}: {groups.without(self.values)}")
+        values = np.atleast_1d(np.asarray(self.value, np.float64))
         low, high = map(np.atleast_1d, self.interval(1 - (1 - confidence) / len(values)))
+        names = names_of(self.values) or [None] * len(values)
         order = np.argsort(-values, kind="stable")[:count]
-        return [Bar(int(i), float(values[i]), float(low[i]), float(high[i])) for i in order]
+        return [
+            Bar(int(i), float(values[i]), float(low[i]), float(high[i]), names[i]) for i in order
+        ]
+
+    def in_batches(self) -> InBatches:
+        """The sum of those users who are in batches, where it is known who is not.
+
+        >>> Estimate(t=9, value=np.array([1.0, 6.0]), std=1.0, slack=2.0).in_batches()
+        InBatches(value=array([1., 6.]), users=None, pending=0, slack=2.0)
+        """
+        value = np.asarray(self.value, np.float64)
+        if self.origin is None:
+            return InBatches(value, None, 0, float(np.max(self.slack)))
+        for part in self.origin:
+            value = value - part.imputed
+        pending = sum(part.pending for part in self.origin)
+        slack = sum(part.slack for part in self.origin)
+        return InBatches(value, self.users - pending, pending, slack)
+
+    @overload
+    def quantile(self, q: float, confidence: float = 0.95) -> Bounded: ...
+
+    @overload
+    def quantile(
+        self, q: Sequence[float], confidence: float = 0.95, *, simultaneous: bool = False
+    ) -> list[Bounded]: ...
+
+    def quantile(
+        self,
+        q: float | Sequence[float],
+        confidence: float = 0.95,
+        *,
+        simultaneous: bool = False,
+    ) -> Bounded | list[Bounded]:
+        """The value below which this part of the users are, or one for each of several parts.
+
+        For values in bins (`Binned`). The interval goes from edge to edge, so it holds whatever
+        the values are within their bins, whatever pending users hold, and noise as often as
+        `confidence` says: every quantile on its own, or all of them at once if `simultaneous`.
+        The value itself is that of `cdf`, as if users were spread evenly over a bin.
+        """
+        return quantiles.quantile(self, q, confidence, simultaneous=simultaneous)
+
+    def cdf(self, confidence: float = 0.95, *, simultaneous: bool = False) -> Distribution:
+        """What part of the users are below every edge, for values in bins (`Binned`).
+
+        The counts nearest to the noisy ones, by least squares, of all that are not negative and
+        add up to the number of users: post-processing, which costs no privacy. The bounds are
+        those of every edge on its own, or of all at once if `simultaneous`.
+        """
+        return quantiles.cdf(self, confidence, simultaneous=simultaneous)
+
+    def groups(self, confidence: float = 0.95) -> list[Group]:
+        """Count, sum and mean of every group, each with an interval, for values in groups.
+
+        For `Grouped` values. The interval of a mean is Fieller's: count and sum have noise in
+        common. Pending users may be in any group, and hold anything. Every interval holds on its
+        own; `top` has those that hold all at once.
+        """
+        return groups.groups(self, confidence)
+
+    def to_frame(self, confidence: float = 0.95) -> pandas.DataFrame:
+        """A table with a line for every coordinate, or every group, with its interval.
+
+        Needs pandas: `pip install 'overhand[frames]'`.
+        """
+        return frames.to_frame(self, confidence)
 
     def interval(self, confidence: float = 0.95) -> tuple[Any, Any]:
         """The shortest symmetric interval that holds the sum with this confidence.
 
-        Whatever the pending users hold: the bias is anywhere in [-slack, slack], and the
-        half-width w solves F((w - slack) / std) - F((-w - slack) / std) = confidence, F being the
-        noise's law (`standard_tail`). Noise in steps can fall just short of a step that F has half
-        within: so w is half a `unit` more, which is the least that will do for noise of one size
-        of step, and a little too much where batches were combined.
+        Whatever the pending users hold: see `half_width`. Half a `unit` is the least that will do
+        for noise of one size of step, and a little too much where batches were combined.
 
         >>> Estimate(t=11, value=11.0, std=0.44).interval()[1]  # continuous noise
         11.862...
@@ -146,7 +286,7 @@ class Estimate:
 
     def __repr__(self) -> str:
         start = f", start={self.start}" if self.start else ""
-        return f"Estimate(t={self.t}, value={_shown(self.value)}, std={self.std:.4g}{start})"
+        return f"Estimate(t={self.t}, value={shown(self.value)}, std={self.std:.4g}{start})"
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Estimate):
@@ -159,11 +299,22 @@ class Estimate:
         )
 
 
-def _shown(value: Any) -> str:
-    """A number, or the first and last few of many."""
-    if np.ndim(value) == 0:
-        return f"{value:.10g}"
-    entries = [f"{number:.6g}" for number in np.ravel(value)]
-    if len(entries) > _SHOWN:
-        entries = [*entries[: _SHOWN // 2], "...", *entries[-_SHOWN // 2 :]]
-    return f"[{', '.join(entries)}]"
+@dataclass(frozen=True, repr=False, eq=False)
+class Difference(Estimate):
+    """One estimate less another. It is of no one set of users, so there is no mean of it.
+
+    >>> less = Estimate(t=9, value=4.0, std=0.0) - Estimate(t=5, value=3.0, std=1.0)
+    >>> less, less.is_cautious
+    (Difference(value=1, std=1), False)
+    """
+
+    is_cautious: bool = False
+    """Whether it is not known what noise the two have in common, and the worst is assumed."""
+
+    @property
+    def users(self) -> int:
+        raise errors.InvalidValue("a difference of two sums is not the sum of any users")
+
+    def __repr__(self) -> str:
+        cautious = ", is_cautious=True" if self.is_cautious else ""
+        return f"Difference(value={shown(self.value)}, std={self.std:.4g}{cautious})"

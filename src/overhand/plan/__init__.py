@@ -14,6 +14,7 @@ from overhand.plan.combination import (
     chernoff_bound,
     combined,
     own_weight,
+    run_of,
 )
 from overhand.plan.costs import (
     DIGEST_BYTES,
@@ -72,5 +73,6 @@ __all__ = [
     "own_weight",
     "parameters",
     "report_bytes",
+    "run_of",
     "with_best_laplace",
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from scipy.optimize import minimize_scalar
 
-from overhand.estimates import Estimate
+from overhand.estimates import Estimate, Run, Stretch
 from overhand.trees import RegularTree, Weights
 
 if TYPE_CHECKING:
@@ -111,14 +112,20 @@ class NodeSum(NamedTuple):
             combined(self.slack, children.slack, weight),
         )
 
-    def estimate(self, plan: Plan, t: int, *, pending: int, start: int = 0) -> Estimate:
+    def estimate(
+        self, plan: Plan, t: int, *, pending: int, start: int = 0, run: Run | None = None
+    ) -> Estimate:
         """With what the plan says of pending users: the middle of their values, or nothing."""
         variance = self.variance
         kurtosis = max(0.0, self.fourth_cumulant / variance**2) if variance > 0 else 0.0
-        value = self.value + plan.imputed * pending
+        imputed = plan.imputed * pending
         slack = self.slack + plan.pending_slack * pending if pending else self.slack
         std = math.sqrt(variance)
-        return Estimate(t, value, std, slack, start, kurtosis, plan.unit, plan.values)
+        origin = None
+        if run is not None:
+            origin = (Stretch(run, start, t, pending, imputed, variance, self.slack),)
+        value, law = self.value + imputed, (kurtosis, plan.unit, plan.values)
+        return Estimate(t, value, std, slack, start, *law, origin)
 
     def state(self) -> list[Any]:
         """Ready for JSON."""
@@ -128,6 +135,20 @@ class NodeSum(NamedTuple):
     def restored(cls, state: list[Any]) -> NodeSum:
         value, *rest = state
         return cls(np.array(value, np.float64) if isinstance(value, list) else value, *rest)
+
+
+def run_of(plan: Plan, name: str | None = None) -> Run:
+    """A run of a plan, of a new name if it has none: what estimates of one run have in common.
+
+    >>> import overhand as oh
+    >>> plan = oh.Plan.best(horizon=1000, shufflers=2, privacy=oh.Privacy(1.0, 1e-6))
+    >>> run_of(plan).name == run_of(plan).name
+    False
+    """
+    own = [mechanism.fourth_cumulant for mechanism in plan.mechanisms]
+    fourths = tuple(plan.combination.over(plan.tree, own, power=4))
+    weights, variances = plan.combination.own_weights, plan.combination.variances
+    return Run(name or secrets.token_hex(8), plan.tree, weights, variances, fourths)
 
 
 def mean_square_error(

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from overhand.estimates import Estimate
+from overhand.estimates import Estimate, Run
 from overhand.model import Floats, Node
 from overhand.plan import NodeSum, Plan
 
@@ -195,7 +195,7 @@ class Archive:
             return NodeSum(value, self._block.variance, self._block.fourth_cumulant, 0.0)
         return self._nodes.get(node)
 
-    def between(self, start: int, stop: int, covered: int) -> Estimate:
+    def between(self, start: int, stop: int, covered: int, run: Run | None) -> Estimate:
         """The sum of a range; who is in none of its batches counts as the middle of its values."""
         zero = 0.0 if self._plan.values.is_scalar else np.zeros(self._plan.values.shape)
         total, users = NodeSum(zero, 0.0, 0.0, 0.0), 0
@@ -210,7 +210,8 @@ class Archive:
             total, users, place = total.plus(known), users + node.size, node.stop
         if self._plan.values.is_scalar:
             total = total._replace(value=float(total.value))
-        return total.estimate(self._plan, stop, pending=stop - start - users, start=start)
+        pending = stop - start - users
+        return total.estimate(self._plan, stop, pending=pending, start=start, run=run)
 
     def state(self) -> dict[str, Any]:
         """Ready for JSON."""

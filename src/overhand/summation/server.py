@@ -10,9 +10,9 @@ import numpy as np
 
 from overhand import errors
 from overhand.errors import ProtocolViolation
-from overhand.estimates import Estimate
+from overhand.estimates import Estimate, Run
 from overhand.model import Node, Shuffled
-from overhand.plan import NodeSum, Plan, own_weight
+from overhand.plan import NodeSum, Plan, own_weight, run_of
 from overhand.randomness import Random, source_of
 from overhand.summation.archive import Archive, Children, Numbers, Prefix, Span
 
@@ -64,6 +64,7 @@ class SumServer:
 
     def __init__(self, plan: Plan, *, archive: bool = False, checks: bool = False) -> None:
         self.plan = plan
+        self._run: Run | None = run_of(plan)  # None if there may be fewer users than places
         self._checks = plan.plausibility if checks else None
         self.distrusted: list[Node] = []  # since it was made or copied
         self._tree = plan.tree
@@ -90,6 +91,7 @@ class SumServer:
         result._tails, result._upper_reach = self._tails.copy(), self._upper_reach
         result._begin, result._beginning = self._begin, self._beginning
         result._begin_lost, result._lost_stop = self._begin_lost, self._lost_stop
+        result._run = self._run
         return result
 
     def receive(self, node: Node, shuffled: Shuffled, random: Random | None = None) -> None:
@@ -110,7 +112,7 @@ class SumServer:
             raise errors.InvalidValue(
                 f"a sum of shape {np.shape(value)} where one of shape {self._shape} is due"
             )
-        self._note(node)
+        self._note(node, own=own)
         checks, users = self._checks, node.size - own
         if checks is not None and not checks.is_possible(node.level, users, value, slack):
             self.distrusted.append(node)
@@ -143,7 +145,7 @@ class SumServer:
         `own` reports of it were the shuffling service's, which count as nothing.
         """
         own = errors.whole("own", own, least=0, most=max(0, node.size))
-        self._note(node)
+        self._note(node, own=own)
         self._lose(node, node.size - own)
 
     def _lose(self, node: Node, users: int) -> None:
@@ -152,7 +154,7 @@ class SumServer:
             lost = Span(node.stop, None, self._zero, True, True, users)
         self._take(node.level, node.start, lost)
 
-    def _note(self, node: Node, batches: int = 1) -> None:
+    def _note(self, node: Node, batches: int = 1, own: int = 0) -> None:
         """Refuse what is no batch of the plan, or so many of them, or came already."""
         level, start, stop = node
         size = self._sizes[level - 1] if 1 <= level <= len(self._sizes) else 0
@@ -161,6 +163,7 @@ class SumServer:
             raise errors.InvalidValue(f"no batch of this plan is {node}")
         if not self._came[level - 1].add(start // size, stop // size):
             raise ProtocolViolation(f"{node} received twice")
+        self._run = None if own else self._run
 
     # Everything that came, as spans: batches of one level side by side, all of one batch above.
 
@@ -336,7 +339,8 @@ class SumServer:
         t = covered if t is None else errors.whole("t", t, least=0, most=self.plan.horizon)
         if t < covered:
             raise ProtocolViolation(f"no estimate at t={t}: {covered} users are counted already")
-        return total.estimate(self.plan, t, pending=t - covered + lost_users)
+        pending = t - covered + lost_users
+        return total.estimate(self.plan, t, pending=pending, run=self._run)
 
     def between(self, start: int, stop: int) -> Estimate:
         """The sum of the users at places start .. stop - 1, from the fewest batches."""
@@ -347,7 +351,7 @@ class SumServer:
         covered = self.covered
         if stop > covered + self._sizes[0] - 1:
             raise errors.InvalidValue(f"stop={stop} is beyond the {covered} users counted")
-        return self.archive.between(start, stop, min(stop, covered))
+        return self.archive.between(start, stop, min(stop, covered), self._run)
 
     @property
     def reach(self) -> int:
@@ -371,6 +375,7 @@ class SumServer:
     def state(self) -> dict[str, Any]:
         """Everything needed to go on, ready for JSON: nothing here is private."""
         return {
+            "run": self._run and self._run.name,
             "came": [came.state() for came in self._came],
             "spans": [
                 [[start, *span.state()] for start, span in spans.items()] for spans in self._spans
@@ -385,6 +390,7 @@ class SumServer:
     def restored(cls, plan: Plan, state: Mapping[str, Any]) -> SumServer:
         """The server that `state` was taken from."""
         server = cls(plan)
+        server._run = state["run"] and run_of(plan, state["run"])
         server._came = [Numbers(*intervals) for intervals in state["came"]]
         server._spans = [
             {start: Span.restored(span) for start, *span in spans} for spans in state["spans"]

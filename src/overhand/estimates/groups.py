@@ -1,0 +1,134 @@
+"""Count, sum and mean of groups, from the noisy cells of grouped values."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeGuard, runtime_checkable
+
+import numpy as np
+
+from overhand import errors
+from overhand.estimates.ratios import fieller
+from overhand.estimates.readings import Bar, Bounded, Group
+from overhand.estimates.tails import half_width
+from overhand.model import Floats
+
+if TYPE_CHECKING:
+    from overhand.estimates.estimate import Estimate
+
+
+@runtime_checkable
+class InGroups(Protocol):
+    """A kind of value whose sums tell of groups: two cells of each, which err independently."""
+
+    @property
+    def labels(self) -> tuple[str, ...]: ...
+
+    @property
+    def of(self) -> Any:
+        """The kind of number that users of a group hold."""
+
+    @property
+    def reader(self) -> Floats:
+        """Count and sum of a group, from its cells: two lines of two coefficients."""
+
+    def counts_and_sums(self, value: Floats) -> tuple[Floats, Floats]: ...
+
+
+def are_in(values: object) -> TypeGuard[InGroups]:
+    """Whether sums of these values tell of groups."""
+    return isinstance(values, InGroups)
+
+
+def without(values: object) -> str:
+    """That they do not."""
+    kind = "a sum of an unknown kind" if values is None else f"a sum of {values}"
+    return f"{kind} has no groups, as one of Grouped has"
+
+
+class _Cells(NamedTuple):
+    """Noisy counts and sums of the users in batches, group by group."""
+
+    counts: Floats
+    sums: Floats
+    pending: int
+    """Users in no batch: they may be in any group, and hold anything."""
+    deviations: float
+    """How many standard deviations noise goes to either side."""
+    covariance: Floats
+    """Of the noise of count and sum, which is that of all groups."""
+    off: Floats
+    """How far count and sum may be off beyond that."""
+
+    @classmethod
+    def of(cls, estimate: Estimate, confidence: float) -> _Cells:
+        if not are_in(estimate.values):
+            raise errors.InvalidValue(f"no groups: {without(estimate.values)}")
+        if not estimate.is_sum:
+            raise errors.InvalidValue("no groups of a mean or difference: ask the sum itself")
+        confidence = errors.number("confidence", confidence, above=0, below=1)
+        batched, reader = estimate.in_batches(), estimate.values.reader
+        deviations = half_width(1.0, 0.0, confidence, kurtosis=estimate.kurtosis)
+        std = estimate.std + estimate.unit / (2 * deviations) if estimate.std > 0 else 0.0
+        return cls(
+            *estimate.values.counts_and_sums(batched.value),
+            batched.pending,
+            deviations,
+            std**2 * (reader @ reader.T),
+            batched.slack * np.abs(reader).sum(axis=1),
+        )
+
+    def bounds(self, low: float, high: float) -> tuple[list[Floats], list[Floats]]:
+        """Of all counts and of all sums, numbers being from low to high."""
+        count, total = self.deviations * np.sqrt(np.diag(self.covariance)) + self.off
+        fewest, most = np.maximum(self.counts - count, 0.0), self.counts + count + self.pending
+        least = self.sums - total + self.pending * min(low, 0.0)
+        largest = self.sums + total + self.pending * max(high, 0.0)
+        return [fewest, most], [least, largest]
+
+    def mean_bounds(self, low: float, high: float) -> list[Floats]:
+        """Of all means: Fieller's, with all pending users in the group at one end or the other."""
+        covariance = self.covariance
+        noise = (covariance[1, 1], covariance[0, 0], covariance[0, 1], self.deviations)
+        off = self.off[1] + max(abs(low), abs(high)) * self.off[0]  # of sum - mean * count
+        least, largest = self.sums + self.pending * low, self.sums + self.pending * high
+        below, _ = fieller(least - off, self.counts + self.pending, *noise)
+        _, above = fieller(largest + off, self.counts + self.pending, *noise)
+        return [np.clip(end, low, high) for end in (below, above)]
+
+
+def groups(estimate: Estimate, confidence: float) -> list[Group]:
+    cells = _Cells.of(estimate, confidence)
+    assert are_in(estimate.values)
+    low, high = float(estimate.values.of.lows[0]), float(estimate.values.of.highs[0])
+    counts, sums = cells.bounds(low, high)
+    means = cells.mean_bounds(low, high)
+    found = []
+    for i, label in enumerate(estimate.values.labels):
+        # Half of the pending users, with the middle of what they may hold.
+        count = float(cells.counts[i]) + cells.pending / 2
+        total = float(cells.sums[i]) + cells.pending * (low + high) / 4
+        mean, note = None, f"no mean: {label} may have no users at all"
+        if counts[0][i] > 0:
+            mean, note = _bounded(cells.sums[i] / cells.counts[i], means, i), ""
+        found.append(Group(label, _bounded(count, counts, i), _bounded(total, sums, i), mean, note))
+    return found
+
+
+def _bounded(value: float, ends: list[Floats], i: int) -> Bounded:
+    low, high = (float(end[i]) for end in ends)
+    return Bounded(min(max(float(value), low), high), low, high)
+
+
+def top(estimate: Estimate, count: int, confidence: float, by: str) -> list[Bar]:
+    """The largest groups by one of their three numbers, with bars that hold all of them at once."""
+    if by not in ("count", "sum", "mean"):
+        raise errors.InvalidValue(f"{by=} must be 'count', 'sum' or 'mean'")
+    assert are_in(estimate.values)
+    found = groups(estimate, 1 - (1 - confidence) / len(estimate.values.labels))
+    read: list[Bounded | None] = [getattr(group, by) for group in found]
+    bars = [
+        Bar(i, one.value, one.low, one.high, found[i].label)
+        for i, one in enumerate(read)
+        if one is not None
+    ]
+    return sorted(bars, key=lambda bar: -bar.value)[:count]

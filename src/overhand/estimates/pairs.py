@@ -1,0 +1,59 @@
+"""Two estimates together: the noise of what is made of them."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from overhand import errors
+from overhand.estimates.runs import Common, common
+
+if TYPE_CHECKING:
+    from overhand.estimates.estimate import Estimate
+
+_ROUNDING = 1e-12
+
+
+class Pair(NamedTuple):
+    """Two estimates, and what noise they have in common; None if that cannot be told.
+
+    Then they are taken to have in common whatever makes the result worst.
+    """
+
+    left: Estimate
+    right: Estimate
+    common: list[Common] | None
+
+    @classmethod
+    def of(cls, left: Estimate, right: Estimate, what: str) -> Pair:
+        """Refuses what cannot be compared, coordinate by coordinate."""
+        if not hasattr(right, "origin"):
+            raise errors.InvalidValue(f"no {what} of an estimate and {right!r}: both are estimates")
+        shapes = np.shape(left.value), np.shape(right.value)
+        if shapes[0] != shapes[1]:
+            raise errors.InvalidValue(f"no {what} of sums of shapes {shapes[0]} and {shapes[1]}")
+        kinds = left.values, right.values
+        if shapes[0] and None not in kinds and kinds[0] != kinds[1]:
+            raise errors.InvalidValue(f"no {what} of sums of {kinds[0]} and {kinds[1]}")
+        if left.std == 0 or right.std == 0:
+            return cls(left, right, [])
+        is_known = left.origin is not None and right.origin is not None
+        return cls(left, right, common(left.origin or (), right.origin or ()) if is_known else None)
+
+    def noise(self, times: float) -> tuple[float, float]:
+        """Standard deviation and kurtosis of left - times * right."""
+        one, other = self.left, self.right
+        if self.common is None:
+            std = one.std + abs(times) * other.std
+            return std, max(one.kurtosis, other.kurtosis)
+        variance = one.std**2 + (times * other.std) ** 2
+        fourth = one.kurtosis * one.std**4 + other.kurtosis * (times * other.std) ** 4
+        for left, right, of_both, fourth_of_both in self.common:
+            right *= times
+            variance -= 2 * left * right * of_both
+            fourth += ((left - right) ** 4 - left**4 - right**4) * fourth_of_both
+        if variance <= _ROUNDING * one.std**2:  # they are the same
+            return 0.0, 0.0
+        return math.sqrt(variance), max(0.0, fourth / variance**2)

@@ -1,0 +1,96 @@
+"""What is read off an estimate: numbers with their bounds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+import numpy as np
+
+from overhand.model import Floats
+
+_SHOWN = 6  # coordinates, of however many
+
+
+class Bounded(NamedTuple):
+    """A number, and what it is between.
+
+    >>> Bounded(31.5, 30.0, 34.0).high
+    34.0
+    """
+
+    value: float
+    low: float
+    high: float
+
+
+class Bar(NamedTuple):
+    """One of the largest coordinates of a sum, with its error bar.
+
+    >>> Bar(1, 6.0, 5.0, 7.0, "love")
+    Bar(coordinate=1, value=6.0, low=5.0, high=7.0, label='love')
+    """
+
+    coordinate: int
+    value: float
+    low: float
+    high: float
+    label: str | None = None
+    """What the coordinate counts, where the kind of value has names for them."""
+
+
+class Distribution(NamedTuple):
+    """What part of the users are below every edge, and what that is between.
+
+    >>> ends = np.array([0.0, 1.0])
+    >>> Distribution(edges=np.array([10.0, 20.0]), value=ends, low=ends, high=ends).at(15.0)
+    0.5
+    """
+
+    edges: Floats
+    value: Floats
+    low: Floats
+    high: Floats
+
+    def at(self, x: float) -> float:
+        """The part of the users below x, as if they were spread evenly over a bin."""
+        return float(np.interp(x, self.edges, self.value))
+
+
+@dataclass(frozen=True)
+class Group:
+    """Count, sum and mean of one group, each with its bounds.
+
+    >>> Group("DE", Bounded(9.0, 7.0, 11.0), Bounded(18.0, 9.0, 27.0), Bounded(2.0, 1.2, 2.5)).mean
+    Bounded(value=2.0, low=1.2, high=2.5)
+    """
+
+    label: str
+    count: Bounded
+    sum: Bounded
+    mean: Bounded | None
+    note: str = ""
+    """Why there is no mean, if there is none."""
+
+
+@runtime_checkable
+class _Named(Protocol):
+    """A kind of value whose coordinates have names."""
+
+    @property
+    def coordinate_names(self) -> tuple[str, ...] | None: ...
+
+
+def names_of(values: object) -> tuple[str, ...] | None:
+    """What the coordinates of a sum are called, if they have names."""
+    return values.coordinate_names if isinstance(values, _Named) else None
+
+
+def shown(value: Any) -> str:
+    """A number, or the first and last few of many."""
+    if np.ndim(value) == 0:
+        return f"{value:.10g}"
+    entries = [f"{number:.6g}" for number in np.ravel(value)]
+    if len(entries) > _SHOWN:
+        entries = [*entries[: _SHOWN // 2], "...", *entries[-_SHOWN // 2 :]]
+    return f"[{', '.join(entries)}]"
