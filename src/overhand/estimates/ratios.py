@@ -79,6 +79,7 @@ class Ratio:
 
         def width(ratio: float) -> float:
             std, kurtosis = self.pair.noise(ratio)
+            kurtosis = math.ceil(100 * kurtosis) / 100  # a few tails do for all ratios
             unit = max(left.unit, abs(ratio) * right.unit)
             off = slack + abs(ratio) * slack_below
             return half_width(std, off, confidence, kurtosis=kurtosis, unit=unit)
