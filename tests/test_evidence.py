@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import dask
 import joblib
@@ -26,11 +26,13 @@ from overhand.evidence import (
     Progress,
     Reproduction,
     html,
+    readings,
     reproduce,
 )
 from overhand.evidence.accuracy import mean_squares, runs_for
 from overhand.evidence.coverage import tally
 from overhand.evidence.growth import exponent, exponent_std
+from overhand.evidence.readings import tally as read
 from overhand.evidence.sections import Task
 from overhand.randomness import SeededRandom
 from overhand.simulation import simulate
@@ -48,6 +50,7 @@ TINY = replace(
     runs=3,
     coverage_runs=300,
     coverage_users=100,
+    reading_runs=100,
     rounds=(300, 900),
     bandit_runs=2,
     shufflers=(1, 2),
@@ -138,6 +141,21 @@ def test_bands_that_are_too_narrow_are_seen(monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setattr(oh.Estimate, "interval", narrow)
     assert tally(scale, "bit", 0).coverage.max() < 0.95
+
+
+@pytest.mark.parametrize("kind", ["binned:0:10:10", "grouped:a,b,c:bit", "bit"])
+def test_readings_made_for_less_noise_are_seen(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 1,000 runs: 95 of 100 are 14 standard errors from the 81 of the mutant."""
+    scale = replace(TINY, reading_runs=1000, coverage_users=300)
+    assert min(min(held) for held in read(scale, kind, 0).coverage().values()) > 0.91
+    drawn = readings._drawn
+
+    def with_more_noise(*arguments: Any) -> Iterator[list[oh.Estimate]]:
+        for estimates in drawn(*arguments):
+            yield [replace(one, std=one.std * 2 / 3) for one in estimates]
+
+    monkeypatch.setattr(readings, "_drawn", with_more_noise)
+    assert min(min(held) for held in read(scale, kind, 0).coverage().values()) < 0.9
 
 
 def test_progress_goes_from_nothing_to_all_and_names_what_was_done() -> None:

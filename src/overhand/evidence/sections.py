@@ -32,6 +32,8 @@ class Scale:
     runs: int
     coverage_runs: int
     coverage_users: int
+    reading_runs: int
+    """Of what is read off estimates."""
     rounds: tuple[int, ...]
     """Of bandits."""
     bandit_runs: int
@@ -51,6 +53,7 @@ QUICK = Scale(
     runs=100,
     coverage_runs=40_000,
     coverage_users=1_000,
+    reading_runs=12_000,
     rounds=(5_000, 20_000, 80_000),
     bandit_runs=5,
 )
@@ -64,6 +67,7 @@ FULL = Scale(
     runs=200,
     coverage_runs=100_000,
     coverage_users=10_000,
+    reading_runs=40_000,
     rounds=(10**4, 10**5, 10**6),
     bandit_runs=20,
 )
