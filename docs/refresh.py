@@ -21,6 +21,7 @@ PAGES = (
     ROOT / "docs" / "pairs.md",
     ROOT / "docs" / "noise.md",
     ROOT / "docs" / "streams.md",
+    ROOT / "docs" / "questions.md",
 )
 SLOW_PAGES = (ROOT / "docs" / "audit.md", ROOT / "docs" / "bandits.md")
 DRAWN = {
