@@ -47,19 +47,6 @@ class SumServer:
     >>> estimate = server.estimate(300)
     >>> abs(estimate.value - 300) < 4 * estimate.rms
     True
-
-    All batches of six users are lost, and the sum goes on:
-
-    >>> server = SumServer(plan)
-    >>> for number in range(9):
-    ...     server.receive_sum(plan.tree.node(level=1, number=number), 3.0)
-    >>> server.lose(plan.tree.node(level=2, number=1))
-    >>> for number in (9, 10):
-    ...     server.lose(plan.tree.node(level=1, number=number))
-    >>> server.receive_sum(plan.tree.node(level=1, number=11), 3.0)
-    >>> estimate = server.estimate()
-    >>> estimate.t, estimate.value, estimate.slack, server.lost_users
-    (36, 33.0, 3.0, 6)
     """
 
     def __init__(self, plan: Plan, *, archive: bool = False, checks: bool = False) -> None:
@@ -339,8 +326,7 @@ class SumServer:
         t = covered if t is None else errors.whole("t", t, least=0, most=self.plan.horizon)
         if t < covered:
             raise ProtocolViolation(f"no estimate at t={t}: {covered} users are counted already")
-        pending = t - covered + lost_users
-        return total.estimate(self.plan, t, pending=pending, run=self._run)
+        return total.estimate(self.plan, t, pending=t - covered + lost_users, run=self._run)
 
     def between(self, start: int, stop: int) -> Estimate:
         """The sum of the users at places start .. stop - 1, from the fewest batches."""
