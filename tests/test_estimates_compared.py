@@ -201,6 +201,17 @@ def test_coordinates_have_no_noise_in_common() -> None:
     assert (one - earlier[0]).std < (one - earlier[1]).std
 
 
+@pytest.mark.filterwarnings("ignore::overhand.errors.WeakDelta")
+def test_sums_of_the_same_users_are_not_added_up() -> None:
+    total = oh.ContinualSum(plan_for(), oh.seeded_random(7))
+    total.update_many([1] * 160)
+    joined = total.between(0, 80) + total.between(80, 160)
+    assert joined.t == 160
+    assert (joined - total.between(0, 80)).is_cautious is False
+    with pytest.raises(InvalidValue, match="users of one are users of the other"):
+        total.estimate + total.between(80, 160)
+
+
 def test_a_difference_has_labels_and_bars_but_no_users() -> None:
     left = oh.Estimate(9, np.array([3.0, 9.0]), 1.0, values=oh.Histogram(2))
     found = left - oh.Estimate(5, np.array([1.0, 2.0]), 1.0, values=oh.Histogram(2))

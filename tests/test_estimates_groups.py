@@ -59,7 +59,12 @@ def test_a_mean_has_fiellers_interval_of_two_sums_with_noise_in_common() -> None
     std, z = 2.0, half_width(1.0, 0.0, 0.95)
     french = summed(TRUTH, std).groups()[1]
     assert french.mean is not None
-    variance, of_count, of_both = std**2 * (50**2 + 10**2), std**2 * 2, std**2 * (50 + 10)
+    # All six cells add up to the users: what they have in common is known, and taken out.
+    variance, of_count, of_both = (
+        std**2 * (50**2 + 10**2 - 60**2 / 6),
+        std**2 * (2 - 4 / 6),
+        std**2 * (60 - 60 * 2 / 6),
+    )
     low, high = fieller(np.array([4050.0]), np.array([90.0]), variance, of_count, of_both, z)
     assert (french.mean.low, french.mean.high) == pytest.approx((low[0], high[0]))
     assert french.sum.high - french.sum.value == pytest.approx(z * math.sqrt(variance))
@@ -67,7 +72,7 @@ def test_a_mean_has_fiellers_interval_of_two_sums_with_noise_in_common() -> None
 
 
 def test_a_mean_is_where_means_can_be() -> None:
-    mean = summed(cells([400, 20, 0], [20.0, 49.9, 10.0]), std=3.0).groups()[1].mean
+    mean = summed(cells([470, 20, 0], [20.0, 49.9, 10.0]), std=3.0).groups()[1].mean
     assert mean is not None
     assert mean.high == 50.0
 

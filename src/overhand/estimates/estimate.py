@@ -14,7 +14,7 @@ from overhand.estimates import frames, groups, quantiles
 from overhand.estimates.pairs import Pair
 from overhand.estimates.ratios import Ratio
 from overhand.estimates.readings import Bar, Bounded, Distribution, Group, names_of, shown
-from overhand.estimates.runs import InBatches, Origin
+from overhand.estimates.runs import InBatches, Origin, have_users_in_common
 from overhand.estimates.tails import half_width
 from overhand.values import Values
 
@@ -86,6 +86,8 @@ class Estimate:
         std = math.hypot(self.std, other.std)
         fourth = self.kurtosis * self.std**4 + other.kurtosis * other.std**4
         mine, theirs = (() if one.users == 0 else one.origin for one in (self, other))
+        if mine and theirs and have_users_in_common(mine, theirs):
+            raise errors.InvalidValue("no sum of these: users of one are users of the other")
         return Estimate(
             self.t + other.users,
             self.value + other.value,

@@ -18,7 +18,10 @@ if TYPE_CHECKING:
 
 @runtime_checkable
 class InGroups(Protocol):
-    """A kind of value whose sums tell of groups: two cells of each, which err independently."""
+    """A kind of value whose sums tell of groups: two cells of each, which err independently.
+
+    A user's cells add up to one.
+    """
 
     @property
     def labels(self) -> tuple[str, ...]: ...
@@ -69,12 +72,18 @@ class _Cells(NamedTuple):
         batched, reader = estimate.in_batches(), estimate.values.reader
         deviations = half_width(1.0, 0.0, confidence, kurtosis=estimate.kurtosis)
         std = estimate.std + estimate.unit / (2 * deviations) if estimate.std > 0 else 0.0
+        cells, of_cells, slack = batched.value, std**2 * np.eye(2), batched.slack
+        if batched.users is not None:
+            # All cells add up to the users, exactly: by least squares each has its part of what
+            # they miss to that, and their covariances what is left of the noise.
+            cells = cells + (batched.users - cells.sum()) / len(cells)
+            of_cells, slack = of_cells - std**2 / len(cells), 2 * slack
         return cls(
-            *estimate.values.counts_and_sums(batched.value),
+            *estimate.values.counts_and_sums(cells),
             batched.pending,
             deviations,
-            std**2 * (reader @ reader.T),
-            batched.slack * np.abs(reader).sum(axis=1),
+            reader @ of_cells @ reader.T,
+            slack * np.abs(reader).sum(axis=1),
         )
 
     def bounds(self, low: float, high: float) -> tuple[list[Floats], list[Floats]]:

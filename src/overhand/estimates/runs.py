@@ -109,7 +109,7 @@ def common(left: Origin, right: Origin) -> list[Common] | None:
     found: list[Common] = []
     for one in left:
         for other in right:
-            if one.run.name != other.run.name or _are_apart(one, other):
+            if _are_apart(one, other):
                 continue
             mine, theirs = one.nodes(), other.nodes()
             if mine is None or theirs is None:
@@ -118,9 +118,19 @@ def common(left: Origin, right: Origin) -> list[Common] | None:
     return found
 
 
+def have_users_in_common(left: Origin, right: Origin) -> bool:
+    """Whether some users are in both."""
+    return any(_overlap(one, other) for one in left for other in right)
+
+
+def _overlap(one: Stretch, other: Stretch) -> bool:
+    is_beside = one.stop <= other.start or other.stop <= one.start
+    return one.run.name == other.run.name and not is_beside
+
+
 def _are_apart(one: Stretch, other: Stretch) -> bool:
     """Whether they are of other users, or other coordinates: batches do not reach beyond them."""
-    if one.stop <= other.start or other.stop <= one.start:
+    if not _overlap(one, other):
         return True
     both = one.coordinate is not None and other.coordinate is not None
     return both and one.coordinate != other.coordinate
