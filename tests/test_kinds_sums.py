@@ -98,6 +98,7 @@ def test_any_interleaving_gives_the_same_estimates(
     assert fast.between(4, 40).value == pytest.approx(slow.between(4, 40).value, abs=1e-9)
 
 
+@pytest.mark.filterwarnings("ignore::overhand.errors.SecretState")
 @pytest.mark.parametrize(("values", "choices"), KINDS)
 @pytest.mark.parametrize("tree", TREES)
 @pytest.mark.parametrize("random", [oh.seeded_random, lambda seed: oh.secure_random()],
@@ -248,6 +249,7 @@ def reach(plan: oh.Plan, t: int) -> float:
     return sum((m.noise_part.bits / 2 + 1) * m.size * m.unit for m in mechanisms)
 
 
+@pytest.mark.filterwarnings("ignore::overhand.errors.SecretState")
 @pytest.mark.parametrize(("values", "choices"), KINDS)
 def test_secure_randomness_serves_every_kind(values: Values, choices: list[Any]) -> None:
     plan = kind_plan(WIDE, values, noise_bits=3)

@@ -220,7 +220,7 @@ def test_other_sources_are_refused_with_the_way_to_the_right_one(
     source: Callable[[Any], Random],
 ) -> None:
     refuses_what_is_unsafe(source)
-    with pytest.raises(InvalidValue, match=r"simulation passes seeded_random\(seed\)"):
+    with pytest.raises(InvalidValue, match=r"simulation passes oh\.seeded_random\(seed\)"):
         source_of(42)  # type: ignore[arg-type]
 
 

@@ -8,7 +8,7 @@ OverhandError
 │   └── Scrubbed        a batch that the server has, and of which nothing is left here
 ├── LostBatch           a batch whose sum cannot be told: its node is left out of every estimate
 ├── Infeasible          a guarantee or an error that cannot be reached, or not be proved
-├── DamagedPlan         a plan file that is not what was saved
+├── DamagedPlan         a plan file, or a saved state, that is not what was saved
 │   └── DamagedDocument the same of a public document
 └── ServiceError        a service or a client that cannot do what it was asked to
     ├── StoreUnavailable    a database that cannot do its work now; nothing was done by halves
@@ -25,7 +25,8 @@ OverhandError
         ├── Outdated        a report for a plan or key that is no longer run
         └── AlreadyReported a device that has made all the reports that a plan allows it
 
-And one warning, WeakDelta: a delta at which the guarantee means little.
+And two warnings: WeakDelta, a delta at which the guarantee means little, and SecretState, a saved
+state that must be kept as safe as users' values.
 """
 
 from __future__ import annotations
@@ -89,7 +90,7 @@ class Infeasible(OverhandError):
 
 
 class DamagedPlan(OverhandError):
-    """A plan that is not the one that was saved.
+    """A plan, or the saved state of a sum, that is not the one that was saved.
 
     >>> from overhand.model import Privacy
     >>> from overhand.plan import Plan
@@ -111,6 +112,22 @@ class WeakDelta(UserWarning):
     ...     plan = Plan.best(horizon=1000, shufflers=2, privacy=Privacy(1.0, delta=0.01))
     >>> print(shown[0].message)
     delta=0.01 is above 1/horizon=0.001: it allows that about 10 of 1000 users are not ...
+    """
+
+
+class SecretState(UserWarning):
+    """A state was saved or pickled that holds users' values, unused noise and keys.
+
+    Who keeps it as safe as the values themselves may say so by `warnings.simplefilter`.
+
+    >>> import warnings
+    >>> import overhand as oh
+    >>> total = oh.ContinualSum(oh.Plan.best(1000, 2, oh.Privacy(1.0, 1e-6)))
+    >>> with warnings.catch_warnings(record=True) as shown:
+    ...     warnings.simplefilter("always")
+    ...     saved = total.to_json()
+    >>> print(shown[0].message)
+    the saved ContinualSum holds secrets: values of open batches, unused noise and keys. ...
     """
 
 

@@ -358,7 +358,7 @@ def source_of(random: Random | None) -> Random:
         return random or SecureRandom()
     raise errors.InvalidValue(
         f"random is of type {type(random).__name__}: noise in deployment comes from the operating "
-        "system's randomness, which is the default; a simulation passes seeded_random(seed)"
+        "system's randomness, which is the default; a simulation passes oh.seeded_random(seed)"
     )
 
 

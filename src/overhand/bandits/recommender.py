@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 import numpy as np
@@ -14,8 +15,8 @@ from overhand.bandits.linucb import ALIKE, Constants, LinUCB, Policy, Practical,
 from overhand.bandits.roles import dimension_of, learner_for
 from overhand.model import Floats
 from overhand.plan import Plan
-from overhand.randomness import Random, source_of
-from overhand.summation import ContinualSum
+from overhand.randomness import Random, SecureRandom, restored_random, source_of
+from overhand.summation import ContinualSum, Resumable
 from overhand.values import TOLERANCE
 
 _DOUBLE = np.dtype(np.float64)
@@ -107,24 +108,46 @@ class Rounds:
         self.due, self._waiting, self._open = due, waiting, self._room(due - last)
         self._open[..., :waiting, :] = rest
 
+    def secret_state(self) -> dict[str, Any]:
+        """All that is needed to go on but for the sums, ready for JSON."""
+        rule = self.policy
+        return {
+            "t": self.t,
+            "due": self.due,
+            "waiting": self._open[..., : self._waiting, :].tolist(),
+            "policy": None if rule is None else [rule.t, rule.theta.tolist(), rule.width.tolist()],
+        }
+
+    def resume(self, state: Mapping[str, Any]) -> None:
+        """Go on from a state, with sums that are where they were."""
+        self.t, self.due = state["t"], state["due"]
+        axes = (*self._runs, -1, self._learner.dimension + 1)
+        waiting = np.array(state["waiting"], np.float64).reshape(axes)
+        self._waiting = waiting.shape[-2]
+        self._open = self._room(max(self._waiting, self.due - self.t + self._waiting))
+        self._open[..., : self._waiting, :] = waiting
+        if state["policy"] is not None:
+            t, theta, width = state["policy"]
+            self.policy = Policy(t, np.array(theta, np.float64), np.array(width, np.float64))
+
 
 class _PlannedSums:
     """The sums of a plan in one process, released whenever a lowest batch is full."""
 
-    def __init__(self, plan: Plan, random: Random) -> None:
-        self._lowest = plan.tree.lowest
-        self._sum = ContinualSum(plan, random, archive=False)
+    def __init__(self, total: ContinualSum) -> None:
+        self._lowest = total.plan.tree.lowest
+        self.total = total
 
     def next_release(self, t: int) -> int:
         return t - t % self._lowest + self._lowest
 
     def after(self, rows: Floats) -> tuple[Floats, float]:
-        self._sum.update_rows(rows)
-        estimate = self._sum.estimate
+        self.total.update_rows(rows)
+        estimate = self.total.estimate
         return estimate.value, estimate.std
 
 
-class Recommender:
+class Recommender(Resumable):
     """Recommends by LinUCB, and learns from sums that a plan makes private.
 
     One process that is trusted with users' values until their batch is full, for experiments and
@@ -164,7 +187,8 @@ class Recommender:
         self._one = (dimension,)  # the axes of one user's features
         self._learner = learner_for(plan, LinUCB(constants))
         self._random, sums = source_of(random).spawn(2)
-        self._rounds = Rounds(self._learner, _PlannedSums(plan, sums), self._learner.rows)
+        self._sums = _PlannedSums(ContinualSum(plan, sums, archive=False))
+        self._rounds = Rounds(self._learner, self._sums, self._learner.rows)
 
     @property
     def policy(self) -> Policy | None:
@@ -223,6 +247,58 @@ class Recommender:
             raise errors.InvalidValue(
                 f"{users} users after {self.t} go beyond the horizon {self._horizon}"
             )
+
+    def __repr__(self) -> str:
+        learnt = 0 if self.policy is None else self.policy.t
+        return f"Recommender(t={self.t} of {self._horizon}, learnt from {learnt} users)"
+
+    @property
+    def _is_secret(self) -> bool:
+        return isinstance(self._random, SecureRandom)
+
+    def _arguments(self, text: str) -> tuple[Any, ...]:
+        return self.plan, text, self._learner.constants
+
+    def secret_state(self) -> dict[str, Any]:
+        """All that is needed to go on, ready for JSON."""
+        return {
+            "constants": _entry(self._learner.constants),
+            "random": self._random.state,
+            "rounds": self._rounds.secret_state(),
+            "sums": self._sums.total.secret_state(),
+        }
+
+    @classmethod
+    def from_json(cls, plan: Plan, text: str, constants: Constants | None = None) -> Recommender:
+        """The recommender that was saved, over the same plan, or `DamagedPlan`.
+
+        Only `constants` that are not `Practical` have to be given again.
+        """
+        return cls._restored(text, lambda state: cls._resumed(plan, state, constants))
+
+    @classmethod
+    def _resumed(
+        cls, plan: Plan, state: Mapping[str, Any], constants: Constants | None
+    ) -> Recommender:
+        kind, told = state["constants"]
+        if constants is None and kind == Practical.__name__:
+            constants = Practical(**told)
+        if constants is None or _entry(constants) != state["constants"]:
+            raise errors.DamagedPlan(f"the recommender was saved with constants={told or kind}")
+        total = ContinualSum.resumed(plan, state["sums"])
+        recommender = cls(plan, restored_random(state["random"]), constants=constants)
+        recommender._random = restored_random(state["random"])
+        recommender._sums.total = total
+        recommender._rounds.resume(state["rounds"])
+        return recommender
+
+
+def _entry(constants: Constants) -> list[Any]:
+    """Constants as a saved state names them."""
+    if type(constants) is Practical:
+        return [Practical.__name__, dataclasses.asdict(constants)]
+    told = repr(constants) if dataclasses.is_dataclass(constants) else None
+    return [type(constants).__name__, told]
 
 
 def _one(value: Any) -> Any:

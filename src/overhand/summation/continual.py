@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,8 +13,11 @@ from overhand.estimates import Estimate
 from overhand.mechanisms import Mechanism
 from overhand.model import Floats, Node, Rows, Shuffled
 from overhand.plan import Plan
-from overhand.randomness import Random, restored_random, source_of
+from overhand.randomness import Random, SecureRandom, restored_random, source_of
+from overhand.summation.saving import Resumable
 from overhand.summation.server import SumServer
+from overhand.summation.times import BlockTimes, Clock, Time, Times
+from overhand.summation.windows import Ranged, described
 from overhand.values import BITS
 
 _PORTION_COINS = 1 << 16
@@ -28,7 +30,7 @@ def _is_bit(value: object) -> bool:
         return False
 
 
-class ContinualSum:
+class ContinualSum(Ranged, Resumable):
     """A private running sum over one plan.
 
     Each batch's noise is drawn once from the law of its users' coins: exactly what the messages
@@ -50,6 +52,8 @@ class ContinualSum:
         self.t = 0
         self._server = SumServer(plan, archive=archive)
         self._lowest = plan.tree.lowest
+        self._clock = Clock()
+        self._block_times = BlockTimes(self._lowest)
         self._is_of_bits = plan.values == BITS
         self._streams = random.spawn(plan.tree.levels)
         rounding_streams = [] if plan.values.is_whole else random.spawn(plan.tree.levels)
@@ -60,10 +64,10 @@ class ContinualSum:
         self._sums = [zero] * self._rounding.tracks
         self._start_sums = [zero] * plan.tree.levels
 
-    def update(self, value: Any) -> None:
-        """One user."""
-        if not self._is_of_bits:
-            self.update_many([value])
+    def update(self, value: Any, at: Time | None = None) -> None:
+        """One user, and when it came: see `update_many`."""
+        if not self._is_of_bits or at is not None or self._clock.last is not None:
+            self.update_many([value], None if at is None else [at])
             return
         if not _is_bit(value):
             raise errors.InvalidValue(f"value {value!r} of user {self.t + 1} is not a bit (0 or 1)")
@@ -76,17 +80,31 @@ class ContinualSum:
         if self.t % self._lowest == 0:
             self._close_block()
 
-    def update_many(self, values: ArrayLike) -> None:
-        """Many users at once: the same as one by one, and all of them or none."""
-        self.update_rows(self.plan.values.rows(values, first=self.t))
+    def update_many(self, values: ArrayLike, at: Times | None = None) -> None:
+        """Many users at once: the same as one by one, and all of them or none.
 
-    def update_rows(self, rows: Rows) -> None:
+        `at` says when each of them came, which makes ranges and windows by time possible: a pandas
+        Series or index, a NumPy array or a list of datetimes, Timestamps, datetime64 or ISO 8601
+        text, for all users or for none, all with a zone or all without, and none before the last.
+        Of every block the first and the last time are kept, to the microsecond.
+
+        Times are not protected by epsilon: they are kept and shown as they are. Where it tells
+        something about a user when it came, round them, or leave them out.
+        """
+        self.update_rows(self.plan.values.rows(values, first=self.t), at)
+
+    def update_rows(self, rows: Rows, at: Times | None = None) -> None:
         """The same for rows that the plan's values have checked."""
         users = len(rows)
         if self.t + users > self.plan.horizon:
             raise errors.InvalidValue(
                 f"{users} users after {self.t} go beyond the horizon {self.plan.horizon}"
             )
+        times = self._clock.checked(at, users=users, first=self.t)
+        if times is not None:
+            self._clock.keep(times)
+            if self._server.archive is not None:
+                self._block_times.keep(times, self.t)
         head = min(users, -self.t % self._lowest)
         stop = users - (users - head) % self._lowest
         tracks = self._rounding.tracks_of(rows)
@@ -161,35 +179,57 @@ class ContinualSum:
         """The running sum of all users so far."""
         return self._server.estimate(self.t)
 
-    def between(self, start: int, stop: int) -> Estimate:
-        """The sum of the users at places start .. stop - 1 (from 0), with an error of its own."""
-        if stop > self.t:
+    def _between_places(self, start: int, stop: int) -> Estimate:
+        if errors.whole("stop", stop, least=0) > self.t:
             raise errors.InvalidValue(f"stop={stop} is beyond the {self.t} users so far")
         return self._server.between(start, stop)
 
-    def to_json(self) -> str:
-        """The state, from which `from_json` goes on with the very same future.
+    def _place(self, moment: int) -> int:
+        if self._server.archive is None:
+            raise errors.InvalidValue("ranges by time need a sum with archive=True")
+        return self._block_times.place(moment, self.t)
 
-        It holds what no server may see: the sums of open batches, noise not yet used and the
-        keys of the random streams. Keep it as safe as the values themselves.
-        """
-        return json.dumps(
-            {
-                "plan": self.plan.digest,
-                "t": self.t,
-                "sums": [np.asarray(steps).tolist() for steps in self._sums],
-                "start_sums": [np.asarray(steps).tolist() for steps in self._start_sums],
-                "server": self._server.state(),
-                "stocks": [stock.state() for stock in self._stocks],
-                "streams": [stream.state for stream in self._streams],
-                "rounding": [stream.state for stream in self._rounding.streams],
-            }
-        )
+    def _span(self, start: int, stop: int) -> tuple[int, int]:
+        return self._block_times.span(start, stop)
+
+    @property
+    def past(self) -> tuple[SumServer, BlockTimes]:
+        """All that is public of a sum that is at its end."""
+        return self._server, self._block_times
+
+    def __repr__(self) -> str:
+        return f"ContinualSum(t={self.t} of {self.plan.horizon}, {described(self.estimate)})"
+
+    @property
+    def _is_secret(self) -> bool:
+        return any(isinstance(stream, SecureRandom) for stream in self._streams)
+
+    def _arguments(self, text: str) -> tuple[Any, ...]:
+        return self.plan, text
+
+    def secret_state(self) -> dict[str, Any]:
+        """All that is needed to go on, ready for JSON."""
+        return {
+            "plan": self.plan.digest,
+            "t": self.t,
+            "sums": [np.asarray(steps).tolist() for steps in self._sums],
+            "start_sums": [np.asarray(steps).tolist() for steps in self._start_sums],
+            "server": self._server.state(),
+            "stocks": [stock.state() for stock in self._stocks],
+            "streams": [stream.state for stream in self._streams],
+            "rounding": [stream.state for stream in self._rounding.streams],
+            "clock": self._clock.state(),
+            "block_times": self._block_times.state(),
+        }
 
     @classmethod
     def from_json(cls, plan: Plan, text: str) -> ContinualSum:
-        """The sum that was saved, over the same plan."""
-        state: dict[str, Any] = json.loads(text)
+        """The sum that was saved, over the same plan; `DamagedPlan` if it is not what was saved."""
+        return cls._restored(text, lambda state: cls.resumed(plan, state))
+
+    @classmethod
+    def resumed(cls, plan: Plan, state: Mapping[str, Any]) -> ContinualSum:
+        """The sum that has this state."""
         if state["plan"] != plan.digest:
             raise errors.DamagedPlan(
                 f"the state belongs to plan {state['plan'][:12]}, not {plan.digest[:12]}"
@@ -202,6 +242,8 @@ class ContinualSum:
         total._sums = [_number_or_array(steps) for steps in state["sums"]]
         total._start_sums = [_number_or_array(steps) for steps in state["start_sums"]]
         total._server = SumServer.restored(plan, state["server"])
+        total._clock = Clock.restored(state["clock"])
+        total._block_times = BlockTimes.restored(plan.tree.lowest, state["block_times"])
         for stock, ready in zip(total._stocks, state["stocks"], strict=True):
             stock.restore(ready)
         return total

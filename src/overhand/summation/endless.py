@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from functools import reduce
+from operator import add
 from typing import Any
 
 import numpy as np
@@ -13,15 +14,21 @@ from numpy.typing import ArrayLike
 from overhand import errors
 from overhand.estimates import Estimate
 from overhand.plan import Plan
-from overhand.randomness import Random, restored_random, source_of
+from overhand.randomness import Random, SeededRandom, restored_random, source_of
 from overhand.summation.continual import ContinualSum
+from overhand.summation.saving import Resumable
+from overhand.summation.server import SumServer
+from overhand.summation.times import BlockTimes, Clock, Time, Times
+from overhand.summation.windows import Ranged, described
+from overhand.values import Values
 
 
-class EndlessSum:
+class EndlessSum(Ranged, Resumable):
     """Serves any number of users by a sequence of plans, each `growth` times as long.
 
     The users of different plans are disjoint, so the guarantee is that of a single plan. When a
-    plan is used up, its last estimate and variance stay. `plan_for(horizon)` makes the plans.
+    plan is used up, its last estimate and variance stay and, with `archive`, the sums of its
+    batches, which ranges and windows need. `plan_for(horizon)` makes the plans.
 
     >>> import overhand as oh
     >>> def plan_for(horizon: int) -> oh.Plan:
@@ -30,6 +37,9 @@ class EndlessSum:
     >>> total.update_many([1] * 4000)
     >>> total.t, len(total.plans), abs(total.estimate.value - 4000) < 5 * total.estimate.rms
     (4000, 4, True)
+    >>> last = total.between(3000, 4000)
+    >>> last.users, abs(last.value - 1000) < 5 * last.rms
+    (1000, True)
     """
 
     def __init__(
@@ -39,88 +49,176 @@ class EndlessSum:
         *,
         first: int = 1024,
         growth: int = 2,
+        archive: bool = True,
     ) -> None:
         self._plan_for = plan_for
         self._random = source_of(random)
         self._growth = errors.whole("growth", growth, least=1)
-        self._next_horizon = errors.whole("first", first, least=2)
-        self._settled = Estimate(0, 0.0, 0.0)
+        self._archive = archive
+        self._clock = Clock()
+        self._past: list[tuple[SumServer, BlockTimes]] = []  # of the plans that are used up
+        self._settled: Estimate | None = None  # of all their users
         self.plans: list[Plan] = []
-        self._current = self._start_plan()
+        self._next_horizon = errors.whole("first", first, least=2)
+        self._current = self._start(self._next_plan(self._next_horizon))
 
     @property
     def t(self) -> int:
-        return self._settled.t + self._current.t
+        """How many users have come."""
+        return self._current.t + (0 if self._settled is None else self._settled.t)
 
-    def update(self, value: Any) -> None:
-        """One user."""
+    def update(self, value: Any, at: Time | None = None) -> None:
+        """One user, and when it came: see `update_many`."""
         if self._current.t == self._current.plan.horizon:
-            self._settle()
+            self.update_many([value], None if at is None else [at])
+            return
+        stamp = self._clock.checked_one(at, first=self.t)
         try:
-            self._current.update(value)
+            self._current.update(value, at)
         except errors.InvalidValue:
             # The same error, but of the user's place among all.
             self._current.plan.values.rows([value], first=self.t)
             raise
+        if stamp is not None:
+            self._clock.keep_one(stamp)
 
-    def update_many(self, values: ArrayLike) -> None:
-        """Many users at once."""
-        self._current.plan.values.rows(values, first=self.t)  # all of them or, on an error, none
-        rest = np.asarray(values)
-        while len(rest):
+    def update_many(self, values: ArrayLike, at: Times | None = None) -> None:
+        """Many users at once: the same as one by one, and all of them or none.
+
+        `at` says when each of them came: see `ContinualSum.update_many`. Times are not protected
+        by epsilon.
+        """
+        rows = self._current.plan.values.rows(values, first=self.t)
+        times = self._clock.checked(at, users=len(rows), first=self.t)
+        following = iter(self._plans_for(len(rows)))  # nothing has changed if one is refused
+        if times is not None:
+            self._clock.keep(times)
+        start = 0
+        while start < len(rows):
             if self._current.t == self._current.plan.horizon:
-                self._settle()
-            room = self._current.plan.horizon - self._current.t
-            self._current.update_many(rest[:room])
-            rest = rest[room:]
+                self._settle(next(following))
+            part = slice(start, start + self._current.plan.horizon - self._current.t)
+            self._current.update_rows(rows[part], None if times is None else times.part(part))
+            start = part.stop
 
     @property
     def estimate(self) -> Estimate:
         """The running sum of all users so far."""
-        return self._settled + self._current.estimate
+        latest = self._current.estimate
+        return latest if self._settled is None else self._settled + latest
 
-    def to_json(self) -> str:
-        """The state, from which `from_json` goes on; as secret as that of a `ContinualSum`."""
-        return json.dumps(
-            {
-                "growth": self._growth,
-                "next_horizon": self._next_horizon,
-                "settled": [
-                    self._settled.t,
-                    np.asarray(self._settled.value).tolist(),
-                    self._settled.std,
-                    self._settled.kurtosis,
-                ],
-                "plans": [plan.to_json() for plan in self.plans],
-                "current": self._current.to_json(),
-                "random": self._random.state,
-            }
-        )
+    @property
+    def _is_archived(self) -> bool:
+        return self._archive
+
+    def _between_places(self, start: int, stop: int) -> Estimate:
+        start = errors.whole("start", start, least=0)
+        stop = errors.whole("stop", stop, least=start)
+        if stop > self.t:
+            raise errors.InvalidValue(f"stop={stop} is beyond the {self.t} users so far")
+        parts: list[Estimate] = []
+        offset = 0
+        for users, server, _ in self._chapters():
+            low, high = max(0, start - offset), min(users, stop - offset)
+            if low < high:
+                parts.append(server.between(low, high))
+            offset += users
+        found = reduce(add, parts) if parts else self._current.between(0, 0)
+        return replace(found, start=start, t=stop)
+
+    def _chapters(self) -> Iterator[tuple[int, SumServer, BlockTimes]]:
+        """How many users each plan has had, and what is known of them."""
+        for plan, past in zip(self.plans, self._past, strict=False):
+            yield plan.horizon, *past
+        yield self._current.t, *self._current.past
+
+    def _place(self, moment: int) -> int:
+        return sum(times.place(moment, users) for users, _, times in self._chapters())
+
+    def _span(self, start: int, stop: int) -> tuple[int, int]:
+        return self._span_of(start)[0], self._span_of(stop - 1)[1]
+
+    def _span_of(self, place: int) -> tuple[int, int]:
+        """When the first and the last came of the block that has this place."""
+        for users, _, times in self._chapters():
+            if place < users:
+                return times.span(place, place + 1)
+            place -= users
+        raise errors.InvalidValue(f"nobody is at place {place} after the last")
+
+    def __repr__(self) -> str:
+        plan = f"plan {len(self.plans)} for {self.plans[-1].horizon}"
+        return f"EndlessSum(t={self.t}, {plan}, {described(self.estimate)})"
+
+    @property
+    def _is_secret(self) -> bool:
+        return not isinstance(self._random, SeededRandom)
+
+    def _arguments(self, text: str) -> tuple[Any, ...]:
+        return self._plan_for, text
+
+    def secret_state(self) -> dict[str, Any]:
+        """All that is needed to go on, ready for JSON."""
+        return {
+            "growth": self._growth,
+            "next_horizon": self._next_horizon,
+            "archive": self._archive,
+            "settled": None if self._settled is None else _numbers(self._settled),
+            "plans": [plan.to_json() for plan in self.plans],
+            "past": [[server.state(), times.state()] for server, times in self._past],
+            "current": self._current.secret_state(),
+            "random": self._random.state,
+            "clock": self._clock.state(),
+        }
 
     @classmethod
     def from_json(cls, plan_for: Callable[[int], Plan], text: str) -> EndlessSum:
-        """The sum that was saved."""
-        state = json.loads(text)
+        """The sum that was saved, or `DamagedPlan` if it is not what was saved.
+
+        `plan_for` makes the plans to come; those that it made are in the saved state.
+        """
+        return cls._restored(text, lambda state: cls._resumed(plan_for, state))
+
+    @classmethod
+    def _resumed(cls, plan_for: Callable[[int], Plan], state: Mapping[str, Any]) -> EndlessSum:
         total = cls.__new__(cls)
         total._plan_for = plan_for
         total._random = restored_random(state["random"])
         total._growth, total._next_horizon = state["growth"], state["next_horizon"]
-        t, value, std, kurtosis = state["settled"]
-        value = np.array(value) if isinstance(value, list) else value
+        total._archive = state["archive"]
+        total._clock = Clock.restored(state["clock"])
         total.plans = [Plan.from_json(text) for text in state["plans"]]
-        unit = max((plan.unit for plan in total.plans[:-1]), default=0.0)
-        values = total.plans[0].values
-        total._settled = Estimate(t, value, std, kurtosis=kurtosis, unit=unit, values=values)
-        total._current = ContinualSum.from_json(total.plans[-1], state["current"])
+        total._past = [
+            (SumServer.restored(plan, server), BlockTimes.restored(plan.tree.lowest, times))
+            for plan, (server, times) in zip(total.plans, state["past"], strict=False)
+        ]
+        total._settled = _settled_sum(total.plans[0].values, total._past, state["settled"])
+        total._current = ContinualSum.resumed(total.plans[-1], state["current"])
         return total
 
-    def _settle(self) -> None:
-        following = self._start_plan()  # which may be refused: then nothing has changed
-        self._settled = self._settled + self._current.estimate
-        self._current = following
+    def _settle(self, following: Plan) -> None:
+        """The current plan is used up, and another one follows."""
+        self._settled = self.estimate
+        if self._archive:
+            self._past.append(self._current.past)
+        self._current = self._start(following)
 
-    def _start_plan(self) -> ContinualSum:
-        plan = _without_rest(self._plan_for(self._next_horizon))
+    def _start(self, plan: Plan) -> ContinualSum:
+        self.plans.append(plan)
+        self._next_horizon *= self._growth
+        return ContinualSum(plan, self._random.spawn(1)[0], archive=self._archive)
+
+    def _plans_for(self, users: int) -> list[Plan]:
+        """The plans that so many more users need, besides the current one."""
+        room, horizon = self._current.plan.horizon - self._current.t, self._next_horizon
+        plans: list[Plan] = []
+        while room < users:
+            plans.append(self._next_plan(horizon))
+            room, horizon = room + plans[-1].horizon, horizon * self._growth
+        return plans
+
+    def _next_plan(self, horizon: int) -> Plan:
+        plan = _without_rest(self._plan_for(horizon))
         if plan.reports > 1:
             raise errors.Infeasible(
                 f"one person's {plan.reports} reports could fall into different plans, "
@@ -130,9 +228,32 @@ class EndlessSum:
             raise errors.InvalidValue(
                 f"a plan for {plan.values} after one for {self.plans[0].values}"
             )
-        self.plans.append(plan)
-        self._next_horizon *= self._growth
-        return ContinualSum(plan, self._random.spawn(1)[0], archive=False)
+        return plan
+
+
+_NUMBERS = ("t", "value", "std", "slack", "kurtosis", "unit")
+
+
+def _numbers(estimate: Estimate) -> dict[str, Any]:
+    """Ready for JSON."""
+    return {name: np.asarray(getattr(estimate, name)).tolist() for name in _NUMBERS}
+
+
+def _settled_sum(
+    values: Values, past: list[tuple[SumServer, BlockTimes]], numbers: Mapping[str, Any] | None
+) -> Estimate | None:
+    """What the plans that are used up ended with.
+
+    Their batches say what it has in common with other estimates; without an archive that is lost.
+    """
+    if past:
+        return reduce(add, (server.estimate() for server, _ in past))
+    if numbers is None:
+        return None
+    arrays: dict[str, Any] = {
+        name: np.array(kept) if isinstance(kept, list) else kept for name, kept in numbers.items()
+    }
+    return Estimate(**arrays, values=values)
 
 
 def _without_rest(plan: Plan) -> Plan:
