@@ -101,12 +101,8 @@ class ContinualSum(Ranged, Resumable):
                 f"{users} users after {self.t} go beyond the horizon {self.plan.horizon}"
             )
         times = self._clock.checked(at, users=users, first=self.t)
-        if times is not None:
-            self._clock.keep(times)
-            if self._server.archive is not None:
-                self._block_times.keep(times, self.t)
         head = min(users, -self.t % self._lowest)
-        stop = users - (users - head) % self._lowest
+        stop, before = users - (users - head) % self._lowest, self.t
         tracks = self._rounding.tracks_of(rows)
         if head:
             self._fill([track[:head] for track in tracks])
@@ -119,6 +115,9 @@ class ContinualSum(Ranged, Resumable):
             )
         if stop < users:
             self._fill([track[stop:] for track in tracks])
+        self._clock.keep(times)
+        if times is not None and self._is_archived:
+            self._block_times.keep(times, before)
 
     def _fill(self, tracks: list[Rows]) -> None:
         """Users that at most fill up the open block."""
@@ -179,14 +178,16 @@ class ContinualSum(Ranged, Resumable):
         """The running sum of all users so far."""
         return self._server.estimate(self.t)
 
+    @property
+    def _is_archived(self) -> bool:
+        return self._server.archive is not None
+
     def _between_places(self, start: int, stop: int) -> Estimate:
         if errors.whole("stop", stop, least=0) > self.t:
             raise errors.InvalidValue(f"stop={stop} is beyond the {self.t} users so far")
         return self._server.between(start, stop)
 
     def _place(self, moment: int) -> int:
-        if self._server.archive is None:
-            raise errors.InvalidValue("ranges by time need a sum with archive=True")
         return self._block_times.place(moment, self.t)
 
     def _span(self, start: int, stop: int) -> tuple[int, int]:

@@ -26,11 +26,12 @@ _EPOCH_UTC = _EPOCH.replace(tzinfo=UTC)
 _LEAST = (datetime.min + timedelta(days=1) - _EPOCH) // MICROSECOND
 _MOST = (datetime.max - timedelta(days=1) - _EPOCH) // MICROSECOND
 _SECOND = 10**6
-_UNITS = {
+UNITS = {
     "W": (7 * 86_400 * _SECOND, 1), "D": (86_400 * _SECOND, 1), "h": (3_600 * _SECOND, 1),
     "m": (60 * _SECOND, 1), "s": (_SECOND, 1), "ms": (1_000, 1), "us": (1, 1),
     "ns": (1, 10**3), "ps": (1, 10**6), "fs": (1, 10**9), "as": (1, 10**12),
 }  # fmt: skip
+"""NumPy's units as fractions of microseconds, but for months and years."""
 _MONTHS = {"Y": 12, "M": 1}
 _MOST_MONTHS = 12 * 10_000  # a little more than a datetime can say
 _NOT_A_TIME = np.iinfo(np.int64).min
@@ -78,7 +79,7 @@ def checked_times(at: Times, *, users: int, first: int) -> Checked:
     ticks, unit, zone = _ticks(at, first)
     if len(ticks) != users:
         raise errors.InvalidValue(f"at has {len(ticks)} times for {users} users")
-    times = Checked(ticks, *_UNITS[unit], zone)
+    times = Checked(ticks, *UNITS[unit], zone)
     place = _falling(ticks)
     if place is not None and times.divisor > 1:  # by less than a microsecond is not at all
         fallen = _falling(ticks // times.divisor)
@@ -121,15 +122,16 @@ def _falling(ticks: Counts) -> int | None:
 def _ticks(at: Times, first: int) -> tuple[Counts, str, tzinfo | None]:
     """Times as NumPy counts them, in which unit, and their zone."""
     zone = None
-    if getattr(getattr(at, "dtype", None), "kind", "O") == "M" and not isinstance(at, np.ndarray):
-        index = sys.modules["pandas"].DatetimeIndex(at)  # which it is, or of which it is a column
+    is_numpy = isinstance(at, (np.ndarray, np.generic))
+    if getattr(getattr(at, "dtype", None), "kind", "O") == "M" and not is_numpy:
+        index = sys.modules["pandas"].DatetimeIndex(at)  # who has such a thing has loaded pandas
         zone, at = index.tz, index.tz_convert(None) if index.tz is not None else index
         at = at.to_numpy()
     if isinstance(at, np.ndarray) and at.ndim != 1:
         raise errors.InvalidValue(f"at of shape {at.shape} must be one-dimensional")
     if isinstance(at, np.ndarray) and at.dtype.kind == "M":
         unit, count = np.datetime_data(at.dtype)
-        if count == 1 and unit in _UNITS:
+        if count == 1 and unit in UNITS:
             return at.astype(at.dtype.newbyteorder("="), copy=False).view(np.int64), unit, zone
     return _ticks_of_each(at, first)
 
@@ -181,7 +183,7 @@ def _moment_of_numpy(name: str, time: np.datetime64) -> tuple[int, None]:
     if unit in _MONTHS:
         months = min(max(ticks * _MONTHS[unit], -_MOST_MONTHS), _MOST_MONTHS)
         ticks, unit = int(np.datetime64(months, "M").astype("M8[D]").view(np.int64)), "D"
-    multiplier, divisor = _UNITS.get(unit, (1, 1))  # only NaT has no unit
+    multiplier, divisor = UNITS.get(unit, (1, 1))  # only NaT has no unit
     _check(name, own, ticks * multiplier // divisor)
     return ticks * multiplier // divisor, None
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from overhand import errors
 from overhand.model import Estimate
-from overhand.summation.times import MICROSECOND, Clock, Time, moment_of, shown
+from overhand.summation.times import MICROSECOND, UNITS, Clock, Time, moment_of, shown
 
 _LENGTH = re.compile(r"(\d{1,9})\s*(w|d|h|min|s)")
 _SECONDS = {"w": 7 * 86_400, "d": 86_400, "h": 3_600, "min": 60, "s": 1}
@@ -91,6 +91,11 @@ class Ranged(ABC):
 
     _clock: Clock
 
+    @property
+    @abstractmethod
+    def _is_archived(self) -> bool:
+        """Whether the sums and times of batches are kept."""
+
     @abstractmethod
     def _between_places(self, start: int, stop: int) -> Estimate:
         """The sum of the users at places start .. stop - 1."""
@@ -115,6 +120,7 @@ class Ranged(ABC):
         Times are anything that `at` takes. They are not protected by epsilon.
         """
         if not (_is_time(start) or _is_time(stop)):
+            self._check_archive()
             return self._between_places(start, stop)
         if not (_is_time(start) and _is_time(stop)):
             raise errors.InvalidValue(f"{start=} and {stop=} must be two places or two times")
@@ -122,12 +128,17 @@ class Ranged(ABC):
 
     def window(self, start: Time, stop: Time) -> Window:
         """What `between` says of a range of time, and when its users came."""
+        self._check_archive()
         moments = [
             self._clock.moment_of(name, time) for name, time in (("start", start), ("stop", stop))
         ]
         if moments[1] < moments[0]:
             raise errors.InvalidValue(f"stop={stop!r} is before start={start!r}")
         return self._window(moments[0], moments[1])
+
+    def _check_archive(self) -> None:
+        if not self._is_archived:
+            raise errors.InvalidValue("sums of a range need a sum with archive=True")
 
     def _window(self, start: int, stop: int) -> Window:
         places, zone = (self._place(start), self._place(stop)), self._clock.zone
@@ -147,8 +158,8 @@ class Ranged(ABC):
 
         The last window may not be over yet, and windows in which nobody came are windows.
         """
-        zone, last = self._clock.zone, self._clock.last
-        step = _step(length)
+        self._check_archive()
+        step, zone, last = _step(length), self._clock.zone, self._clock.last
         if last is None:
             raise errors.InvalidValue("windows need times, and no user came with `at`")
         first, _ = self._span(0, 1)
@@ -172,17 +183,28 @@ def _is_time(bound: object) -> bool:
 
 def _step(length: object) -> timedelta:
     """The length of a window, or an error that says what would be one."""
-    step = length
-    if isinstance(length, np.timedelta64):
-        step = length.astype("m8[us]").item()
-    elif isinstance(length, str) and (found := _LENGTH.fullmatch(length.strip().lower())):
-        count, unit = found.groups()
-        step = timedelta(seconds=int(count) * _SECONDS[unit])
-    if not isinstance(step, timedelta) or not step >= MICROSECOND:  # or NaT
-        raise errors.InvalidValue(
-            f"length={length!r} must be a timedelta above 0 or text such as '7d', '12h' or '30min'"
-        )
-    return step // MICROSECOND * MICROSECOND  # pandas' own may have nanoseconds
+    microseconds = _microseconds(length)
+    try:
+        if microseconds > 0:
+            return timedelta(microseconds=microseconds)
+    except OverflowError:
+        pass
+    raise errors.InvalidValue(
+        f"length={length!r} must be a timedelta above 0 or text such as '7d', '12h' or '30min'"
+    )
+
+
+def _microseconds(length: object) -> int:
+    """Of a length, or 0 if it is none."""
+    if isinstance(length, str) and (found := _LENGTH.fullmatch(length.strip().lower())):
+        return int(found[1]) * _SECONDS[found[2]] * 10**6
+    if isinstance(length, np.timedelta64) and not np.isnat(length):
+        unit, count = np.datetime_data(length.dtype)
+        multiplier, divisor = UNITS.get(unit, (0, 1))  # months are no length
+        return int(length.view(np.int64)) * count * multiplier // divisor
+    if isinstance(length, timedelta):
+        return int(length // MICROSECOND)
+    return 0
 
 
 def _borders(first: int, last: int, step: timedelta, zone: tzinfo | None) -> list[int]:
