@@ -66,7 +66,7 @@ class ContinualSum(Ranged, Resumable):
 
     def update(self, value: Any, at: Time | None = None) -> None:
         """One user, and when it came: see `update_many`."""
-        if not self._is_of_bits or at is not None or self._clock.last is not None:
+        if not self._is_of_bits:
             self.update_many([value], None if at is None else [at])
             return
         if not _is_bit(value):
@@ -75,10 +75,20 @@ class ContinualSum(Ranged, Resumable):
             raise errors.InvalidValue(
                 f"user {self.t + 1} comes after the horizon {self.plan.horizon}"
             )
+        if at is not None or self._clock.last is not None:
+            self._stamp(at)
         self.t += 1
         self._sums[0] += int(value)
         if self.t % self._lowest == 0:
             self._close_block()
+
+    def _stamp(self, at: Time | None) -> None:
+        """Keep the time of the next user, or refuse it."""
+        stamp = self._clock.checked_one(at, first=self.t)
+        if stamp is not None:
+            self._clock.keep_one(stamp)
+            if self._is_archived:
+                self._block_times.keep_one(stamp[0], self.t)
 
     def update_many(self, values: ArrayLike, at: Times | None = None) -> None:
         """Many users at once: the same as one by one, and all of them or none.
@@ -115,9 +125,10 @@ class ContinualSum(Ranged, Resumable):
             )
         if stop < users:
             self._fill([track[stop:] for track in tracks])
-        self._clock.keep(times)
-        if times is not None and self._is_archived:
-            self._block_times.keep(times, before)
+        if times is not None:
+            self._clock.keep(times)
+            if self._is_archived:
+                self._block_times.keep(times, before)
 
     def _fill(self, tracks: list[Rows]) -> None:
         """Users that at most fill up the open block."""

@@ -41,6 +41,8 @@ Times = Any
 """One time for every user: a pandas Series or index, a NumPy array, a list, of what `Time` is."""
 Time = Any
 """A datetime or date, a pandas Timestamp, a NumPy datetime64, or ISO 8601 text."""
+Stamp = tuple[int, tzinfo | None]
+"""A time in microseconds, and its zone."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +60,10 @@ class Checked:
 
     def moments(self, users: slice) -> Counts:
         """The microseconds of some of them."""
-        return np.asarray(self.ticks[users] * self.multiplier // self.divisor, np.int64)
+        moments = self.ticks[users]
+        if self.multiplier > 1:
+            moments = moments * self.multiplier
+        return moments if self.divisor == 1 else moments // self.divisor
 
     def moment(self, user: int) -> int:
         return int(self.ticks[user]) * self.multiplier // self.divisor
@@ -132,7 +137,8 @@ def _ticks(at: Times, first: int) -> tuple[Counts, str, tzinfo | None]:
     if isinstance(at, np.ndarray) and at.dtype.kind == "M":
         unit, count = np.datetime_data(at.dtype)
         if count == 1 and unit in UNITS:
-            return at.astype(at.dtype.newbyteorder("="), copy=False).view(np.int64), unit, zone
+            native = at if at.dtype.isnative else at.astype(at.dtype.newbyteorder("="))
+            return native.view(np.int64), unit, zone
     return _ticks_of_each(at, first)
 
 
@@ -153,7 +159,7 @@ def unlike(who: str, zone: tzinfo | None, others: str) -> errors.InvalidValue:
     return errors.InvalidValue(f"the time of {who} {has}, where {others} {have}")
 
 
-def moment_of(name: str, time: Time) -> tuple[int, tzinfo | None]:
+def moment_of(name: str, time: Time) -> Stamp:
     """One time in microseconds, and its zone."""
     if isinstance(time, np.datetime64):
         return _moment_of_numpy(name, time)
@@ -176,7 +182,7 @@ def moment_of(name: str, time: Time) -> tuple[int, tzinfo | None]:
     return moment, time.tzinfo if is_zoned else None
 
 
-def _moment_of_numpy(name: str, time: np.datetime64) -> tuple[int, None]:
+def _moment_of_numpy(name: str, time: np.datetime64) -> Stamp:
     unit, count = np.datetime_data(time.dtype)
     own = int(time.view(np.int64))
     ticks = own * count
@@ -217,33 +223,53 @@ class Clock:
 
     def checked(self, at: Times | None, *, users: int, first: int) -> Checked | None:
         """The times of the next users, if they go with those of the `first` ones; none is kept."""
-        if at is None:
-            if self.last is not None and users:
-                raise errors.InvalidValue(
-                    f"at is missing: the {first} users so far have times, and so must user "
-                    f"{first + 1}"
-                )
+        if at is None or (first and self.last is None):
+            self._check_that_all_or_none(at, users, first)
             return None
-        if first and self.last is None:
+        times = checked_times(at, users=users, first=first)
+        if users:
+            self._check_next(times.moment(0), times.zone, first)
+        return times
+
+    def checked_one(self, at: Time | None, *, first: int) -> Stamp | None:
+        """The same for the time of the next user."""
+        if at is None or (first and self.last is None):
+            self._check_that_all_or_none(at, 1, first)
+            return None
+        stamp = moment_of(f"the time of user {first + 1}", at)
+        self._check_next(*stamp, first)
+        return stamp
+
+    def _check_that_all_or_none(self, at: object, users: int, first: int) -> None:
+        if at is None and self.last is not None and users:
+            raise errors.InvalidValue(
+                f"at is missing: the {first} users so far have times, and so must user {first + 1}"
+            )
+        if at is not None:
             raise errors.InvalidValue(
                 f"at is for all users or none: the {first} users so far have no times"
             )
-        times = checked_times(at, users=users, first=first)
-        if self.last is not None and users:
-            if (times.zone is None) != (self.zone is None):
-                raise unlike(f"user {first + 1}", times.zone, "that of user 1")
-            if times.moment(0) < self.last:
-                new, last = (shown(moment, self.zone) for moment in (times.moment(0), self.last))
-                raise falling(first + 1, new, last)
-        return times
 
-    def keep(self, times: Checked | None) -> None:
-        """Users with these times came."""
-        if times is None or not len(times.ticks):
-            return
+    def _check_next(self, moment: int, zone: tzinfo | None, first: int) -> None:
         if self.last is None:
-            self.zone = times.zone and _kept_zone(times.zone, times.moment(0))
-        self.last = times.moment(-1)
+            return
+        if (zone is None) != (self.zone is None):
+            raise unlike(f"user {first + 1}", zone, "that of user 1")
+        if moment < self.last:
+            raise falling(first + 1, shown(moment, self.zone), shown(self.last, self.zone))
+
+    def keep(self, times: Checked) -> None:
+        """Users with these times came."""
+        if len(times.ticks):
+            self.keep_one((times.moment(0), times.zone))
+            self.last = times.moment(-1)
+
+    def keep_one(self, stamp: Stamp) -> None:
+        """A user with this time came."""
+        moment, zone = stamp
+        if self.last is None and zone is not None:
+            self.zone = _kept_zone(zone, moment)
+        self.last = moment
 
     def moment_of(self, name: str, time: Time) -> int:
         """The microseconds of a time that is compared with those of users."""
@@ -319,6 +345,14 @@ class BlockTimes:
         if (t + users) % size and users:
             self._lasts.append(times.moment(-1))
 
+    def keep_one(self, moment: int, t: int) -> None:
+        """The same for one user."""
+        if t % self._size:
+            self._lasts[-1] = moment
+        else:
+            self._firsts.append(moment)
+            self._lasts.append(moment)
+
     def place(self, moment: int, t: int) -> int:
         """Where the first block starts whose first user came then or later, or the end of all."""
         return min(bisect_left(self._firsts, moment) * self._size, t)
@@ -326,11 +360,6 @@ class BlockTimes:
     def span(self, start: int, stop: int) -> tuple[int, int]:
         """When the first and the last came of the blocks from one place to another."""
         return self._firsts[start // self._size], self._lasts[(stop - 1) // self._size]
-
-    @property
-    def first(self) -> int:
-        """When the first of all came."""
-        return self._firsts[0]
 
     def state(self) -> list[list[int]]:
         """Ready for JSON."""
