@@ -22,6 +22,7 @@ PAGES = (
     ROOT / "docs" / "noise.md",
     ROOT / "docs" / "streams.md",
     ROOT / "docs" / "questions.md",
+    ROOT / "docs" / "time.md",
 )
 SLOW_PAGES = (ROOT / "docs" / "audit.md", ROOT / "docs" / "bandits.md")
 DRAWN = {

@@ -115,7 +115,9 @@ def test_a_package_may_not_reach_into_those_within_it() -> None:
     assert offences(texts) == {"overhand.tree": {"overhand.tree.deep.leaf"}}
 
 
-HEAVY = ("aiohttp", "matplotlib", "pandas", "prometheus_client", "psycopg", "rich", "starlette", "typer")
+HEAVY = (
+    "aiohttp", "matplotlib", "pandas", "prometheus_client", "psycopg", "rich", "starlette", "typer",
+)  # fmt: skip
 
 
 def test_the_package_needs_no_extra() -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import doctest
 import sys
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -271,6 +273,13 @@ def test_an_endless_sum_takes_all_users_or_none() -> None:
     assert (total.t, len(total.plans)) == (0, 1)
     total.update_many([1] * 27)
     assert total.t == 27
+
+
+def test_the_session_of_the_page_runs() -> None:
+    page = Path(__file__).parents[1] / "docs" / "time.md"
+    found = doctest.testfile(str(page), module_relative=False, optionflags=doctest.ELLIPSIS)
+    assert found.attempted >= 10
+    assert found.failed == 0
 
 
 def test_frames_have_a_row_for_every_window_and_coordinate(monkeypatch: pytest.MonkeyPatch) -> None:
