@@ -102,10 +102,23 @@ def updates(task: Task) -> Figures:
         for start in range(0, len(values), CHUNK):
             total.update_many(values[start : start + CHUNK])
 
-    best = _interleaved({"one": one_by_one, "chunk": in_chunks}, task.repeats)
+    times = np.arange(len(values)).astype("M8[ns]")
+
+    def with_times() -> None:
+        total = oh.ContinualSum(plan, random=oh.secure_random())
+        for start in range(0, len(values), CHUNK):
+            total.update_many(values[start : start + CHUNK], at=times[start : start + CHUNK])
+
+    rivals: dict[str, Callable[[], object]] = {
+        "one": one_by_one,
+        "chunk": in_chunks,
+        "times": with_times,
+    }
+    best, name = _interleaved(rivals, task.repeats), f"ContinualSum.update_many by {CHUNK}"
     return [
         ("ContinualSum.update, per user", best["one"] / len(singles) * 1e6, "us"),
-        (f"ContinualSum.update_many by {CHUNK}, per user", best["chunk"] / len(values) * 1e9, "ns"),
+        (f"{name}, per user", best["chunk"] / len(values) * 1e9, "ns"),
+        (f"{name} with times, per user", best["times"] / len(values) * 1e9, "ns"),
     ]
 
 

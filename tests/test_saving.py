@@ -21,7 +21,7 @@ from overhand.errors import SecretState
 from overhand.summation import Resumable
 from support.bandits import CONSTANT, recommender, small_plan, stream
 from support.kinds import kind_plan
-from support.plans import REGULAR, WIDE, coin_plan
+from support.plans import REGULAR, WIDE, coin_plan, without_runs
 
 START = datetime(2026, 11, 1)
 USERS = 53
@@ -47,13 +47,17 @@ def fed_recommender(at: Any, start: int, stop: int) -> None:
         at.update(FEATURES[place], REWARDS[place])
 
 
+def state_of(live: Any) -> Any:
+    return without_runs(live.secret_state())
+
+
 def seen_sum(total: Any) -> Any:
-    return total.estimate, total.windows("1d"), total.between(3, total.t), total.secret_state()
+    return total.estimate, total.windows("1d"), total.between(3, total.t), state_of(total)
 
 
 def seen_recommender(at: Any) -> Any:
     arms = [at.recommend([[CONSTANT, x], [CONSTANT, -x]]) for x in (0.0, 0.1, 0.5)]
-    return at.t, arms, at.secret_state()
+    return at.t, arms, state_of(at)
 
 
 THINGS: dict[str, tuple[Any, ...]] = {

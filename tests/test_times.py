@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 import overhand as oh
-from support.plans import REGULAR, coin_plan
+from support.plans import REGULAR, coin_plan, without_runs
 
 BERLIN = ZoneInfo("Europe/Berlin")
 START = datetime(2026, 10, 24, 22, 30)
@@ -173,7 +173,7 @@ def test_less_than_a_microsecond_is_no_fall() -> None:
     once, singly = timed(at, users=3), oh.ContinualSum(coin_plan(REGULAR), oh.seeded_random(1))
     for time in at:
         singly.update(1, at=time)
-    assert once.to_json() == singly.to_json()
+    assert without_runs(once.secret_state()) == without_runs(singly.secret_state())
     with pytest.raises(oh.InvalidValue, match="must not fall"):
         timed(np.array([1_000, 999], "M8[ns]"), users=2)
 

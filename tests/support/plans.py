@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 import overhand as oh
@@ -37,3 +39,10 @@ def error_law(plan: oh.Plan, t: int) -> Outcomes:
 def pending(plan: oh.Plan, t: int) -> int:
     """Users that no full block holds at t."""
     return t - max((node.stop for node in plan.tree.cover(t)), default=0)
+
+
+def without_runs(state: Any) -> Any:
+    """A saved state without the names of its runs, which are drawn: alike if all else is."""
+    if isinstance(state, dict):
+        return {name: without_runs(part) for name, part in state.items() if name != "run"}
+    return [without_runs(part) for part in state] if isinstance(state, list) else state

@@ -15,7 +15,7 @@ from overhand.bandits.linucb import ALIKE, Constants, LinUCB, Policy, Practical,
 from overhand.bandits.roles import dimension_of, learner_for
 from overhand.model import Floats
 from overhand.plan import Plan
-from overhand.randomness import Random, SecureRandom, restored_random, source_of
+from overhand.randomness import Random, SeededRandom, restored_random, source_of
 from overhand.summation import ContinualSum, Resumable
 from overhand.values import TOLERANCE
 
@@ -124,7 +124,7 @@ class Rounds:
         axes = (*self._runs, -1, self._learner.dimension + 1)
         waiting = np.array(state["waiting"], np.float64).reshape(axes)
         self._waiting = waiting.shape[-2]
-        self._open = self._room(max(self._waiting, self.due - self.t + self._waiting))
+        self._open = self._room(self.due - self.t + self._waiting)
         self._open[..., : self._waiting, :] = waiting
         if state["policy"] is not None:
             t, theta, width = state["policy"]
@@ -254,7 +254,7 @@ class Recommender(Resumable):
 
     @property
     def _is_secret(self) -> bool:
-        return isinstance(self._random, SecureRandom)
+        return not isinstance(self._random, SeededRandom)
 
     def _arguments(self, text: str) -> tuple[Any, ...]:
         return self.plan, text, self._learner.constants

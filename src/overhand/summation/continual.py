@@ -13,7 +13,7 @@ from overhand.estimates import Estimate
 from overhand.mechanisms import Mechanism
 from overhand.model import Floats, Node, Rows, Shuffled
 from overhand.plan import Plan
-from overhand.randomness import Random, SecureRandom, restored_random, source_of
+from overhand.randomness import Random, SeededRandom, restored_random, source_of
 from overhand.summation.saving import Resumable
 from overhand.summation.server import SumServer
 from overhand.summation.times import BlockTimes, Clock, Time, Times
@@ -214,7 +214,7 @@ class ContinualSum(Ranged, Resumable):
 
     @property
     def _is_secret(self) -> bool:
-        return any(isinstance(stream, SecureRandom) for stream in self._streams)
+        return not all(isinstance(stream, SeededRandom) for stream in self._streams)
 
     def _arguments(self, text: str) -> tuple[Any, ...]:
         return self.plan, text

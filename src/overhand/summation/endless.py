@@ -111,10 +111,6 @@ class EndlessSum(Ranged, Resumable):
     def _is_archived(self) -> bool:
         return self._archive
 
-    @property
-    def _is_archived(self) -> bool:
-        return self._archive
-
     def _between_places(self, start: int, stop: int) -> Estimate:
         start = errors.whole("start", start, least=0)
         stop = errors.whole("stop", stop, least=start)

@@ -149,14 +149,14 @@ def _ticks_of_each(at: Times, first: int) -> tuple[Counts, str, tzinfo | None]:
     zones = [zone for _, zone in found]
     for place, zone in enumerate(zones):
         if (zone is None) != (zones[0] is None):
-            raise unlike(f"user {first + place + 1}", zone, f"that of user {first + 1}")
+            raise unlike(f"the time of user {first + place + 1}", zone, f"user {first + 1}")
     moments: Counts = np.array([moment for moment, _ in found], np.int64)
     return moments, "us", zones[0] if zones else None
 
 
-def unlike(who: str, zone: tzinfo | None, others: str) -> errors.InvalidValue:
-    has, have = ("has no zone", "has one") if zone is None else ("has a zone", "has none")
-    return errors.InvalidValue(f"the time of {who} {has}, where {others} {have}")
+def unlike(time: str, zone: tzinfo | None, other: str) -> errors.InvalidValue:
+    has, others = ("has no zone", "has one") if zone is None else ("has a zone", "has none")
+    return errors.InvalidValue(f"{time} {has}, where that of {other} {others}")
 
 
 def moment_of(name: str, time: Time) -> Stamp:
@@ -254,7 +254,7 @@ class Clock:
         if self.last is None:
             return
         if (zone is None) != (self.zone is None):
-            raise unlike(f"user {first + 1}", zone, "that of user 1")
+            raise unlike(f"the time of user {first + 1}", zone, "user 1")
         if moment < self.last:
             raise falling(first + 1, shown(moment, self.zone), shown(self.last, self.zone))
 
@@ -275,9 +275,9 @@ class Clock:
         """The microseconds of a time that is compared with those of users."""
         if self.last is None:
             raise errors.InvalidValue(f"{name}={time!r} is a time, and no user has one")
-        moment, zone = moment_of(f"{name}={time!r}", time)
+        moment, zone = moment_of(name, time)
         if (zone is None) != (self.zone is None):
-            raise unlike(f"{name}={time!r}", zone, "that of users")
+            raise unlike(f"{name}={time!r}", zone, "user 1")
         return moment
 
     def state(self) -> list[Any] | None:
@@ -298,7 +298,7 @@ def _kept_zone(zone: tzinfo, moment: int) -> tzinfo:
     name = getattr(zone, "key", None) or getattr(zone, "zone", None)  # of zoneinfo, of pytz
     try:
         return ZoneInfo(name) if isinstance(name, str) else _offset(zone, moment)
-    except (ValueError, OSError):  # a name that this machine does not know
+    except (LookupError, ValueError, OSError):  # a name that this machine does not know
         return _offset(zone, moment)
 
 

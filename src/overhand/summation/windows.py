@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from overhand import errors
-from overhand.model import Estimate
+from overhand.estimates import Estimate
 from overhand.summation.times import MICROSECOND, UNITS, Clock, Time, moment_of, shown
 
 _LENGTH = re.compile(r"(\d{1,9})\s*(w|d|h|min|s)")
@@ -64,7 +64,7 @@ class Windows(list[Window]):
             pandas = import_module("pandas")  # which is optional, and slow to load
         except ImportError:
             raise errors.InvalidValue(
-                "a frame needs pandas, which `pip install overhand[frames]` brings"
+                "a frame needs pandas, which `pip install 'overhand[frames]'` brings"
             ) from None
         confidence = errors.number("confidence", confidence, above=0, below=1)
         columns = [*_COLUMNS, "users", "value", "std", "slack", "low", "high"]
