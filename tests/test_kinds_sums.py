@@ -261,5 +261,5 @@ def test_secure_randomness_serves_every_kind(values: Values, choices: list[Any])
             total.update_many(raw[start : start + 10])
             error = np.abs(total.estimate.value - truth[total.t - 1])
             assert (error <= reach(plan, total.t) + np.add(total.estimate.slack, 1e-9)).all()
-    blocks = [json.loads(total.to_json())["server"]["archive"]["blocks"] for total in totals]
+    blocks = [json.loads(total.to_json())["server"]["archive"]["sums"] for total in totals]
     assert blocks[0] != blocks[1]  # all 16 are alike with a probability below 1e-11

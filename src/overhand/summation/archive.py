@@ -1,17 +1,33 @@
-"""What a server keeps: which batches came, spans of them, an archive of all nodes' estimates."""
+"""What a server keeps: which batches came, spans of them, an archive of all sums."""
 
 from __future__ import annotations
 
 import math
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 
+from overhand import errors
 from overhand.estimates import Estimate, Run
-from overhand.model import Floats, Node
-from overhand.plan import NodeSum, Plan
+from overhand.model import Counts, Floats, Node
+from overhand.plan import NodeSum, Plan, own_weight
+from overhand.trees import RegularTree
+
+Pending = Literal["middle", "rate"]
+"""What users count as who are in no batch that came: the middle, or the rate of the last blocks."""
+_RECENT = 256  # blocks whose rate is that of the users who are pending
+
+
+def is_rate(pending: Pending, *, archive: bool) -> bool:
+    """Whether pending users count at a rate, which needs an archive."""
+    if pending not in get_args(Pending):
+        known = ", ".join(get_args(Pending))
+        raise errors.InvalidValue(f"pending={pending!r} must be one of {known}")
+    if pending == "rate" and not archive:
+        raise errors.InvalidValue("pending='rate': only with archive=True")
+    return pending == "rate"
 
 
 class Numbers:
@@ -140,13 +156,28 @@ class Children(NamedTuple):
             is_settled, place = is_settled and child.is_settled, child.stop
         return cls(total if is_whole else None, lost_users, is_settled, is_lost)
 
-    def with_lost(self, plan: Plan) -> NodeSum:
-        """The sum of all, those who are lost as the middle of what they may hold."""
-        assert self.total is not None
+    def under(self, span: Span) -> Span:
+        """The batch above them at its best: combined with them, or they stand in if it is lost."""
+        own, total = span.own, self.total
+        if total is None or (own is None and not self.is_settled):
+            return span
+        if own is None:
+            return Span(span.stop, None, total, True, True, self.lost_users)
+        if self.is_lost:
+            return span._replace(is_settled=True)
+        weight = own_weight(own.variance, total.variance)
+        return Span(span.stop, own, own.combined_with(total, weight), self.is_settled)
+
+    def agree(self, plan: Plan, level: int, own: NodeSum) -> bool:
+        """Whether they can be of the same users as the batch above, as far as they are there.
+
+        Those who are lost count as the middle of what they may hold.
+        """
+        if self.total is None:
+            return True
         value = self.total.value + plan.imputed * self.lost_users
-        return self.total._replace(
-            value=value, slack=self.total.slack + plan.pending_slack * self.lost_users
-        )
+        slack = self.total.slack + plan.pending_slack * self.lost_users
+        return plan.plausibility.agree(level, own, self.total._replace(value=value, slack=slack))
 
 
 class Prefix(NamedTuple):
@@ -161,47 +192,170 @@ class Prefix(NamedTuple):
     """Whether a batch of the cover is missing or lost."""
 
 
+class BatchSums:
+    """The own sums of batches, by level and number, as they were received: NaN where none is.
+
+    >>> from overhand.trees import RegularTree
+    >>> sums = BatchSums(RegularTree(horizon=8, degrees=(2, 2)))
+    >>> sums.put(1, slice(0, 2), np.array([1.0, 2.0]), 0.0)
+    >>> sums.put(1, slice(3, 4), np.array([2.0]), 0.5)
+    >>> sums.of_level(1, batches=4)
+    (array([ 1.,  2., nan,  2.]), array([0. , 0. , 0. , 0.5]))
+    """
+
+    def __init__(self, tree: RegularTree, shape: tuple[int, ...] = ()) -> None:
+        self.shape = shape
+        self._values = [np.empty((0, *shape)) for _ in tree.sizes]
+        self._slacks = [np.empty(0) for _ in tree.sizes]
+        self.stops = [0] * tree.levels
+        """One more than the largest number, by level."""
+        self.lost_users: dict[int, int] = {}
+        """Users in a lowest batch that is lost, by its number: not all, if some are nobody."""
+
+    def put(self, level: int, numbers: slice | Counts, values: Floats, slacks: Any) -> None:
+        """The sums of these batches, and how far each may be off beyond its noise."""
+        index = level - 1
+        stop = numbers.stop if isinstance(numbers, slice) else 1 + int(numbers.max(initial=-1))
+        self.stops[index] = max(self.stops[index], stop)
+        self._values[index] = _grown(self._values[index], stop, np.nan)
+        self._slacks[index] = _grown(self._slacks[index], stop, 0.0)
+        self._values[index][numbers] = values
+        self._slacks[index][numbers] = slacks
+
+    def drop(self, level: int, number: int) -> None:
+        """Forget a sum that is not believed."""
+        self._values[level - 1][number] = np.nan
+
+    def of_level(self, level: int, batches: int) -> tuple[Floats, Floats]:
+        """The sums of the first batches of a level, and their slacks."""
+        index = level - 1
+        self._values[index] = _grown(self._values[index], batches, np.nan)
+        self._slacks[index] = _grown(self._slacks[index], batches, 0.0)
+        return self._values[index][:batches], self._slacks[index][:batches]
+
+    def state(self) -> dict[str, Any]:
+        """Ready for JSON: what is not there is null."""
+        levels = [self.of_level(level, stop) for level, stop in enumerate(self.stops, start=1)]
+        return {
+            "sums": [_rows(values) for values, _ in levels],
+            "slacks": [slacks.tolist() if slacks.any() else 0.0 for _, slacks in levels],
+            "lost_users": list(self.lost_users.items()),
+        }
+
+    @classmethod
+    def restored(
+        cls, tree: RegularTree, shape: tuple[int, ...], state: Mapping[str, Any]
+    ) -> BatchSums:
+        sums, none = cls(tree, shape), np.full(shape, np.nan)
+        kept = zip(state["sums"], state["slacks"], strict=True)
+        for level, (values, slacks) in enumerate(kept, start=1):
+            rows = np.array([none if value is None else value for value in values], np.float64)
+            sums.put(level, slice(0, len(values)), rows.reshape(-1, *shape), slacks)
+        sums.lost_users = dict(state["lost_users"])
+        return sums
+
+
+def flat(rows: Floats) -> Floats:
+    """Rows of coordinates, whatever shape a value has."""
+    return rows.reshape(len(rows), math.prod(rows.shape[1:]))
+
+
+def _rows(values: Floats) -> list[Any]:
+    rows: list[Any] = values.tolist()
+    for number in np.flatnonzero(np.isnan(flat(values)).any(axis=1)):
+        rows[number] = None
+    return rows
+
+
+def _grown(array: Floats, needed: int, missing: float) -> Floats:
+    if needed <= len(array):
+        return array
+    grown = np.full((max(needed, 2 * len(array)), *array.shape[1:]), missing)
+    grown[: len(array)] = array
+    return grown
+
+
 class Archive:
-    """The estimates of all nodes so far: public, and small beside the users they came from."""
+    """The sums and estimates of all nodes so far: public, and few beside the users they are of."""
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
         self._lowest = plan.tree.lowest
         self._block = plan.mechanisms[0]
-        self._blocks = np.empty((64, *plan.values.shape))
-        self._used = 0  # blocks that came one after the other, from the first on
-        self._nodes: dict[Node, NodeSum] = {}
+        self.sums = BatchSums(plan.tree, plan.values.shape)
+        self._best: dict[Node, NodeSum] = {}
+        self._rate: tuple[int, Any] = (-1, None)  # of the users after so many, while it holds
 
     def keep_blocks(self, values: Floats) -> None:
         """The single sums of the lowest batches that follow those that came so far."""
-        needed = self._used + len(values)
-        if needed > len(self._blocks):
-            grown = np.empty((max(needed, 2 * len(self._blocks)), *self._blocks.shape[1:]))
-            grown[: self._used] = self._blocks[: self._used]
-            self._blocks = grown
-        self._blocks[self._used : needed] = values
-        self._used = needed
+        first = self.sums.stops[0]
+        self.sums.put(1, slice(first, first + len(values)), values, 0.0)
 
-    def keep(self, node: Node, known: NodeSum) -> None:
-        """The estimate of any node, which may be better than the last."""
-        if node.level == 1 and node.start == self._used * self._lowest and known.slack == 0:
-            self.keep_blocks(np.asarray(known.value)[np.newaxis])
-        else:
-            self._nodes[node] = known
+    def keep_own(self, node: Node, own: NodeSum) -> None:
+        """The sum of any batch, as it was received."""
+        number = node.start // node.size
+        row, self._rate = np.asarray(own.value)[np.newaxis], (-1, None)
+        self.sums.put(node.level, slice(number, number + 1), row, own.slack)
+        if node.level > 1:
+            self._best[node] = own
+
+    def keep_best(self, node: Node, best: NodeSum) -> None:
+        """The estimate of a batch above the lowest level, which may be better than the last."""
+        self._best[node] = best
+
+    def lose(self, node: Node, users: int) -> None:
+        """A batch of so many users has no sum, or none that is believed."""
+        if node.level == 1:
+            self.sums.lost_users[node.start // node.size] = users
+        elif self._best.pop(node, None) is not None:
+            self.sums.drop(node.level, node.start // node.size)
 
     def _found(self, node: Node) -> NodeSum | None:
-        if node.level == 1 and node.stop <= self._used * self._lowest:
-            value = self._blocks[node.start // self._lowest]
-            return NodeSum(value, self._block.variance, self._block.fourth_cumulant, 0.0)
-        return self._nodes.get(node)
+        if node.level > 1:
+            return self._best.get(node)
+        number = node.start // self._lowest
+        if number >= self.sums.stops[0]:
+            return None
+        values, slacks = self.sums.of_level(1, number + 1)
+        if np.isnan(values[number]).any():
+            return None
+        law = self._block
+        return NodeSum(values[number], law.variance, law.fourth_cumulant, float(slacks[number]))
+
+    def rate(self, covered: int) -> Any:
+        """What one user after these is likely to hold, by coordinate: the rate of the last blocks.
+
+        Shrunk towards the middle as far as noise alone would take it there (James and Stein): with
+        m and s the middle and the variance of a coordinate's rate, m + w (rate - m), where w is 1
+        less the ratio of s to the mean of (rate - m)^2 over all coordinates, and 0 if negative.
+        """
+        if self._rate[0] == covered:
+            return self._rate[1]
+        stop = covered // self._lowest
+        rows = flat(self.sums.of_level(1, stop)[0])[max(0, stop - _RECENT) :]
+        rows = rows[~np.isnan(rows).any(axis=1)]
+        middle = np.ravel(np.asarray(self._plan.imputed, np.float64))
+        rate, values = middle, self._plan.values
+        if len(rows):
+            away = rows.mean(axis=0) / self._lowest - middle
+            noise, square = self._block.variance / len(rows) / self._lowest**2, np.mean(away**2)
+            weight = max(0.0, 1 - noise / square) if square > 0 else 0.0
+            rate = np.clip(middle + weight * away, values.lows, values.highs)
+        found = float(rate[0]) if values.is_scalar else rate.reshape(values.shape)
+        self._rate = covered, found
+        return found
 
     def between(self, start: int, stop: int, covered: int, run: Run | None) -> Estimate:
         """The sum of a range; who is in none of its batches counts as the middle of its values."""
+        start = errors.whole("start", start, least=0)
+        stop = errors.whole("stop", stop, least=start)
+        if stop > covered + self._lowest - 1:
+            raise errors.InvalidValue(f"stop={stop} is beyond the {covered} users counted")
         zero = 0.0 if self._plan.values.is_scalar else np.zeros(self._plan.values.shape)
         total, users = NodeSum(zero, 0.0, 0.0, 0.0), 0
-        place = -(-start // self._lowest) * self._lowest
-        while place + self._lowest <= covered:
-            nodes = self._plan.tree.starting_at(place, covered)
+        place, end = -(-start // self._lowest) * self._lowest, min(stop, covered)
+        while place + self._lowest <= end:
+            nodes = self._plan.tree.starting_at(place, end)
             found = next(((n, s) for n in nodes if (s := self._found(n)) is not None), None)
             if found is None:
                 place += self._lowest
@@ -215,15 +369,14 @@ class Archive:
 
     def state(self) -> dict[str, Any]:
         """Ready for JSON."""
-        nodes = [[*node, known.state()] for node, known in self._nodes.items()]
-        return {"blocks": self._blocks[: self._used].tolist(), "nodes": nodes}
+        nodes = [[*node, known.state()] for node, known in self._best.items()]
+        return {**self.sums.state(), "nodes": nodes}
 
     @classmethod
     def restored(cls, plan: Plan, state: Mapping[str, Any]) -> Archive:
         archive = cls(plan)
-        blocks = np.array(state["blocks"], np.float64)
-        archive.keep_blocks(blocks.reshape(-1, *plan.values.shape))
-        archive._nodes = {
+        archive.sums = BatchSums.restored(plan.tree, plan.values.shape, state)
+        archive._best = {
             Node(level, start, stop): NodeSum.restored(known)
             for level, start, stop, known in state["nodes"]
         }

@@ -14,6 +14,8 @@ from overhand.mechanisms import Mechanism
 from overhand.model import Floats, Node, Rows, Shuffled
 from overhand.plan import Plan
 from overhand.randomness import Random, SeededRandom, restored_random, source_of
+from overhand.summation.archive import Pending
+from overhand.summation.hindsight import Hindsight
 from overhand.summation.saving import Resumable
 from overhand.summation.server import SumServer
 from overhand.summation.times import BlockTimes, Clock, Time, Times
@@ -46,11 +48,18 @@ class ContinualSum(Ranged, Resumable):
     (601, True)
     """
 
-    def __init__(self, plan: Plan, random: Random | None = None, *, archive: bool = True) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        random: Random | None = None,
+        *,
+        archive: bool = True,
+        pending: Pending = "middle",
+    ) -> None:
         random = source_of(random)
         self.plan = plan
         self.t = 0
-        self._server = SumServer(plan, archive=archive)
+        self._server = SumServer(plan, archive=archive, pending=pending)
         self._lowest = plan.tree.lowest
         self._clock = Clock()
         self._block_times = BlockTimes(self._lowest)
@@ -197,6 +206,10 @@ class ContinualSum(Ranged, Resumable):
         if errors.whole("stop", stop, least=0) > self.t:
             raise errors.InvalidValue(f"stop={stop} is beyond the {self.t} users so far")
         return self._server.between(start, stop)
+
+    def hindsight(self) -> Hindsight:
+        """The whole history, each point by all batches that are full now."""
+        return self._server.hindsight()
 
     def _place(self, moment: int) -> int:
         return self._block_times.place(moment, self.t)

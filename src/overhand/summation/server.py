@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -12,9 +13,10 @@ from overhand import errors
 from overhand.errors import ProtocolViolation
 from overhand.estimates import Estimate, Run
 from overhand.model import Node, Shuffled
-from overhand.plan import NodeSum, Plan, own_weight, run_of
+from overhand.plan import NodeSum, Plan, run_of
 from overhand.randomness import Random, source_of
-from overhand.summation.archive import Archive, Children, Numbers, Prefix, Span
+from overhand.summation.archive import Archive, Children, Numbers, Pending, Prefix, Span, is_rate
+from overhand.summation.hindsight import Hindsight, in_hindsight
 
 
 class SumServer:
@@ -22,7 +24,8 @@ class SumServer:
 
     Where a batch is missing, those below it stand in, with the larger error bar that is theirs;
     where a lowest batch is missing, the estimate waits for it or for one above it. Whoever of the
-    users of an estimate is in no batch that came counts as the middle of what it may hold.
+    users of an estimate is in no batch that came counts as the middle of what it may hold; with
+    `pending="rate"`, at the rate of the last 256 lowest batches.
 
     A batch that is lost (it came, and its sum cannot be told) holds up nothing. Those below it
     stand in for good. The users of a lowest one count as pending ones do, at once, and for as long
@@ -30,9 +33,10 @@ class SumServer:
 
     What no later estimate can need is forgotten: batches below one that is settled, and settled
     ones that every estimate begins with. So memory grows with batches that are missing, not with
-    those that came or are lost. With `archive`, every node's estimate is kept, which is what the
-    sum of a range needs. With `checks`, a sum that honest users cannot have is lost, and one that
-    disagrees with those below it gives way to them: both are `distrusted`.
+    those that came or are lost. With `archive`, every node's sum and estimate are kept, which is
+    what sums of ranges, `hindsight` and `pending="rate"` need. With `checks`, a sum that honest
+    users cannot have is lost, and one that disagrees with those below it gives way to them: both
+    are `distrusted`.
 
     Full batches in, as their shufflers release them; estimates out:
 
@@ -49,7 +53,14 @@ class SumServer:
     True
     """
 
-    def __init__(self, plan: Plan, *, archive: bool = False, checks: bool = False) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        *,
+        archive: bool = False,
+        checks: bool = False,
+        pending: Pending = "middle",
+    ) -> None:
         self.plan = plan
         self._run: Run | None = run_of(plan)  # None if there may be fewer users than places
         self._checks = plan.plausibility if checks else None
@@ -69,16 +80,14 @@ class SumServer:
         self._lost_stop = math.inf  # where the first lost batch ends that the beginning went into
         self._found: Prefix | None = None  # what `_prefix` says, while it holds
         self.archive = Archive(plan) if archive else None
+        self._has_rate = is_rate(pending, archive=archive)
 
     def copy(self) -> SumServer:
-        """Another one that has received the same, without an archive."""
-        result = SumServer(self.plan, checks=self._checks is not None)
-        result._came = [came.copy() for came in self._came]
+        """Another one that has received the same, without an archive and what needs one."""
+        result = copy.copy(self)
+        result.distrusted, result.archive, result._has_rate = [], None, False
+        result._came, result._tails = [came.copy() for came in self._came], self._tails.copy()
         result._spans = [spans.copy() for spans in self._spans]
-        result._tails, result._upper_reach = self._tails.copy(), self._upper_reach
-        result._begin, result._beginning = self._begin, self._beginning
-        result._begin_lost, result._lost_stop = self._begin_lost, self._lost_stop
-        result._run = self._run
         return result
 
     def receive(self, node: Node, shuffled: Shuffled, random: Random | None = None) -> None:
@@ -109,7 +118,7 @@ class SumServer:
         kept = np.array(value, np.float64) if self._shape else float(value)
         known = NodeSum(kept, *self._laws[node.level - 1], slack)
         if self.archive is not None:
-            self.archive.keep(node, known)
+            self.archive.keep_own(node, known)
         is_settled = node.level == 1 or not self.plan.combine
         self._take(node.level, node.start, Span(node.stop, known, known, is_settled))
 
@@ -136,6 +145,8 @@ class SumServer:
         self._lose(node, node.size - own)
 
     def _lose(self, node: Node, users: int) -> None:
+        if self.archive is not None:
+            self.archive.lose(node, users)
         lost = Span(node.stop, None, None, False, True)
         if node.level == 1:
             lost = Span(node.stop, None, self._zero, True, True, users)
@@ -189,7 +200,7 @@ class SumServer:
         if not span.is_settled:
             span = self._with_children(level, start, span)
             if self.archive is not None and span.own is not None and span.best is not None:
-                self.archive.keep(Node(level, start, span.stop), span.best)
+                self.archive.keep_best(Node(level, start, span.stop), span.best)
         self._put(level, start, span)
         if span.is_settled and level > 1:
             self._forget_below(level, start, span.stop)
@@ -205,24 +216,16 @@ class SumServer:
 
         They are combined with its own sum, or stand in for it for good if it is lost.
         """
-        own, below = (
-            span.own,
-            Children.of(self._spans[level - 2], self._sizes[level - 2], range(start, span.stop)),
-        )
-        if own is not None and below.is_lost and self._checks is None:
+        own, has_checks = span.own, self._checks is not None
+        below = Children.of(self._spans[level - 2], self._sizes[level - 2], range(start, span.stop))
+        if own is not None and below.is_lost and not has_checks:
             return span._replace(is_settled=True)  # they never add up to this batch
-        if below.total is None or (own is None and not below.is_settled):
-            return span
-        if own is None:
-            return Span(span.stop, None, below.total, True, True, below.lost_users)
-        checks = self._checks
-        if checks is not None and not checks.agree(level, own, below.with_lost(self.plan)):
+        if own is not None and has_checks and not below.agree(self.plan, level, own):
             self.distrusted.append(Node(level, start, span.stop))
-            return self._with_children(level, start, Span(span.stop, None, None, False, True))
-        if below.is_lost:
-            return span._replace(is_settled=True)
-        weight = own_weight(own.variance, below.total.variance)
-        return Span(span.stop, own, own.combined_with(below.total, weight), below.is_settled)
+            if self.archive is not None:
+                self.archive.lose(self.distrusted[-1], span.stop - start)
+            span = Span(span.stop, None, None, False, True)
+        return below.under(span)
 
     def _put(self, level: int, start: int, span: Span) -> None:
         """Keep a span, joined to the one before it if neither can change any more."""
@@ -273,8 +276,7 @@ class SumServer:
     # What is read off them.
 
     def _prefix(self) -> Prefix:
-        if self._found is None:
-            self._found = self._added_up()
+        self._found = self._found or self._added_up()
         return self._found
 
     def _added_up(self) -> Prefix:
@@ -326,18 +328,22 @@ class SumServer:
         t = covered if t is None else errors.whole("t", t, least=0, most=self.plan.horizon)
         if t < covered:
             raise ProtocolViolation(f"no estimate at t={t}: {covered} users are counted already")
-        return total.estimate(self.plan, t, pending=t - covered + lost_users, run=self._run)
+        pending = t - covered + lost_users
+        rate = self._archived("a rate").rate(covered) if pending and self._has_rate else None
+        return total.estimate(self.plan, t, pending=pending, rate=rate, run=self._run)
 
     def between(self, start: int, stop: int) -> Estimate:
         """The sum of the users at places start .. stop - 1, from the fewest batches."""
+        return self._archived("sums of a range").between(start, stop, self.covered, self._run)
+
+    def hindsight(self) -> Hindsight:
+        """The whole history at the ends of lowest batches, by all batches that are in now."""
+        return in_hindsight(self.plan, self._archived("hindsight").sums, self.covered)
+
+    def _archived(self, what: str) -> Archive:
         if self.archive is None:
-            raise errors.InvalidValue("sums of a range need a server with archive=True")
-        start = errors.whole("start", start, least=0)
-        stop = errors.whole("stop", stop, least=start)
-        covered = self.covered
-        if stop > covered + self._sizes[0] - 1:
-            raise errors.InvalidValue(f"stop={stop} is beyond the {covered} users counted")
-        return self.archive.between(start, stop, min(stop, covered), self._run)
+            raise errors.InvalidValue(f"{what}: only with a server that has archive=True")
+        return self.archive
 
     @property
     def reach(self) -> int:
@@ -355,8 +361,7 @@ class SumServer:
     @property
     def kept(self) -> int:
         """How many spans and intervals of batches are in memory."""
-        intervals = sum(came.intervals for came in self._came)
-        return intervals + sum(len(spans) for spans in self._spans)
+        return sum(came.intervals for came in self._came) + sum(map(len, self._spans))
 
     def state(self) -> dict[str, Any]:
         """Everything needed to go on, ready for JSON: nothing here is private."""
@@ -369,6 +374,7 @@ class SumServer:
             "tails": self._tails.copy(),
             "begin": [self._begin, self._beginning.state()],
             "lost": [None if self._lost_stop == math.inf else self._lost_stop, self._begin_lost],
+            "has_rate": self._has_rate,
             "archive": None if self.archive is None else self.archive.state(),
         }  # fmt: skip
 
@@ -388,6 +394,7 @@ class SumServer:
         server._begin, server._beginning = begin, NodeSum.restored(beginning)
         lost_stop, server._begin_lost = state["lost"]
         server._lost_stop = math.inf if lost_stop is None else lost_stop
+        server._has_rate = state["has_rate"]
         if state["archive"] is not None:
             server.archive = Archive.restored(plan, state["archive"])
         return server

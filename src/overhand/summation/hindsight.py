@@ -1,0 +1,390 @@
+"""The history of a sum, told again: every prefix by all batches that are in now.
+
+The sums of batches are measurements of the sums of lowest batches, with independent noise of known
+variance. Generalised least squares over all of them is the best linear unbiased estimate of every
+prefix at once. On a tree it takes two passes: upwards, what is known of a batch from those at and
+below it; downwards, the weights with which all of that goes into a prefix. It is post-processing
+of what is public, and costs no privacy.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from overhand import errors
+from overhand.model import Counts, Estimate, Floats
+from overhand.plan import Plan
+from overhand.summation.archive import BatchSums, flat
+from overhand.summation.possible import nearest_path
+
+if TYPE_CHECKING:
+    import pandas
+
+_DIGITS = 100.0  # steps within a factor of e: kurtosis and bias are rounded up to one
+
+
+@dataclass(frozen=True, eq=False)
+class Curve:
+    """Sums of the first t users, for many t: arrays with a row for each.
+
+    All fields mean what they mean of an `Estimate`; `std` and `kurtosis` are those of any
+    coordinate.
+
+    >>> deviations, nothing = np.array([1.0, 2.0]), np.zeros(2)
+    >>> curve = Curve(np.array([10, 20]), np.array([4.0, 9.0]), deviations, nothing, nothing, 0.0)
+    >>> low, high = curve.interval(0.95)
+    >>> high.round(2).tolist(), round(curve.rms, 3)
+    ([5.96, 12.92], 1.581)
+    """
+
+    t: Counts
+    value: Floats
+    std: Floats
+    slack: Floats
+    kurtosis: Floats
+    unit: float
+
+    def __len__(self) -> int:
+        return len(self.t)
+
+    @property
+    def rms(self) -> float:
+        """Root of the mean of the expected squared error over all of them, at its worst."""
+        worst = self.std**2 + np.mean(flat(self.slack) ** 2, axis=1)
+        return math.sqrt(np.mean(worst)) if len(self) else 0.0
+
+    def interval(self, confidence: float = 0.95) -> tuple[Floats, Floats]:
+        """For every t, the shortest symmetric interval that holds the sum with this confidence.
+
+        Each by itself. Kurtosis and the ratio of slack to noise are rounded up by at most 1 %, so
+        that few different ones have to be looked for.
+        """
+        confidence = errors.number("confidence", confidence, above=0, below=1)
+        rows = (len(self), *(1,) * (self.value.ndim - 1))
+        std = np.broadcast_to(self.std.reshape(rows), self.slack.shape)
+        kurtosis = np.broadcast_to(self.kurtosis.reshape(rows), self.slack.shape)
+        bias = np.divide(self.slack, std, out=np.zeros(std.shape), where=std > 0)
+        pairs = np.stack([_rounded_up(bias).ravel(), _rounded_up(kurtosis).ravel()])
+        distinct, which = np.unique(pairs, axis=1, return_inverse=True)
+        ends = [Estimate(0, 0.0, 1.0, b, 0, k).interval(confidence)[1] for b, k in distinct.T]
+        widths = np.array(ends)[which.ravel()].reshape(std.shape) if ends else np.zeros(std.shape)
+        half = np.where(std > 0, std * widths + self.unit / 2, self.slack)
+        return self.value - half, self.value + half
+
+    def after(self, earlier: Estimate) -> Curve:
+        """The same sums with those of users before them, whose noise is independent."""
+        std = np.hypot(self.std, earlier.std)
+        fourth = self.kurtosis * self.std**4 + earlier.kurtosis * earlier.std**4
+        return Curve(
+            self.t + earlier.t,
+            self.value + earlier.value,
+            std,
+            self.slack + earlier.slack,
+            np.divide(fourth, std**4, out=np.zeros(len(std)), where=std > 0),
+            max(self.unit, earlier.unit),
+        )
+
+
+def _rounded_up(numbers: Floats) -> Floats:
+    logs = np.log(numbers, out=np.full(numbers.shape, -np.inf), where=numbers > 1e-6)
+    return np.exp(np.ceil(_DIGITS * logs) / _DIGITS)
+
+
+@dataclass(frozen=True, eq=False)
+class Hindsight(Curve):
+    """The history at the ends of lowest batches, as all batches that are in now tell it.
+
+    What was published stays as it was: `published` is that series, beside this one. (Such as it is
+    where batches come in order and none is lost or damaged; else it is what those that end by t
+    would tell.)
+
+    A lowest batch without a sum counts as a measurement too: the middle of what its users may hold,
+    off by `slack` at most. It has little weight where the batches above it tell more.
+
+    >>> import overhand as oh
+    >>> plan = oh.Plan.best(10_000, shufflers=3, privacy=oh.Privacy(1.0, 1e-6))
+    >>> total = oh.ContinualSum(plan, oh.seeded_random(1))
+    >>> total.update_many([1] * 10_000)
+    >>> history = total.hindsight()
+    >>> history.t[:2].tolist(), len(history) == plan.tree.blocks, round(history.ratio, 2)
+    ([61, 122], True, 0.77)
+    """
+
+    published: Curve
+    plan: Plan
+    step: int
+
+    @property
+    def ratio(self) -> float:
+        """The rms error beside that of what was published: computed from the laws of the noise."""
+        return self.rms / self.published.rms if self.published.rms > 0 else 1.0
+
+    def possible(self) -> Floats:
+        """The nearest history that can be: no batch's sum outside of what its users may hold.
+
+        A count of bits neither falls nor rises by more than one a user; of a histogram or vector,
+        no coordinate leaves its own range. Least squares over all times: since the truth is such a
+        history, this one is never farther from it, all times together. It has no `std`: it is
+        closer than this says, by how much depends on the data.
+        """
+        values = self.plan.values
+        ends = zip(flat(self.value).T, values.lows, values.highs, strict=True)
+        paths = [nearest_path(column, self.step * lo, self.step * hi) for column, lo, hi in ends]
+        return np.stack(paths, axis=1).reshape(self.value.shape)
+
+    def to_frame(self, confidence: float = 0.95) -> pandas.DataFrame:
+        """A row for each t and, if there are several, coordinate; see also `Estimate.to_frame`.
+
+        Needs pandas: `pip install 'overhand[frames]'`.
+        """
+        try:
+            import pandas
+        except ModuleNotFoundError:
+            words = "a table needs pandas: pip install 'overhand[frames]'"
+            raise errors.OverhandError(words) from None
+        low, high = self.interval(confidence)
+        coordinates = flat(self.value).shape[1]
+        places = {"t": np.repeat(self.t, coordinates)}
+        if not self.plan.values.is_scalar:
+            places["coordinate"] = np.tile(np.arange(coordinates), len(self))
+        curves = {"value": self.value, "low": low, "high": high, "slack": self.slack}
+        curves |= {"std": np.repeat(self.std, coordinates), "published": self.published.value}
+        return pandas.DataFrame({**places, **{name: one.ravel() for name, one in curves.items()}})
+
+
+class _Known(NamedTuple):
+    """Of some batches or prefixes, a row for each: estimates, and how they may be off.
+
+    `errors` has columns for variance, fourth cumulant, slack and users who are in no sum.
+    """
+
+    values: Floats
+    errors: Floats
+
+    def times(self, weights: Floats) -> _Known:
+        """The same if they go into something with these weights."""
+        size = np.abs(weights)
+        powers = np.stack([size**2, size**4, size, size], axis=1)
+        return _Known(self.values * weights[:, np.newaxis], self.errors * powers)
+
+    def plus(self, other: _Known) -> _Known:
+        return _Known(self.values + other.values, self.errors + other.errors)
+
+    def at(self, rows: Counts) -> _Known:
+        return _Known(self.values[rows], self.errors[rows])
+
+    def running(self) -> _Known:
+        """Sums of the first 0, 1, 2, ... rows."""
+        return _Known(_running(self.values), _running(self.errors))
+
+    def minus(self, other: _Known) -> _Known:
+        return _Known(self.values - other.values, self.errors - other.errors)
+
+    def between(self, first: Counts, stop: Counts) -> _Known:
+        """Of running sums: the sums of rows first .. stop - 1."""
+        return self.at(stop).minus(self.at(first))
+
+
+def _running(rows: Floats) -> Floats:
+    return np.concatenate([np.zeros((1, *rows.shape[1:])), np.cumsum(rows, axis=0)])
+
+
+class _Level(NamedTuple):
+    """The batches of a level, each as those at and below it tell."""
+
+    batches: int
+    blocks: int
+    """How many lowest batches are in one of them."""
+    degree: int
+    """How many of them are in one of the next level."""
+    own: _Known
+    own_weights: Floats
+    squares: Floats
+    """Expected squared errors of the estimates, by which they are weighted."""
+    before: _Known
+    """Running sums of the estimates."""
+
+    def squares_before(self) -> Floats:
+        return _running(self.squares)
+
+    def holding(self, ends: Counts) -> Counts:
+        """The batch that holds the last of so many lowest ones; `batches` if there is none."""
+        return np.minimum((ends - 1) // self.blocks, self.batches)
+
+
+def hindsight(
+    plan: Plan, sums: BatchSums, covered: int, coordinate: int | None = None
+) -> Hindsight:
+    """The history of the first `covered` users; of one coordinate, if `sums` has only that.
+
+    Two batches of two users and one of all four, which has more than they do: so the first has
+    more than it says itself.
+
+    >>> import overhand as oh
+    >>> plan = oh.Plan.best(8, 2, oh.Privacy(1.0, 1e-6), tree="binary")
+    >>> sums = BatchSums(plan.tree)
+    >>> sums.put(1, slice(0, 2), np.array([1.0, 1.0]), 0.0)
+    >>> sums.put(2, slice(0, 1), np.array([5.0]), 0.0)
+    >>> history = hindsight(plan, sums, covered=4)
+    >>> history.published.value.round(2).tolist(), history.value.round(2).tolist()
+    ([1.0, 3.27], [1.63, 3.27])
+    """
+    ends = np.arange(1, 1 + covered // plan.tree.lowest, dtype=np.int64)
+    own = _measured(plan, sums, covered, coordinate)
+    levels = _upwards(plan, own, combine=True)
+    told = levels if plan.combine else _upwards(plan, own, combine=False)
+    curves = [
+        _curve(plan, ends, known, coordinate)
+        for known in (_downwards(levels, ends), _as_published(told, ends))
+    ]
+    return Hindsight(**vars(curves[0]), published=curves[1], plan=plan, step=plan.tree.lowest)
+
+
+class _Measured(NamedTuple):
+    own: _Known
+    squares: Floats
+    """Expected squared errors: infinite where there is no measurement at all."""
+
+
+def _measured(plan: Plan, sums: BatchSums, covered: int, coordinate: int | None) -> list[_Measured]:
+    """Every batch's own sum, level by level as far as there are batches."""
+    found = []
+    for level, mechanism in enumerate(plan.mechanisms, start=1):
+        values, slacks = sums.of_level(level, covered // mechanism.size)
+        if level > 1 and not len(values):
+            break
+        rows, law = flat(values), (mechanism.variance, mechanism.fourth_cumulant)
+        is_here = np.asarray(~np.isnan(rows).any(axis=1))
+        noise = np.where(is_here[:, np.newaxis], law, 0.0)
+        slacks, users = np.where(is_here, slacks, 0.0), np.zeros(len(rows))
+        squares = np.where(is_here, law[0] + slacks**2, np.inf)
+        rows = np.where(is_here[:, np.newaxis], rows, 0.0)
+        if level == 1:
+            users = _lost_users(sums, is_here, mechanism.size)
+            rows += np.multiply.outer(users, _chosen(plan.imputed, coordinate))
+            squares = np.where(is_here, squares, (plan.pending_weight * users) ** 2)
+        found.append(_Measured(_Known(rows, np.column_stack([noise, slacks, users])), squares))
+    return found
+
+
+def _lost_users(sums: BatchSums, is_here: NDArray[np.bool_], size: int) -> Floats:
+    """How many users of every lowest batch are in no sum of it: they count as the middle."""
+    users = np.where(is_here, 0.0, size)
+    some = [number for number in sums.lost_users if number < len(users)]
+    users[some] = [sums.lost_users[number] for number in some]
+    return users
+
+
+def _chosen(by_coordinate: Any, coordinate: int | None) -> Floats:
+    """All coordinates of what a plan says of each, or one of them."""
+    every = np.ravel(np.asarray(by_coordinate, np.float64))
+    return every if coordinate is None else every[[coordinate]]
+
+
+def _upwards(plan: Plan, measured: Sequence[_Measured], *, combine: bool) -> list[_Level]:
+    """What is known of every batch from its own sum and those of its children."""
+    levels: list[_Level] = []
+    degrees = (*plan.tree.degrees[1:], 1)
+    for (own, squares), size, degree in zip(measured, plan.tree.sizes, degrees, strict=False):
+        weights, best = np.ones(len(squares)), own
+        if levels:
+            stops = np.arange(1, 1 + len(squares)) * levels[-1].degree
+            below = levels[-1].before.between(stops - levels[-1].degree, stops)
+            running = levels[-1].squares_before()
+            others = running[stops] - running[stops - levels[-1].degree]
+            weights = _own_weights(squares, others, combine=combine)
+            best = own.times(weights).plus(below.times(1 - weights))
+            alone = np.where(np.isinf(squares), 0.0, squares)
+            squares = weights**2 * alone + (1 - weights) ** 2 * others
+        blocks = size // plan.tree.lowest
+        levels.append(_Level(len(squares), blocks, degree, own, weights, squares, best.running()))
+    return levels
+
+
+def _own_weights(own: Floats, children: Floats, *, combine: bool) -> Floats:
+    """As `own_weight` has them; all or nothing, if sums are used as they come."""
+    if not combine:
+        return np.where(np.isinf(own), 0.0, 1.0)
+    total = own + children
+    return np.divide(children, total, out=np.ones(len(own)), where=total > 0)
+
+
+def _slopes(levels: Sequence[_Level], ends: Counts) -> list[Floats]:
+    """By how much a prefix within the batch that holds its end goes up with the batch's sum.
+
+    Given that sum, those of the children share what they miss of it in proportion to their
+    squared errors.
+    """
+    slopes = [np.ones(len(ends))]
+    for level, above in zip(levels, levels[1:], strict=False):
+        here, parent = level.holding(ends), above.holding(ends)
+        exists = parent < above.batches
+        running = level.squares_before()
+        first = parent * level.degree
+        stop = np.minimum(first + level.degree, level.batches)
+        inside = np.append(level.squares, 0.0)[here]
+        part = running[here] - running[first] + slopes[-1] * inside
+        whole = running[stop] - running[first]
+        slopes.append(np.divide(part, whole, out=np.zeros(len(ends)), where=exists & (whole > 0)))
+    return slopes
+
+
+def _downwards(levels: Sequence[_Level], ends: Counts) -> _Known:
+    """Every prefix: the estimates of batches before, after and around its end, with weights.
+
+    With b the slopes, g the weight of the estimate of the batch around the end and w that of its
+    own sum in it, all children of the batch have the weight (1 - w) g - b, and those before the end
+    one more.
+    """
+    slopes = _slopes(levels, ends)
+    shift = np.zeros(len(ends))
+    total = _Known(np.zeros((len(ends), levels[0].own.values.shape[1])), np.zeros((len(ends), 4)))
+    for index in range(len(levels) - 1, -1, -1):
+        level, slope = levels[index], slopes[index]
+        here = level.holding(ends)
+        exists = here < level.batches
+        first = levels[index + 1].holding(ends) * level.degree if index + 1 < len(levels) else 0
+        last = first + level.degree if index + 1 < len(levels) else level.batches
+        stop = np.minimum(last, level.batches)
+        earlier = level.before.between(np.broadcast_to(first, ends.shape), here)
+        later = level.before.between(np.minimum(here + 1, stop), np.broadcast_to(stop, ends.shape))
+        total = total.plus(earlier.times(1 + shift)).plus(later.times(shift))
+        inside = np.minimum(here, level.batches - 1)
+        weight = np.where(exists, slope + shift, 0.0)
+        own_weight = np.where(exists, level.own_weights[inside], 0.0)
+        total = total.plus(level.own.at(inside).times(weight * own_weight))
+        shift = np.where(exists, (1 - own_weight) * weight - slope, 0.0)
+    return total
+
+
+def _as_published(levels: Sequence[_Level], ends: Counts) -> _Known:
+    """Every prefix from its cover alone (Definition 3.1)."""
+    total = _Known(np.zeros((len(ends), levels[0].own.values.shape[1])), np.zeros((len(ends), 4)))
+    for index, level in enumerate(levels):
+        above = levels[index + 1] if index + 1 < len(levels) else None
+        first = ends * 0 if above is None else ends // above.blocks * level.degree
+        total = total.plus(level.before.between(first, ends // level.blocks))
+    return total
+
+
+def _curve(plan: Plan, ends: Counts, known: _Known, coordinate: int | None) -> Curve:
+    variance, fourth, slack, lost = known.errors.T
+    variance = np.maximum(variance, 0.0)
+    pending = _chosen(plan.pending_slack, coordinate)
+    shape = (len(ends), *(plan.values.shape if coordinate is None else ()))
+    return Curve(
+        ends * plan.tree.lowest,
+        known.values.reshape(shape),
+        np.sqrt(variance),
+        (slack[:, np.newaxis] + np.multiply.outer(lost, pending)).reshape(shape),
+        np.divide(
+            np.maximum(fourth, 0.0), variance**2, out=np.zeros(len(ends)), where=variance > 0
+        ),
+        plan.unit,
+    )

@@ -1,0 +1,230 @@
+"""The history told again: the same as dense least squares, and as good as its laws say."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.optimize import lsq_linear
+
+import overhand as oh
+from overhand.model import Floats
+from overhand.plan import Plan
+from overhand.summation import BatchSums, ContinualSum, Hindsight, SumServer, hindsight
+from overhand.summation.possible import nearest_path
+from overhand.trees import RegularTree
+from support.gathered import (
+    Coming,
+    deliver,
+    fates,
+    nodes_of,
+    own_of,
+    skewed_plan,
+    slack_of,
+    value_of,
+)
+from support.kinds import kind_plan
+from support.plans import PRIVACY, REGULAR, coin_plan
+
+
+def dense(plan: Plan, coming: Coming, covered: int) -> dict[str, Floats]:
+    """Least squares with a matrix of all batches that end by `covered`, and what comes of it."""
+    lowest, blocks = plan.tree.lowest, covered // plan.tree.lowest
+    here = {node for node, is_lost in coming if not is_lost and node.stop <= covered}
+    lost = {node for node, is_lost in coming if is_lost}
+    rows, measured = [], []
+    for node in sorted(here):
+        mechanism = plan.mechanism(node)
+        slack = slack_of(node)
+        law = mechanism.variance, mechanism.fourth_cumulant, slack, mechanism.variance + slack**2
+        measured.append((value_of(node), *law))
+        rows.append(node)
+    for number in range(blocks):
+        node = plan.tree.node(1, number)
+        if node not in here:
+            users = node.size - (own_of(node) if node in lost else 0)
+            slack = users * plan.pending_slack
+            measured.append((users * plan.imputed, 0.0, 0.0, slack, slack**2))
+            rows.append(node)
+    design = np.array(
+        [[n.start <= lowest * j < n.stop for j in range(blocks)] for n in rows], float
+    )
+    values, variances, fourths, slacks, squares = np.array(measured).T
+    precision = design.T / np.maximum(squares, 1e-9)
+    weights = np.tril(np.ones((blocks, blocks))) @ np.linalg.solve(precision @ design, precision)
+    return {
+        "value": weights @ values,
+        "variance": weights**2 @ variances,
+        "fourth": weights**4 @ fourths,
+        "slack": np.abs(weights) @ slacks,
+    }
+
+
+@settings(max_examples=80)
+@given(fates())
+def test_hindsight_is_dense_least_squares_whatever_came(drawn: tuple[Plan, Coming]) -> None:
+    """A weight, sign or power that is wrong anywhere shows in one of the four."""
+    plan, coming = drawn
+    server = SumServer(plan, archive=True)
+    for node, is_lost in coming:
+        deliver(server, node, is_lost)
+    history = server.hindsight()
+    assert history.t.tolist() == list(range(plan.tree.lowest, server.covered + 1, plan.tree.lowest))
+    if not len(history):
+        return
+    found = dense(plan, coming, server.covered)
+    np.testing.assert_allclose(history.value, found["value"], atol=1e-6)
+    np.testing.assert_allclose(history.std**2, found["variance"], atol=1e-6)
+    np.testing.assert_allclose(history.kurtosis * history.std**4, found["fourth"], atol=1e-5)
+    np.testing.assert_allclose(history.slack, found["slack"], atol=1e-6)
+    again = SumServer.restored(plan, json.loads(json.dumps(server.state())))
+    assert again.hindsight().value.tolist() == history.value.tolist()
+
+
+@pytest.mark.parametrize("combine", [True, False])
+def test_published_is_what_was_published(combine: bool) -> None:
+    plan = skewed_plan(REGULAR, combine=combine)
+    server, told = SumServer(plan, archive=True), {}
+    for node in nodes_of(plan):
+        server.receive_sum(node, value_of(node))
+        told[node.stop] = server.estimate()  # the last of a time, with all batches that end there
+    published = server.hindsight().published
+    assert published.t.tolist() == sorted(told)
+    for place, t in enumerate(published.t.tolist()):
+        assert published.value[place] == pytest.approx(told[t].value)
+        assert published.std[place] == pytest.approx(told[t].std)
+        assert published.kurtosis[place] == pytest.approx(told[t].kurtosis)
+
+
+def test_the_last_point_is_the_estimate_and_none_is_worse() -> None:
+    plan = skewed_plan(RegularTree(horizon=48, degrees=(3, 2, 4)), combine=True)
+    total = ContinualSum(plan, oh.seeded_random(3))
+    total.update_many([1, 0] * 24)
+    history = total.hindsight()
+    assert history.value[-1] == pytest.approx(total.estimate.value)
+    assert history.std[-1] == pytest.approx(total.estimate.std)
+    assert (history.std <= history.published.std + 1e-9).all()
+    low, high = history.interval(0.9)
+    assert (low[-1], high[-1]) == pytest.approx(total.estimate.interval(0.9), rel=0.01)
+
+
+def test_a_sum_that_is_not_believed_has_no_part_in_it() -> None:
+    plan = Plan.best(2_000, 2, PRIVACY, mechanism="shares")
+    far, upper = 10.0 * plan.horizon, plan.tree.node(2, 0)
+    servers = [SumServer(plan, archive=True, checks=True) for _ in range(2)]
+    for node in nodes_of(plan):
+        servers[0].receive_sum(node, far if node == upper else node.size / 2)
+        if node == upper:
+            servers[1].lose(node)
+        else:
+            servers[1].receive_sum(node, node.size / 2)
+    assert servers[0].distrusted == [upper]
+    poisoned, clean = (server.hindsight() for server in servers)
+    assert poisoned.value == pytest.approx(clean.value)
+    assert poisoned.std == pytest.approx(clean.std)
+    first = servers[0].between(0, upper.stop)
+    assert first.value == pytest.approx(upper.size / 2)  # nor in the sum of a range
+
+
+def test_nothing_in_nothing_out_and_no_archive_is_refused() -> None:
+    plan = coin_plan(REGULAR)
+    empty = ContinualSum(plan, oh.seeded_random(1)).hindsight()
+    assert (len(empty), empty.rms, empty.ratio) == (0, 0.0, 1.0)
+    assert [len(end) for end in empty.interval()] == [0, 0]
+    assert len(empty.possible()) == 0
+    with pytest.raises(oh.InvalidValue, match="archive=True"):
+        ContinualSum(plan, oh.seeded_random(1), archive=False).hindsight()
+    with pytest.raises(oh.InvalidValue, match="confidence"):
+        empty.interval(1.0)
+
+
+@pytest.mark.parametrize("values", [oh.Histogram(3), oh.Vectors(2), oh.Reals(-2.0, 5.0)])
+def test_coordinates_do_not_mix(values: Any) -> None:
+    """Every coordinate is told as the sum of it alone would be, and frames name them."""
+    plan = kind_plan(REGULAR, values)
+    total = ContinualSum(plan, oh.seeded_random(5))
+    total.update_rows(values.uniform(oh.seeded_random(6), 50))
+    history = total.hindsight()
+    assert history.value.shape == history.slack.shape == (len(history), *values.shape)
+    tree, sums = plan.tree, total._server._archived("this").sums
+    weights = history.value.reshape(len(history), -1)
+    for coordinate in range(values.dimension):
+        one = BatchSums(tree)
+        for level, size in enumerate(tree.sizes, start=1):
+            rows, slacks = sums.of_level(level, 50 // size)
+            one.put(level, slice(0, len(rows)), rows.reshape(len(rows), -1)[:, coordinate], slacks)
+        alone = hindsight(plan, one, tree.lowest * len(history), coordinate)
+        np.testing.assert_allclose(alone.value, weights[:, coordinate], atol=1e-9)
+        np.testing.assert_allclose(alone.std, history.std)
+    frame = history.to_frame()
+    assert len(frame) == weights.size
+    assert ("coordinate" in frame) == (not values.is_scalar)
+    assert (frame["low"] < frame["value"]).all()
+
+
+@settings(max_examples=150)
+@given(
+    st.lists(st.floats(-9, 9), min_size=1, max_size=9),
+    st.floats(-3, 3),
+    st.floats(0.01, 4),
+)
+def test_the_nearest_path_is_that_of_a_general_solver(
+    heights: list[float], low: float, width: float
+) -> None:
+    path, high = np.cumsum(heights), low + width
+    nearest = nearest_path(path, low, high)
+    steps = np.diff(nearest, prepend=0.0)
+    assert (steps >= low - 1e-9).all()
+    assert (steps <= high + 1e-9).all()
+    added = np.tril(np.ones((len(path), len(path))))
+    solved = added @ lsq_linear(added, path, (low, high), tol=1e-12).x
+    assert np.sum((nearest - path) ** 2) <= np.sum((solved - path) ** 2) + 1e-6
+
+
+def test_a_possible_history_is_never_farther_from_the_truth() -> None:
+    plan = kind_plan(RegularTree(2_000, (5, 4, 4)), oh.Histogram(2), noise_bits=8)
+    total = ContinualSum(plan, oh.seeded_random(7))
+    rows = np.zeros(2_000, np.int64)
+    total.update_rows(plan.values.rows(rows))
+    history = total.hindsight()
+    truth = np.column_stack([history.t, 0 * history.t])
+    possible = history.possible()
+    steps = np.diff(possible, axis=0, prepend=0.0)
+    assert steps.min() >= -1e-9
+    assert steps.max() <= plan.tree.lowest + 1e-9
+    # All users are at an end of what is possible: it has to gain much.
+    assert np.sum((possible - truth) ** 2) < 0.5 * np.sum((history.value - truth) ** 2)
+
+
+def ratio_of_runs(plan: Plan, runs: int) -> tuple[float, float, Hindsight]:
+    """Root mean squared errors over runs: of hindsight, and of what was published."""
+    squares = np.zeros(2)
+    random = np.random.default_rng(11)
+    for run in range(runs):
+        bits = (random.random(plan.horizon) < 0.3).astype(np.uint8)
+        total = ContinualSum(plan, oh.seeded_random(run))
+        total.update_many(bits)
+        history = total.hindsight()
+        truth = np.cumsum(bits, dtype=np.int64)[history.t - 1]
+        curves = history.value, history.published.value
+        squares += [np.mean((value - truth) ** 2) for value in curves]
+    ours, theirs = np.sqrt(squares / runs)
+    return ours, theirs, history
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("mechanism", "most"), [("coins", 0.755), ("shares", 0.775)])
+def test_hindsight_has_three_quarters_of_the_error_that_was_published(
+    mechanism: str, most: float
+) -> None:
+    plan = Plan.best(100_000, 4, PRIVACY, mechanism=mechanism)
+    ours, theirs, history = ratio_of_runs(plan, runs=200)
+    assert history.ratio <= most
+    # A few batches make up most of a run's error: of one run it is off by as much as it is.
+    assert ours == pytest.approx(history.rms, rel=0.08)
+    assert theirs == pytest.approx(history.published.rms, rel=0.08)
+    assert ours / theirs <= 0.80
