@@ -64,7 +64,7 @@ def dense(plan: Plan, coming: Coming, covered: int) -> dict[str, Floats]:
     }
 
 
-@settings(max_examples=80)
+@settings(max_examples=40)
 @given(fates())
 def test_hindsight_is_dense_least_squares_whatever_came(drawn: tuple[Plan, Coming]) -> None:
     """A weight, sign or power that is wrong anywhere shows in one of the four."""
@@ -166,7 +166,7 @@ def test_coordinates_do_not_mix(values: Any) -> None:
     assert (frame["low"] < frame["value"]).all()
 
 
-@settings(max_examples=150)
+@settings(max_examples=60)
 @given(
     st.lists(st.floats(-9, 9), min_size=1, max_size=9),
     st.floats(-3, 3),

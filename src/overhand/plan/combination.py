@@ -113,13 +113,23 @@ class NodeSum(NamedTuple):
         )
 
     def estimate(
-        self, plan: Plan, t: int, *, pending: int, start: int = 0, run: Run | None = None
+        self,
+        plan: Plan,
+        t: int,
+        *,
+        pending: int,
+        start: int = 0,
+        rate: Any = None,
+        run: Run | None = None,
     ) -> Estimate:
-        """With what the plan says of pending users: the middle of their values, or nothing."""
+        """With what the plan says of pending users, the middle of their values or nothing.
+
+        Unless a `rate` is given that they count at: the slack holds whatever they may.
+        """
         variance = self.variance
         kurtosis = max(0.0, self.fourth_cumulant / variance**2) if variance > 0 else 0.0
-        imputed = plan.imputed * pending
-        slack = self.slack + plan.pending_slack * pending if pending else self.slack
+        imputed = (plan.imputed if rate is None else rate) * pending
+        slack = self.slack + plan.slack_of(rate) * pending if pending else self.slack
         std = math.sqrt(variance)
         origin = None
         if run is not None:

@@ -279,8 +279,13 @@ class Plan:
     @cached_property
     def pending_slack(self) -> Any:
         """How far one pending user can be from what is added for it, by coordinate."""
-        lows, highs = self.values.lows, self.values.highs
-        slack = np.maximum(highs - self.imputed, self.imputed - lows)
+        return self.slack_of(self.imputed)
+
+    def slack_of(self, rate: Any) -> Any:
+        """The same for one who counts as something else, if it is not None."""
+        if rate is None:
+            return self.pending_slack
+        slack = np.maximum(self.values.highs - rate, rate - self.values.lows)
         return float(slack[0]) if self.values.is_scalar else slack
 
     @cached_property

@@ -113,7 +113,7 @@ class Hindsight(Curve):
     >>> total.update_many([1] * 10_000)
     >>> history = total.hindsight()
     >>> history.t[:2].tolist(), len(history) == plan.tree.blocks, round(history.ratio, 2)
-    ([61, 122], True, 0.77)
+    ([32, 64], True, 0.82)
     """
 
     published: Curve

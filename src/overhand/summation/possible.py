@@ -36,7 +36,7 @@ def nearest_path(path: Floats, low: float, high: float) -> Floats:
     is and shifts the rest by high - low, once paths are counted from low * t.
 
     >>> nearest_path(np.array([1.0, 0.5, 3.0]), 0.0, 1.0)
-    array([0.75, 0.75, 1.75])
+    array([1.  , 1.25, 2.25])
     """
     width, start = high - low, low * np.arange(1, len(path) + 1)
     costs = _Costs(width)

@@ -1,0 +1,95 @@
+"""Pending users who count at the rate of the last blocks: closer, and never beyond the slack."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+
+import overhand as oh
+from overhand.mechanisms import Coins, CoinSum
+from overhand.plan import Plan
+from overhand.randomness import HALF
+from overhand.summation import ContinualSum, SumServer
+from overhand.trees import RegularTree
+from support.kinds import kind_plan
+from support.plans import PRIVACY, REGULAR, coin_plan
+
+EXACT = Plan(
+    RegularTree(2_000, (10, 5)),
+    (CoinSum(10, Coins(0, HALF)), CoinSum(50, Coins(0, HALF))),
+    PRIVACY,
+    2,
+)
+"""Without noise: all that is missed is pending users."""
+
+
+def test_pending_users_count_as_the_last_256_blocks_did() -> None:
+    """A rate over all blocks, or over fewer, would be another one."""
+    plan = Plan(RegularTree(4_000, (10,)), (CoinSum(10, Coins(0, HALF)),), PRIVACY, 1)
+    total = ContinualSum(plan, oh.seeded_random(1), pending="rate")
+    total.update_many([1] * 440 + [1, 0] * 1280)
+    total.update_many([0] * 7)
+    assert total.estimate.value == 440 + 1280 + 7 * 0.5
+    total.update_many([0] * 3)
+    total.update_many([0] * 4)
+    rate = 1275 / 2560
+    assert total.estimate.value == pytest.approx(1720 + 4 * rate)
+    assert total.estimate.slack == pytest.approx(4 * (1 - rate))
+    assert total.between(0, total.t).value == 1720 + 4 * 0.5  # ranges have the middle
+
+
+@pytest.mark.parametrize("values", [oh.Histogram(3), oh.Vectors(2), oh.Reals(-2.0, 5.0)])
+def test_whatever_pending_users_hold_is_within_the_slack(values: Any) -> None:
+    plan = kind_plan(REGULAR, values)
+    rows = values.uniform(oh.seeded_random(6), 53)
+    total = ContinualSum(plan, oh.seeded_random(5), pending="rate")
+    middle = ContinualSum(plan, oh.seeded_random(5))
+    for t, row in enumerate(rows, start=1):
+        total.update_rows(row[np.newaxis])
+        middle.update_rows(row[np.newaxis])
+        pending = t % plan.tree.lowest
+        one, other = total.estimate, middle.estimate
+        assert one.std == other.std
+        ends = np.ravel(other.value), pending * (values.highs - values.lows) / 2
+        far = np.ravel(one.slack) + 1e-9
+        assert (np.ravel(one.value) - far <= ends[0] - ends[1]).all()
+        assert (np.ravel(one.value) + far >= ends[0] + ends[1]).all()
+        if not pending:
+            assert np.array_equal(one.value, other.value)
+
+
+def test_noise_alone_moves_nobody_from_the_middle() -> None:
+    """Of users at the middle the rate is noise, most of which is taken out."""
+    plan = coin_plan(RegularTree(4_000, (4, 5)), noise_bits=40)
+    total = ContinualSum(plan, oh.seeded_random(4), pending="rate")
+    total.update_many([0, 1] * 2_000)
+    assert total._server.archive is not None
+    rates = [total._server.archive.rate(covered) for covered in range(400, 4_001, 40)]
+    plain = 4.0 * np.sqrt(plan.mechanisms[0].variance / 256) / 16
+    assert np.sqrt(np.mean((np.array(rates) - 0.5) ** 2)) < plain
+
+
+def test_no_block_no_rate_and_a_late_one_counts() -> None:
+    server = SumServer(EXACT, archive=True, pending="rate")
+    assert server.estimate(7).value == 3.5
+    server.receive_sum(EXACT.tree.node(2, 0), 50.0)  # none of its blocks came
+    assert server.estimate(57).value == 53.5
+    server.receive_sum(EXACT.tree.node(1, 3), 10.0)
+    assert server.estimate(57).value == 57.0
+    assert server.estimate(57).slack == 7.0
+    assert server.copy().estimate(57).value == 53.5
+
+
+def test_it_goes_on_where_it_was_saved_and_bad_words_are_refused() -> None:
+    total = ContinualSum(EXACT, oh.seeded_random(1), pending="rate")
+    total.update_many([1] * 105)
+    again = ContinualSum.from_json(EXACT, json.dumps(json.loads(total.to_json())))
+    assert again.estimate == total.estimate
+    assert again.estimate.value == 105.0
+    with pytest.raises(oh.InvalidValue, match="pending='half' must be one of middle, rate"):
+        ContinualSum(EXACT, pending="half")  # type: ignore[arg-type]
+    with pytest.raises(oh.InvalidValue, match="archive=True"):
+        ContinualSum(EXACT, archive=False, pending="rate")
