@@ -208,3 +208,38 @@ def test_a_large_histogram_is_chosen_by_number(open_page: Opener, server: FakeSe
     number.press("Enter")
     expect(number).to_have_value("4999")
     assert visit.page.locator("#bars-card").is_hidden()
+
+
+def test_hindsight_is_a_second_line_that_is_switched_on(
+    open_page: Opener, server: FakeServer
+) -> None:
+    """What was published stays where it is; nobody asks for the other before it is wanted."""
+    told = history(16)
+    told["value"] = [value + 10 for value in told["value"]]
+    server.hindsight = lambda coordinate: {**told, "ratio": 0.75}
+    visit = open_page()
+    visit.wait_for_number_of("#chart .curve", 1)
+    published = visit.page.locator("#chart .curve").get_attribute("d")
+    assert "/v1/hindsight" not in server.asked
+    switch = visit.page.get_by_role("checkbox", name="in hindsight")
+    switch.check()
+    visit.wait_for_number_of("#chart .curve.told", 1)
+    line = visit.page.locator("#chart .curve.told").get_attribute("d") or ""
+    assert len(re.findall(r"[ML]", line)) == 16
+    visit.page.locator("#chart").focus()
+    visit.page.keyboard.press("End")
+    visit.wait_for("chart-reading", re.compile(r"^After 688 users: 343 .*; in hindsight 365 \("))
+    switch.uncheck()
+    visit.wait_for_number_of("#chart .curve.told", 0)
+    assert visit.page.locator("#chart .curve").get_attribute("d") == published
+
+
+def test_hindsight_is_that_of_the_chosen_coordinate(open_page: Opener, server: FakeServer) -> None:
+    server.status = status("vector:20", 20, estimate=estimate(value=[10.0 * i for i in range(20)]))
+    server.hindsight = lambda coordinate: {**history(3 + coordinate), "ratio": 0.75}
+    visit = open_page()
+    visit.page.get_by_role("checkbox", name="in hindsight").check()
+    visit.page.locator("#coordinate-list").select_option("7")
+    expect(visit.page.locator("#chart .curve.told")).to_have_attribute(
+        "d", re.compile(r"^M[^L]+(L[^L]+){9}$")
+    )

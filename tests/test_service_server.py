@@ -197,11 +197,16 @@ def test_the_server_shows_its_state_and_history(tmp_path: Path) -> None:
             history = (await web.get("/v1/history")).json()
             page, script = await web.get("/"), await web.get("/static/dashboard.js")
             assert (await web.get("/static/../app.py")).status_code == 404
-            assert (await web.get("/v1/history?coordinate=1")).status_code == 400
+            again = (await web.get("/v1/hindsight")).json()
+            for name in ("history", "hindsight"):
+                assert (await web.get(f"/v1/{name}?coordinate=1")).status_code == 400
         assert status["guarantee"]["delta_spent"] <= status["guarantee"]["delta"]
         assert status["plan"]["digest"] == system.plan.digest
         assert history["t"] == sorted(history["t"])
         assert history["value"][-1] == status["estimate"]["value"]
+        assert again["value"][-1] == pytest.approx(status["estimate"]["value"])
+        assert set(history["t"]) <= set(again["t"])
+        assert again["ratio"] <= 1
         assert "default-src 'self'" in page.headers["content-security-policy"]
         assert script.headers["content-type"].startswith("text/javascript")
 

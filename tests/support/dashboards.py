@@ -72,6 +72,7 @@ class FakeServer:
 
     status: Json = field(default_factory=status)
     history: Callable[[int], Json] = field(default=lambda coordinate: history())
+    hindsight: Callable[[int], Json] = field(default=lambda coordinate: history())
     mode: str = "up"
     listeners: list[queue.Queue[bytes | None]] = field(default_factory=list)
     asked: list[str] = field(default_factory=list)
@@ -103,9 +104,10 @@ class FakeServer:
         self.asked.append(path)
         if path == "/v1/status":
             return json.dumps(self.status).encode(), "application/json"
-        if path == "/v1/history":
+        if path in ("/v1/history", "/v1/hindsight"):
             coordinate = int(query.get("coordinate", ["0"])[0])
-            return json.dumps(self.history(coordinate)).encode(), "application/json"
+            told = self.history if path == "/v1/history" else self.hindsight
+            return json.dumps(told(coordinate)).encode(), "application/json"
         name = dashboard.PAGE if path == "/" else path.removeprefix("/static/")
         return dashboard.content(name), dashboard.FILES[name]
 

@@ -53,6 +53,11 @@ class Curve:
     def __len__(self) -> int:
         return len(self.t)
 
+    def at(self, places: Counts) -> Curve:
+        """Those in these places alone."""
+        errors_of = self.std[places], self.slack[places], self.kurtosis[places]
+        return Curve(self.t[places], self.value[places], *errors_of, self.unit)
+
     @property
     def rms(self) -> float:
         """Root of the mean of the expected squared error over all of them, at its worst."""

@@ -92,6 +92,18 @@ _STATUS = record(
     healthy={"type": "boolean"},
 )
 
+_LINE: Entry = {"type": "array", "items": {"type": "number"}}
+_HINDSIGHT = record(
+    t={"type": "array", "items": COUNT},
+    value=_LINE,
+    low=_LINE,
+    high=_LINE,
+    ratio={
+        "type": "number",
+        "description": "The rms error of all points beside that of what was published, computed.",
+    },
+)
+
 
 class ServerApp(Application):
     """Everything that the server answers, and the news that it tells by itself."""
@@ -151,6 +163,15 @@ class ServerApp(Application):
                 self._history,
                 "What was published, in at most 500 points.",
                 json_content({"type": "object", "additionalProperties": {"type": "array"}}),
+                parameters=("coordinate",),
+                words={400: "The coordinate is no number below the dimension."},
+            ),
+            Operation(
+                "hindsight",
+                "/v1/hindsight",
+                self._hindsight,
+                "The same history told again, by all batches that are in now: at most 500 points.",
+                json_content(_HINDSIGHT),
                 parameters=("coordinate",),
                 words={400: "The coordinate is no number below the dimension."},
             ),
@@ -252,12 +273,18 @@ class ServerApp(Application):
         return [{**level, "late": self._late[level["level"]]} for level in self._publisher.levels()]
 
     async def _history(self, request: Request) -> Response:
+        return await self._of_coordinate(request, self._publisher.thinned)
+
+    async def _hindsight(self, request: Request) -> Response:
+        return await self._of_coordinate(request, self._publisher.hindsight)
+
+    async def _of_coordinate(self, request: Request, told: Callable[[int], Any]) -> Response:
         text = request.query_params.get("coordinate", "0")
         dimension = self._document.plan.values.dimension
         if not (_NUMBER.fullmatch(text) and int(text) < dimension):
             raise Refused(HTTPStatus.BAD_REQUEST, f"the coordinate is no number below {dimension}")
-        history = await self._asked(lambda: self._publisher.thinned(int(text)))
-        return JSONResponse(history, headers=_HEADERS)
+        answer = await self._asked(lambda: told(int(text)))
+        return JSONResponse(answer, headers=_HEADERS)
 
     async def _asked(self, question: Callable[[], T]) -> T:
         """What the book says, without holding up others."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -317,6 +317,10 @@ class Book:
     def sums(self, after: int, most: int) -> list[BatchSum]:
         """Up to so many sums after the first ones, in the order of publication."""
         return self._read(lambda tables: tables.sums(after, most))
+
+    def sums_of(self, coordinate: int, most: int) -> list[tuple[Any, ...]]:
+        """Level, number, own, slack and one coordinate of the first sums: None if it was lost."""
+        return self._read(lambda tables: tables.sums_of(coordinate, most))
 
     def news(self) -> News:
         """How far the book is now."""

@@ -6,8 +6,10 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
-from threading import RLock
+from threading import Lock, RLock
 from typing import Any
+
+import numpy as np
 
 from overhand.errors import InvalidValue, LostBatch
 from overhand.estimates import Estimate
@@ -25,11 +27,12 @@ from overhand.service.server.tables import (
     sum_of,
 )
 from overhand.service.web import log
-from overhand.summation import SumServer
+from overhand.summation import BatchSums, SumServer, hindsight
 
 CONFIDENCE = 0.95
 _HISTORY = 500
 _AT_ONCE = 1 << 17  # numbers of sums that are read together
+_MOST_RETOLD = 64  # coordinates whose history is kept as it was told again
 _MOST_MISSING = 1000  # batches that are named
 
 
@@ -119,6 +122,9 @@ class Publisher:
             book.guard.check(self._total.to_come())
         self._news = book.news()
         self._since: dict[Batch, float] = {}
+        self._distrusted: set[Batch] = set()
+        self._retold: tuple[int, dict[int, dict[str, Any]]] = (0, {})
+        self._retelling = Lock()
         self.follow()
 
     def step(self) -> bool:
@@ -147,6 +153,7 @@ class Publisher:
             total = self._total.followed(self._book)  # with all sums of the news, or more
             for batch in total.distrusted:  # also after a restart: the same alarm is one
                 self._book.alarm(f"{batch} has a sum that honest users cannot have: it is lost")
+            self._distrusted.update(total.distrusted)
             self._total = replace(total, distrusted=())
             if self._book.guard is not None:
                 self._book.guard.keep_only(self._total.to_come())
@@ -240,6 +247,43 @@ class Publisher:
         points = before + self._book.thinned(coordinate, known, most)
         return {name: [getattr(one, name) for one in points] for name in Coordinate._fields}
 
+    def hindsight(self, coordinate: int) -> dict[str, Any]:
+        """The history of one coordinate by all sums that are known now, in at most 500 points.
+
+        Post-processing of what the book keeps for ever. What was published is not touched: it is
+        another series, under another name. Told once for so many sums.
+        """
+        with self._lock:
+            total, distrusted = self._total, self._distrusted.copy()
+        with self._retelling:  # one at a time: it reads all sums
+            if self._retold[0] != total.count or len(self._retold[1]) >= _MOST_RETOLD:
+                self._retold = total.count, {}
+            told = self._retold[1]
+            if coordinate not in told:
+                told[coordinate] = self._retell(total, distrusted, coordinate)
+            return told[coordinate]
+
+    def _retell(self, total: Total, distrusted: set[Batch], coordinate: int) -> dict[str, Any]:
+        sums = BatchSums(self._plan.tree)
+        rows = self._book.sums_of(coordinate, total.count)
+        known = [row for row in rows if row[-1] is not None and Batch(*row[:2]) not in distrusted]
+        for level, size in enumerate(self._plan.tree.sizes, start=1):
+            here = [row[1:] for row in known if row[0] == level]
+            numbers, _, slacks, values = np.array(here, np.float64).reshape(-1, 4).T
+            sums.put(level, numbers.astype(np.int64), values, slacks)
+            if level == 1:
+                there = set(numbers.tolist())
+                lost = (row for row in rows if row[0] == 1 and row[1] not in there)
+                sums.lost_users = {number: size - own for _, number, own, *_ in lost}
+        history = hindsight(self._plan, sums, total.server.covered, coordinate)
+        step = max(1, -(-len(history) // _HISTORY))
+        curve = history.at(np.arange(len(history) - 1, -1, -step)[::-1])
+        if total.earlier is not None:
+            curve = curve.after(_coordinate_of(total.earlier, coordinate))
+        low, high = curve.interval(CONFIDENCE)
+        lines = {"t": curve.t, "value": curve.value, "low": low, "high": high}
+        return {**{name: one.tolist() for name, one in lines.items()}, "ratio": history.ratio}
+
     def missing(self) -> list[Batch]:
         """Batches that should be here, and did not come: the first of them.
 
@@ -262,6 +306,15 @@ class Publisher:
         since = self._since
         self._since = {batch: since.get(batch, now) for batch in self.missing()}
         return [batch for batch, first in self._since.items() if now - first >= patience]
+
+
+def _coordinate_of(estimate: Estimate, coordinate: int) -> Estimate:
+    """The same as a sum of numbers, of one coordinate alone."""
+    value, slack = (
+        np.broadcast_to(one, np.shape(estimate.value)).flat[coordinate].item()
+        for one in (estimate.value, estimate.slack)
+    )
+    return replace(estimate, value=value, slack=slack)
 
 
 def _published(total: Total) -> Published | None:

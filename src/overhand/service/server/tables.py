@@ -225,6 +225,14 @@ class BookTables:
             for *batch, own, garbage, slack, value in rows
         ]
 
+    def sums_of(self, coordinate: int, most: int) -> list[tuple[Any, ...]]:
+        """Level, number, own, slack and one coordinate of the first sums: None if it was lost."""
+        cut = f"substr(value, {1 + coordinate * _FLOAT.itemsize}, {_FLOAT.itemsize})"
+        rows = self._transaction.rows(
+            f"SELECT level, number, own, slack, {cut} FROM sums WHERE place <= ?", most
+        )
+        return [(*rest, None if value is None else _floats(value)[0]) for *rest, value in rows]
+
     def add_estimate(self, number: int, estimate: Published) -> None:
         self._transaction.change(
             "INSERT INTO published (number, t, value, low, high, std, fallback, lost) "

@@ -29,6 +29,7 @@ FILES = {
         "connection.js",
         "dashboard.js",
         "favicon.svg",
+        "hindsight.js",
         "scale.js",
         "style.css",
         "words.js",

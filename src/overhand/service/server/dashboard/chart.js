@@ -27,11 +27,22 @@ function nearest(sorted, wanted) {
   return best;
 }
 
+// Drop the point that is missed least: the one whose neighbours are closest together.
+export function dropOne(series) {
+  const { t } = series;
+  let least = 1;
+  for (let i = 2; i < t.length - 1; i++) {
+    if (t[i + 1] - t[i - 1] < t[least + 1] - t[least - 1]) least = i;
+  }
+  for (const column of Object.values(series)) column.splice(least, 1);
+}
+
 export class Chart {
   #box;
   #picture = svg("svg", { "aria-hidden": "true" });
   #pointer = svg("g");
   #series = { t: [], value: [], low: [], high: [] };
+  #told = null;
   #start = 0;
   #from = 0;
   #zero = false;
@@ -61,9 +72,10 @@ export class Chart {
 
   // `start`: the t at the left edge. `from`: the t from which on everything has to fit; what is
   // before may run out of the picture. `zero`: whether 0 has to be in it. `empty`: what to say
-  // without a point.
-  show(series, { start, from, zero, empty }) {
+  // without a point. `told`: a second line, if there is one.
+  show(series, { start, from, zero, empty, told = null }) {
     this.#series = series;
+    this.#told = told;
     this.#start = start;
     this.#from = from;
     this.#zero = zero;
@@ -121,6 +133,12 @@ export class Chart {
       inside.append(run.length === 1
         ? svg("circle", { class: "point", cx: x(t[i]), cy: y.place(value[i]), r: 4 })
         : svg("path", { class: "curve", d: `M${run.map((j) => spot(j, value)).join("L")}` }));
+    }
+    if (this.#told?.t.length) {
+      const spots = this.#told.t.map((at, i) => (
+        `${x(at).toFixed(1)} ${y.place(this.#told.value[i]).toFixed(1)}`
+      ));
+      inside.append(svg("path", { class: "curve told", d: `M${spots.join("L")}` }));
     }
     const end = t.length - 1;
     this.#picture.append(inside);

@@ -1,8 +1,9 @@
 // The page: keeps what the server said, and shows it. Data becomes text nodes, never markup.
 
 import { Bars } from "./bars.js";
-import { Chart } from "./chart.js";
+import { Chart, dropOne } from "./chart.js";
 import { Connection } from "./connection.js";
+import { Hindsight } from "./hindsight.js";
 import * as words from "./words.js";
 
 const MOST_POINTS = 500;
@@ -67,6 +68,7 @@ async function loadHistory() {
   series = Object.fromEntries(COLUMNS.map((column) => [column, [...answer[column]]]));
   loaded = true;
   if (estimate) extend(estimate);
+  hindsight.follow(coordinate);
   show();
 }
 
@@ -81,17 +83,7 @@ function extend(latest) {
   if (latest.t === last) for (const column of COLUMNS) series[column].pop();
   const now = { t: latest.t, ...reading(latest, coordinate) };
   for (const column of COLUMNS) series[column].push(now[column]);
-  if (series.t.length > MOST_POINTS) dropOne();
-}
-
-// The point that is missed least: the one whose neighbours are closest together.
-function dropOne() {
-  const { t } = series;
-  let least = 1;
-  for (let i = 2; i < t.length - 1; i++) {
-    if (t[i + 1] - t[i - 1] < t[least + 1] - t[least - 1]) least = i;
-  }
-  for (const column of COLUMNS) series[column].splice(least, 1);
+  if (series.t.length > MOST_POINTS) dropOne(series);
 }
 
 function hearEstimate(data) {
@@ -99,6 +91,7 @@ function hearEstimate(data) {
   if (!latest || (estimate && latest.t < estimate.t)) return;
   estimate = heard.estimate = latest;
   if (loaded) extend(latest);
+  hindsight.follow(coordinate);
   show();
 }
 
@@ -229,11 +222,6 @@ function showHealth() {
   part("alarms").hidden = good;
 }
 
-function between({ low, high }, decimals) {
-  if (!Number.isFinite(low) || !Number.isFinite(high)) return null;
-  return `${words.number(low, decimals)} to ${words.number(high, decimals)}`;
-}
-
 function showNumber() {
   const { horizon, dimension, users_before: before = 0 } = status.plan;
   const done = Math.max(0, (estimate?.t ?? 0) - before);
@@ -250,7 +238,7 @@ function showNumber() {
   const now = reading(estimate, coordinate);
   const decimals = words.decimalsFor(now);
   const shown = words.number(now.value, decimals);
-  const range = between(now, decimals);
+  const range = words.between(now, decimals);
   part("number").textContent = shown;
   part("number").classList.toggle("long", shown.length > 9);
   const strong = document.createElement("b");
@@ -285,7 +273,7 @@ function showReading(target, label, source, hint) {
   const decimals = words.decimalsFor(source);
   const strong = document.createElement("b");
   strong.textContent = words.number(source.value, decimals);
-  const range = between(source, decimals);
+  const range = words.between(source, decimals);
   target.replaceChildren(`${label}: `, strong, range ? ` (${range})` : "");
   return target.textContent;
 }
@@ -294,12 +282,19 @@ function pointOf(i) {
   return viewed({ value: series.value[i], low: series.low[i], high: series.high[i] }, series.t[i]);
 }
 
-const chart = new Chart(part("chart"), (i) => showReading(
-  part("chart-reading"),
-  i === null ? "" : `After ${words.count(series.t[i], "user")}`,
-  i === null ? null : pointOf(i),
-  series.t.length ? "Point at the chart, or use the arrow keys, to read it." : "",
-));
+const hindsight = new Hindsight(part("hindsight"), (i) => ask(`v1/hindsight?coordinate=${i}`), show);
+
+const chart = new Chart(part("chart"), (i) => {
+  const said = showReading(
+    part("chart-reading"),
+    i === null ? "" : `After ${words.count(series.t[i], "user")}`,
+    i === null ? null : pointOf(i),
+    series.t.length ? "Point at the chart, or use the arrow keys, to read it." : "",
+  );
+  const told = i === null ? "" : hindsight.reading(series.t[i], viewed);
+  part("chart-reading").append(told);
+  return said + told;
+});
 
 const bars = new Bars(part("bars"), (i) => showReading(
   part("bars-reading"),
@@ -320,7 +315,7 @@ function showCharts() {
   const empty = loaded ? "No estimate yet" : "Loading …";
   const start = status.plan.users_before ?? 0;
   const zero = view === "sum" && start === 0;
-  chart.show({ t: series.t, ...columns }, { start, from, zero, empty });
+  chart.show({ t: series.t, ...columns }, { start, from, zero, empty, told: hindsight.line(viewed) });
 
   const { dimension } = status.plan;
   const few = dimension > 1 && dimension <= MOST_BARS;

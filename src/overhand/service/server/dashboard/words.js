@@ -22,6 +22,11 @@ export function decimalsFor({ value, low, high }) {
   return Number.isInteger(value) ? 0 : 3;
 }
 
+export function between({ low, high }, decimals) {
+  if (!Number.isFinite(low) || !Number.isFinite(high)) return null;
+  return `${number(low, decimals)} to ${number(high, decimals)}`;
+}
+
 export function count(amount, noun, plural = `${noun}s`) {
   return `${number(amount)} ${amount === 1 ? noun : plural}`;
 }
