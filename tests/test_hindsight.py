@@ -14,7 +14,7 @@ from scipy.optimize import lsq_linear
 import overhand as oh
 from overhand.model import Floats
 from overhand.plan import Plan
-from overhand.summation import BatchSums, ContinualSum, Hindsight, SumServer, hindsight
+from overhand.summation import BatchSums, ContinualSum, Hindsight, SumServer, in_hindsight
 from overhand.summation.possible import nearest_path
 from overhand.trees import RegularTree
 from support.gathered import (
@@ -157,7 +157,7 @@ def test_coordinates_do_not_mix(values: Any) -> None:
         for level, size in enumerate(tree.sizes, start=1):
             rows, slacks = sums.of_level(level, 50 // size)
             one.put(level, slice(0, len(rows)), rows.reshape(len(rows), -1)[:, coordinate], slacks)
-        alone = hindsight(plan, one, tree.lowest * len(history), coordinate)
+        alone = in_hindsight(plan, one, tree.lowest * len(history), coordinate)
         np.testing.assert_allclose(alone.value, weights[:, coordinate], atol=1e-9)
         np.testing.assert_allclose(alone.std, history.std)
     frame = history.to_frame()

@@ -17,10 +17,11 @@ from overhand import __version__, errors
 from overhand.evidence.accuracy import composition, messages, models, shufflers
 from overhand.evidence.coverage import coverage
 from overhand.evidence.growth import exponents, regret
+from overhand.evidence.hindsight import hindsight
 from overhand.evidence.readings import readings
 from overhand.evidence.sections import Evidence, Scale, Task
 
-_ALL = (exponents, shufflers, models, composition, regret, messages, coverage, readings)
+_ALL = (exponents, shufflers, models, composition, regret, messages, coverage, readings, hindsight)
 SECTIONS = {section.__name__: section for section in _ALL}
 """What can be measured, by the key of its evidence."""
 

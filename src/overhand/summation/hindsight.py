@@ -223,10 +223,12 @@ class _Level(NamedTuple):
         return np.minimum((ends - 1) // self.blocks, self.batches)
 
 
-def hindsight(
+def in_hindsight(
     plan: Plan, sums: BatchSums, covered: int, coordinate: int | None = None
 ) -> Hindsight:
     """The history of the first `covered` users; of one coordinate, if `sums` has only that.
+
+    Sums of another shape than a value's are those of several runs side by side.
 
     Two batches of two users and one of all four, which has more than they do: so the first has
     more than it says itself.
@@ -236,7 +238,7 @@ def hindsight(
     >>> sums = BatchSums(plan.tree)
     >>> sums.put(1, slice(0, 2), np.array([1.0, 1.0]), 0.0)
     >>> sums.put(2, slice(0, 1), np.array([5.0]), 0.0)
-    >>> history = hindsight(plan, sums, covered=4)
+    >>> history = in_hindsight(plan, sums, covered=4)
     >>> history.published.value.round(2).tolist(), history.value.round(2).tolist()
     ([1.0, 3.27], [1.63, 3.27])
     """
@@ -245,7 +247,7 @@ def hindsight(
     levels = _upwards(plan, own, combine=True)
     told = levels if plan.combine else _upwards(plan, own, combine=False)
     curves = [
-        _curve(plan, ends, known, coordinate)
+        _curve(plan, ends * plan.tree.lowest, known, (len(ends), *sums.shape), coordinate)
         for known in (_downwards(levels, ends), _as_published(told, ends))
     ]
     return Hindsight(**vars(curves[0]), published=curves[1], plan=plan, step=plan.tree.lowest)
@@ -378,18 +380,16 @@ def _as_published(levels: Sequence[_Level], ends: Counts) -> _Known:
     return total
 
 
-def _curve(plan: Plan, ends: Counts, known: _Known, coordinate: int | None) -> Curve:
-    variance, fourth, slack, lost = known.errors.T
-    variance = np.maximum(variance, 0.0)
-    pending = _chosen(plan.pending_slack, coordinate)
-    shape = (len(ends), *(plan.values.shape if coordinate is None else ()))
+def _curve(
+    plan: Plan, t: Counts, known: _Known, shape: tuple[int, ...], coordinate: int | None
+) -> Curve:
+    variance, fourth, slack, lost = np.maximum(known.errors, 0.0).T
+    pending = np.multiply.outer(lost, _chosen(plan.pending_slack, coordinate))
     return Curve(
-        ends * plan.tree.lowest,
+        t,
         known.values.reshape(shape),
         np.sqrt(variance),
-        (slack[:, np.newaxis] + np.multiply.outer(lost, pending)).reshape(shape),
-        np.divide(
-            np.maximum(fourth, 0.0), variance**2, out=np.zeros(len(ends)), where=variance > 0
-        ),
+        np.broadcast_to(slack[:, np.newaxis] + pending, known.values.shape).reshape(shape),
+        np.divide(fourth, variance**2, out=np.zeros(len(t)), where=variance > 0),
         plan.unit,
     )

@@ -27,7 +27,7 @@ from overhand.service.server.tables import (
     sum_of,
 )
 from overhand.service.web import log
-from overhand.summation import BatchSums, SumServer, hindsight
+from overhand.summation import BatchSums, SumServer, in_hindsight
 
 CONFIDENCE = 0.95
 _HISTORY = 500
@@ -275,7 +275,7 @@ class Publisher:
                 there = set(numbers.tolist())
                 lost = (row for row in rows if row[0] == 1 and row[1] not in there)
                 sums.lost_users = {number: size - own for _, number, own, *_ in lost}
-        history = hindsight(self._plan, sums, total.server.covered, coordinate)
+        history = in_hindsight(self._plan, sums, total.server.covered, coordinate)
         step = max(1, -(-len(history) // _HISTORY))
         curve = history.at(np.arange(len(history) - 1, -1, -step)[::-1])
         if total.earlier is not None:

@@ -1,0 +1,129 @@
+"""(h) What the history gains when it is told again, and whether its bands hold the truth."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from overhand.evidence.sections import Check, Evidence, Figure, Scale, Section, Task
+from overhand.model import Counts, Floats
+from overhand.plan import Plan
+from overhand.plots import Line
+from overhand.randomness import SeededRandom
+from overhand.summation import BatchSums, Hindsight, in_hindsight
+
+_MECHANISMS = ("coins", "shares")
+_SHUFFLERS = 4
+_CONFIDENCE = 0.95
+_LEAST, _MOST = 0.94, 0.985
+_MOST_RATIO = 0.80
+_PART = 4  # of the runs of other bands: there are no coordinates, and no times between ends
+_TASK_RUNS = 5_000
+_NUMBERS_A_SECOND = 2e6
+
+
+class Bands(NamedTuple):
+    """Of some runs: how many bands held the truth, at every end of a lowest batch."""
+
+    t: Counts
+    held: Counts
+
+
+class Gain(NamedTuple):
+    """Squared errors, mean over all t and runs, beside what the laws of the noise say."""
+
+    hindsight: float
+    published: float
+    computed: float
+    """The ratio of the roots."""
+
+
+def hindsight(scale: Scale) -> Section:
+    """(h) Bands with few users and many runs, errors with many users and few."""
+    parts = range(0, scale.coverage_runs // _PART, _TASK_RUNS)
+
+    def task(mechanism: str, first: int) -> Task:
+        if first < 0:
+            cost = 2 + scale.users / 20 * scale.runs / _NUMBERS_A_SECOND
+            return Task(f"hindsight with {mechanism}", gain, (scale, mechanism), cost)
+        cost = 1 + scale.coverage_users / 15 * _TASK_RUNS / _NUMBERS_A_SECOND
+        return Task(f"bands of hindsight, {mechanism}", bands, (scale, mechanism, first), cost)
+
+    return Section.crossed(_MECHANISMS, (-1, *parts), task, lambda found: _shown(scale, found))
+
+
+def _noise(plan: Plan, runs: int, random: SeededRandom) -> Hindsight:
+    """The history of users who all hold 0, in so many runs."""
+    sums = BatchSums(plan.tree, (runs,))
+    for level, mechanism in enumerate(plan.mechanisms, start=1):
+        batches = plan.horizon // mechanism.size
+        drawn = mechanism.draw_noise(random, batches * runs).reshape(batches, runs)
+        sums.put(level, slice(0, batches), drawn, 0.0)
+    return in_hindsight(plan, sums, plan.tree.covered)
+
+
+def bands(scale: Scale, mechanism: str, first: int) -> Bands:
+    """So many runs from this one on."""
+    users, runs = scale.coverage_users, min(_TASK_RUNS, scale.coverage_runs // _PART - first)
+    plan = Plan.best(users, _SHUFFLERS, scale.privacy, mechanism=mechanism)
+    seed = [scale.seed, 18, _MECHANISMS.index(mechanism), first]
+    history = _noise(plan, runs, SeededRandom(np.random.default_rng(seed)))
+    low, high = history.interval(_CONFIDENCE)
+    return Bands(history.t, np.count_nonzero((low <= 0) & (high >= 0), axis=1))
+
+
+def gain(scale: Scale, mechanism: str) -> Gain:
+    """Of runs with many users."""
+    plan = Plan.best(scale.users, _SHUFFLERS, scale.privacy, mechanism=mechanism)
+    seed = [scale.seed, 18, _MECHANISMS.index(mechanism)]
+    history = _noise(plan, scale.runs, SeededRandom(np.random.default_rng(seed)))
+    told, published = history.value, history.published.value
+    return Gain(float(np.mean(told**2)), float(np.mean(published**2)), history.ratio)
+
+
+def _shown(scale: Scale, found: dict[str, list[Gain | Bands]]) -> Evidence:
+    gains = {name: one for name, (one, *_) in found.items() if isinstance(one, Gain)}
+    covered = {name: _coverage(scale, parts) for name, (_, *parts) in found.items()}
+    ratios = {name: math.sqrt(one.hindsight / one.published) for name, one in gains.items()}
+    times = {name: one.t for name, (_, one, *_) in found.items() if isinstance(one, Bands)}
+    shares = [float(end) for one in covered.values() for end in (one.min(), one.max())]
+    lines = tuple(
+        Line(name, tuple(times[name].astype(float).tolist()), tuple((100 * held).tolist()))
+        for name, held in covered.items()
+    )
+    return Evidence(
+        key="hindsight",
+        title="The history told again",
+        claim="Once larger batches are in, the past is known with 0.80 of the error that was "
+        "published or less, and its 95 % bands hold the truth 95 times of 100.",
+        method=f"Noise alone, {_SHUFFLERS} shufflers at {scale.privacy}, at the ends of lowest "
+        f"batches. Errors: {scale.users:,} users, {scale.runs:,} runs, root of the mean square "
+        f"over all t at the end of the stream. Bands: {scale.coverage_users:,} users, "
+        f"{scale.coverage_runs // _PART:,} runs, each point by itself. The ratio is also computed "
+        "from the laws of the noise; a measured one is off by a few per cent, since few large "
+        "batches make up most of a run's error.",
+        columns=("mechanism", "published, rms", "hindsight, rms", "ratio", "computed",
+                 "bands, least", "bands, most"),
+        rows=tuple(_row(name, gains[name], ratios[name], covered[name]) for name in found),
+        figures=(Figure("users t", "bands that hold the truth, %", lines, "plot"),),
+        checks=(
+            Check("ratio, computed, the largest", max(g.computed for g in gains.values()), 0.0,
+                  _MOST_RATIO),
+            Check("ratio, measured, the largest", max(ratios.values()), 0.0, _MOST_RATIO),
+            Check("coverage, the least", min(shares), _LEAST, _MOST),
+            Check("coverage, the most", max(shares), _LEAST, _MOST),
+        ),
+    )  # fmt: skip
+
+
+def _coverage(scale: Scale, parts: list[Gain | Bands]) -> Floats:
+    held = sum(part.held for part in parts if isinstance(part, Bands))
+    return np.asarray(held / (scale.coverage_runs // _PART))
+
+
+def _row(name: str, gained: Gain, ratio: float, covered: Floats) -> tuple[str | float, ...]:
+    roots = (round(math.sqrt(one), 1) for one in (gained.published, gained.hindsight))
+    shares = (f"{100 * end:.2f} %" for end in (covered.min(), covered.max()))
+    return (name, *roots, round(ratio, 3), round(gained.computed, 3), *shares)
