@@ -23,6 +23,7 @@ PAGES = (
     ROOT / "docs" / "streams.md",
     ROOT / "docs" / "questions.md",
     ROOT / "docs" / "time.md",
+    ROOT / "docs" / "hindsight.md",
 )
 SLOW_PAGES = (ROOT / "docs" / "audit.md", ROOT / "docs" / "bandits.md")
 DRAWN = {
@@ -33,6 +34,7 @@ DRAWN = {
     "covid_positives": "streams.md",
     "police_stops": "streams.md",
     "late_flights": "streams.md",
+    "hindsight": "hindsight.md",
 }
 """The examples that draw a figure, and the page that shows it."""
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import doctest
 import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -128,6 +130,13 @@ def test_a_sum_that_is_not_believed_has_no_part_in_it() -> None:
     assert poisoned.std == pytest.approx(clean.std)
     first = servers[0].between(0, upper.stop)
     assert first.value == pytest.approx(upper.size / 2)  # nor in the sum of a range
+
+
+def test_the_session_of_the_page_runs() -> None:
+    page = Path(__file__).parents[1] / "docs" / "hindsight.md"
+    results = doctest.testfile(str(page), module_relative=False)
+    assert results.attempted >= 8
+    assert results.failed == 0
 
 
 def test_nothing_in_nothing_out_and_no_archive_is_refused() -> None:
