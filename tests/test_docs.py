@@ -114,7 +114,8 @@ def test_a_table_of_choosing_has_the_rows_that_plans_have(table: str) -> None:
 
 def test_pages_have_plans_to_check() -> None:
     for page in PAGES:
-        assert "$ overhand plan" in page.read_text(encoding="utf-8")
+        if page.stem != "hindsight":  # which is of plans that other pages show
+            assert "$ overhand plan" in page.read_text(encoding="utf-8")
 
 
 def test_the_table_of_values_is_what_the_classes_say() -> None:

@@ -18,7 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from overhand import errors
-from overhand.model import Counts, Estimate, Floats
+from overhand.estimates import Estimate
+from overhand.model import Counts, Floats
 from overhand.plan import Plan
 from overhand.summation.archive import BatchSums, flat
 from overhand.summation.possible import nearest_path
