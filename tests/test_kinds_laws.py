@@ -155,7 +155,7 @@ def test_the_laws_see_values_that_are_rounded_to_the_nearest_step(
     law = estimate_law(plan, raw, 7)
     biased = law.atoms + plan.mechanisms[0].unit
     assert law.distance(Law(biased, law.probabilities)) > DISCREPANCY
-    monkeypatch.setattr(Mechanism, "steps_of", nearest)
+    monkeypatch.setattr(Mechanism, "rounded", nearest)
     with pytest.raises(AssertionError, match="Kolmogorov"):
         law.assert_of(by_continual_sum(plan, raw, 5), discrepancy=DISCREPANCY)
 

@@ -15,11 +15,22 @@ from overhand.randomness import secure_random, seeded_random
 from overhand.shufflers import ConcurrentShufflers, Shuffler
 from overhand.summation import ContinualSum, EndlessSum, SumServer, TreeServer
 from overhand.trees import RegularTree
-from overhand.values import Bits, Histogram, Moments, Reals, SymmetricMatrices, Values, Vectors
+from overhand.values import (
+    Binned,
+    Bits,
+    Grouped,
+    Histogram,
+    Moments,
+    Reals,
+    SymmetricMatrices,
+    Values,
+    Vectors,
+)
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "Binned",
     "Bits",
     "CoinSum",
     "ConcurrentShufflers",
@@ -27,6 +38,7 @@ __all__ = [
     "DamagedPlan",
     "EndlessSum",
     "Estimate",
+    "Grouped",
     "Histogram",
     "Infeasible",
     "InvalidValue",

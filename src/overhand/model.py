@@ -134,10 +134,17 @@ class Node(NamedTuple):
 class Change:
     """What another value of one user can do to the counts of a batch, in whole steps.
 
-    At most `coordinates` of them move, each by at most `largest`; with a `norm`, all of them may,
-    and `norm` bounds the move in l2.
+    At most `coordinates` of them move, each by at most `largest`, or more of them in a way that is
+    never easier to see; with a `norm`, all of them may, and `norm` bounds the move in l2.
+    `touched` is how many move at all, if that is not `coordinates`.
     """
 
     largest: int
     coordinates: int = 1
     norm: float | None = None
+    touched: int | None = None
+
+    @property
+    def counts(self) -> int:
+        """How many counts another value can move, by however little."""
+        return self.touched or self.coordinates

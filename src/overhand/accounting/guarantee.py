@@ -80,5 +80,5 @@ def leaked_delta(levels: Sequence[Level], epsilon: float) -> float:
     >>> f"{leaked_delta([level] * 2, epsilon=1.0):.2e}"
     '7.44e-09'
     """
-    leaks = (level.reports * level.change.coordinates * level.leak for level in levels)
+    leaks = (level.reports * level.change.counts * level.leak for level in levels)
     return (1 + math.exp(epsilon)) * math.fsum(leaks)

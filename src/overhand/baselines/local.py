@@ -19,7 +19,7 @@ from overhand.accounting import gaussian_delta, gaussian_mu
 from overhand.model import Floats, Privacy, Rows
 from overhand.plan import DEFAULT_FAILURE_PROBABILITY
 from overhand.randomness import BinaryFraction, Random, generator_of
-from overhand.values import BITS, Histogram, Values
+from overhand.values import BITS, Values
 
 _SIGNIFICANT_BITS = 32
 
@@ -202,6 +202,7 @@ class SubsetResponse(LocalSum):
     With p the probability of the own bucket and q = (size - p) / (buckets - 1) that of another, a
     bucket of an answer is worth (1 - q) / (p - q) if it is in the set and -q / (p - q) if not.
 
+    >>> from overhand.values import Histogram
     >>> local = SubsetResponse.best(1000, Privacy(1.0, 1e-6), Histogram(200))
     >>> local.size, round(local.user_variance, 2), local.epsilon_spent <= 1.0
     (54, 3.64, True)
@@ -211,9 +212,9 @@ class SubsetResponse(LocalSum):
     miss: BinaryFraction
 
     @classmethod
-    def best(cls, horizon: int, privacy: Privacy, values: Histogram) -> SubsetResponse:
+    def best(cls, horizon: int, privacy: Privacy, values: Values) -> SubsetResponse:
         """The size of least variance, its probability rounded against us."""
-        buckets = values.buckets
+        buckets = values.dimension
         sizes = np.arange(1, buckets)
         missed = (buckets - sizes) * math.exp(-privacy.epsilon)
         misses = missed / (missed + sizes)
@@ -270,9 +271,9 @@ class SubsetResponse(LocalSum):
         others[:, self.size - 1] = missed
         sets = np.empty((len(rows), self.values.dimension), np.uint8)
         sets[:, :-1] = random.permute_rows(others)
-        users = np.arange(len(rows))
-        sets[:, -1] = sets[users, rows]
-        sets[users, rows] = 1 - missed
+        users, own = np.arange(len(rows)), self.values.cells(rows) - 1
+        sets[:, -1] = sets[users, own]
+        sets[users, own] = 1 - missed
         return sets
 
 

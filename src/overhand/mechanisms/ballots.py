@@ -119,8 +119,7 @@ class BallotSum(Mechanism):
         return 1.0
 
     def encode_rows(self, rows: Rows, random: Random) -> Messages:
-        labels = rows if self.values.is_scalar else rows + 1
-        return Messages.of(labels.astype(self._type).reshape(-1, 1))
+        return Messages.of(self.values.cells(rows).astype(self._type).reshape(-1, 1))
 
     @property
     def _type(self) -> np.dtype[Any]:

@@ -20,10 +20,11 @@ def change_of(values: Values, steps: int) -> Change:
 
     >>> from overhand.values import Histogram
     >>> change_of(Histogram(5), steps=1)
-    Change(largest=1, coordinates=2, norm=None)
+    Change(largest=1, coordinates=2, norm=None, touched=None)
     """
     if values.moves is not None:
-        return Change(steps, values.moves)
+        touched = None if values.touches == values.moves else values.touches
+        return Change(steps, values.moves, touched=touched)
     dimension = values.dimension
     norm = values.sensitivity / values.width * steps + math.sqrt(dimension)
     return Change(steps, dimension, norm * (1 + FLOAT_MARGIN))

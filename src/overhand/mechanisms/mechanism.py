@@ -313,7 +313,7 @@ class Mechanism(ABC):
     @cached_property
     def rounding_variance(self) -> float:
         """The most that rounding can add to the variance of a coordinate's sum."""
-        return 0.0 if self.values.is_whole else self.size * self.unit**2 / 4
+        return self.size * self.unit**2 * self.values.rounding
 
     @cached_property
     def noise_variance(self) -> float:
@@ -334,19 +334,13 @@ class Mechanism(ABC):
         """A bound on ln E exp(s x error) of a coordinate of an analyzed sum (Hoeffding's lemma)."""
         return self.noise().growth(s * self.unit) + s**2 * self.rounding_variance / 2
 
+    def rounded(self, rows: Rows, random: Random) -> Rows:
+        """Checked values in whole steps, as rows: rounded at random, afresh with every call."""
+        return self.values.rounded(rows, self.unit, self.coordinate_steps, random)
+
     def steps_of(self, rows: Rows, random: Random) -> Rows:
-        """Checked values in steps: as they are if they are whole, else rounded at random."""
-        if self.values.is_whole:
-            return self.values.coordinates(rows)
-        low = self.values.lows if self.values.shape else self.values.lows[0]
-        most = self.coordinate_steps if self.values.shape else self.coordinate_steps[0]
-        exact = rows - low
-        exact /= self.unit
-        exact += random.uniforms(rows.size).reshape(rows.shape)
-        np.floor(exact, out=exact)
-        np.maximum(exact, 0, out=exact)
-        np.minimum(exact, most, out=exact)
-        return exact.astype(np.int64)
+        """The same by coordinate."""
+        return self.values.coordinates(self.rounded(rows, random))
 
     def value_of(self, steps: Any) -> Any:
         """The sum of the values of a batch, from the sum of its steps."""

@@ -12,7 +12,7 @@ from overhand.mechanisms.coins import CoinSum
 from overhand.mechanisms.parts import Coins
 from overhand.model import Privacy
 from overhand.randomness import HALF, BinaryFraction
-from overhand.values import BITS, Histogram, Values
+from overhand.values import BITS, Values
 
 BITS_CONSTANT = 96.0
 REALS_CONSTANT = 90.0
@@ -34,7 +34,10 @@ def published(
         errors.number("constant", constant, above=0)
     if values == BITS:
         return binary_sum(size, privacy, constant or BITS_CONSTANT)
-    if isinstance(values, Histogram):
+    if values.moves == 2 and not values.is_whole:
+        # A number divided between two counts: as a histogram, by the mechanism for numbers.
+        return real_sum(values, size, privacy.share(2), constant or REALS_CONSTANT)
+    if values.moves == 2:
         return histogram_sum(values, size, privacy, constant or BITS_CONSTANT)
     if values.moves == 1:
         return real_sum(values, size, privacy, constant or REALS_CONSTANT)
@@ -54,7 +57,7 @@ def binary_sum(size: int, privacy: Privacy, constant: float = BITS_CONSTANT) -> 
 
 
 def histogram_sum(
-    values: Histogram, size: int, privacy: Privacy, constant: float = BITS_CONSTANT
+    values: Values, size: int, privacy: Privacy, constant: float = BITS_CONSTANT
 ) -> CoinSum:
     """The same in every bucket, with half of the budget: a change moves two of them."""
     return CoinSum(size, binary_sum(size, privacy.share(2), constant).noise_part, values)

@@ -102,7 +102,7 @@ class Draft:
     def variances(self) -> list[float]:
         """Of batch sums, by level, in squared widths: noise, and rounding at its worst."""
         levels = zip(self.sizes, self.steps, self.noises, strict=True)
-        rounding = 0.0 if self.terms.values.is_whole else 0.25
+        rounding = self.terms.values.rounding
         return [(noise.batch_law(n).variance + rounding * n) / s**2 for n, s, noise in levels]
 
     def messages(self, spare: float) -> int:

@@ -31,7 +31,7 @@ from overhand.plan.plausibility import Plausibility
 from overhand.plan.request import Composition, Request, Terms, TreeKind
 from overhand.plan.search import best_levels, least_epsilon
 from overhand.trees import RegularTree, binary_degrees, published_degrees
-from overhand.values import BITS, Values
+from overhand.values import BITS, Values, values_of
 
 _CLOSER = 20
 
@@ -81,7 +81,7 @@ class Plan:
         shufflers: int,
         privacy: Privacy,
         *,
-        values: Values = BITS,
+        values: Values | str = BITS,
         tree: TreeKind = "regular",
         honest: float = 1.0,
         reports: int = 1,
@@ -99,14 +99,15 @@ class Plan:
         counted on, `reports` how many of the users may be one and the same person, and
         `max_messages` the most that a user may send. `mechanism` is how values are sent: "coins"
         if it is not said, or "best", the one of least error; if the services make the noise, what
-        costs least of "ballots" and "pairs".
+        costs least of "ballots" and "pairs". `values` is a kind of value, or its name on the
+        command line.
 
-        >>> from overhand.values import Histogram
-        >>> Plan.best(1000, 2, Privacy(1.0, 1e-6), values=Histogram(5)).values
+        >>> Plan.best(1000, 2, Privacy(1.0, 1e-6), values="histogram:5").values
         Histogram(buckets=5)
         """
+        kind = values_of(values)
         terms = Terms(
-            privacy, honest, reports, composition, values, objective=objective, noise_by=noise
+            privacy, honest, reports, composition, kind, objective=objective, noise_by=noise
         )
         return _made(Request(horizon, shufflers, terms, tree, mechanism, max_messages))
 
@@ -118,7 +119,7 @@ class Plan:
         error: float,
         delta: float,
         *,
-        values: Values = BITS,
+        values: Values | str = BITS,
         tree: TreeKind = "regular",
         honest: float = 1.0,
         reports: int = 1,
@@ -136,7 +137,8 @@ class Plan:
         (True, 0.66)
         """
         error = errors.number("error", error, above=0)
-        terms = Terms(Privacy(1.0, delta), honest, reports, composition, values, noise_by=noise)
+        kind = values_of(values)
+        terms = Terms(Privacy(1.0, delta), honest, reports, composition, kind, noise_by=noise)
         request = Request(horizon, shufflers, terms, tree, mechanism, max_messages)
         epsilon = least_epsilon(request, error)
         for _ in range(_CLOSER):
@@ -155,7 +157,7 @@ class Plan:
         shufflers: int | None,
         privacy: Privacy,
         *,
-        values: Values = BITS,
+        values: Values | str = BITS,
         constant: float | None = None,
     ) -> Plan:
         """The paper to the letter (Algorithms 2 and 3).
@@ -170,8 +172,8 @@ class Plan:
         else:
             degrees = published_degrees(horizon, errors.whole("shufflers", shufflers, least=1))
         tree = RegularTree(horizon, degrees)
-        share = privacy.share(tree.levels)
-        mechanisms = tuple(published(values, n, share, constant=constant) for n in tree.sizes)
+        share, kind = privacy.share(tree.levels), values_of(values)
+        mechanisms = tuple(published(kind, n, share, constant=constant) for n in tree.sizes)
         return cls(tree, mechanisms, privacy, shufflers or tree.levels, combine=False, hold=True)
 
     @property

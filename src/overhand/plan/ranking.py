@@ -133,7 +133,8 @@ def _rough_costs(horizon: int, degrees: Counts, terms: Terms, limit: float = mat
     if limit < math.inf:
         too_many = fewest_messages(terms, sizes, variances).sum(axis=1) > limit
     if not terms.values.is_whole:
-        variances = variances + sizes / (4 * terms.steps(sizes, variances) ** 2)
+        rounding = terms.values.rounding * sizes
+        variances = variances + rounding / terms.steps(sizes, variances) ** 2
     nodes = variances[:, 0]
     noise = cover[:, 0] * nodes
     for level in range(1, degrees.shape[1]):

@@ -115,7 +115,8 @@ class Terms:
         if self.values.is_whole:
             return np.ones(np.shape(size), np.int64)
         share = self.recipe.mechanism.rounding_share * self.coarseness
-        steps = np.sqrt(np.divide(size, np.multiply(4 * share, variance)))
+        rounding = np.multiply(self.values.rounding, size)
+        steps = np.sqrt(np.divide(rounding, np.multiply(share, variance)))
         if self.norm_share:
             width = self.values.width * math.sqrt(self.values.dimension)
             steps = np.maximum(steps, width / (self.values.sensitivity * self.norm_share))
@@ -137,8 +138,7 @@ class Terms:
         """
         if not self.recipe.mechanism.leaks:
             return 0.0
-        moved = self.values.moves or self.values.dimension
-        counts = 2 * levels * self.reports * moved
+        counts = 2 * levels * self.reports * self.values.touches
         return _LEAK_SHARE * self.privacy.delta / ((1 + math.exp(self.privacy.epsilon)) * counts)
 
 

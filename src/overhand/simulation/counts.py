@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from overhand.mechanisms import Mechanism
 from overhand.model import Counts, Floats
 from overhand.plan import Plan, combined
 from overhand.randomness import Random, generator_of
@@ -231,6 +232,8 @@ class _RoundingErrors:
 
     def __init__(self, plan: Plan, random: Random, shape: tuple[int, ...]) -> None:
         self._tree = plan.tree
+        self._values = plan.values
+        self._mechanisms = plan.mechanisms
         self._shape = shape  # of a sum, or of those of several runs
         self._streams = random.spawn(plan.tree.levels)
         self._units = [mechanism.unit for mechanism in plan.mechanisms]
@@ -243,6 +246,12 @@ class _RoundingErrors:
     def advance(self, first: int, rows: NDArray[Any]) -> None:
         """Round the values of the next blocks, level by level."""
         self._first = first
+        if not self._values.are_rows_points:
+            self._errors = [
+                self._errors_of(mechanism, rows, stream)
+                for mechanism, stream in zip(self._mechanisms, self._streams, strict=True)
+            ]
+            return
         # Coordinate by coordinate, so that a block's values of one stand side by side.
         columns = np.ascontiguousarray(rows.reshape(len(rows), math.prod(self._shape)).T)
         columns = columns.reshape(len(columns), -1, self._tree.lowest) - self._lows
@@ -252,6 +261,13 @@ class _RoundingErrors:
             _rounding_errors(unit, columns, sums, stream).reshape(-1, *self._shape)
             for unit, stream in zip(self._units, self._streams, strict=True)
         ]
+
+    def _errors_of(self, mechanism: Mechanism, rows: NDArray[Any], random: Random) -> Floats:
+        """Those of rows that only their kind knows how to round."""
+        sums = self._values.sums_after_blocks(rows, self._tree.lowest)
+        steps = mechanism.rounded(rows, random)
+        rounded = self._values.sums_after_blocks(steps, self._tree.lowest) * mechanism.unit
+        return np.concatenate([np.zeros((1, *self._shape)), rounded - sums])
 
     def of_nodes(self, level: int, blocks: int, start: int, stop: int) -> Floats:
         """The errors of nodes of a level, each of so many blocks."""

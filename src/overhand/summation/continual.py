@@ -332,7 +332,7 @@ class _Rounding:
         if not self.streams:
             return [rows]
         return [
-            mechanism.steps_of(rows, stream)
+            mechanism.rounded(rows, stream)
             for mechanism, stream in zip(self._mechanisms, self.streams, strict=True)
         ]
 

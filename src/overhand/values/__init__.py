@@ -1,7 +1,9 @@
-"""What users hold: bits, reals, vectors, matrices, one of many buckets; and how it is checked."""
+"""What users hold: bits, reals, vectors, matrices, buckets, groups; and how it is checked."""
 
+from overhand.values.buckets import Binned, Buckets, Histogram
+from overhand.values.groups import Grouped
 from overhand.values.kind import Values, finite_array
-from overhand.values.scalars import BITS, Bits, Histogram, Reals
+from overhand.values.scalars import BITS, Bits, Reals
 from overhand.values.spec import FORMS, values_of
 from overhand.values.vectors import (
     TOLERANCE,
@@ -17,7 +19,10 @@ __all__ = [
     "BITS",
     "FORMS",
     "TOLERANCE",
+    "Binned",
     "Bits",
+    "Buckets",
+    "Grouped",
     "Histogram",
     "Moments",
     "Reals",

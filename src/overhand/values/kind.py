@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from overhand import errors
-from overhand.model import Floats, Rows
+from overhand.model import Counts, Floats, Rows
 from overhand.randomness import Random
 
 SMALLEST, LARGEST = 1e-100, 1e100
@@ -38,6 +40,12 @@ class Values(ABC):
     is_whole: ClassVar[bool] = False
     """Whether coordinates are 0 or 1, so that nothing has to be rounded."""
 
+    are_rows_points: ClassVar[bool] = True
+    """Whether rows are what is added up, coordinate by coordinate."""
+
+    label_columns: ClassVar[int] = 0
+    """How many cells of a value, the first ones of its line in a table, are labels."""
+
     @property
     @abstractmethod
     def spec(self) -> str:
@@ -65,6 +73,36 @@ class Values(ABC):
     def sensitivity(self) -> float:
         """The largest l2 distance between two users' values."""
 
+    @property
+    def touches(self) -> int:
+        """How many coordinates another value of one user moves at most, by however little."""
+        return self.moves or self.dimension
+
+    @property
+    def rounding(self) -> float:
+        """The most that rounding one user's value adds to a coordinate's variance, in steps."""
+        return 0.0 if self.is_whole else 0.25
+
+    @property
+    def labels(self) -> tuple[str, ...] | None:
+        """What users call what they hold, if it has names.
+
+        >>> from overhand.values import Bits, Histogram
+        >>> Bits().labels, Histogram(["like", "love"], other="any other").labels
+        (None, ('like', 'love', 'any other'))
+        """
+        return None
+
+    @property
+    def coordinate_names(self) -> tuple[str, ...] | None:
+        """What the coordinates of a sum are called, if they have names.
+
+        >>> from overhand.values import Binned
+        >>> Binned(0, 10, bins=2).coordinate_names
+        ('0 to 5', '5 to 10')
+        """
+        return None
+
     @abstractmethod
     def rows(self, values: ArrayLike, *, first: int = 0) -> Rows:
         """The values of consecutive users, checked: all of them, or an error that names one.
@@ -84,6 +122,16 @@ class Values(ABC):
     def given_shape(self) -> tuple[int, ...]:
         """The shape of one user's value, as `rows` takes it: () for a number."""
         return ()
+
+    @property
+    def columns(self) -> int:
+        """How many cells one user's value has in a table."""
+        return math.prod(self.given_shape)
+
+    def given(self, cells: Sequence[Sequence[str]]) -> Any:
+        """What `rows` takes, from the lines of a table: cells that are no labels are numbers."""
+        numbers = [[float(cell) for cell in line] for line in cells]
+        return np.array(numbers, np.float64).reshape(-1, *self.given_shape)
 
     @property
     def neutral(self) -> Any:
@@ -116,6 +164,22 @@ class Values(ABC):
     def width(self) -> float:
         """The length of the longest coordinate's interval."""
         return float((self.highs - self.lows).max())
+
+    def rounded(self, rows: Rows, unit: float, most: Counts, random: Random) -> Rows:
+        """Rows in whole steps of this unit, `most` by coordinate: at random and without bias."""
+        if self.is_whole:
+            return rows
+        exact = rows - (self.lows if self.shape else self.lows[0])
+        exact /= unit
+        exact += random.uniforms(rows.size).reshape(rows.shape)
+        np.floor(exact, out=exact)
+        np.maximum(exact, 0, out=exact)
+        np.minimum(exact, most if self.shape else most[0], out=exact)
+        return exact.astype(np.int64)
+
+    def cells(self, rows: Rows) -> Rows:
+        """Of every user the coordinate that is 1, from 1 on, or 0 for none, if they are whole."""
+        raise errors.InvalidValue(f"values of {self} are not in one coordinate each")
 
     def coordinates(self, rows: Rows) -> Rows:
         """The same values as points: what is added up."""

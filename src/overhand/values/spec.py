@@ -3,53 +3,99 @@
 from __future__ import annotations
 
 from overhand.errors import InvalidValue
+from overhand.values.buckets import Binned, Histogram
+from overhand.values.groups import Grouped
 from overhand.values.kind import Values
-from overhand.values.scalars import BITS, Histogram, Reals
+from overhand.values.scalars import BITS, Bits, Reals
 from overhand.values.vectors import Moments, SymmetricMatrices, Vectors
 
 FORMS = (
-    "bit, real, real:LOW:HIGH, vector:D, vector:D:NORM, histogram:B, "
-    "matrix:D, matrix:D:NORM or moments:D"
+    "bit, real, real:LOW:HIGH, vector:D, vector:D:NORM, histogram:B, histogram:LABEL,LABEL,..., "
+    "binned:LOW:HIGH:BINS, binned:EDGE,EDGE,..., grouped:LABEL,LABEL,...:real:LOW:HIGH, "
+    "grouped:LABEL,LABEL,...:bit, matrix:D, matrix:D:NORM or moments:D"
 )
 """The words that `values_of` knows, as its errors list them."""
 
 
-def values_of(spec: str, *, clip: bool = False) -> Values:
+def values_of(spec: str | Values, *, clip: bool = False) -> Values:
     """The kind that a word names. `clip` moves values that are out of range to its edge.
+
+    After a colon, labels may be followed by the name of a bucket for all others.
 
     >>> values_of("histogram:200"), values_of("real:0:50", clip=True)
     (Histogram(buckets=200), Reals(low=0.0, high=50.0, clip=True))
+    >>> values_of("histogram:like,love:any other"), values_of("grouped:DE,FR:real:0:9").of
+    (Histogram(['like', 'love'], other='any other'), Reals(low=0.0, high=9.0, clip=False))
     """
-    kind, *parameters = spec.split(":")
+    if isinstance(spec, Values):
+        return spec
+    if not isinstance(spec, str):
+        raise InvalidValue(f"values {spec!r:.60} must be a kind of value or a word: {FORMS}")
+    kind, *words = spec.split(":")
     try:
-        match kind, [float(word) for word in parameters]:
-            case "bit", []:
-                values: Values = BITS
-            case "real", []:
-                values = Reals(clip=clip)
-            case "real", [low, high]:
-                values = Reals(low, high, clip)
-            case "vector", [length]:
-                values = Vectors(_whole(length), clip=clip)
-            case "vector", [length, norm]:
-                values = Vectors(_whole(length), norm, clip)
-            case "histogram", [buckets]:
-                values = Histogram(_whole(buckets))
-            case "matrix", [side]:
-                values = SymmetricMatrices(_whole(side), clip=clip)
-            case "matrix", [side, norm]:
-                values = SymmetricMatrices(_whole(side), norm, clip)
-            case "moments", [features]:
-                values = Moments(_whole(features), clip)
-            case _:
-                raise InvalidValue(f"values {spec!r} must be {FORMS}")
+        values = _named(kind, words, clip) or _numbered(kind, [float(word) for word in words], clip)
     except InvalidValue:
         raise
     except (ValueError, OverflowError):
         raise InvalidValue(f"values {spec!r} must be {FORMS}: a number is malformed") from None
-    if clip and not hasattr(values, "clip"):
+    if values is None:
+        raise InvalidValue(f"values {spec!r} must be {FORMS}")
+    if clip and not getattr(values, "clip", False):
         raise InvalidValue(f"values {spec!r} have no range to clip to")
     return values
+
+
+def _named(kind: str, words: list[str], clip: bool) -> Values | None:
+    """Kinds of which a word is a list."""
+    match kind, words:
+        case "histogram", [labels, other] if not labels.isdecimal():
+            return Histogram(labels.split(","), other)
+        case "histogram", [labels] if "," in labels:
+            return Histogram(labels.split(","))
+        case "binned", [edges]:
+            return Binned(edges=[float(edge) for edge in edges.split(",")], clip=clip)
+        case "grouped", [labels, "bit" | "real", *_]:
+            return Grouped(labels.split(","), _number(words[1:], clip))
+        case "grouped", [labels, other, "bit" | "real", *_]:
+            return Grouped(labels.split(","), _number(words[2:], clip), other)
+    return None
+
+
+def _number(words: list[str], clip: bool) -> Reals | Bits:
+    """What the users of a group hold."""
+    match words:
+        case ["bit"]:
+            return BITS
+        case ["real"]:
+            return Reals(clip=clip)
+        case ["real", low, high]:
+            return Reals(float(low), float(high), clip)
+    raise InvalidValue(f"{':'.join(words)!r} of a group must be bit, real or real:LOW:HIGH")
+
+
+def _numbered(kind: str, numbers: list[float], clip: bool) -> Values | None:
+    match kind, numbers:
+        case "bit", []:
+            return BITS
+        case "real", []:
+            return Reals(clip=clip)
+        case "real", [low, high]:
+            return Reals(low, high, clip)
+        case "vector", [length]:
+            return Vectors(_whole(length), clip=clip)
+        case "vector", [length, norm]:
+            return Vectors(_whole(length), norm, clip)
+        case "histogram", [buckets]:
+            return Histogram(_whole(buckets))
+        case "binned", [low, high, bins]:
+            return Binned(low, high, _whole(bins), clip)
+        case "matrix", [side]:
+            return SymmetricMatrices(_whole(side), clip=clip)
+        case "matrix", [side, norm]:
+            return SymmetricMatrices(_whole(side), norm, clip)
+        case "moments", [features]:
+            return Moments(_whole(features), clip)
+    return None
 
 
 def _whole(number: float) -> int:

@@ -1,0 +1,267 @@
+"""Values that are in one of many buckets: a number, a label, or a real between two edges."""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from overhand import errors
+from overhand.model import Counts, Floats, Rows
+from overhand.randomness import Random
+from overhand.values.kind import LARGEST, Values, shown
+from overhand.values.labels import MOST_LABELS, Labels
+from overhand.values.scalars import Reals
+
+MOST_BUCKETS = 1 << 20
+_MOST_EDGES = MOST_LABELS + 1
+
+
+class Buckets(Values):
+    """One of many buckets, whose numbers are the rows; the sum counts the users of each.
+
+    Another value of one user takes one from a bucket and gives one to another: two coordinates
+    move by one, however many there are.
+    """
+
+    is_whole: ClassVar[bool] = True
+    are_rows_points: ClassVar[bool] = False
+    moves: ClassVar[int] = 2
+    sensitivity: ClassVar[float] = math.sqrt(2)
+
+    @abstractmethod
+    def rows(self, values: ArrayLike, *, first: int = 0) -> Counts: ...
+
+    def cells(self, rows: Rows) -> Rows:
+        return rows + 1
+
+    def coordinates(self, rows: Rows) -> NDArray[np.uint8]:
+        points = np.zeros((len(rows), self.dimension), np.uint8)
+        points[np.arange(len(rows)), rows] = 1
+        return points
+
+    def total(self, rows: Rows) -> Counts:
+        return np.bincount(rows, minlength=self.dimension)
+
+    def running_sums(self, rows: Rows) -> Counts:
+        return np.cumsum(self.coordinates(rows), axis=0, dtype=np.int64)
+
+    def sums_after_blocks(self, rows: Rows, size: int) -> Counts:
+        blocks = len(rows) // size
+        cells = np.repeat(np.arange(blocks) * self.dimension, size) + rows
+        counts = np.bincount(cells, minlength=blocks * self.dimension)
+        return np.cumsum(counts.reshape(blocks, self.dimension), axis=0)
+
+    def opposites(self, bits: NDArray[np.uint8]) -> Counts:
+        return bits.astype(np.int64)
+
+    def uniform(self, random: Random, users: int) -> Counts:
+        return np.floor(random.uniforms(users) * self.dimension).astype(np.int64)
+
+
+@dataclass(frozen=True, init=False, repr=False)
+class Histogram(Buckets):
+    """A bucket from 0 to `buckets` - 1, or one that has a label.
+
+    What has no label is an error, or in a last bucket of the name `other`, if there is one.
+
+    >>> Histogram(3).coordinates(Histogram(3).rows([2, 0]))
+    array([[0, 0, 1],
+           [1, 0, 0]], dtype=uint8)
+    >>> Histogram(3).rows([2, 3])
+    Traceback (most recent call last):
+    overhand.errors.InvalidValue: value 3 of user 2 is not a bucket from 0 to 2
+    >>> Histogram(["like", "love", "wow"]).rows(["wow", "like"])
+    array([2, 0])
+    >>> Histogram(["like", "love"], other="any other").rows(["wow", "like"])
+    array([2, 0])
+    """
+
+    buckets: int
+    names: Labels | None
+
+    def __init__(self, buckets: int | Sequence[str], other: str | None = None) -> None:
+        is_count = isinstance(buckets, str) or not hasattr(buckets, "__len__")
+        if is_count and other is not None:
+            raise errors.InvalidValue(f"{other=} is for unknown labels, and {buckets=} has none")
+        names = None if is_count else Labels.of(buckets, other)  # type: ignore[arg-type]
+        count = buckets if names is None else len(names.names)
+        count = errors.whole("buckets", count, least=2, most=MOST_BUCKETS)
+        object.__setattr__(self, "buckets", count)
+        object.__setattr__(self, "names", names)
+
+    @property
+    def spec(self) -> str:
+        return f"histogram:{self.buckets if self.names is None else self.names.spec}"
+
+    @property
+    def dimension(self) -> int:
+        return self.buckets
+
+    @property
+    def labels(self) -> tuple[str, ...] | None:
+        return None if self.names is None else self.names.names
+
+    @property
+    def coordinate_names(self) -> tuple[str, ...] | None:
+        return self.labels
+
+    @property
+    def label_columns(self) -> int:  # type: ignore[override]
+        return 0 if self.names is None else 1
+
+    @property
+    def neutral(self) -> Any:
+        return 0 if self.names is None else self.names.names[0]
+
+    def given(self, cells: Sequence[Sequence[str]]) -> Any:
+        return super().given(cells) if self.names is None else [cell for (cell,) in cells]
+
+    def rows(self, values: ArrayLike, *, first: int = 0) -> Counts:
+        if self.names is not None:
+            return self.names.places(values, first=first)
+        try:
+            array = np.asarray(values)
+        except ValueError:
+            raise errors.InvalidValue("values must be bucket numbers, not nested") from None
+        if array.ndim != 1:
+            raise errors.InvalidValue(
+                f"values of shape {array.shape} must be bucket numbers, of shape (users)"
+            )
+        if array.size == 0:
+            return np.empty(0, np.int64)
+        if array.dtype.kind not in "iuf":
+            raise errors.InvalidValue(f"values of type {array.dtype} are not bucket numbers")
+        inside = (array >= 0) & (array < np.int64(self.buckets))  # which a float16 may not hold
+        if array.dtype.kind == "f":
+            inside &= array == np.floor(array)
+        if not inside.all():
+            user = int(np.argmin(inside))
+            raise errors.InvalidValue(
+                f"value {array[user].item()!r} of user {first + user + 1} is not a bucket "
+                f"from 0 to {self.buckets - 1}"
+            )
+        return array.astype(np.int64)
+
+    def __repr__(self) -> str:
+        if self.names is None:
+            return f"Histogram(buckets={self.buckets})"
+        other = self.names.other
+        labels = list(self.names.names if other is None else self.names.names[:-1])
+        return f"Histogram({labels!r}" + ("" if other is None else f", {other=}") + ")"
+
+
+@dataclass(frozen=True, init=False, repr=False)
+class Binned(Buckets):
+    """A number of an interval, of which only the bin counts that it is in.
+
+    There are `bins` of one width from `low` to `high`, or one between any two of the `edges`. An
+    edge belongs to the bin above it, the last one to the bin below. What is outside is an error,
+    or in the first or last bin if `clip`.
+
+    >>> Binned(0, 10, bins=5).rows([0, 1.99, 2, 10])
+    array([0, 0, 1, 4])
+    >>> Binned(0, 10, bins=5).rows([2.5, 11.0])
+    Traceback (most recent call last):
+    overhand.errors.InvalidValue: value 11 of user 2 is not between 0 and 10
+    >>> Binned(edges=[0, 1, 10, 100], clip=True).rows([0.5, 30, 500])
+    array([0, 2, 2])
+    """
+
+    edges: tuple[float, ...]
+    clip: bool
+
+    def __init__(
+        self,
+        low: float | None = None,
+        high: float | None = None,
+        bins: int | None = None,
+        clip: bool = False,
+        *,
+        edges: Sequence[float] | Floats | None = None,
+    ) -> None:
+        bounds = (low, high, bins)
+        if edges is None and None not in bounds:
+            made = _even(*bounds)  # type: ignore[arg-type]
+        elif edges is not None and bounds == (None, None, None):
+            made = _given(edges)
+        else:
+            raise errors.InvalidValue("give low, high and bins, or edges")
+        object.__setattr__(self, "edges", made)
+        object.__setattr__(self, "clip", bool(clip))
+
+    @property
+    def spec(self) -> str:
+        low, high, bins = self.edges[0], self.edges[-1], self.dimension
+        if self.edges == _evenly(low, high, bins):
+            return f"binned:{low!r}:{high!r}:{bins}"
+        return "binned:" + ",".join(map(repr, self.edges))
+
+    @property
+    def dimension(self) -> int:
+        return len(self.edges) - 1
+
+    @property
+    def coordinate_names(self) -> tuple[str, ...]:
+        """`from to to`, for every bin."""
+        ends = [f"{edge:.12g}" for edge in self.edges]
+        return tuple(f"{low} to {high}" for low, high in zip(ends[:-1], ends[1:], strict=True))
+
+    @cached_property
+    def _interval(self) -> Reals:
+        return Reals(self.edges[0], self.edges[-1], self.clip)
+
+    @cached_property
+    def _inner_edges(self) -> Floats:
+        return np.array(self.edges[1:-1])
+
+    @property
+    def neutral(self) -> float:
+        return self._interval.neutral
+
+    def rows(self, values: ArrayLike, *, first: int = 0) -> Counts:
+        numbers = self._interval.rows(values, first=first)
+        return np.searchsorted(self._inner_edges, numbers, side="right").astype(np.int64)
+
+    def __repr__(self) -> str:
+        clip = ", clip=True" if self.clip else ""
+        low, high, bins = self.edges[0], self.edges[-1], self.dimension
+        if self.edges == _evenly(low, high, bins):
+            return f"Binned(low={low}, high={high}, bins={bins}{clip})"
+        return f"Binned(edges={list(self.edges)}{clip})"
+
+
+def _even(low: float, high: float, bins: int) -> tuple[float, ...]:
+    interval = Reals(low, high)
+    bins = errors.whole("bins", bins, least=2, most=MOST_BUCKETS)
+    edges = _evenly(interval.low, interval.high, bins)
+    if not (np.diff(edges) > 0).all():
+        raise errors.InvalidValue(
+            f"{bins} bins from {shown(interval.low)} to {shown(interval.high)} are narrower than "
+            "floats can tell apart"
+        )
+    return edges
+
+
+def _evenly(low: float, high: float, bins: int) -> tuple[float, ...]:
+    return tuple(np.linspace(low, high, bins + 1).tolist())
+
+
+def _given(edges: Sequence[float] | Floats) -> tuple[float, ...]:
+    try:
+        listed = [*edges]
+    except TypeError:
+        raise errors.InvalidValue(f"{edges=} must be a list of numbers") from None
+    errors.whole("the number of edges", len(listed), least=3, most=_MOST_EDGES)
+    numbers = [errors.number("an edge", edge, above=-LARGEST, below=LARGEST) for edge in listed]
+    for low, high in zip(numbers[:-1], numbers[1:], strict=True):
+        if not low < high:
+            raise errors.InvalidValue(f"edges must rise: {shown(high)} comes after {shown(low)}")
+    Reals(numbers[0], numbers[-1])
+    return tuple(numbers)

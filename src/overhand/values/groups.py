@@ -1,0 +1,242 @@
+"""Values in groups: a user is in one group and holds one number."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from overhand import errors
+from overhand.model import Counts, Floats, Rows
+from overhand.randomness import Random
+from overhand.values.kind import Values
+from overhand.values.labels import Labels
+from overhand.values.scalars import Bits, Reals
+
+_FORMS = (
+    "pairs of a label and a number, a tuple of the labels and the numbers, or a table of these "
+    "two columns"
+)
+_GROUP, _HIGH, _LOW = 0, 1, 2  # the columns of the rows
+
+
+@dataclass(frozen=True, init=False, repr=False)
+class Grouped(Values):
+    """A label, and a number of an interval: counts and sums of every group follow from the sum.
+
+    A user of group j whose number is `low` counts one in the cell "j, low", and one whose number
+    is `high` in the cell "j, high"; any other is divided between the two as its number lies
+    between them. So a group's users are the sum of its two cells, and their numbers sum up to
+    high times the one and low times the other: `counts_and_sums`. Coordinates are the `high` cells
+    of all groups and then the `low` ones. Of bits the cells are those of a histogram.
+
+    Sensitivity. A user is S steps (rounded, but always S in total: what one cell of its group
+    does not have, the other has). Another value of the user takes S steps out of the cells of one
+    group, and puts S into those of the same or another group. To move two counts, of noise
+    X and Y, by a and b is never easier to see than to move one by a + b: from (X, Y) to
+    (X + a, Y + b) there is a step by way of (X + a, Y), and two steps that are seen as f and g on
+    their own are seen at most as their composition f(1 - g), which is exactly how a shift by a + b
+    of one count is seen if the noise is log-concave, as all of it is (tests are thresholds then).
+    So S steps out of one count and S into another are the worst that can happen, and it does: a
+    group's number from low to high, or one group's end for another's. The number of groups does
+    not enter, and count and number are hidden by one noise: `moves` is 2, each by its whole width.
+
+    That up to four counts move at all matters where a count is shown only nearly alone: `touches`.
+
+    >>> incomes = Grouped(["DE", "FR"], of=Reals(0.0, 10.0))
+    >>> rows = incomes.rows([("DE", 2.5), ("FR", 10.0), ("FR", 5.0)])
+    >>> incomes.total(rows)
+    array([0.25, 1.5 , 0.75, 0.5 ])
+    >>> incomes.counts_and_sums(incomes.total(rows))
+    (array([1., 2.]), array([ 2.5, 15. ]))
+    """
+
+    names: Labels
+    of: Reals | Bits
+
+    are_rows_points: ClassVar[bool] = False
+    moves: ClassVar[int] = 2
+    sensitivity: ClassVar[float] = math.sqrt(2)
+
+    def __init__(self, labels: Sequence[str], of: Reals | Bits, other: str | None = None) -> None:
+        if not isinstance(of, Reals | Bits):
+            raise errors.InvalidValue(f"{of=!s} must be Reals or Bits")
+        if other in ("bit", "real"):
+            raise errors.InvalidValue(f"{other=} is what numbers are called: take another label")
+        object.__setattr__(self, "names", Labels.of(labels, other))
+        object.__setattr__(self, "of", of)
+
+    @property
+    def spec(self) -> str:
+        return f"grouped:{self.names.spec}:{self.of.spec}"
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        return self.names.names
+
+    @property
+    def groups(self) -> int:
+        return len(self.names.names)
+
+    @property
+    def dimension(self) -> int:
+        return 2 * self.groups
+
+    @property
+    def clip(self) -> bool:
+        return isinstance(self.of, Reals) and self.of.clip
+
+    @property
+    def is_whole(self) -> bool:  # type: ignore[override]
+        return self.of.is_whole
+
+    @property
+    def touches(self) -> int:
+        return 2 if self.is_whole else 4
+
+    @property
+    def rounding(self) -> float:
+        """Twice that of one cell: what it gains the other loses, which a sum sees twice.
+
+        So counts and sums may be taken for those of cells that err independently: a count does
+        not err by rounding at all, and (high - low)^2 <= 2 (high^2 + low^2).
+        """
+        return 0.0 if self.is_whole else 0.5
+
+    @property
+    def reader(self) -> Floats:
+        """(count, sum) of a group, from (high cell, low cell): two lines of two coefficients.
+
+        Cells err independently of each other, all alike.
+
+        >>> Grouped(["DE", "FR"], of=Reals(10.0, 50.0)).reader
+        array([[ 1.,  1.],
+               [50., 10.]])
+        """
+        return np.array([[1.0, 1.0], [self.of.highs[0], self.of.lows[0]]])
+
+    def counts_and_sums(self, value: Floats) -> tuple[Floats, Floats]:
+        """The users of every group, and the sums of their numbers, from a sum of values."""
+        cells = np.asarray(value, np.float64).reshape(2, self.groups)
+        counts, sums = self.reader @ cells
+        return counts, sums
+
+    @property
+    def coordinate_names(self) -> tuple[str, ...]:
+        ends = (f"{self.of.highs[0]:.12g}", f"{self.of.lows[0]:.12g}")
+        return tuple(f"{label} at {end}" for end in ends for label in self.labels)
+
+    label_columns: ClassVar[int] = 1
+
+    @property
+    def columns(self) -> int:
+        return 2
+
+    def given(self, cells: Sequence[Sequence[str]]) -> Any:
+        return [label for label, _ in cells], [float(number) for _, number in cells]
+
+    @property
+    def neutral(self) -> tuple[str, float]:
+        return self.labels[0], self.of.neutral
+
+    def rows(self, values: Any, *, first: int = 0) -> Rows:
+        """A line for every user: its group, and its shares of the high and the low cell."""
+        labels, numbers = _two_columns(values)
+        places = self.names.places(labels, first=first)
+        held = self.of.rows(_plain(numbers), first=first)
+        if len(places) != len(held):
+            raise errors.InvalidValue(f"{len(places)} labels and {len(held)} numbers: not as many")
+        return self._joined(places, held)
+
+    def _joined(self, places: Counts, held: Rows) -> Rows:
+        if self.is_whole:
+            return np.stack([places, held.astype(np.int64), 1 - held.astype(np.int64)], axis=1)
+        low, high = self.of.lows[0], self.of.highs[0]
+        share = np.clip((held - low) / (high - low), 0.0, 1.0)
+        return np.stack([places.astype(np.float64), share, 1.0 - share], axis=1)
+
+    def rounded(self, rows: Rows, unit: float, most: Counts, random: Random) -> Rows:
+        """Both cells of a user have `most` steps together, whichever way it is rounded."""
+        if self.is_whole:
+            return rows
+        high = rows[:, _HIGH] / unit
+        high += random.uniforms(len(rows))
+        steps = np.clip(np.floor(high).astype(np.int64), 0, most[0])
+        return np.stack([rows[:, _GROUP].astype(np.int64), steps, most[0] - steps], axis=1)
+
+    def cells(self, rows: Rows) -> Rows:
+        if not self.is_whole:
+            return super().cells(rows)
+        return np.asarray(1 + rows[:, _GROUP] + self.groups * rows[:, _LOW])
+
+    def coordinates(self, rows: Rows) -> Rows:
+        points = np.zeros((len(rows), self.dimension), rows.dtype)
+        users, places = np.arange(len(rows)), rows[:, _GROUP].astype(np.int64)
+        points[users, places] = rows[:, _HIGH]
+        points[users, places + self.groups] = rows[:, _LOW]
+        return points
+
+    def total(self, rows: Rows) -> Any:
+        return self._block_sums(rows, 1, len(rows))[0]
+
+    def sums_after_blocks(self, rows: Rows, size: int) -> Rows:
+        return np.cumsum(self._block_sums(rows, len(rows) // size, size), axis=0)
+
+    def _block_sums(self, rows: Rows, blocks: int, size: int) -> Rows:
+        """The sum of every block of so many users, a line to each."""
+        cells = np.repeat(np.arange(blocks) * self.groups, size) + rows[:, _GROUP].astype(np.int64)
+        ends = [
+            np.bincount(cells, weights=rows[:, end], minlength=blocks * self.groups)
+            for end in (_HIGH, _LOW)
+        ]
+        sums = np.concatenate([end.reshape(blocks, self.groups) for end in ends], axis=1)
+        return sums.astype(rows.dtype)
+
+    def opposites(self, bits: NDArray[np.uint8]) -> Rows:
+        """The first group's low end, and its high one."""
+        low, high = self.of.opposites(np.array([0, 1], np.uint8))
+        return self._joined(np.zeros(len(bits), np.int64), np.where(bits, high, low))
+
+    def uniform(self, random: Random, users: int) -> Rows:
+        places = np.floor(random.uniforms(users) * self.groups).astype(np.int64)
+        return self._joined(places, self.of.uniform(random, users))
+
+    def __repr__(self) -> str:
+        other = self.names.other
+        labels = list(self.labels if other is None else self.labels[:-1])
+        end = "" if other is None else f", {other=}"
+        return f"Grouped({labels!r}, of={self.of!r}{end})"
+
+
+def _two_columns(values: Any) -> tuple[Any, Any]:
+    """The labels and the numbers, whichever way they are given."""
+    names = getattr(values, "columns", None)  # of a data frame
+    if names is None:
+        names = getattr(getattr(values, "dtype", None), "names", None)  # of a structured array
+    if names is not None:
+        if len(names) != 2:
+            raise errors.InvalidValue(f"a table of {len(names)} columns: values are {_FORMS}")
+        return values[names[0]], values[names[1]]
+    if isinstance(values, np.ndarray):
+        if values.ndim != 2 or values.shape[1] != 2:
+            raise errors.InvalidValue(f"values of shape {values.shape}: values are {_FORMS}")
+        return values[:, 0], values[:, 1]
+    if isinstance(values, tuple):
+        if len(values) != 2:
+            raise errors.InvalidValue(f"a tuple of {len(values)}: values are {_FORMS}")
+        return values
+    try:
+        pairs = [(label, number) for label, number in values]
+    except (TypeError, ValueError):
+        raise errors.InvalidValue(f"not all are pairs: values are {_FORMS}") from None
+    return [label for label, _ in pairs], [number for _, number in pairs]
+
+
+def _plain(numbers: Any) -> Any:
+    """Numbers that stood in an array beside their labels as what they are."""
+    is_mixed = isinstance(numbers, np.ndarray) and numbers.dtype == object
+    return numbers.tolist() if is_mixed else numbers
