@@ -15,6 +15,9 @@ from overhand.errors import InvalidValue
 from overhand.model import Floats
 from overhand.values import (
     BITS,
+    Binned,
+    Buckets,
+    Grouped,
     Histogram,
     Moments,
     Reals,
@@ -28,8 +31,9 @@ from support.held import CASES, KINDS, held, point
 
 
 def test_every_kind_is_tested() -> None:
-    kinds = {*Values.__subclasses__(), *Ball.__subclasses__()} - {Ball}
-    assert {type(values) for values in KINDS.values()} == kinds
+    """Groups, whose values are pairs, have tests of their own: `test_groups`."""
+    kinds = {k for base in (Values, Ball, Buckets) for k in base.__subclasses__()}
+    assert {type(values) for values in KINDS.values()} == kinds - {Ball, Buckets, Grouped}
 
 
 # --- what is accepted -----------------------------------------------------------------------------
@@ -282,6 +286,8 @@ def test_one_bucket_is_none() -> None:
 
 SPANS = st.floats(1e-90, 1e90)
 NUMBERS = st.floats(-1e50, 1e50)
+REALS = st.builds(Reals, st.floats(-9, 0), st.floats(1, 9))
+LABELS = st.lists(st.from_regex(r"\A\w[\w ]*\w\Z"), min_size=2, max_size=9, unique=True)
 SPELLED: st.SearchStrategy[Values] = st.one_of(
     st.just(BITS),
     st.tuples(NUMBERS, NUMBERS)
@@ -291,6 +297,10 @@ SPELLED: st.SearchStrategy[Values] = st.one_of(
     st.builds(SymmetricMatrices, st.integers(1, 1 << 10), SPANS),
     st.builds(Moments, st.integers(1, 1 << 10)),
     st.builds(Histogram, st.integers(2, 1 << 20)),
+    st.builds(Histogram, LABELS, st.none() | st.just("all others")),
+    st.builds(Grouped, LABELS, st.just(BITS) | REALS, st.none() | st.just("all others")),
+    st.builds(Binned, st.floats(-9, 0), st.floats(1, 9), st.integers(2, 100)),
+    st.sets(NUMBERS, min_size=3).map(lambda edges: Binned(edges=sorted(edges))),
     st.sampled_from([Reals(), Vectors(3), SymmetricMatrices(3)]),
 )
 
@@ -302,7 +312,9 @@ def test_every_kind_is_read_as_it_is_spelled(values: Values) -> None:
     assert hash(values_of(values.spec)) == hash(values)
 
 
-@pytest.mark.parametrize("word", ["real", "real:-1:1", "vector:2:3", "matrix:2", "moments:2"])
+@pytest.mark.parametrize(
+    "word", ["real", "real:-1:1", "vector:2:3", "matrix:2", "moments:2", "binned:-1.0:1.0:4"]
+)
 def test_a_kind_with_a_range_can_be_told_to_clip(word: str) -> None:
     clipping = values_of(word, clip=True)
     assert clipping != values_of(word)
@@ -310,7 +322,7 @@ def test_a_kind_with_a_range_can_be_told_to_clip(word: str) -> None:
     assert np.isfinite(clipping.rows(100 * held(clipping, 3, seed=1))).all()
 
 
-@pytest.mark.parametrize("word", ["bit", "histogram:3"])
+@pytest.mark.parametrize("word", ["bit", "histogram:3", "histogram:a,b", "grouped:a,b:bit"])
 def test_a_kind_without_a_range_cannot(word: str) -> None:
     with pytest.raises(InvalidValue, match=f"'{word}' have no range to clip to"):
         values_of(word, clip=True)
@@ -320,7 +332,9 @@ def test_a_kind_without_a_range_cannot(word: str) -> None:
     "word",
     ["", "bits", "BIT", " bit", "bit:", "bit:1", "real:1", "real:0:1:2", "real:a:b", "real::"]
     + ["vector", "vector:", "vector:2.5", "vector:nan", "vector:inf", "vector:2:1:1", "matrix"]
-    + ["vector:1e400", "histogram", "histogram:3:4", "histogram:2.5", "moments", "moments:2:1"],
+    + ["vector:1e400", "histogram", "histogram:3:4", "histogram:2.5", "moments", "moments:2:1"]
+    + ["binned", "binned:0:1", "binned:0:1:2.5", "binned:0,1,a", "binned:0:1:2:3"]
+    + ["grouped", "grouped:a,b", "grouped:a,b:c", "grouped:a,b:vector:2", "histogram:a"],
 )
 def test_a_word_that_names_no_kind_is_refused_with_those_that_do(word: str) -> None:
     with pytest.raises(InvalidValue, match="must be bit, real, .* or moments:D") as raised:

@@ -15,6 +15,7 @@ from overhand.model import Floats, Rows
 from overhand.randomness import seeded_random
 from overhand.values import (
     BITS,
+    Binned,
     Histogram,
     Moments,
     Reals,
@@ -128,6 +129,8 @@ def corners(values: Values) -> Any:
             return [[*a, y] for a in x for y in SIGNS]
         case Histogram():
             return range(values.buckets)
+        case Binned():
+            return values.edges
         case _:
             return [values.lows[0], values.highs[0]]
 

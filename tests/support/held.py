@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from overhand.model import Floats, Rows
 from overhand.values import (
     BITS,
+    Binned,
     Bits,
     Histogram,
     Moments,
@@ -36,6 +37,8 @@ KINDS: dict[str, Values] = {
         Moments(3),
         Histogram(2),
         Histogram(7),
+        Binned(-2.5, 7.5, bins=4),
+        Binned(edges=[0.1, 0.2, 30.0]),
     )
 }
 CASES = st.tuples(st.sampled_from(list(KINDS.values())), st.integers(0, 2**32))
@@ -66,6 +69,9 @@ def held(values: Values, users: int, seed: int) -> Rows:
             return np.concatenate([in_ball(values.features), responses], axis=1)
         case Histogram():
             return generator.integers(0, values.buckets, users)
+        case Binned():
+            inside = generator.uniform(values.edges[0], values.edges[-1], users)
+            return np.where(generator.random(users) < 0.5, inside, values.edges[0])
         case _:
             raise NotImplementedError(values)
 
@@ -82,6 +88,10 @@ def point(values: Values, value: Any) -> list[float]:
             return [a * y for a in x] + upper_triangle([[a * b for a in x] for b in x])
         case Histogram():
             return [float(bucket == value) for bucket in range(values.buckets)]
+        case Binned():
+            *bins, last = zip(values.edges[:-1], values.edges[1:], strict=True)
+            inside = [low <= value < high for low, high in bins]
+            return [*map(float, inside), float(last[0] <= value <= last[1])]
         case _:
             return [float(value)]
 

@@ -12,7 +12,17 @@ import overhand as oh
 from overhand.mechanisms import Coins, CoinSum
 from overhand.model import Floats
 from overhand.randomness import HALF
-from overhand.values import BITS, Histogram, Moments, Reals, SymmetricMatrices, Values, Vectors
+from overhand.values import (
+    BITS,
+    Binned,
+    Grouped,
+    Histogram,
+    Moments,
+    Reals,
+    SymmetricMatrices,
+    Values,
+    Vectors,
+)
 from support.plans import PRIVACY, REGULAR, WIDE
 from support.sampled import samples_for
 
@@ -29,6 +39,13 @@ WHOLE: list[tuple[Values, list[Any]]] = [
     ),
     (Moments(1), [[1.0, 1.0], [1.0, -1.0], [-1.0, 1.0], [0.0, 1.0], [1.0, 0.0]]),
     (Histogram(4), [0, 1, 2, 3]),
+    (Histogram(["like", "love", "wow"]), ["like", "love", "wow"]),
+    (Binned(0.0, 6.0, bins=3), [0.0, 3.0, 6.0]),
+    (Grouped(["DE", "FR"], of=BITS), [("DE", 0), ("DE", 1), ("FR", 0), ("FR", 1)]),
+    (
+        Grouped(["DE", "FR"], of=Reals(-2.0, 5.0)),
+        [("DE", -2.0), ("DE", 5.0), ("FR", 1.5), ("FR", -2.0), ("FR", 5.0)],
+    ),
 ]
 KINDS = [pytest.param(values, choices, id=values.spec) for values, choices in WHOLE]
 ROUNDED = [pytest.param(v, choices, id=v.spec) for v, choices in WHOLE if not v.is_whole]
@@ -64,6 +81,8 @@ def shrunk(values: Values, choices: list[Any], users: int, seed: int = 1) -> lis
     if values.is_whole:
         return raw
     factors = np.random.default_rng(seed + 1).uniform(0, 1, users).tolist()
+    if isinstance(values, Grouped):
+        return [(label, n * factor) for (label, n), factor in zip(raw, factors, strict=True)]
     return [np.multiply(value, factor) for value, factor in zip(raw, factors, strict=True)]
 
 

@@ -147,6 +147,10 @@ def steady_estimates(plan: oh.Plan, raw: list[Any]) -> Floats:
         for node in plan.tree.closes(t):
             unit = plan.mechanism(node).unit
             steps = np.floor((coordinates[node.start : node.stop] - lows) / unit + Steady.SHARE)
+            if isinstance(plan.values, oh.Grouped):  # what a high cell has not, the low one has
+                high, held = steps[:, : plan.values.groups], coordinates[node.start : node.stop]
+                member = held[:, : plan.values.groups] + held[:, plan.values.groups :]
+                steps = np.concatenate([high, np.round(member / unit) - high], axis=1)
             sums[node] = steps.sum(axis=0) * unit + node.size * lows
         estimates.append(estimate_by_the_book(plan, sums, t))
     return np.array(estimates).reshape(plan.horizon, *plan.values.shape)

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import numpy as np
 import typer
 
 from overhand.cli import options
@@ -26,7 +24,8 @@ if TYPE_CHECKING:
 def client(
     url: Annotated[str, typer.Argument(help="The shuffling service's address.")],
     value: Annotated[
-        list[str] | None, typer.Argument(help="The value, number by number.", show_default=False)
+        list[str] | None,
+        typer.Argument(help="The value: a label, or number by number.", show_default=False),
     ] = None,
     file: Annotated[Path | None, typer.Option(help="A .csv file of values, one a line.")] = None,
     resend: Annotated[
@@ -94,7 +93,7 @@ async def _report(
 ) -> int:
     async with reporter:
         values = (await reporter.document()).plan.values
-        rows = values.rows([_typed(value, values)]) if file is None else read_rows(file, values)
+        rows = values.rows(_typed(value, values)) if file is None else read_rows(file, values)
         if one and len(rows) > 1:
             raise InvalidValue(f"a token admits one report, and {file} has {len(rows)} values")
         with progress_bar(f"{len(rows):,} values", len(rows)) as advance:
@@ -140,10 +139,10 @@ def _kept(reports: Sequence[bytes]) -> str:
 
 
 def _typed(words: list[str], values: Values) -> Any:
-    """The value of these numbers, in the shape that it is given in if they are as many."""
+    """The value of these words, as `rows` takes it."""
+    if len(words) != values.columns:
+        raise InvalidValue(f"a value of {values} has {values.columns} words, not {len(words)}")
     try:
-        numbers = np.array([float(word) for word in words])
+        return values.given([words])
     except ValueError as error:
         raise InvalidValue(f"a value is made of numbers: {error}") from None
-    shape = values.given_shape
-    return (numbers.reshape(shape) if numbers.size == math.prod(shape) else numbers).tolist()

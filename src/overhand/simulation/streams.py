@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +14,7 @@ from numpy.typing import NDArray
 from overhand import errors
 from overhand.errors import InvalidValue
 from overhand.lower_bound import HardInput
-from overhand.model import Floats, Rows
+from overhand.model import Rows
 from overhand.plan import Plan
 from overhand.randomness import BinaryFraction, Random
 from overhand.values import BITS, Values
@@ -116,7 +115,8 @@ def _slices(rows: Rows) -> Callable[[int, int], Rows]:
 def read_rows(path: Path, values: Values) -> Rows:
     """One user a line: a number (or a column named `value` or `bit`), or the numbers of a vector.
 
-    A first line of names, none of them a number, is a header.
+    Or a label, or a label and a number. A first line of names, none of them a number, is a header;
+    of labels alone, one that says `value` or `label`.
 
     >>> from tempfile import TemporaryDirectory
     >>> from overhand.values import Reals
@@ -132,9 +132,9 @@ def read_rows(path: Path, values: Values) -> Rows:
         raise InvalidValue(f"cannot read {path}: {error.strerror}") from error
     if values == BITS and (bits := _plain_bits(text)) is not None:
         return bits
-    table, first_line = _numbers(path, text, math.prod(values.given_shape))
+    cells, first_line = _cells(path, text, values)
     try:
-        return values.rows(table.reshape(-1, *values.given_shape), first=first_line)
+        return values.rows(values.given(cells), first=first_line)
     except InvalidValue as error:
         raise InvalidValue(f"{path}, a user a line: {error}") from None
 
@@ -151,41 +151,55 @@ def _plain_bits(text: bytes) -> NDArray[np.uint8] | None:
     return digits if digits.max() <= 1 else None
 
 
-def _numbers(path: Path, text: bytes, columns: int) -> tuple[Floats, int]:
+def _cells(path: Path, text: bytes, values: Values) -> tuple[list[list[str]], int]:
     """The careful way, which knows the line of a mistake; and how many lines come before."""
     try:
         rows = list(csv.reader(io.StringIO(text.decode("utf-8-sig"), newline="")))
     except (UnicodeDecodeError, csv.Error) as error:
         raise InvalidValue(f"{path} is not a CSV file: {error}") from error
-    header = [name.strip().lower() for name in rows[0]] if rows else []
-    start = 0
-    if columns == 1 and len(header) > 1:
-        named = [header.index(name) for name in COLUMNS if name in header]
+    width = len(rows[0]) if rows else 0
+    start = _first_column(path, rows[0], values.columns) if rows else 0
+    which = slice(start, start + values.columns)
+    skip = int(bool(rows) and _is_header([cell.strip() for cell in rows[0][which]], values))
+    cells: list[list[str]] = []
+    for line, row in enumerate(rows[skip:], start=skip + 1):
+        if row and len(row) != width:
+            raise InvalidValue(
+                f"{path}, line {line}: {','.join(row)!r} has {len(row)} columns, not {width}"
+            )
+        if not row or not all(map(_is_number, row[which][values.label_columns :])):
+            numbers = values.columns - values.label_columns
+            raise InvalidValue(
+                f"{path}, line {line}: {','.join(row)!r} is not {numbers} number"
+                + ("s" if numbers > 1 else "")
+            )
+        cells.append([cell.strip() for cell in row[which]])
+    if not cells:
+        raise InvalidValue(f"{path} has no values")
+    return cells, skip
+
+
+def _first_column(path: Path, header: list[str], columns: int) -> int:
+    """Where the cells of a value begin in a line that may have others."""
+    names = [name.strip().lower() for name in header]
+    if columns == 1 and len(names) > 1:
+        named = [names.index(name) for name in COLUMNS if name in names]
         if not named:
             raise InvalidValue(
-                f"{path} has {len(header)} columns, none named {' or '.join(COLUMNS)}"
+                f"{path} has {len(names)} columns, none named {' or '.join(COLUMNS)}"
             )
-        start = named[0]
-    elif columns > 1 and header and len(header) != columns:
-        raise InvalidValue(f"{path} has {len(header)} columns, a value has {columns}")
-    names = header[start : start + columns]
-    skip = int(bool(names) and all(name and not _is_number(name) for name in names))
-    numbers: list[list[float]] = []
-    for line, row in enumerate(rows[skip:], start=skip + 1):
-        cells = row[start : start + columns]
-        if row and len(row) != len(header):
-            raise InvalidValue(
-                f"{path}, line {line}: {','.join(row)!r} has {len(row)} columns, not {len(header)}"
-            )
-        if not row or not all(_is_number(cell) for cell in cells):
-            raise InvalidValue(
-                f"{path}, line {line}: {','.join(row)!r} is not {columns} number"
-                + ("s" if columns > 1 else "")
-            )
-        numbers.append([float(cell) for cell in cells])
-    if not numbers:
-        raise InvalidValue(f"{path} has no values")
-    return np.array(numbers, np.float64), skip
+        return named[0]
+    if columns > 1 and len(names) != columns:
+        raise InvalidValue(f"{path} has {len(names)} columns, a value has {columns}")
+    return 0
+
+
+def _is_header(names: list[str], values: Values) -> bool:
+    """Names where numbers are due; or, of labels alone, one that a column is called by."""
+    if values.label_columns == len(names):
+        is_label = names[0] in (values.labels or ())
+        return names[0].lower() in (*COLUMNS, "label") and not is_label
+    return bool(names) and all(name and not _is_number(name) for name in names)
 
 
 def _is_number(cell: str) -> bool:

@@ -214,6 +214,8 @@ class Grouped(Values):
 
 def _two_columns(values: Any) -> tuple[Any, Any]:
     """The labels and the numbers, whichever way they are given."""
+    if isinstance(values, list | tuple | np.ndarray) and len(values) == 0:
+        return [], []
     names = getattr(values, "columns", None)  # of a data frame
     if names is None:
         names = getattr(getattr(values, "dtype", None), "names", None)  # of a structured array
