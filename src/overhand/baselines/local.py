@@ -201,6 +201,7 @@ class SubsetResponse(LocalSum):
 
     With p the probability of the own bucket and q = (size - p) / (buckets - 1) that of another, a
     bucket of an answer is worth (1 - q) / (p - q) if it is in the set and -q / (p - q) if not.
+    A number of a group is first rounded to an end of its interval: then there are buckets, too.
 
     >>> from overhand.values import Histogram
     >>> local = SubsetResponse.best(1000, Privacy(1.0, 1e-6), Histogram(200))
@@ -229,13 +230,17 @@ class SubsetResponse(LocalSum):
 
     @property
     def user_variance(self) -> float:
-        """The mean over buckets, whatever the value: one is the user's own, the others are not."""
+        """The mean over buckets, whatever the value: one is the user's own, the others are not.
+
+        Rounding adds at most a quarter to each of two buckets.
+        """
         own, other = self._bucket_variances
-        return own + (other - own) * (1 - 1 / self.values.dimension)
+        rounding = self.values.rounding / self.values.dimension
+        return own + (other - own) * (1 - 1 / self.values.dimension) + rounding
 
     @property
     def worst_variance(self) -> float:
-        return max(self._bucket_variances)
+        return max(self._bucket_variances) + self.values.rounding / 2
 
     @property
     def _bucket_variances(self) -> tuple[float, float]:
@@ -271,7 +276,8 @@ class SubsetResponse(LocalSum):
         others[:, self.size - 1] = missed
         sets = np.empty((len(rows), self.values.dimension), np.uint8)
         sets[:, :-1] = random.permute_rows(others)
-        users, own = np.arange(len(rows)), self.values.cells(rows) - 1
+        whole = self.values.rounded(rows, 1.0, np.ones(self.values.dimension, np.int64), random)
+        users, own = np.arange(len(rows)), self.values.cells(whole) - 1
         sets[:, -1] = sets[users, own]
         sets[users, own] = 1 - missed
         return sets

@@ -28,7 +28,8 @@ from overhand.model import Floats, Privacy, Rows
 from overhand.randomness import BinaryFraction, Random, generator_of
 from overhand.values import (
     Bits,
-    Histogram,
+    Buckets,
+    Grouped,
     Moments,
     Reals,
     SymmetricMatrices,
@@ -265,7 +266,7 @@ def local_counter(horizon: int, privacy: Privacy, values: Values) -> LocalSum:
     match values:
         case Bits():
             return LocalResponse.best(horizon, privacy)
-        case Histogram():
+        case Buckets() | Grouped():
             best = SubsetResponse.best(horizon, privacy, values)
         case Reals() | Vectors(length=1) | SymmetricMatrices(side=1):
             best = WindowResponse.best(horizon, privacy, values)

@@ -169,8 +169,6 @@ class Grouped(Values):
         return np.stack([rows[:, _GROUP].astype(np.int64), steps, most[0] - steps], axis=1)
 
     def cells(self, rows: Rows) -> Rows:
-        if not self.is_whole:
-            return super().cells(rows)
         return np.asarray(1 + rows[:, _GROUP] + self.groups * rows[:, _LOW])
 
     def coordinates(self, rows: Rows) -> Rows:
