@@ -161,6 +161,26 @@ def test_a_histogram_has_a_bar_and_an_error_bar_for_every_bucket(
     visit.wait_for("bars-reading", "Bucket 2: 1,869 (1,779 to 1,959)")
 
 
+def test_bars_have_the_names_of_their_buckets_as_text(
+    open_page: Opener, server: FakeServer
+) -> None:
+    server.status, server.history = histogram(3)
+    plan = {"values": "histogram:like,<b>love</b>,wow", "names": ["like", "<b>love</b>", "wow"]}
+    server.status["plan"] |= plan
+    visit = open_page()
+    visit.wait_for("title", "Running histogram")
+    visit.wait_for_number_of("#bars .bar", 3)
+    labels = visit.page.locator("#bars text[text-anchor=middle]").all_text_contents()
+    assert labels == ["like", "<b>love</b>", "wow"]
+    summary = visit.page.locator("#bars").get_attribute("aria-label")
+    assert summary == "Bar chart of 3 buckets; largest: wow."
+    assert visit.page.locator("#coordinate-list option").all_text_contents() == labels
+    visit.page.locator("#bars .bar").nth(1).click()
+    visit.wait_for("bars-reading", "<b>love</b>: 1,801 (1,711 to 1,891)")
+    visit.wait_for("number", "1,801")
+    assert visit.page.title().startswith("<b>love</b>: 1,801")
+
+
 def test_a_coordinate_is_chosen_with_its_own_history(open_page: Opener, server: FakeServer) -> None:
     server.status = status("vector:20", 20, estimate=estimate(value=[10.0 * i for i in range(20)]))
     server.history = lambda coordinate: history(3 + coordinate)

@@ -113,6 +113,7 @@ def demo(
             estimate = _settled(services.server, reporting)
         seconds = time.perf_counter() - started
         result = _result(plan.values.total(held), reporting, estimate, seconds)
+        result["names"] = plan.values.coordinate_names
         _show(result, as_json)
         if keep_running:
             console.print("the services stay up; Ctrl-C ends them")
@@ -228,6 +229,14 @@ def _result(truth: Any, users: int, estimate: dict[str, Any], seconds: float) ->
     }
 
 
+def _bars(result: dict[str, Any]) -> list[tuple[Any, ...]]:
+    """The largest coordinates that have names, and their bands."""
+    if result["names"] is None:
+        return []
+    columns = (result[name] for name in ("names", "estimate", "low", "high"))
+    return sorted(zip(*columns, strict=True), key=lambda bar: -bar[1])[:_MOST_BARS]
+
+
 def _show(result: dict[str, Any], as_json: bool) -> None:
     if as_json:
         print_json(result)
@@ -238,6 +247,8 @@ def _show(result: dict[str, Any], as_json: bool) -> None:
         table.add_row("rms error", number(result["error"]))
         table.add_row("standard deviation", number(result["std"]))
         table.add_row("within their 95 % bands", f"{100 * result['within_band']:.3g} %")
+        for name, *band in _bars(result):
+            table.add_row(name, "{}, {} to {}".format(*map(number, band)))
     else:
         table.add_row("true sum (only the demo knows it)", f"{result['truth']:,.12g}")
         table.add_row("estimate", number(result["estimate"]))

@@ -40,6 +40,7 @@ from overhand.service.web import (
     log,
     record,
 )
+from overhand.values import Values
 
 T = TypeVar("T")
 
@@ -53,6 +54,7 @@ SERVICES_NOISE = (
 )
 _HEADERS = {**dashboard.HEADERS, "Cache-Control": "no-store"}
 _NUMBER = re.compile("[0-9]{1,18}")
+_MOST_NAMES = 1000
 _DESCRIPTION = Description(
     "overhand server",
     "Opens shuffled batches and publishes the running sum; learns what, never who.",
@@ -81,6 +83,10 @@ _STATUS = record(
         document={**TEXT, "description": "The digest that clients pin."},
         horizon=COUNT,
         dimension=COUNT,
+        names={
+            "oneOf": [{"type": "array", "items": TEXT}, {"type": "null"}],
+            "description": "What the coordinates are called, if they have names.",
+        },
         messages_per_user=COUNT,
         users_before=_EARLIER,
     ),
@@ -251,6 +257,7 @@ class ServerApp(Application):
                 "horizon": plan.horizon,
                 "values": plan.values.spec,
                 "dimension": plan.values.dimension,
+                "names": _names(plan.values),
                 "messages_per_user": plan.messages_per_user,
                 "users_before": self._publisher.users_before,
             },
@@ -307,6 +314,12 @@ class ServerApp(Application):
             return Edition.of(now, self._book.alarms())
         except StoreUnavailable:  # alarms are told when it is back
             return Edition.of(now, None)
+
+
+def _names(values: Values) -> list[str] | None:
+    """The names of the coordinates, unless there are so many that nobody reads them."""
+    names = values.coordinate_names if values.dimension <= _MOST_NAMES else None
+    return None if names is None else list(names)
 
 
 def _file(name: str) -> Response:

@@ -4,12 +4,17 @@ import { svg, upright } from "./scale.js";
 
 const BELOW = 22;
 const ABOVE = 10;
+const LETTER = 7;
+const MOST_LETTERS = 12;
+
+const short = (name) => (name.length > MOST_LETTERS ? `${name.slice(0, MOST_LETTERS - 1)}…` : name);
 
 export class Bars {
   #box;
   #picture = svg("svg", { "aria-hidden": "true" });
   #bars = { value: [], low: [], high: [] };
   #chosen = 0;
+  #names = null;
   #pointed = null;
   #edges = null;
   #read;
@@ -29,8 +34,10 @@ export class Bars {
     });
   }
 
-  show(bars, { chosen, summary }) {
+  // `names` are those of the bars, which else have numbers.
+  show(bars, { chosen, summary, names = null }) {
     this.#bars = bars;
+    this.#names = names;
     this.#chosen = chosen;
     this.#box.setAttribute("aria-label", summary);
     this.#draw();
@@ -50,11 +57,13 @@ export class Bars {
     const each = (right - y.left) / value.length;
     const thick = Math.min(56, each * 0.72);
     this.#edges = { left: y.left, each };
-    const labelEvery = Math.ceil(28 / each);
+    const labels = value.map((_, i) => short(this.#names?.[i] ?? String(i)));
+    const widest = LETTER * Math.max(4, ...labels.map((label) => label.length + 1));
+    const labelEvery = Math.ceil(widest / each);
     value.forEach((size, i) => {
       const middle = y.left + (i + 0.5) * each;
       if (i % labelEvery === 0) {
-        this.#picture.append(svg("text", { x: middle, y: height - 6, "text-anchor": "middle" }, i));
+        this.#picture.append(svg("text", { x: middle, y: height - 6, "text-anchor": "middle" }, labels[i]));
       }
       if (!Number.isFinite(size)) return;
       const [from, to] = [y.place(Math.max(0, size)), y.place(Math.min(0, size))];

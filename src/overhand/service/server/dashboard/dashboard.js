@@ -13,7 +13,11 @@ const MOST_ALARMS = 50;
 const ANNOUNCE_EVERY = 10_000;
 const PATIENCE = 10_000;
 const COLUMNS = ["t", "value", "low", "high"];
-const TITLES = { bit: "Running count", histogram: "Running histogram" };
+const TITLES = {
+  bit: "Running count", histogram: "Running histogram", binned: "Running histogram",
+  grouped: "Running groups",
+};
+const BARRED = { histogram: "Bucket", binned: "Bin", grouped: "Cell" };
 const STATES = {
   connecting: "Connecting", live: "Live", reconnecting: "Reconnecting", gone: "Server gone",
 };
@@ -118,7 +122,8 @@ function hearAlarm(data) {
 const digestOf = (plan) => plan?.document ?? plan?.digest;
 
 const kind = () => String(status.plan.values).split(":")[0];
-const noun = () => (kind() === "histogram" ? "Bucket" : "Coordinate");
+const noun = () => BARRED[kind()] ?? "Coordinate";
+const named = (i) => status.plan.names?.[i] ?? `${noun()} ${i}`;
 
 function pairs(list, entries) {
   list.replaceChildren(...entries.flatMap(([name, value]) => {
@@ -168,8 +173,10 @@ function showChoice() {
   [list.hidden, field.hidden] = [!listed, listed];
   field.max = dimension - 1;
   field.value = coordinate;
-  if (listed && list.length !== dimension) {
-    list.replaceChildren(...Array.from({ length: dimension }, (_, i) => new Option(i, i)));
+  const names = String(status.plan.names);
+  if (listed && (list.length !== dimension || list.dataset.names !== names)) {
+    list.dataset.names = names;
+    list.replaceChildren(...Array.from({ length: dimension }, (_, i) => new Option(status.plan.names?.[i] ?? i, i)));
   }
   list.value = coordinate;
 }
@@ -244,7 +251,7 @@ function showNumber() {
   const strong = document.createElement("b");
   strong.textContent = range ?? "";
   part("band").replaceChildren(...(range ? [strong, " with\u00a095\u00a0%\u00a0confidence"] : ["no band"]));
-  const which = dimension > 1 ? `${noun()} ${coordinate}: ` : "";
+  const which = dimension > 1 ? `${named(coordinate)}: ` : "";
   announce(`${which}${shown}, ${range ?? "no band"}, after ${words.count(done, "user")}`);
   document.title = `${which}${shown} · overhand`;
 }
@@ -298,7 +305,7 @@ const chart = new Chart(part("chart"), (i) => {
 
 const bars = new Bars(part("bars"), (i) => showReading(
   part("bars-reading"),
-  i === null ? "" : `${noun()} ${i}`,
+  i === null ? "" : named(i),
   i === null ? null : viewed(reading(estimate, i), estimate.t),
   "Bars with 95 % error bars, each by itself. Choose one to follow it above.",
 ), choose);
@@ -319,14 +326,19 @@ function showCharts() {
 
   const { dimension } = status.plan;
   const few = dimension > 1 && dimension <= MOST_BARS;
-  const barred = estimate !== null && kind() === "histogram" && few;
+  const barred = estimate !== null && kind() in BARRED && few;
   part("bars-card").hidden = !barred;
   if (!barred) return;
   const each = Array.from({ length: dimension }, (_, i) => viewed(reading(estimate, i), estimate.t));
   const largest = each.reduce((best, { value }, i) => (value > each[best].value ? i : best), 0);
   bars.show(
     columnsOf(each),
-    { chosen: coordinate, summary: `Bar chart of ${dimension} buckets; largest: bucket ${largest}.` },
+    {
+      chosen: coordinate,
+      names: status.plan.names,
+      summary: `Bar chart of ${dimension} ${noun().toLowerCase()}s; largest: `
+        + `${status.plan.names?.[largest] ?? `${noun().toLowerCase()} ${largest}`}.`,
+    },
   );
 }
 
