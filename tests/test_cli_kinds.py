@@ -32,6 +32,9 @@ FILES = [
     ("real:0:50", "value\n" + "12.5\n0\n50\n" * 20),
     ("vector:3", "x,y,z\n" + "0.1,-0.2,0.3\n0,0,1\n" * 20),
     ("histogram:7", "6\n0\n3\n" * 20),
+    ("histogram:like,love:any other", "value\n" + "love\nwow\nlike\n" * 20),
+    ("binned:0:50:5", "12.5\n0\n50\n" * 20),
+    ("grouped:DE,FR:real:0:50", "group,spent\n" + "DE,12.5\nFR,50\n" * 20),
     ("matrix:2", "0.5,0.1,0.1,-0.5\n" * 30),
     ("moments:2", "a,b,response\n" + "0.6,0.8,-1\n0.1,0,0.5\n" * 20),
 ]

@@ -39,7 +39,7 @@ from support.sealed import KEY, coin_document
 
 KINDS: list[tuple[str, str]] = [
     (spec, mechanism)
-    for spec in ("bit", "real:-1:3", "vector:2:1", "histogram:4")
+    for spec in ("bit", "real:-1:3", "vector:2:1", "histogram:4", "grouped:DE,FR:real:-1:3")
     for mechanism in ("coins", "shares")
 ]
 

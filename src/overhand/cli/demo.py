@@ -44,6 +44,7 @@ TRUST = {
 MOST_MESSAGES = 12
 _START = 60.0
 _SETTLE = 120.0
+_MOST_BARS = 10
 
 
 def demo(
