@@ -69,6 +69,13 @@ def test_the_readmes_session_runs() -> None:
     assert results.failed == 0
 
 
+def test_the_sessions_of_the_page_of_values_run() -> None:
+    page = str(ROOT / "docs" / "values.md")
+    results = doctest.testfile(page, module_relative=False, optionflags=doctest.ELLIPSIS)
+    assert results.attempted >= 15
+    assert results.failed == 0
+
+
 def test_the_session_of_the_bandits_page_runs() -> None:
     results = doctest.testfile(str(ROOT / "docs" / "bandits.md"), module_relative=False)
     assert results.attempted >= 5
@@ -129,7 +136,9 @@ def test_the_table_of_values_is_what_the_classes_say() -> None:
         for spec in re.findall(r"`([^`]+)`", specs):
             listed.append(spec)
             given = {"D": 3, "B": 5, "LOW": 0, "HIGH": 1, "NORM": 1}
-            written = spec
+            labels = "a,b,c,d,e" if "OTHER" not in spec else "a,b,c,d"
+            written = spec.replace("LABELS", labels).replace("OTHER", "e")
+            written = written.replace("EDGES", "1,2,4,8,16,32")
             for word, number in (("LOW", 10), ("HIGH", 50), ("NORM", 2), ("D", 3), ("B", 5)):
                 if word in spec:
                     given[word] = number

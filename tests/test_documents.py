@@ -31,9 +31,11 @@ from overhand.service.protocol import (
     Opener,
     Release,
     encode_report,
+    encode_reports,
     open_release,
 )
 from overhand.values import values_of
+from support.kinds import kind_plan
 from support.plans import coin_plan
 from support.sealed import KEY, coin_document
 
@@ -202,7 +204,8 @@ def test_reports_become_sums(spec: str, mechanism: str) -> None:
     document = document_of(spec, mechanism)
     plan, formats = document.plan, document.formats
     rows, random, again = rows_of(plan), seeded_random(3), seeded_random(3)
-    reports = [formats.unpack_report(encode_report(document, v, random)).parts for v in rows]
+    bodies = [encode_reports(document, rows[t : t + 1], random)[0] for t in range(plan.horizon)]
+    reports = [formats.unpack_report(body).parts for body in bodies]
     sent = [
         [m.encode_rows(rows[t : t + 1], again).sealed[0] for m in plan.mechanisms]
         for t in range(plan.horizon)
@@ -246,3 +249,11 @@ def _pieces(sealed: bytes) -> list[bytes]:
 def test_a_value_out_of_range_is_not_sent(value: object) -> None:
     with pytest.raises(errors.InvalidValue):
         encode_report(coin_document(), value, secure_random())
+
+
+def test_a_device_reports_a_label() -> None:
+    plan = kind_plan(oh.RegularTree(2, (2,)), oh.Histogram(["like", "love"]))
+    document = Document(plan, KEY.public_key)
+    assert len(encode_report(document, "love", seeded_random(1))) == document.formats.report_length
+    with pytest.raises(oh.InvalidValue, match="the nearest is 'love'"):
+        encode_report(document, "lvoe", seeded_random(1))

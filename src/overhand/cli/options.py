@@ -44,8 +44,9 @@ ValuesOption = Annotated[
     typer.Option(
         "--values",
         help="What a user holds: bit, real, real:LOW:HIGH, vector:D (norm at most 1), "
-        "vector:D:NORM, histogram:B, histogram:LABEL,LABEL,..., binned:LOW:HIGH:BINS, "
-        "grouped:LABEL,LABEL,...:real:LOW:HIGH, matrix:D, moments:D.",
+        "vector:D:NORM, histogram:B, histogram:LABELS (with commas between them), "
+        "binned:LOW:HIGH:B, grouped:LABELS:bit, grouped:LABELS:real:LOW:HIGH, matrix:D, "
+        "moments:D.",
     ),
 ]
 Clip = Annotated[

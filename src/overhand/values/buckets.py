@@ -28,6 +28,9 @@ class Buckets(Values):
 
     Another value of one user takes one from a bucket and gives one to another: two coordinates
     move by one, however many there are.
+
+    >>> isinstance(Histogram(3), Buckets), Binned(0, 10, bins=3).moves
+    (True, 2)
     """
 
     is_whole: ClassVar[bool] = True

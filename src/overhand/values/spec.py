@@ -10,9 +10,9 @@ from overhand.values.scalars import BITS, Bits, Reals
 from overhand.values.vectors import Moments, SymmetricMatrices, Vectors
 
 FORMS = (
-    "bit, real, real:LOW:HIGH, vector:D, vector:D:NORM, histogram:B, histogram:LABEL,LABEL,..., "
-    "binned:LOW:HIGH:BINS, binned:EDGE,EDGE,..., grouped:LABEL,LABEL,...:real:LOW:HIGH, "
-    "grouped:LABEL,LABEL,...:bit, matrix:D, matrix:D:NORM or moments:D"
+    "bit, real, real:LOW:HIGH, histogram:B, histogram:LABELS, histogram:LABELS:OTHER, "
+    "binned:LOW:HIGH:B, binned:EDGES, grouped:LABELS:bit, grouped:LABELS:real:LOW:HIGH, "
+    "vector:D, vector:D:NORM, matrix:D, matrix:D:NORM or moments:D"
 )
 """The words that `values_of` knows, as its errors list them."""
 
@@ -20,7 +20,8 @@ FORMS = (
 def values_of(spec: str | Values, *, clip: bool = False) -> Values:
     """The kind that a word names. `clip` moves values that are out of range to its edge.
 
-    After a colon, labels may be followed by the name of a bucket for all others.
+    LABELS and EDGES have commas between them; OTHER is the name of a bucket for all other labels,
+    which may follow those of groups, too.
 
     >>> values_of("histogram:200"), values_of("real:0:50", clip=True)
     (Histogram(buckets=200), Reals(low=0.0, high=50.0, clip=True))
