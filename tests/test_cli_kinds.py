@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 import overhand as oh
+from overhand.cli.client import _typed
+from overhand.errors import InvalidValue
 from overhand.simulation import ENGINES, read_rows
 from overhand.values import Reals, values_of
 from support.commands import as_json, overhand
@@ -101,3 +103,16 @@ def test_options_that_do_not_go_together_are_refused(line: str, words: str) -> N
     assert (result.returncode, result.stdout) == (2, "")
     assert words in result.stderr
     assert result.stderr.count("\n") == 1
+
+
+def test_the_words_of_a_value_are_as_many_as_it_has() -> None:
+    assert _typed(["love"], values_of("histogram:like,love")) == ["love"]
+    assert _typed(["DE", "2.5"], values_of("grouped:DE,FR:real:0:9")) == (["DE"], [2.5])
+    assert _typed(["0.6", "0.8"], values_of("vector:2")).tolist() == [[0.6, 0.8]]
+    for words, spec, said in (
+        (["very", "nice"], "histogram:like,love", "has 1 words, not 2"),
+        (["DE"], "grouped:DE,FR:bit", "has 2 words, not 1"),
+        (["DE", "x"], "grouped:DE,FR:bit", "made of numbers"),
+    ):
+        with pytest.raises(InvalidValue, match=said):
+            _typed(words, values_of(spec))
