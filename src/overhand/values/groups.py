@@ -36,11 +36,11 @@ class Grouped(Values):
 
     Sensitivity. A user is S steps (rounded, but always S in total: what one cell of its group
     does not have, the other has). Another value of the user takes S steps out of the cells of one
-    group, and puts S into those of the same or another group. To move two counts, of noise
-    X and Y, by a and b is never easier to see than to move one by a + b: from (X, Y) to
-    (X + a, Y + b) there is a step by way of (X + a, Y), and two steps that are seen as f and g on
-    their own are seen at most as their composition f(1 - g), which is exactly how a shift by a + b
-    of one count is seen if the noise is log-concave, as all of it is (tests are thresholds then).
+    group, and puts S into those of the same or another group. To move two counts, of noise X and
+    Y, by a and b is never easier to see than to move one by a + b. For let f and g be the
+    trade-offs between the errors of tests of X + a against X and of Y + b against Y: by way of
+    (X + a, Y), those of (X + a, Y + b) against (X, Y) are at least g(1 - f), and that is exactly
+    the trade-off of X + a + b if the noise is log-concave, as all of it is (thresholds are best).
     So S steps out of one count and S into another are the worst that can happen, and it does: a
     group's number from low to high, or one group's end for another's. The number of groups does
     not enter, and count and number are hidden by one noise: `moves` is 2, each by its whole width.

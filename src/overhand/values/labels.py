@@ -41,12 +41,12 @@ class Labels:
     @classmethod
     def of(cls, labels: Sequence[str], other: str | None = None) -> Labels:
         """Labels that can be told apart and written down, or an error that names the first."""
-        if isinstance(labels, str | bytes):
-            raise errors.InvalidValue(f"labels={labels!r} must be a list of labels, not one string")
+        if isinstance(labels, str | bytes | set | frozenset | dict):  # or without an order
+            raise errors.InvalidValue(f"labels={labels!r:.60} must be a list of labels")
         names = (*labels, *([] if other is None else [other]))
         errors.whole("the number of labels", len(names), least=2, most=MOST_LABELS)
-        if len(labels) == 1 and _is_number(labels[0]):
-            raise errors.InvalidValue(f"the label {labels[0]!r} alone reads as a number of buckets")
+        if len(labels) == 1 and _is_number(names[0]):
+            raise errors.InvalidValue(f"the label {names[0]!r} alone reads as a number of buckets")
         seen = set[str]()
         for name in names:
             _check_name(name)
