@@ -116,3 +116,11 @@ def test_the_words_of_a_value_are_as_many_as_it_has() -> None:
     ):
         with pytest.raises(InvalidValue, match=said):
             _typed(words, values_of(spec))
+
+
+@pytest.mark.parametrize("command", [("plan",), ("plan", "--frontier"), ("compare", "--runs", "1")])
+def test_labels_are_printed_as_they_are(command: tuple[str, ...]) -> None:
+    options = ("--values", "histogram:[/x],[red]b", "--horizon", "60", "--shufflers", "1")
+    printed = overhand(*command, *options)
+    assert printed.returncode == 0
+    assert "60 users (histogram:[/x],[red]b)" in printed.stdout

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 import numpy as np
 import typer
+from rich.markup import escape
 
 from overhand.baselines import SquareRoot, local_counter, trusted_tree
 from overhand.cli import options
@@ -176,7 +177,7 @@ def _row(model: Model, result: Simulation) -> dict[str, Any]:
 
 
 def _show(asked: PlanOptions, models: list[Model], rows: list[dict[str, Any]], how: str) -> None:
-    users = "users" if asked.spec == "bit" else f"users ({asked.spec})"
+    users = "users" if asked.spec == "bit" else f"users ({escape(asked.spec)})"
     console.print(f"[bold]{asked.users:,} {users}[/], {asked.privacy}; {how}")
     kind = _kinds(models)
     if note := options.model_note(kind, asked.noise):

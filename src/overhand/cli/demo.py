@@ -20,6 +20,7 @@ from urllib.request import urlopen
 
 import numpy as np
 import typer
+from rich.markup import escape
 
 from overhand.cli import options
 from overhand.cli.crowd import gathered
@@ -249,7 +250,7 @@ def _show(result: dict[str, Any], as_json: bool) -> None:
         table.add_row("standard deviation", number(result["std"]))
         table.add_row("within their 95 % bands", f"{100 * result['within_band']:.3g} %")
         for name, *band in _bars(result):
-            table.add_row(name, "{}, {} to {}".format(*map(number, band)))
+            table.add_row(escape(name), "{}, {} to {}".format(*map(number, band)))
     else:
         table.add_row("true sum (only the demo knows it)", f"{result['truth']:,.12g}")
         table.add_row("estimate", number(result["estimate"]))

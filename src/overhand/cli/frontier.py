@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from rich.markup import escape
 from rich.table import Table
 
 from overhand.cli.options import PlanOptions
@@ -81,7 +82,7 @@ def show_frontier(asked: PlanOptions, plot: Path | None, *, as_json: bool) -> No
         print_json({"frontier": [trade.summary() for trade in trades]})
         return
     table = _table(trades)
-    console.print(f"[bold]{asked.users:,} users ({asked.values})[/], {asked.privacy}")
+    console.print(f"[bold]{asked.users:,} users ({escape(str(asked.values))})[/], {asked.privacy}")
     console.print(table)
     for line in _LEGEND:
         console.print(line, style="dim")

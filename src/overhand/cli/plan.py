@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.markup import escape
 from rich.table import Table
 
 from overhand.cli import options
@@ -117,7 +118,7 @@ def _beside(asked: PlanOptions, chosen: Plan) -> dict[str, Plan]:
 
 def show(plan: Plan, beside: dict[str, Plan], advice: list[Advice]) -> None:
     """The plan as tables."""
-    users = "users" if plan.values.spec == "bit" else f"users ({plan.values})"
+    users = "users" if plan.values.spec == "bit" else f"users ({escape(plan.values.spec)})"
     console.print(
         f"[bold]{plan.horizon:,} {users}[/], {plan.tree.levels} of {plan.shufflers} shufflers "
         f"at [bold]epsilon {plan.privacy.epsilon:.4g}[/], delta {plan.privacy.delta:g}"
