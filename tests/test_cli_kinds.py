@@ -35,7 +35,6 @@ FILES = [
     ("vector:3", "x,y,z\n" + "0.1,-0.2,0.3\n0,0,1\n" * 20),
     ("histogram:7", "6\n0\n3\n" * 20),
     ("histogram:like,love:any other", "value\n" + "love\nwow\nlike\n" * 20),
-    ("binned:0:50:5", "12.5\n0\n50\n" * 20),
     ("grouped:DE,FR:real:0:50", "group,spent\n" + "DE,12.5\nFR,50\n" * 20),
     ("matrix:2", "0.5,0.1,0.1,-0.5\n" * 30),
     ("moments:2", "a,b,response\n" + "0.6,0.8,-1\n0.1,0,0.5\n" * 20),
@@ -118,7 +117,17 @@ def test_the_words_of_a_value_are_as_many_as_it_has() -> None:
             _typed(words, values_of(spec))
 
 
-@pytest.mark.parametrize("command", [("plan",), ("plan", "--frontier"), ("compare", "--runs", "1")])
+SLOW = pytest.mark.slow
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("plan",),
+        pytest.param(("plan", "--frontier"), marks=SLOW),
+        pytest.param(("compare", "--runs", "1"), marks=SLOW),
+    ],
+)
 def test_labels_are_printed_as_they_are(command: tuple[str, ...]) -> None:
     options = ("--values", "histogram:[/x],[red]b", "--horizon", "60", "--shufflers", "1")
     printed = overhand(*command, *options)
