@@ -1,0 +1,170 @@
+/** Kinds of values that are in one of many buckets: a number, a label, or a real between edges. */
+
+import { isCount, isInterval, numberOf, shown, wrong } from "./checks.js";
+import { pythonFloat } from "./json.js";
+
+const MOST_BUCKETS = 2 ** 20;
+const MOST_LABELS = 2 ** 14;
+const LONGEST_LABEL = 100;
+const LISTED = 5; // labels that an error lists
+
+/** @typedef {import("./values.js").Kind} Kind */
+
+/**
+ * @param {string} spec
+ * @param {number} dimension
+ * @param {boolean} canClip
+ * @param {(value: unknown) => number} bucketOf
+ * @param {readonly string[]} [labels]
+ * @returns {Kind}
+ */
+function buckets(spec, dimension, canClip, bucketOf, labels) {
+  return {
+    spec,
+    dimension,
+    canClip,
+    isWhole: true,
+    labels,
+    low: () => 0,
+    high: () => 1,
+    coordinates(value) {
+      const point = new Float64Array(dimension);
+      point[bucketOf(value)] = 1;
+      return point;
+    },
+  };
+}
+
+/**
+ * `histogram:B`, `histogram:LABEL,LABEL,...` or the same and `:LABEL` for all others.
+ *
+ * @param {string[]} words
+ * @returns {Kind | undefined}
+ */
+export function histogram(words) {
+  const [first, other] = words;
+  if (first === undefined || words.length > 2) return undefined;
+  if (isCount(first, 2, MOST_BUCKETS) && other === undefined) return numbered(+first);
+  const labels = other === undefined ? first.split(",") : [...first.split(","), other];
+  return areLabels(labels) ? labelled(labels, other) : undefined;
+}
+
+/** @param {number} count */
+function numbered(count) {
+  return buckets(`histogram:${count}`, count, false, (value) => {
+    const isBucket = typeof value === "number" && Number.isInteger(value);
+    if (!isBucket || value < 0 || value >= count) {
+      throw wrong(`${shown(value)} is not a bucket from 0 to ${count - 1}`);
+    }
+    return value;
+  });
+}
+
+/**
+ * @param {string[]} labels
+ * @param {string | undefined} other the last of them, for all that have no label
+ */
+function labelled(labels, other) {
+  const places = new Map(labels.map((label, place) => [label, place]));
+  const names = other === undefined ? labels.join(",") : `${labels.slice(0, -1).join(",")}:${other}`;
+  const bucketOf = (/** @type {unknown} */ value) => {
+    const place = typeof value === "string" ? places.get(value) : undefined;
+    if (place !== undefined) return place;
+    if (typeof value === "string" && other !== undefined) return labels.length - 1;
+    const more = labels.length > LISTED ? ", ..." : "";
+    const listed = labels.slice(0, LISTED).join(", ") + more;
+    throw wrong(`${shown(value)} is none of the ${labels.length} labels: ${listed}`);
+  };
+  return buckets(`histogram:${names}`, labels.length, false, bucketOf, labels);
+}
+
+/** @param {string[]} labels */
+function areLabels(labels) {
+  const areMany = labels.length >= 2 && labels.length <= MOST_LABELS;
+  const areNames = labels.every((label) => label === label.trim() && isName(label));
+  return areMany && areNames && new Set(labels).size === labels.length;
+}
+
+/** @param {string} label */
+function isName(label) {
+  return label !== "" && [...label].length <= LONGEST_LABEL && !/\p{Cc}/u.test(label);
+}
+
+/**
+ * `binned:LOW:HIGH:BINS` or `binned:EDGE,EDGE,...`: a number counts in the bin that it is in.
+ *
+ * An edge belongs to the bin above it, the last one to the bin below.
+ *
+ * @param {string[]} words
+ * @param {boolean} clip
+ * @returns {Kind | undefined}
+ */
+export function binned(words, clip) {
+  const edges = edgesOf(words);
+  if (edges === undefined) return undefined;
+  const low = edges[0];
+  const high = edges[edges.length - 1];
+  const bins = edges.length - 1;
+  const areEven = evenly(low, high, bins).every((edge, i) => edge === edges[i]);
+  const ends = `${pythonFloat(low)}:${pythonFloat(high)}`;
+  const spec = areEven ? `${ends}:${bins}` : edges.map(pythonFloat).join(",");
+  return buckets(`binned:${spec}`, bins, true, (value) => {
+    if (typeof value !== "number" || !Number.isFinite(value)) {
+      throw wrong(`${shown(value)} is not a finite number`);
+    }
+    if (!clip && (value < low || value > high)) {
+      throw wrong(`${value} is not between ${low} and ${high}`);
+    }
+    return placeAmong(edges.slice(1, -1), value);
+  });
+}
+
+/**
+ * @param {string[]} words
+ * @returns {number[] | undefined}
+ */
+function edgesOf(words) {
+  const [first = "", high = "", bins] = words;
+  if (words.length === 3) {
+    const isEven = isInterval(first, high) && isCount(bins, 2, MOST_BUCKETS);
+    const even = isEven ? evenly(+first, +high, +bins) : [];
+    return isEven && doRise(even) ? even : undefined;
+  }
+  const listed = first.split(",");
+  const isList = words.length === 1 && listed.length >= 3 && listed.length <= MOST_LABELS + 1;
+  const edges = isList && isInterval(listed[0], listed[listed.length - 1]) ? listed.map(numberOf) : [];
+  return edges.length > 0 && doRise(edges) ? edges : undefined;
+}
+
+/**
+ * The edges of bins of one width, by the same operations in the same order as NumPy's `linspace`.
+ *
+ * @param {number} low
+ * @param {number} high
+ * @param {number} bins
+ */
+function evenly(low, high, bins) {
+  const step = (high - low) / bins;
+  return Array.from({ length: bins + 1 }, (_, i) => (i === bins ? high : i * step + low));
+}
+
+/** @param {number[]} edges */
+function doRise(edges) {
+  return edges.every((edge, i) => i === 0 || edge > edges[i - 1]); // false for a NaN, too
+}
+
+/**
+ * How many of these edges are not above the value.
+ *
+ * @param {number[]} edges
+ * @param {number} value
+ */
+function placeAmong(edges, value) {
+  let [low, high] = [0, edges.length];
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (edges[middle] <= value) low = middle + 1;
+    else high = middle;
+  }
+  return low;
+}

@@ -1,0 +1,164 @@
+/**
+ * The public document: the plan's parameters and the server's public key.
+ *
+ * There is one way to write a document. Another text is refused: with an unknown field, another
+ * order or another space it could carry a mark, and its digest would be another.
+ */
+
+import { concatenated, hex, sha256, unhex } from "./bytes.js";
+import { OverhandError } from "./errors.js";
+import { damaged, digits, object } from "./fields.js";
+import { compact, indented, parse } from "./json.js";
+import { planOf } from "./plan.js";
+import { secureRandom } from "./randomness.js";
+import { SEAL_BYTES, Sealer, contextOf } from "./sealing.js";
+
+const VERSION = 2;
+const MAGIC = new TextEncoder().encode("OVH2");
+const FIELDS = ["version", "plan", "plan_digest", "public_key", "key_id"];
+const KEY_BYTES = 32;
+const KEY_ID_BYTES = 8;
+const DIGEST_BYTES = 32;
+const ID_BYTES = 16;
+const HEADER_BYTES = MAGIC.length + DIGEST_BYTES + ID_BYTES;
+const MOST_CHARACTERS = 2 ** 18;
+const MOST_REPORT_BYTES = 2 ** 24;
+
+/** @typedef {import("./json.js").Json} Json */
+/** @typedef {import("./plan.js").Plan} Plan */
+/** @typedef {import("./mechanisms.js").Mechanism} Mechanism */
+
+/**
+ * Where the chance in a report comes from: the system, unless a test vector says otherwise.
+ *
+ * @typedef {object} Chance
+ * @property {import("./randomness.js").Random} random
+ * @property {import("./sealing.js").Ephemeral} [ephemeral]
+ */
+
+/** A report as it is sent, however often, and the id by which it is known again. */
+export class Report {
+  /** @param {Uint8Array<ArrayBuffer>} bytes */
+  constructor(bytes) {
+    this.bytes = bytes;
+  }
+
+  get id() {
+    return hex(this.bytes.subarray(HEADER_BYTES - ID_BYTES, HEADER_BYTES));
+  }
+
+  /** The document that it was made for. */
+  get digest() {
+    return hex(this.bytes.subarray(MAGIC.length, HEADER_BYTES - ID_BYTES));
+  }
+}
+
+/** A document that was read, and the reports that are made for it. */
+export class Document {
+  /**
+   * @param {string} digest
+   * @param {Plan} plan
+   * @param {Sealer} sealer
+   */
+  constructor(digest, plan, sealer) {
+    this.digest = digest;
+    this.plan = plan;
+    this.sealer = sealer;
+  }
+
+  /**
+   * The document of these bytes, if they have the digest that was agreed upon.
+   *
+   * The digest comes first: what nobody agreed upon is not worth the work of reading it.
+   *
+   * @param {Uint8Array<ArrayBuffer>} bytes
+   * @param {string} [pinned]
+   */
+  static async of(bytes, pinned) {
+    const digest = hex(await sha256(bytes));
+    if (pinned !== undefined && digest !== pinned) {
+      throw new OverhandError("digest", `the document has digest ${digest}, not ${pinned}`);
+    }
+    const saved = read(bytes);
+    const fields = object("the document", saved, FIELDS);
+    const plan = planOf(fields.plan);
+    const planDigest = hex(await sha256(new TextEncoder().encode(compact(fields.plan))));
+    if (digits("plan_digest", fields.plan_digest, DIGEST_BYTES) !== planDigest) {
+      throw damaged(`the plan's digest is ${planDigest.slice(0, 12)}, not what it says`);
+    }
+    const publicKey = unhex(digits("public_key", fields.public_key, KEY_BYTES));
+    const name = hex((await sha256(publicKey)).subarray(0, KEY_ID_BYTES));
+    if (digits("key_id", fields.key_id, KEY_ID_BYTES) !== name) {
+      throw damaged(`the key's name is ${name}, not what it says`);
+    }
+    const document = new Document(digest, plan, await Sealer.of(publicKey));
+    if (document.reportBytes > MOST_REPORT_BYTES) {
+      throw damaged(`its reports have ${document.reportBytes} bytes, above ${MOST_REPORT_BYTES}`);
+    }
+    return document;
+  }
+
+  /** The length of every report. */
+  get reportBytes() {
+    return this.plan.levels.reduce((length, level) => length + partBytes(level), HEADER_BYTES);
+  }
+
+  /**
+   * The report of a value: encoded afresh for every level, every message sealed on its own.
+   *
+   * Made once and sent until it is acknowledged: another report of the same value has other noise,
+   * counts again, and costs privacy again.
+   *
+   * @param {Float64Array} coordinates of a value that was checked
+   * @param {Chance} [chance]
+   * @returns {Promise<Report>}
+   */
+  async encode(coordinates, { random, ephemeral } = { random: secureRandom }) {
+    const digest = unhex(this.digest);
+    /** @type {Uint8Array[]} */
+    const parts = [];
+    for (const [place, level] of this.plan.levels.entries()) {
+      const context = contextOf(VERSION, digest, place + 1);
+      const { messages, clear } = level.encode(coordinates, random, context);
+      parts.push(concatenated(await this.sealer.seal(messages, context, ephemeral)), clear);
+    }
+    return new Report(concatenated([MAGIC, digest, random(ID_BYTES), ...parts]));
+  }
+}
+
+/**
+ * What stands in a text that is written as a document is.
+ *
+ * @param {Uint8Array} bytes
+ * @returns {Json}
+ */
+function read(bytes) {
+  if (bytes.length > MOST_CHARACTERS) {
+    throw damaged(`${bytes.length} bytes are more than the ${MOST_CHARACTERS} that one may have`);
+  }
+  let text, saved;
+  try {
+    text = new TextDecoder("utf-8", { fatal: true, ignoreBOM: true }).decode(bytes);
+    saved = parse(text);
+  } catch (error) {
+    throw new OverhandError("document", `this is not a document: ${error}`, { cause: error });
+  }
+  const version = /** @type {any} */ (saved)?.version;
+  if (typeof version === "bigint" && version !== BigInt(VERSION)) {
+    throw new OverhandError("version", `the document is of version ${version}, not ${VERSION}`);
+  }
+  if (text !== `${indented(saved)}\n`) {
+    throw damaged("it is not written as its content is: it was edited");
+  }
+  return saved;
+}
+
+/**
+ * The length of a report's part for a level.
+ *
+ * @param {Mechanism} level
+ */
+export function partBytes(level) {
+  const sealed = level.messages * (Math.ceil(level.messageBits / 8) + SEAL_BYTES);
+  return sealed + level.clearNumbers * Math.ceil(level.clearBits / 8);
+}

@@ -1,0 +1,96 @@
+/** Reading the fields of a document: each is there, in its place, and of the right type. */
+
+import { OverhandError } from "./errors.js";
+
+/** @typedef {import("./json.js").Json} Json */
+
+/** @param {string} why */
+export function damaged(why) {
+  return new OverhandError("document", `this is not a document: ${why}`);
+}
+
+/**
+ * An object with these fields and no other, in this order.
+ *
+ * @param {string} name
+ * @param {Json} value
+ * @param {string[]} fields
+ * @returns {{ [name: string]: Json }}
+ */
+export function object(name, value, fields) {
+  if (typeof value !== "object" || value === null || Array.isArray(value)) {
+    throw damaged(`${name} is not an object`);
+  }
+  const found = Object.keys(value);
+  if (found.length !== fields.length || found.some((field, i) => field !== fields[i])) {
+    throw damaged(`${name} has the fields ${found.join(", ")}, and not ${fields.join(", ")}`);
+  }
+  return value;
+}
+
+/**
+ * @param {string} name
+ * @param {Json} value
+ */
+export function array(name, value) {
+  if (!Array.isArray(value)) throw damaged(`${name} is not a list`);
+  return value;
+}
+
+/**
+ * @param {string} name
+ * @param {Json} value
+ * @param {number} least
+ * @param {number} [most]
+ */
+export function whole(name, value, least, most = Number.MAX_SAFE_INTEGER) {
+  if (typeof value !== "bigint" || value < least || value > most) {
+    throw damaged(`${name} is not a whole number from ${least} to ${most}`);
+  }
+  return Number(value);
+}
+
+/**
+ * @param {string} name
+ * @param {Json} value
+ * @param {(number: number) => boolean} isRight
+ */
+export function real(name, value, isRight) {
+  if (typeof value !== "number" || !Number.isFinite(value) || !isRight(value)) {
+    throw damaged(`${name} is not a number that it may be`);
+  }
+  return value;
+}
+
+/**
+ * @param {string} name
+ * @param {Json} value
+ */
+export function flag(name, value) {
+  if (typeof value !== "boolean") throw damaged(`${name} is neither true nor false`);
+  return value;
+}
+
+/**
+ * @param {string} name
+ * @param {Json} value
+ */
+export function string(name, value) {
+  if (typeof value !== "string") throw damaged(`${name} is not a string`);
+  return value;
+}
+
+/**
+ * Lower-case hexadecimal digits, two for a byte.
+ *
+ * @param {string} name
+ * @param {Json} value
+ * @param {number} bytes
+ */
+export function digits(name, value, bytes) {
+  const text = string(name, value);
+  if (text.length !== 2 * bytes || !/^[0-9a-f]*$/.test(text)) {
+    throw damaged(`${name} is not ${bytes} bytes in hexadecimal digits`);
+  }
+  return text;
+}

@@ -1,0 +1,223 @@
+/** The plan of a document: what its levels send, every field of it checked. */
+
+import { OverhandError } from "./errors.js";
+import { array, damaged, flag, object, real, string, whole } from "./fields.js";
+import { ballotSum, coinSum, pairsSum } from "./mechanisms.js";
+import { kindOf } from "./values.js";
+
+const FORMAT = 4;
+const FIELDS = [
+  "format", "horizon", "values", "degrees", "mechanisms", "epsilon", "delta", "shufflers", "honest",
+  "reports", "combine", "hold",
+];
+const MOST_LEVELS = 255;
+const MOST_SIZE = 2 ** 32 - 1;
+const MOST_MODULUS_BITS = 48;
+const MOST_FRACTION_BITS = 64;
+const RATIO = /^0x(?:1\.[0-9a-f]{13}p-[1-9]\d{0,3}|0\.[0-9a-f]{13}p-1022)$/;
+
+/** @typedef {import("./json.js").Json} Json */
+/** @typedef {import("./values.js").Kind} Kind */
+/** @typedef {import("./mechanisms.js").Mechanism} Mechanism */
+/** @typedef {import("./mechanisms.js").Coins} Coins */
+
+/**
+ * @typedef {object} Plan
+ * @property {number} horizon how many users it serves
+ * @property {Kind} kind what they may hold
+ * @property {"users" | "services"} noiseBy who makes the noise
+ * @property {number} epsilon
+ * @property {number} delta
+ * @property {number} reports how many one person may make
+ * @property {Mechanism[]} levels lowest first
+ */
+
+/**
+ * Who makes the noise, and its coins if users toss them.
+ *
+ * @typedef {{ by: "users" | "services", coins?: Coins, isBounded: boolean, bound: number }} Noise
+ */
+
+/**
+ * @param {Json} saved
+ * @returns {Plan}
+ */
+export function planOf(saved) {
+  const fields = object("plan", saved, FIELDS);
+  whole("plan.format", fields.format, FORMAT, FORMAT);
+  const horizon = whole("plan.horizon", fields.horizon, 1);
+  const values = object("plan.values", fields.values, ["kind", "clip"]);
+  const kind = kindOf(string("plan.values.kind", values.kind), flag("plan.values.clip", values.clip));
+  const sizes = sizesOf(fields.degrees, horizon);
+  const entries = array("plan.mechanisms", fields.mechanisms);
+  if (entries.length !== sizes.length) {
+    throw damaged(`${entries.length} mechanisms are not those of ${sizes.length} levels`);
+  }
+  const levels = entries.map((entry, level) => levelOf(level + 1, entry, kind, sizes[level]));
+  const [{ noiseBy }] = levels;
+  if (levels.some((level) => level.noiseBy !== noiseBy)) {
+    throw damaged("users or services make the noise, at all levels alike");
+  }
+  whole("plan.shufflers", fields.shufflers, 1);
+  if (fields.honest !== 1n) real("plan.honest", fields.honest, (part) => part > 0 && part <= 1);
+  flag("plan.combine", fields.combine);
+  flag("plan.hold", fields.hold);
+  return {
+    horizon,
+    kind,
+    noiseBy,
+    epsilon: real("plan.epsilon", fields.epsilon, (epsilon) => epsilon > 0),
+    delta: real("plan.delta", fields.delta, (delta) => delta > 0 && delta < 1),
+    reports: whole("plan.reports", fields.reports, 1),
+    levels: levels.map((level) => level.made()),
+  };
+}
+
+/**
+ * How many users the batches of each level have.
+ *
+ * @param {Json} degrees
+ * @param {number} horizon
+ */
+function sizesOf(degrees, horizon) {
+  /** @type {number[]} */
+  const sizes = [];
+  let size = 1;
+  for (const [place, degree] of array("plan.degrees", degrees).entries()) {
+    size *= whole(`degree ${place + 1}`, degree, place === 0 ? 1 : 2, MOST_SIZE);
+    if (size > horizon || size > MOST_SIZE) throw damaged(`batches of ${size} users are too large`);
+    sizes.push(size);
+  }
+  if (sizes.length < 1 || sizes.length > MOST_LEVELS) throw damaged(`${sizes.length} levels`);
+  return sizes;
+}
+
+/**
+ * A level, and how to make it: what is wrong with a document comes before what is not supported.
+ *
+ * @param {number} level
+ * @param {Json} saved
+ * @param {Kind} kind
+ * @param {number} size
+ * @returns {{ noiseBy: "users" | "services", made: () => Mechanism }}
+ */
+function levelOf(level, saved, kind, size) {
+  const here = `the mechanism of level ${level}`;
+  const name = string(here, /** @type {any} */ (saved)?.mechanism ?? null);
+  const more = new Map(Object.entries(MORE_FIELDS)).get(name);
+  if (more === undefined) throw damaged(`${here} is ${name}, which nobody knows`);
+  const entry = object(here, saved, ["mechanism", "size", "noise", "steps", ...more]);
+  whole(`the size of level ${level}`, entry.size, size, size);
+  const steps = whole(`the steps of level ${level}`, entry.steps, 1, kind.isWhole ? 1 : undefined);
+  const noise = noiseOf(`the noise of level ${level}`, entry.noise);
+  if (name === "coins") {
+    if (noise.coins === undefined) throw damaged(`${here} needs coins that are tossed by users`);
+    const coins = noise.coins;
+    return { noiseBy: "users", made: () => coinSum(kind, steps, coins) };
+  }
+  if (name === "ballots") {
+    checkBallots(here, entry, kind, noise);
+    return { noiseBy: "services", made: () => ballotSum(kind) };
+  }
+  const bits = whole(`the modulus of level ${level}`, entry.modulus_bits, 1, MOST_MODULUS_BITS);
+  if (name === "shares") checkShares(here, entry);
+  const isPlain = name === "pairs" && noise.by === "services";
+  return { noiseBy: noise.by, made: () => (isPlain ? pairsSum(kind, steps, bits) : refused(name)) };
+}
+
+/** What an entry has beside size, noise and steps, by its mechanism. */
+const MORE_FIELDS = {
+  coins: [],
+  shares: ["modulus_bits", "shares", "honest"],
+  pairs: ["modulus_bits"],
+  ballots: ["dummies"],
+};
+
+/**
+ * @param {string} name
+ * @returns {never}
+ */
+function refused(name) {
+  throw new OverhandError(
+    "unsupported",
+    `this plan sends ${name} with noise of the users' own, and this client draws no noise but ` +
+      "coins: make the plan with --noise services, or with --mechanism coins",
+  );
+}
+
+/**
+ * @param {string} here
+ * @param {{ [name: string]: Json }} entry
+ * @param {Kind} kind
+ * @param {Noise} noise
+ */
+function checkBallots(here, entry, kind, noise) {
+  if (!kind.isWhole) throw damaged(`${here} is for bits and buckets, not for ${kind.spec}`);
+  if (noise.by !== "services" || !noise.isBounded) {
+    throw damaged(`${here} needs bounded noise of the services`);
+  }
+  const least = kind.dimension * noise.bound;
+  whole(`the dummies of ${here}`, entry.dummies, least, 2 * least);
+}
+
+/**
+ * @param {string} here
+ * @param {{ [name: string]: Json }} entry
+ */
+function checkShares(here, entry) {
+  whole(`the shares of ${here}`, entry.shares, 2);
+  whole(`the honest users of ${here}`, entry.honest, 1);
+}
+
+/**
+ * @param {string} name
+ * @param {Json} saved
+ * @returns {Noise}
+ */
+function noiseOf(name, saved) {
+  if (typeof saved === "object" && saved !== null && "each_service" in saved) {
+    const { each_service, bound } = object(name, saved, ["each_service", "bound"]);
+    const { coins } = partOf(name, each_service);
+    if (bound === null) return { by: "services", isBounded: false, bound: 0 };
+    if (coins !== undefined) throw damaged(`${name} is bounded, and only Laplace noise may be`);
+    const most = whole(`the bound of ${name}`, bound, 1);
+    return { by: "services", isBounded: true, bound: most };
+  }
+  return { by: "users", isBounded: false, bound: 0, ...partOf(name, saved) };
+}
+
+/**
+ * Coins, or a part of Laplace noise, of which the client needs nothing.
+ *
+ * @param {string} name
+ * @param {Json} saved
+ * @returns {{ coins?: Coins }}
+ */
+function partOf(name, saved) {
+  if (typeof saved === "object" && saved !== null && "ratio" in saved) {
+    const { shape, users, ratio } = object(name, saved, ["shape", "users", "ratio"]);
+    whole(`the shape of ${name}`, shape, 1);
+    whole(`the users of ${name}`, users, 1);
+    if (!RATIO.test(string(`the ratio of ${name}`, ratio))) {
+      throw damaged(`the ratio of ${name} is not a number between 0 and 1`);
+    }
+    return {};
+  }
+  const fields = object(name, saved, ["bits", "probability", "opposed"]);
+  const opposed = flag(`opposed of ${name}`, fields.opposed);
+  const bits = whole(`the coins of ${name}`, fields.bits, 0);
+  if (opposed && bits % 2 === 1) throw damaged(`${bits} coins of ${name} are opposed, and odd`);
+  return { coins: { bits, opposed, probability: fractionOf(name, fields.probability) } };
+}
+
+/**
+ * @param {string} name
+ * @param {Json} saved
+ */
+function fractionOf(name, saved) {
+  const [numerator, bits, ...more] = array(`the probability of ${name}`, saved);
+  const places = whole(`the bits of ${name}`, bits ?? null, 1, MOST_FRACTION_BITS);
+  const isInside = typeof numerator === "bigint" && numerator > 0n && numerator < 1n << BigInt(places);
+  if (!isInside || more.length > 0) throw damaged(`the probability of ${name} is none`);
+  return { numerator, bits: places };
+}

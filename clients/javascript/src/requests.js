@@ -1,0 +1,157 @@
+/** Requests to a shuffling service: tried until there is an answer that settles it. */
+
+import { OverhandError } from "./errors.js";
+
+const ATTEMPTS = 8;
+const FIRST_WAIT = 0.2; // seconds
+const LONGEST_WAIT = 30;
+const PATIENCE = 60;
+const SLOWEST_LINE = 65536; // bytes a second that a long report has on its way
+const MOST_ANSWER_BYTES = 2 ** 24;
+const MOST_SHOWN = 200;
+const TRY_AGAIN = new Set([408, 429, 500, 502, 503, 504]);
+const TOO_MANY_REQUESTS = 429;
+const CONFLICT = 409;
+
+/**
+ * What a service said.
+ *
+ * @typedef {{ status: number, body: Uint8Array<ArrayBuffer>, retryAfter: number }} Answer
+ */
+
+/** Talks to one address. */
+export class Requests {
+  /**
+   * @param {string} url
+   * @param {string | undefined} token
+   * @param {typeof globalThis.fetch} fetch
+   * @param {(seconds: number) => Promise<void>} [wait]
+   */
+  constructor(url, token, fetch, wait = (seconds) => new Promise((go) => setTimeout(go, 1000 * seconds))) {
+    this.url = addressOf(url);
+    this.fetch = fetch;
+    this.wait = wait;
+    /** @type {Record<string, string>} */
+    this.headers = token === undefined ? {} : { authorization: `Bearer ${token}` };
+  }
+
+  /**
+   * The body of the answer 200, or an error whose code says why there is none: `unreachable`,
+   * `refused`, `nonsense`, or `outdated` if the service certainly took nothing and runs another plan.
+   *
+   * @param {"GET" | "POST"} method
+   * @param {string} path
+   * @param {Uint8Array<ArrayBuffer>} [body]
+   */
+  async request(method, path, body) {
+    let wait = FIRST_WAIT;
+    let isCertain = true;
+    /** @type {{ code: import("./errors.js").Code, words: string, cause?: unknown }} */
+    let failure = { code: "unreachable", words: "it was not tried" };
+    for (let attempt = 0; attempt < ATTEMPTS; attempt++) {
+      if (attempt > 0) await this.wait(wait * (0.5 + Math.random()));
+      let answer;
+      try {
+        answer = await this.asked(method, path, body);
+      } catch (error) {
+        failure = { code: "unreachable", words: `no answer from ${this.url}`, cause: error };
+        [wait, isCertain] = [Math.min(2 * wait, LONGEST_WAIT), false];
+        continue;
+      }
+      if (answer.status === 200) return answer.body;
+      failure = { code: "refused", words: `${answer.status}: ${wordsOf(answer)}` };
+      if (answer.status === CONFLICT && isCertain) failure.code = "outdated";
+      if (!TRY_AGAIN.has(answer.status)) break;
+      isCertain &&= answer.status === TOO_MANY_REQUESTS;
+      wait = Math.min(Math.max(2 * wait, answer.retryAfter), LONGEST_WAIT);
+    }
+    const { code, words, cause } = failure;
+    throw new OverhandError(code, `${method} ${path} failed: ${words}`, { cause });
+  }
+
+  /**
+   * No redirect is followed and no cookie is kept: nobody is to send a client elsewhere, or to mark
+   * it.
+   *
+   * @param {"GET" | "POST"} method
+   * @param {string} path
+   * @param {Uint8Array<ArrayBuffer>} [body]
+   * @returns {Promise<Answer>}
+   */
+  async asked(method, path, body) {
+    const patience = PATIENCE + (body?.length ?? 0) / SLOWEST_LINE;
+    const type = body === undefined ? {} : { "content-type": "application/octet-stream" };
+    const response = await this.fetch.call(undefined, this.url + path, {
+      method,
+      headers: { ...this.headers, ...type },
+      body: body ?? null,
+      cache: "no-store",
+      credentials: "omit",
+      redirect: "manual",
+      referrerPolicy: "no-referrer",
+      signal: AbortSignal.timeout(1000 * patience),
+    });
+    return {
+      status: response.status,
+      body: await contentOf(response),
+      retryAfter: secondsOf(response.headers.get("retry-after")),
+    };
+  }
+}
+
+/** @param {string} url */
+function addressOf(url) {
+  if (typeof url !== "string" || !/^https?:\/\/[^/]/.test(url)) {
+    throw new OverhandError("argument", `${url} is not an address: it starts with http:// or https://`);
+  }
+  return url.replace(/\/+$/, "");
+}
+
+/**
+ * The body of an answer, unless it is longer than any that a service gives.
+ *
+ * @param {Response} response
+ */
+async function contentOf(response) {
+  const announced = Number(response.headers.get("content-length") ?? 0);
+  const content = announced > MOST_ANSWER_BYTES ? undefined : await response.arrayBuffer();
+  if (content === undefined || content.byteLength > MOST_ANSWER_BYTES) {
+    throw new Error(`an answer of more than ${MOST_ANSWER_BYTES} bytes`);
+  }
+  return new Uint8Array(content);
+}
+
+/**
+ * What Retry-After asks for, if it is a number and not a date.
+ *
+ * @param {string | null} header
+ */
+function secondsOf(header) {
+  return header !== null && /^\d{1,9}$/.test(header) ? Number(header) : 0;
+}
+
+/**
+ * What the service says went wrong: as much of it as is fit to be shown.
+ *
+ * @param {Answer} answer
+ */
+function wordsOf(answer) {
+  const said = jsonOf(answer.body)?.error;
+  const words = typeof said === "string" ? said.replace(/\p{C}/gu, "").slice(0, MOST_SHOWN) : "";
+  return words || (answer.status === 0 ? "a redirect" : "no reason");
+}
+
+/**
+ * The object that an answer is, if it is one.
+ *
+ * @param {Uint8Array} body
+ * @returns {Record<string, unknown> | undefined}
+ */
+export function jsonOf(body) {
+  try {
+    const value = JSON.parse(new TextDecoder().decode(body));
+    return typeof value === "object" && value !== null ? value : undefined;
+  } catch {
+    return undefined;
+  }
+}
