@@ -54,7 +54,7 @@ export class Requests {
       try {
         answer = await this.asked(method, path, body);
       } catch (error) {
-        failure = { code: "unreachable", words: `no answer from ${this.url}`, cause: error };
+        failure = { code: "unreachable", words: `no answer from ${this.url} (${error})`, cause: error };
         [wait, isCertain] = [Math.min(2 * wait, LONGEST_WAIT), false];
         continue;
       }
@@ -79,7 +79,7 @@ export class Requests {
    * @returns {Promise<Answer>}
    */
   async asked(method, path, body) {
-    const patience = PATIENCE + (body?.length ?? 0) / SLOWEST_LINE;
+    const patience = PATIENCE + Math.ceil((body?.length ?? 0) / SLOWEST_LINE);
     const type = body === undefined ? {} : { "content-type": "application/octet-stream" };
     const response = await this.fetch.call(undefined, this.url + path, {
       method,
