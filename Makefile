@@ -5,7 +5,10 @@ BIN := $(VENV)/bin
 
 PYTEST := $(BIN)/python -m pytest --quiet --numprocesses auto --dist worksteal
 
-.PHONY: demo test test-slow browser check docs bench clean
+JAVASCRIPT := clients/javascript
+NODE_MODULES := $(JAVASCRIPT)/node_modules/.package-lock.json
+
+.PHONY: demo web test test-slow browser javascript check docs bench clean
 
 # Reinstalled whenever the project's metadata changes.
 $(VENV)/installed-%: pyproject.toml
@@ -17,6 +20,23 @@ $(VENV)/installed-%: pyproject.toml
 demo: $(VENV)/installed-service
 	$(BIN)/overhand demo
 
+# A poll in a web page, with simulated voters besides.
+web: $(VENV)/installed-service $(NODE_MODULES)
+	$(BIN)/python examples/web/serve.py
+
+# Reinstalled whenever the package's lock changes.
+$(NODE_MODULES): $(JAVASCRIPT)/package.json $(JAVASCRIPT)/package-lock.json
+	@node --eval 'process.exit(parseInt(process.versions.node) < 20)' || \
+		{ echo "node 20 or newer is needed, with npm"; exit 1; }
+	cd $(JAVASCRIPT) && npm ci --silent --no-fund --no-audit
+	@touch $@
+
+# Types, the protocol's vectors, the law of the noise, a real service on the loopback; the weight.
+javascript: $(VENV)/installed-dev $(NODE_MODULES)
+	cd $(JAVASCRIPT) && npm run --silent check
+	cd $(JAVASCRIPT) && OVERHAND_PYTHON=$(abspath $(BIN))/python npm test --silent
+	cd $(JAVASCRIPT) && npm run --silent size
+
 test: $(VENV)/installed-dev
 	$(PYTEST)
 
@@ -26,8 +46,8 @@ test-slow: $(VENV)/installed-dev
 	$(PYTEST) -m 'slow and not browser'
 	HYPOTHESIS_PROFILE=nightly $(PYTEST) -m 'hypothesis and not slow and not browser'
 
-# Needs Debian's chromium.
-browser: $(VENV)/installed-dev
+# Needs Debian's chromium, and node's packages for the poll.
+browser: $(VENV)/installed-dev $(NODE_MODULES)
 	$(BIN)/python -m pytest --quiet -m browser
 
 check: $(VENV)/installed-dev
@@ -44,4 +64,4 @@ bench: $(VENV)/installed-bench
 	$(BIN)/python -m benchmarks
 
 clean:
-	rm -rf $(VENV) build dist
+	rm -rf $(VENV) build dist $(JAVASCRIPT)/node_modules $(JAVASCRIPT)/types

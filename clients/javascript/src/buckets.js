@@ -44,7 +44,9 @@ function buckets(spec, dimension, canClip, bucketOf, labels) {
 export function histogram(words) {
   const [first, other] = words;
   if (first === undefined || words.length > 2) return undefined;
-  if (isCount(first, 2, MOST_BUCKETS) && other === undefined) return numbered(+first);
+  if (/^\d+$/.test(first)) {
+    return isCount(first, 2, MOST_BUCKETS) && other === undefined ? numbered(+first) : undefined;
+  }
   const labels = other === undefined ? first.split(",") : [...first.split(","), other];
   return areLabels(labels) ? labelled(labels, other) : undefined;
 }
@@ -65,9 +67,20 @@ function numbered(count) {
  * @param {string | undefined} other the last of them, for all that have no label
  */
 function labelled(labels, other) {
+  const spec = `histogram:${spelled(labels, other)}`;
+  return buckets(spec, labels.length, false, placesOf(labels, other), labels);
+}
+
+/**
+ * Finds the place of a label.
+ *
+ * @param {string[]} labels
+ * @param {string | undefined} other
+ * @returns {(value: unknown) => number}
+ */
+export function placesOf(labels, other) {
   const places = new Map(labels.map((label, place) => [label, place]));
-  const names = other === undefined ? labels.join(",") : `${labels.slice(0, -1).join(",")}:${other}`;
-  const bucketOf = (/** @type {unknown} */ value) => {
+  return (value) => {
     const place = typeof value === "string" ? places.get(value) : undefined;
     if (place !== undefined) return place;
     if (typeof value === "string" && other !== undefined) return labels.length - 1;
@@ -75,11 +88,20 @@ function labelled(labels, other) {
     const listed = labels.slice(0, LISTED).join(", ") + more;
     throw wrong(`${shown(value)} is none of the ${labels.length} labels: ${listed}`);
   };
-  return buckets(`histogram:${names}`, labels.length, false, bucketOf, labels);
+}
+
+/**
+ * Labels with commas between them, and after a colon the one for all others.
+ *
+ * @param {string[]} labels
+ * @param {string | undefined} other
+ */
+export function spelled(labels, other) {
+  return other === undefined ? labels.join(",") : `${labels.slice(0, -1).join(",")}:${other}`;
 }
 
 /** @param {string[]} labels */
-function areLabels(labels) {
+export function areLabels(labels) {
   const areMany = labels.length >= 2 && labels.length <= MOST_LABELS;
   const areNames = labels.every((label) => label === label.trim() && isName(label));
   return areMany && areNames && new Set(labels).size === labels.length;

@@ -173,6 +173,7 @@ function stepsOf(kind, steps, coordinates, random) {
   if (kind.isWhole) return coordinates;
   const unit = unitOf(kind, steps);
   const most = coordinateSteps(kind, steps);
+  if (kind.rounded) return kind.rounded(coordinates, unit, most, random);
   const chance = uniforms(random, coordinates.length);
   return coordinates.map((coordinate, j) => {
     const rounded = Math.floor((coordinate - kind.low(j)) / unit + chance[j]);

@@ -3,6 +3,7 @@
 import { binned, histogram } from "./buckets.js";
 import { LARGEST, SMALLEST, arrayOf, finite, isCount, isInterval, numberOf, shown, wrong } from "./checks.js";
 import { OverhandError } from "./errors.js";
+import { grouped } from "./groups.js";
 import { pythonFloat } from "./json.js";
 
 const MOST_COORDINATES = 2 ** 20;
@@ -22,6 +23,12 @@ const TOLERANCE = 1e-6; // a norm too large by at most this part is taken for a 
  * @property {(coordinate: number) => number} low
  * @property {(coordinate: number) => number} high
  * @property {(value: unknown) => Float64Array} coordinates
+ * @property {Rounded} [rounded] coordinates in steps, if not each of them is rounded on its own
+ */
+
+/**
+ * @typedef {(coordinates: Float64Array, unit: number, most: Float64Array,
+ *   random: import("./randomness.js").Random) => Float64Array} Rounded
  */
 
 /**
@@ -47,6 +54,7 @@ const MAKERS = {
   __proto__: /** @type {any} */ (null),
   bit: (words) => (words.length === 0 ? bits() : undefined),
   binned,
+  grouped: (words, clip) => grouped(words, ([name, ...rest]) => MAKERS[name](rest, clip)),
   histogram,
   real: ([low = "0.0", high = "1.0"], clip) =>
     isInterval(low, high) ? reals(+low, +high, clip) : undefined,

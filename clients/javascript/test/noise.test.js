@@ -148,3 +148,18 @@ test("no source but crypto.getRandomValues makes noise", async () => {
   const users = readdirSync(folder).filter((file) => /Math\.random/.test(readFileSync(new URL(file, folder), "utf8")));
   assert.deepEqual(users, ["requests.js"]); // how long to wait
 });
+
+test("both cells of a group have as many steps together, whichever way they are rounded", () => {
+  const kind = kindOf("grouped:DE,FR:real:0.0:10.0", false);
+  const mechanism = coinSum(kind, 3, { ...NOISE, bits: 0 });
+  const random = fixed(11);
+  const sums = [0, 0, 0, 0];
+  for (let user = 0; user < 3000; user++) {
+    const { messages } = mechanism.encode(kind.coordinates(["FR", 2.5]), random, new Uint8Array());
+    const steps = [0, 0, 0, 0];
+    for (const [message] of messages) steps[message >> 1] += message & 1;
+    assert.deepEqual([steps[0], steps[2], steps[1] + steps[3]], [0, 0, 3]);
+    steps.forEach((step, cell) => (sums[cell] += step));
+  }
+  assert.ok(deviations(sums[1], 3000, 0.75) < MOST_DEVIATIONS);
+});

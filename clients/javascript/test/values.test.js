@@ -14,7 +14,6 @@ const TAKEN = [
   ["histogram:like,love,wow", "love", [0, 1, 0]],
   ["histogram:like,love:any other", "hate", [0, 0, 1]],
   ["histogram:👍,❤️,😮", "❤️", [0, 1, 0]],
-  ["histogram:3:any other", "3", [1, 0]],
   ["binned:0.0:10.0:5", 2, [0, 1, 0, 0, 0]],
   ["binned:0.0:10.0:5", 1.99, [1, 0, 0, 0, 0]],
   ["binned:0.0:10.0:5", 10, [0, 0, 0, 0, 1]],
@@ -22,6 +21,9 @@ const TAKEN = [
   ["vector:2", Float32Array.of(0.5, 0.25), [0.5, 0.25]],
   ["vector:1:2.5", [-2.5], [-2.5]],
   ["matrix:2", [[0.5, 0.25], [0.25, 0.5]], [0.5, 0.25 * Math.SQRT2, 0.5]],
+  ["grouped:DE,FR:real:0.0:10.0", ["DE", 2.5], [0.25, 0, 0.75, 0]],
+  ["grouped:DE,FR:others:bit", ["IT", 1], [0, 0, 1, 0, 0, 0]],
+  ["grouped:DE,FR:bit", ["FR", 0], [0, 0, 0, 1]],
   ["moments:1", [0.5, -1], [-0.5, 0.25]],
 ];
 
@@ -42,6 +44,7 @@ const WRONG = {
   "binned:0.0:10.0:5": [-1, 10.1, NaN, "1"],
   "vector:2": [[1], [1, 1], [0, NaN], [0, "0"], "ab", { length: 2 }, 1, null, new DataView(new ArrayBuffer(2))],
   "matrix:2": [[0.5, 0.5], [[0.5, 0.2], [0.3, 0.5]], [[1, 1], [1, 1]], [[0.1], [0.2]]],
+  "grouped:DE,FR:real:0.0:10.0": [["IT", 1], ["DE", 11], ["DE"], "DE", ["DE", "1"], [1, "DE"]],
   "moments:2": [[1, 1, 0], [0, 0, 1.1], [0, 0], [0, 0, null]],
 };
 
@@ -70,10 +73,11 @@ test("kinds that are none, or spelled otherwise", () => {
   const specs = [
     "", "colour:3", "bit:1", "real:0.0:1.0", "real:0:50", "real:1.0:0.0", "real:0.0:1e200", "real:0.0",
     "real:0x0:0x1", "histogram", "histogram:1", "histogram:03", "histogram:2097152", "histogram:a",
-    "histogram:a,a", "histogram:a,", "histogram:a, b", "histogram:a,b:c:d", "vector:0", "vector:2:1.0",
+    "histogram:a,a", "histogram:a,", "histogram:a, b", "histogram:a,b:c:d", "histogram:3:any other", "vector:0", "vector:2:1.0",
     "vector:2.0", "vector:2:-1.0", "matrix:2000", "moments:0", "moments:2:2", "__proto__", "toString",
     "binned:0.0:1.0:1", "binned:0.0,1.0", "binned:0.0,1.0,1.0", "binned:0.0,1.0,2.0", "binned:1.0:0.0:5",
-    "binned:0.0:1e-300:5",
+    "binned:0.0:1e-300:5", "grouped", "grouped:DE,FR", "grouped:DE,FR:vector:2", "grouped:DE:bit",
+    "grouped:DE,FR:real:0.0:1.0", "grouped:DE,FR:a:b:bit",
   ];
   for (const spec of specs) assert.throws(() => kindOf(spec, false), { code: "document" }, spec);
   for (const spec of ["bit", "histogram:3"]) assert.throws(() => kindOf(spec, true), { code: "document" });
