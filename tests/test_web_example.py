@@ -1,0 +1,110 @@
+"""The poll of `examples/web` in a real browser, from a click to the published sum."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Page, Request, Route, expect
+
+ROOT = Path(__file__).parent.parent
+POLL = ROOT / "examples" / "web" / "serve.py"
+HORIZON = 1000
+REPORTS = "**/v1/reports"
+PATIENCE = 60_000  # milliseconds
+
+pytestmark = pytest.mark.browser
+
+
+@pytest.fixture(scope="module")
+def lowest() -> int:
+    """How many votes fill a batch."""
+    told = "import serve; print(serve.poll_plan(int(serve.sys.argv[1])).tree.lowest)"
+    found = subprocess.run(
+        [sys.executable, "-c", told, str(HORIZON)],
+        env=os.environ | {"PYTHONPATH": f"{POLL.parent}:{ROOT / 'src'}"},
+        capture_output=True,
+        check=True,
+    )
+    return int(found.stdout)
+
+
+@pytest.fixture
+def address(lowest: int) -> Iterator[str]:
+    """A poll in which two votes are missing for a result."""
+    command = [sys.executable, str(POLL), "--port=0", "--rate=1000", f"--horizon={HORIZON}"]
+    with subprocess.Popen(
+        [*command, f"--voters={lowest - 2}"],
+        env=os.environ | {"PYTHONPATH": str(ROOT / "src")},
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        yield process.stdout.readline().split()[1]
+        process.terminate()
+
+
+def visited(browser: Browser, address: str, complaints: list[str]) -> Page:
+    """The page as another person sees it, in a browser of its own."""
+    page = browser.new_context().new_page()
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.on("console", lambda said: complaints.append(said.text) if said.type == "error" else None)
+    page.goto(address)
+    expect(page.locator("#state")).to_have_attribute("data-state", "ready", timeout=PATIENCE)
+    return page
+
+
+def wait_until(page: Page, state: str) -> None:
+    expect(page.locator("#state")).to_have_attribute("data-state", state, timeout=PATIENCE)
+
+
+def test_clicks_in_two_pages_are_counted_and_a_reload_is_not(
+    browser: Browser, address: str, lowest: int
+) -> None:
+    complaints: list[str] = []
+    first = visited(browser, address, complaints)
+    first.get_by_role("button", name="Love").click()
+    wait_until(first, "counted")
+    first.reload()
+    wait_until(first, "counted")
+    assert all(button.is_disabled() for button in first.get_by_role("button").all())
+    # With a second vote from here the batch would be full.
+    first.wait_for_timeout(3000)
+    expect(first.locator("#counted")).to_have_attribute("data-votes", "0")
+    second = visited(browser, address, complaints)
+    second.get_by_role("button", name="Wow").click()
+    wait_until(second, "counted")
+    for page in (first, second):
+        counted = page.locator("#counted")
+        expect(counted).to_have_attribute("data-votes", str(lowest), timeout=PATIENCE)
+        expect(page.locator("#results dd")).to_have_count(5)
+    assert complaints == []
+
+
+def test_a_vote_that_was_not_delivered_is_sent_after_a_reload(
+    browser: Browser, address: str
+) -> None:
+    page = visited(browser, address, [])
+    lost, sent = list[bytes | None](), list[bytes | None]()
+
+    def lose(route: Route) -> None:
+        lost.append(route.request.post_data_buffer)
+        route.abort()
+
+    def listen(request: Request) -> None:
+        if request.method == "POST":
+            sent.append(request.post_data_buffer)
+
+    page.route(REPORTS, lose)
+    with page.expect_event("requestfailed"):
+        page.get_by_role("button", name="Sad").click()
+    page.on("request", listen)
+    page.unroute(REPORTS)
+    page.reload()
+    wait_until(page, "counted")
+    assert set(sent) == set(lost)
+    assert len(set(lost)) == 1
