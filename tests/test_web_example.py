@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -108,3 +109,36 @@ def test_a_vote_that_was_not_delivered_is_sent_after_a_reload(
     wait_until(page, "counted")
     assert set(sent) == set(lost)
     assert len(set(lost)) == 1
+
+
+MEASURE = """async ({ text, value }) => {
+    const { Document } = await import("/client/document.js");
+    const document = await Document.of(new TextEncoder().encode(text));
+    const long = [];
+    const observer = new PerformanceObserver((list) => long.push(...list.getEntries()));
+    observer.observe({ type: "longtask" });
+    const times = [];
+    for (let i = 0; i < 21; i++) {
+        const started = performance.now();
+        await document.encode(document.plan.kind.coordinates(value));
+        times.push(performance.now() - started);
+        await new Promise((resolve) => setTimeout(resolve));
+    }
+    long.push(...observer.takeRecords());
+    return {
+        middle: times.sort((a, b) => a - b)[10],
+        longest: Math.max(0, ...long.map((task) => task.duration)),
+    };
+}"""
+
+
+def test_a_report_takes_no_time_that_anybody_would_notice(browser: Browser, address: str) -> None:
+    """A task that freezes the page is one of more than 50 ms: the browser lists these alone."""
+    plans = POLL.parent.parent.parent / "clients" / "javascript" / "test" / "support" / "plans.js"
+    told = subprocess.run(["node", str(plans)], capture_output=True, check=True).stdout
+    page = visited(browser, address, [])
+    for case in json.loads(told):
+        took = page.evaluate(MEASURE, {"text": case["text"], "value": case["value"]})
+        print(f"{case['name']}: {took['middle']:.1f} ms, longest task {took['longest']:.0f} ms")
+        assert took["middle"] <= case["most"], case["name"]
+        assert took["longest"] <= 50, case["name"]

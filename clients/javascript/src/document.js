@@ -115,14 +115,17 @@ export class Document {
    */
   async encode(coordinates, { random, ephemeral } = { random: secureRandom }) {
     const digest = unhex(this.digest);
-    /** @type {Uint8Array[]} */
-    const parts = [];
-    for (const [place, level] of this.plan.levels.entries()) {
+    const levels = this.plan.levels.map((level, place) => {
       const context = contextOf(VERSION, digest, place + 1);
-      const { messages, clear } = level.encode(coordinates, random, context);
-      parts.push(concatenated(await this.sealer.seal(messages, context, ephemeral)), clear);
-    }
-    return new Report(concatenated([MAGIC, digest, random(ID_BYTES), ...parts]));
+      return { context, ...level.encode(coordinates, random, context) };
+    });
+    const id = random(ID_BYTES);
+    const messages = levels.flatMap(({ messages, context }) =>
+      messages.map((plaintext) => ({ plaintext, context })),
+    );
+    const sealed = await this.sealer.seal(messages, ephemeral);
+    const parts = levels.flatMap(({ messages, clear }) => [...sealed.splice(0, messages.length), clear]);
+    return new Report(concatenated([MAGIC, digest, id, ...parts]));
   }
 }
 

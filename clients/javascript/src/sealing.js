@@ -65,18 +65,17 @@ export class Sealer {
   }
 
   /**
-   * One ciphertext for every plaintext, a few at a time: between them a page can do other things.
+   * One ciphertext for every message, a few at a time: between them a page can do other things.
    *
-   * @param {Uint8Array[]} plaintexts
-   * @param {Uint8Array} context
+   * @param {{ plaintext: Uint8Array, context: Uint8Array }[]} messages
    * @param {Ephemeral} [ephemeral]
    */
-  async seal(plaintexts, context, ephemeral) {
+  async seal(messages, ephemeral) {
     /** @type {Uint8Array[]} */
     const ciphertexts = [];
-    for (let start = 0; start < plaintexts.length; start += AT_ONCE) {
-      const some = plaintexts.slice(start, start + AT_ONCE);
-      const sealed = some.map((plaintext) => this.sealed(plaintext, context, ephemeral));
+    for (let start = 0; start < messages.length; start += AT_ONCE) {
+      const some = messages.slice(start, start + AT_ONCE);
+      const sealed = some.map(({ plaintext, context }) => this.sealed(plaintext, context, ephemeral));
       ciphertexts.push(...(await Promise.all(sealed)));
     }
     return ciphertexts;

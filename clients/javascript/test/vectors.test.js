@@ -72,7 +72,7 @@ test("seals", async () => {
   for (const { level, info, pt, ikmE, sealed } of seals) {
     const context = contextOf(2, unhex(digest), level);
     assert.equal(hex(context), info);
-    const [made] = await sealer.seal([unhex(pt)], context, () => unhex(ikmE).buffer);
+    const [made] = await sealer.seal([{ plaintext: unhex(pt), context }], () => unhex(ikmE).buffer);
     assert.equal(hex(made), sealed);
   }
 });
