@@ -111,6 +111,27 @@ def test_a_vote_that_was_not_delivered_is_sent_after_a_reload(
     assert len(set(lost)) == 1
 
 
+def test_a_page_of_another_origin_is_told_that_nobody_answers(
+    browser: Browser, address: str
+) -> None:
+    page, other = browser.new_context().new_page(), "http://localhost:1"
+
+    def copied(route: Route) -> None:
+        route.fulfill(response=route.fetch(url=route.request.url.replace(other, address)))
+
+    page.route(f"{other}/**", copied)
+    page.clock.install()
+    page.goto(other)
+    state = page.locator("#state")
+    for _ in range(100):
+        page.clock.run_for(60_000)
+        page.wait_for_timeout(50)
+        if state.get_attribute("data-state") != "connecting":
+            break
+    wait_until(page, "broken")
+    expect(state).to_contain_text("GET /v1/document failed: no answer from")
+
+
 MEASURE = """async ({ text, value }) => {
     const { Document } = await import("/client/document.js");
     const document = await Document.of(new TextEncoder().encode(text));

@@ -72,7 +72,7 @@ def deployed(plan: oh.Plan, home: Path, page_port: int) -> Iterator[Deployment]:
     plan.save(home / "plan.json")
     run = [sys.executable, "-m", "overhand"]
     prepare = [*run, "prepare", "--plan", "plan.json", "--json"]
-    prepared = subprocess.run(prepare, cwd=home, capture_output=True, check=True)
+    prepared = subprocess.run(prepare, cwd=home, stdout=subprocess.PIPE, check=True)
     ports = [free_port(), free_port()]
     shuffler, server = (f"http://127.0.0.1:{port}" for port in ports)
     origins = [f"--origin=http://{host}:{page_port}" for host in ("127.0.0.1", "localhost")]
