@@ -7,7 +7,8 @@ const WORDS = {
   ready: "You have not voted yet.",
   sending: "Your vote is on its way …",
   counted: "Your vote is counted. Thank you!",
-  undelivered: "Your vote is sealed and kept here, but the service was not reached. Load the page again to send it.",
+  undelivered:
+    "Your vote is sealed and kept here, but nobody took it. Load the page again to send it.",
   refused: "The poll takes no more votes.",
   broken: "Voting does not work here",
 };
@@ -23,8 +24,10 @@ function show(name, more = "") {
 
 /** What to say of an error: a vote that is sealed is never sealed again. */
 function explain(error) {
-  if (error instanceof AlreadyReported) show(error.reports.length > 0 ? "undelivered" : "counted");
-  else if (error instanceof NotCounted) show(error.code === "refused" ? "refused" : "undelivered");
+  if (error instanceof AlreadyReported)
+    show(error.reports.length > 0 ? "undelivered" : "counted");
+  else if (error instanceof NotCounted)
+    show(error.code === "refused" ? "refused" : "undelivered");
   else show("broken", error.message);
 }
 
@@ -38,15 +41,18 @@ async function vote(client, choice) {
   }
 }
 
-/** Where this browser's person stands: what was not delivered before is sent now, as it was made. */
+/** Where this person stands: what was not delivered before is sent now, as it was made. */
 async function begin(deployment) {
   try {
-    const client = await connect(deployment.shuffler, { digest: deployment.digest });
+    const client = await connect(deployment.shuffler, {
+      digest: deployment.digest,
+    });
     const { made, undelivered } = await client.status();
     if (undelivered > 0) show("sending");
     await client.resend();
     show(made > 0 ? "counted" : "ready");
-    for (const button of buttons) button.addEventListener("click", () => vote(client, button.value));
+    for (const button of buttons)
+      button.addEventListener("click", () => vote(client, button.value));
   } catch (error) {
     explain(error);
   }
@@ -59,12 +65,17 @@ function shareOf(votes, total) {
 /** A bar for every choice, in the order of the buttons, which is that of the plan's labels. */
 function draw({ t, value, low, high }) {
   const rows = buttons.map((button, place) => {
-    const [from, share, to] = [low, value, high].map((end) => shareOf(end[place], t));
+    const [from, share, to] = [low, value, high].map((end) =>
+      shareOf(end[place], t),
+    );
     const bar = document.createElement("dd");
     const words = document.createElement("span");
     words.textContent = `${(100 * share).toFixed(1)} %`;
     words.title = `${(100 * from).toFixed(1)} % to ${(100 * to).toFixed(1)} %`;
-    for (const [name, start, end] of [["band", from, to], ["share", 0, share]]) {
+    for (const [name, start, end] of [
+      ["band", from, to],
+      ["share", 0, share],
+    ]) {
       const part = document.createElement("i");
       part.className = name;
       part.style.setProperty("left", `${100 * start}%`);
@@ -87,7 +98,8 @@ async function look() {
     const { estimate } = await (await fetch("/results")).json();
     if (estimate !== null) draw(estimate);
   } catch {
-    document.querySelector("#counted").textContent = "The results cannot be read just now.";
+    document.querySelector("#counted").textContent =
+      "The results cannot be read just now.";
   }
   setTimeout(look, EVERY);
 }

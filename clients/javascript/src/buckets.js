@@ -154,7 +154,8 @@ function edgesOf(words) {
   }
   const listed = first.split(",");
   const isList = words.length === 1 && listed.length >= 3 && listed.length <= MOST_LABELS + 1;
-  const edges = isList && isInterval(listed[0], listed[listed.length - 1]) ? listed.map(numberOf) : [];
+  const edges =
+    isList && isInterval(listed[0], listed[listed.length - 1]) ? listed.map(numberOf) : [];
   return edges.length > 0 && doRise(edges) ? edges : undefined;
 }
 

@@ -19,7 +19,11 @@ export function wrong(why) {
 export function shown(value) {
   const isThing = Object(value) === value;
   const kind = Object.prototype.toString.call(value).slice(8, -1);
-  const text = isThing ? `a value of type ${kind}` : typeof value === "string" ? JSON.stringify(value) : String(value);
+  const text = isThing
+    ? `a value of type ${kind}`
+    : typeof value === "string"
+      ? JSON.stringify(value)
+      : String(value);
   return text.length > MOST_SHOWN ? `${text.slice(0, MOST_SHOWN)}...` : text;
 }
 

@@ -9,10 +9,10 @@ const NEVER_ANEW =
   "the value is not sealed again for another document: where the services make the noise, each " +
   "time would cost epsilon once more, and a service may ask for it as often as it likes";
 const NO_DIGEST =
-  "digest is missing: the services make the noise of this plan, and a shuffling service that hands " +
-  "out a key of its own would read every value. Get the document's digest from who runs the " +
-  "server: `overhand verify document.json` prints it. Or say trustService: true, if nobody is to be " +
-  "protected from the shuffling service";
+  "digest is missing: the services make the noise of this plan, and a shuffling service that " +
+  "hands out a key of its own would read every value. Get the document's digest from whoever runs " +
+  "the server: `overhand verify document.json` prints it. Or say trustService: true, if nobody is " +
+  "to be protected from the shuffling service";
 
 /**
  * @typedef {object} Options
@@ -40,7 +40,12 @@ export async function connect(url, options = {}) {
   if (token !== undefined && !/^[\x21-\x7e]+$/.test(token)) {
     throw new OverhandError("argument", "token must have no spaces, and letters of ASCII alone");
   }
-  const client = new Client(new Requests(url, token, fetch), storeOf(options.store), digest, trustService);
+  const client = new Client(
+    new Requests(url, token, fetch),
+    storeOf(options.store),
+    digest,
+    trustService,
+  );
   await client.document();
   return client;
 }
@@ -81,7 +86,10 @@ export class Client {
   }
 
   async #fetched() {
-    const document = await Document.of(await this.#requests.request("GET", "/v1/document"), this.#digest);
+    const document = await Document.of(
+      await this.#requests.request("GET", "/v1/document"),
+      this.#digest,
+    );
     if (this.#digest === undefined && !this.#trustService && document.plan.noiseBy === "services") {
       throw new OverhandError("digest", NO_DIGEST);
     }
@@ -159,7 +167,7 @@ export class Client {
     const left = made.flatMap(({ bytes }) => (bytes === null ? [] : [bytes]));
     const advice = left.length > 0 ? `; ${left.length} not known to be delivered: resend them` : "";
     throw new AlreadyReported(
-      `${made.length} of the ${plan.reports} reports that the plan allows one person are made${advice}`,
+      `${made.length} of ${plan.reports} reports that the plan allows one person are made${advice}`,
       left,
     );
   }
@@ -209,7 +217,9 @@ export class Client {
       throw new NotCounted(error.code, error.message, [bytes], { cause: error });
     }
     if (jsonOf(answer)?.status !== "counted") {
-      throw new NotCounted("nonsense", "POST /v1/reports was answered, but not with `counted`", [bytes]);
+      throw new NotCounted("nonsense", "POST /v1/reports was answered, but not with `counted`", [
+        bytes,
+      ]);
     }
     const { digest, id } = new Report(bytes);
     await this.#store?.delivered(digest, id);

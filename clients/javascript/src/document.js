@@ -124,7 +124,10 @@ export class Document {
       messages.map((plaintext) => ({ plaintext, context })),
     );
     const sealed = await this.sealer.seal(messages, ephemeral);
-    const parts = levels.flatMap(({ messages, clear }) => [...sealed.splice(0, messages.length), clear]);
+    const parts = levels.flatMap(({ messages, clear }) => [
+      ...sealed.splice(0, messages.length),
+      clear,
+    ]);
     return new Report(concatenated([MAGIC, digest, id, ...parts]));
   }
 }

@@ -7,7 +7,8 @@
  * @typedef {null | boolean | bigint | number | string | Json[] | { [name: string]: Json }} Json
  */
 
-const TOKEN = /[ \t\n\r]*(?:([{}[\],:])|("(?:[^"\\\u0000-\u001f]|\\.)*")|(-?(?:0|[1-9]\d*))(\.\d+)?([eE][+-]?\d+)?|(true|false|null))/y;
+const TOKEN =
+  /[ \t\n\r]*(?:([{}[\],:])|("(?:[^"\\\u0000-\u001f]|\\.)*")|(-?(?:0|[1-9]\d*))(\.\d+)?([eE][+-]?\d+)?|(true|false|null))/y;
 const MOST_DEPTH = 32;
 const CONSTANTS = { true: true, false: false, null: null };
 
@@ -144,9 +145,8 @@ function scalar(value) {
  * @param {string} text
  */
 function quoted(text) {
-  return JSON.stringify(text).replace(
-    /[\u007f-\uffff]/g,
-    (unit) => (unit === "\u007f" ? unit : `\\u${unit.charCodeAt(0).toString(16).padStart(4, "0")}`),
+  return JSON.stringify(text).replace(/[\u007f-\uffff]/g, (unit) =>
+    unit === "\u007f" ? unit : `\\u${unit.charCodeAt(0).toString(16).padStart(4, "0")}`,
   );
 }
 

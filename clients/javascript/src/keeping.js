@@ -17,10 +17,16 @@ const BY_DIGEST = "by digest";
  */
 
 /**
+ * One that is to be kept.
+ *
+ * @typedef {{ id: string, bytes: Uint8Array<ArrayBuffer> }} Made
+ */
+
+/**
  * Where reports are kept, by the digest of the document that they were made for.
  *
  * @typedef {object} Store
- * @property {(digest: string, report: { id: string, bytes: Uint8Array<ArrayBuffer> }, most: number) => Promise<boolean>} add
+ * @property {(digest: string, report: Made, most: number) => Promise<boolean>} add
  *   keep a report, durably, unless `most` of this digest were made: in one step, whoever else adds
  * @property {(digest: string) => Promise<Kept[]>} made all of this digest
  * @property {(digest: string, id: string) => Promise<void>} delivered forget its bytes
@@ -100,7 +106,9 @@ async function within(name, mode, work) {
       database.close();
     }
   } catch (error) {
-    throw new OverhandError("store", `reports cannot be kept in IndexedDB: ${error}`, { cause: error });
+    throw new OverhandError("store", `reports cannot be kept in IndexedDB: ${error}`, {
+      cause: error,
+    });
   }
 }
 

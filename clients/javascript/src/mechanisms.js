@@ -17,7 +17,10 @@ const SEED_BYTES = 16;
  * The coins of one user and coordinate. If `opposed`, half of them show 1 with `probability`, and
  * half with its complement.
  *
- * @typedef {{ bits: number, probability: import("./randomness.js").BinaryFraction, opposed: boolean }} Coins
+ * @typedef {object} Coins
+ * @property {number} bits how many
+ * @property {import("./randomness.js").BinaryFraction} probability
+ * @property {boolean} opposed
  */
 
 /**
@@ -34,7 +37,7 @@ const SEED_BYTES = 16;
  * @property {number} messageBits
  * @property {number} clearNumbers
  * @property {number} clearBits
- * @property {(coordinates: Float64Array, random: import("./randomness.js").Random, context: Uint8Array) => Encoded} encode
+ * @property {(coordinates: Float64Array, random: Random, context: Uint8Array) => Encoded} encode
  */
 
 /** @typedef {import("./values.js").Kind} Kind */

@@ -7,8 +7,18 @@ import { kindOf } from "./values.js";
 
 const FORMAT = 4;
 const FIELDS = [
-  "format", "horizon", "values", "degrees", "mechanisms", "epsilon", "delta", "shufflers", "honest",
-  "reports", "combine", "hold",
+  "format",
+  "horizon",
+  "values",
+  "degrees",
+  "mechanisms",
+  "epsilon",
+  "delta",
+  "shufflers",
+  "honest",
+  "reports",
+  "combine",
+  "hold",
 ];
 const MOST_LEVELS = 255;
 const MOST_SIZE = 2 ** 32 - 1;
@@ -47,7 +57,10 @@ export function planOf(saved) {
   whole("plan.format", fields.format, FORMAT, FORMAT);
   const horizon = whole("plan.horizon", fields.horizon, 1);
   const values = object("plan.values", fields.values, ["kind", "clip"]);
-  const kind = kindOf(string("plan.values.kind", values.kind), flag("plan.values.clip", values.clip));
+  const kind = kindOf(
+    string("plan.values.kind", values.kind),
+    flag("plan.values.clip", values.clip),
+  );
   const sizes = sizesOf(fields.degrees, horizon);
   const entries = array("plan.mechanisms", fields.mechanisms);
   if (entries.length !== sizes.length) {
@@ -217,7 +230,8 @@ function partOf(name, saved) {
 function fractionOf(name, saved) {
   const [numerator, bits, ...more] = array(`the probability of ${name}`, saved);
   const places = whole(`the bits of ${name}`, bits ?? null, 1, MOST_FRACTION_BITS);
-  const isInside = typeof numerator === "bigint" && numerator > 0n && numerator < 1n << BigInt(places);
+  const isInside =
+    typeof numerator === "bigint" && numerator > 0n && numerator < 1n << BigInt(places);
   if (!isInside || more.length > 0) throw damaged(`the probability of ${name} is none`);
   return { numerator, bits: places };
 }

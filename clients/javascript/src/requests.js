@@ -27,7 +27,12 @@ export class Requests {
    * @param {typeof globalThis.fetch} fetch
    * @param {(seconds: number) => Promise<void>} [wait]
    */
-  constructor(url, token, fetch, wait = (seconds) => new Promise((go) => setTimeout(go, 1000 * seconds))) {
+  constructor(
+    url,
+    token,
+    fetch,
+    wait = (seconds) => new Promise((go) => setTimeout(go, 1000 * seconds)),
+  ) {
     this.url = addressOf(url);
     this.fetch = fetch;
     this.wait = wait;
@@ -37,7 +42,7 @@ export class Requests {
 
   /**
    * The body of the answer 200, or an error whose code says why there is none: `unreachable`,
-   * `refused`, `nonsense`, or `outdated` if the service certainly took nothing and runs another plan.
+   * `refused`, or `outdated` if the service certainly took nothing and runs another plan.
    *
    * @param {"GET" | "POST"} method
    * @param {string} path
@@ -54,7 +59,11 @@ export class Requests {
       try {
         answer = await this.asked(method, path, body);
       } catch (error) {
-        failure = { code: "unreachable", words: `no answer from ${this.url} (${error})`, cause: error };
+        failure = {
+          code: "unreachable",
+          words: `no answer from ${this.url} (${error})`,
+          cause: error,
+        };
         [wait, isCertain] = [Math.min(2 * wait, LONGEST_WAIT), false];
         continue;
       }
@@ -102,7 +111,10 @@ export class Requests {
 /** @param {string} url */
 function addressOf(url) {
   if (typeof url !== "string" || !/^https?:\/\/[^/]/.test(url)) {
-    throw new OverhandError("argument", `${url} is not an address: it starts with http:// or https://`);
+    throw new OverhandError(
+      "argument",
+      `${url} is not an address: it starts with http:// or https://`,
+    );
   }
   return url.replace(/\/+$/, "");
 }

@@ -75,7 +75,9 @@ export class Sealer {
     const ciphertexts = [];
     for (let start = 0; start < messages.length; start += AT_ONCE) {
       const some = messages.slice(start, start + AT_ONCE);
-      const sealed = some.map(({ plaintext, context }) => this.sealed(plaintext, context, ephemeral));
+      const sealed = some.map(({ plaintext, context }) =>
+        this.sealed(plaintext, context, ephemeral),
+      );
       ciphertexts.push(...(await Promise.all(sealed)));
     }
     return ciphertexts;
@@ -89,7 +91,9 @@ export class Sealer {
   async sealed(plaintext, context, ephemeral) {
     const ekm = ephemeral?.();
     const told = { recipientPublicKey: this.key, info: Uint8Array.from(context) };
-    const sender = await this.suite.createSenderContext(ekm === undefined ? told : { ...told, ekm });
+    const sender = await this.suite.createSenderContext(
+      ekm === undefined ? told : { ...told, ekm },
+    );
     const ciphertext = await sender.seal(Uint8Array.from(plaintext));
     return concatenated([new Uint8Array(sender.enc), new Uint8Array(ciphertext)]);
   }

@@ -1,7 +1,17 @@
 /** The kinds of values that users may hold: how each is checked, and its coordinates. */
 
 import { binned, histogram } from "./buckets.js";
-import { LARGEST, SMALLEST, arrayOf, finite, isCount, isInterval, numberOf, shown, wrong } from "./checks.js";
+import {
+  LARGEST,
+  SMALLEST,
+  arrayOf,
+  finite,
+  isCount,
+  isInterval,
+  numberOf,
+  shown,
+  wrong,
+} from "./checks.js";
 import { OverhandError } from "./errors.js";
 import { grouped } from "./groups.js";
 import { pythonFloat } from "./json.js";
@@ -44,7 +54,10 @@ export function kindOf(spec, clip) {
   const kind = make?.(words, clip);
   if (kind === undefined || kind.spec !== spec || (clip && !kind.canClip)) {
     const how = clip ? ", clipped" : "";
-    throw new OverhandError("document", `${JSON.stringify(spec)}${how} is no kind of value that is known here`);
+    throw new OverhandError(
+      "document",
+      `${JSON.stringify(spec)}${how} is no kind of value that is known here`,
+    );
   }
   return kind;
 }
@@ -59,7 +72,9 @@ const MAKERS = {
   real: ([low = "0.0", high = "1.0"], clip) =>
     isInterval(low, high) ? reals(+low, +high, clip) : undefined,
   vector: ([length, norm = "1.0"], clip) =>
-    isCount(length, 1, MOST_COORDINATES) && isNorm(norm) ? vectors(+length, +norm, clip) : undefined,
+    isCount(length, 1, MOST_COORDINATES) && isNorm(norm)
+      ? vectors(+length, +norm, clip)
+      : undefined,
   matrix: ([side, norm = "1.0"], clip) =>
     isCount(side, 1, MOST_SIDE) && isNorm(norm) ? matrices(+side, +norm, clip) : undefined,
   moments: ([features], clip) =>
@@ -136,9 +151,13 @@ function matrices(side, norm, clip) {
     ...ball(`matrix:${side}`, (side * (side + 1)) / 2, norm),
     coordinates(value) {
       const what = `${side} rows of ${side} numbers`;
-      const rows = arrayOf(value, side, what).map((row) => arrayOf(row, side, what)).flat();
+      const rows = arrayOf(value, side, what)
+        .map((row) => arrayOf(row, side, what))
+        .flat();
       const whole = bounded(finite(rows, side * side, what), norm, clip);
-      const mirrored = whole.map((_, place) => whole[(place % side) * side + Math.floor(place / side)]);
+      const mirrored = whole.map(
+        (_, place) => whole[(place % side) * side + Math.floor(place / side)],
+      );
       if (whole.some((entry, place) => Math.abs(entry - mirrored[place]) > TOLERANCE * norm)) {
         throw wrong("the matrix is not symmetric");
       }
@@ -171,7 +190,10 @@ function moments(features, clip) {
       const [y] = bounded(row.subarray(features), 1, clip);
       const joined = new Float64Array(features + highs.length);
       joined.set(x.map((one) => one * y));
-      joined.set(triangle(features, (i, j) => x[i] * x[j]), features);
+      joined.set(
+        triangle(features, (i, j) => x[i] * x[j]),
+        features,
+      );
       return joined;
     },
   };

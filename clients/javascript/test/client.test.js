@@ -1,4 +1,4 @@
-/** What a client does with whatever a service says: one error with a code, nothing counted twice. */
+/** Whatever a service says: one error with a code, and nothing is counted twice. */
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
@@ -65,7 +65,10 @@ for (const status of [301, 400, 401, 403, 404, 409, 410, 413, 415]) {
     assert.ok(error instanceof NotCounted);
     assert.equal(error.code, status === 409 ? "outdated" : "refused");
     assert.match(error.message, new RegExp(`${status}: said ${status}`));
-    assert.deepEqual(error.reports.map((report) => Buffer.from(report).toString("hex")), service.received);
+    assert.deepEqual(
+      error.reports.map((report) => Buffer.from(report).toString("hex")),
+      service.received,
+    );
     assert.equal(service.received.length, 1);
   });
 }
@@ -73,8 +76,15 @@ for (const status of [301, 400, 401, 403, 404, 409, 410, 413, 415]) {
 test("the answers of the protocol's vectors are sent again, or not, as they say", async () => {
   for (const { case: name, status, retry_after, body, send_again } of vectors("answers")) {
     const headers = retry_after === null ? {} : { "retry-after": String(retry_after) };
-    const service = new Service(ballots.text, () => new Response(body, { status, headers }), COUNTED);
-    await service.client().report(0).catch((error) => assert.ok(error instanceof NotCounted));
+    const service = new Service(
+      ballots.text,
+      () => new Response(body, { status, headers }),
+      COUNTED,
+    );
+    await service
+      .client()
+      .report(0)
+      .catch((error) => assert.ok(error instanceof NotCounted));
     assert.equal(service.received.length, send_again ? 2 : 1, name);
     assert.equal(new Set(service.received).size, 1, name);
   }
@@ -126,8 +136,21 @@ for (const [what, body] of [
 }
 
 test("nonsense instead of a document", async () => {
-  for (const text of ["", "nonsense", "null", "[1]", "{}", '{"version": 2}', "[".repeat(10_000), "9".repeat(300_000)]) {
-    assert.equal((await failure(new Service(text).client().report(1))).code, "document", text.slice(0, 20));
+  for (const text of [
+    "",
+    "nonsense",
+    "null",
+    "[1]",
+    "{}",
+    '{"version": 2}',
+    "[".repeat(10_000),
+    "9".repeat(300_000),
+  ]) {
+    assert.equal(
+      (await failure(new Service(text).client().report(1))).code,
+      "document",
+      text.slice(0, 20),
+    );
   }
   const bytes = new Service(() => new Response(Uint8Array.of(0xff, 0xfe, 0)));
   assert.equal((await failure(bytes.client().report(1))).code, "document");
@@ -207,7 +230,10 @@ test("options that cannot be used", async () => {
   ]) {
     assert.equal((await failure(connect(url, options))).code, "argument");
   }
-  assert.equal((await failure(connect("http://service.example", { fetch: service.fetch }))).code, "store");
+  assert.equal(
+    (await failure(connect("http://service.example", { fetch: service.fetch }))).code,
+    "store",
+  );
   assert.equal(service.requests.length, 0);
 });
 
@@ -238,6 +264,8 @@ test("a document is fetched again after it could not be", async () => {
 
 test("AlreadyReported is a NotCounted is an OverhandError is an Error", () => {
   const error = new AlreadyReported("made", [utf8("x")]);
-  assert.ok(error instanceof NotCounted && error instanceof OverhandError && error instanceof Error);
+  assert.ok(
+    error instanceof NotCounted && error instanceof OverhandError && error instanceof Error,
+  );
   assert.deepEqual([error.name, error.code], ["AlreadyReported", "already-reported"]);
 });

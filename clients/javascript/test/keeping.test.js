@@ -24,7 +24,10 @@ for (const [name, make] of STORES) {
     assert.deepEqual(await client.status(), { made: 0, undelivered: 0, allowed: 1 });
     await client.report(1);
     assert.deepEqual(await client.status(), { made: 1, undelivered: 0, allowed: 1 });
-    await assert.rejects(client.report(1), (error) => error instanceof AlreadyReported && error.reports.length === 0);
+    await assert.rejects(
+      client.report(1),
+      (error) => error instanceof AlreadyReported && error.reports.length === 0,
+    );
     await assert.rejects(service.client({ store }).report(0), { code: "already-reported" });
     assert.equal(service.received.length, 1);
     assert.equal(await client.resend(), 0);
@@ -62,9 +65,14 @@ for (const [name, make] of STORES) {
     const [store, service] = [make(), new Service(text)];
     const pages = [service.client({ store }), service.client({ store }), service.client({ store })];
     const done = await Promise.allSettled(pages.map((page) => page.report(1)));
-    assert.deepEqual(done.map(({ status }) => status).sort(), ["fulfilled", "rejected", "rejected"]);
+    assert.deepEqual(done.map(({ status }) => status).sort(), [
+      "fulfilled",
+      "rejected",
+      "rejected",
+    ]);
     assert.equal(service.received.length, 1);
-    for (const { reason } of done) assert.ok(reason === undefined || reason.code === "already-reported");
+    for (const { reason } of done)
+      assert.ok(reason === undefined || reason.code === "already-reported");
   });
 
   test(`${name}: as many reports as the plan allows, for every document its own`, async () => {
@@ -77,7 +85,13 @@ for (const [name, make] of STORES) {
     await store.delivered("a", "1");
     await store.delivered("a", "unknown");
     const made = await store.made("a");
-    assert.deepEqual(made.map(({ id, bytes }) => [id, bytes?.[0] ?? null]), [["1", null], ["2", 2]]);
+    assert.deepEqual(
+      made.map(({ id, bytes }) => [id, bytes?.[0] ?? null]),
+      [
+        ["1", null],
+        ["2", 2],
+      ],
+    );
   });
 }
 
@@ -92,7 +106,11 @@ test("nothing is sent that could not be kept", async () => {
   const service = new Service(text);
   const full = { ...memoryStore(), add: () => Promise.reject(new Error("disk full")) };
   await assert.rejects(service.client({ store: full }).report(1), /disk full/);
-  globalThis.indexedDB = /** @type {any} */ ({ open: () => { throw new Error("private mode"); } });
+  globalThis.indexedDB = /** @type {any} */ ({
+    open: () => {
+      throw new Error("private mode");
+    },
+  });
   await assert.rejects(service.client({ store: browserStore() }).report(1), { code: "store" });
   const liar = { ...memoryStore(), add: async () => false };
   await assert.rejects(service.client({ store: liar }).report(1), { code: "store" });

@@ -25,16 +25,24 @@ function deviations(ones, count, probability) {
   return Math.abs(ones - count * probability) / Math.sqrt(count * probability * (1 - probability));
 }
 
-const PROBABILITIES = [[1n, 1], [1639n, 12], [19661n, 16], [100_000_001n, 28], [1288490189n, 32], [(1n << 62n) + 12345n, 64]];
+const PROBABILITIES = [
+  [1n, 1],
+  [1639n, 12],
+  [19661n, 16],
+  [100_000_001n, 28],
+  [1288490189n, 32],
+  [(1n << 62n) + 12345n, 64],
+];
 
 for (const [numerator, bits] of PROBABILITIES) {
   test(`coins of ${numerator} / 2^${bits}`, () => {
     const count = 1_000_000;
     const p = Number(numerator) / 2 ** bits;
-    const sum = (probability, seed) => coins(fixed(seed), count, probability).reduce((a, b) => a + b, 0);
+    const sum = (probability, seed) =>
+      coins(fixed(seed), count, probability).reduce((a, b) => a + b, 0);
     assert.ok(deviations(sum({ numerator, bits }, 1), count, p) < MOST_DEVIATIONS);
     // Two per cent less is 10 standard deviations or more away: missed in fewer than 1 of 10^6.
-    const less = { numerator: (numerator << 64n) * 49n / 50n >> BigInt(bits), bits: 64 };
+    const less = { numerator: (((numerator << 64n) * 49n) / 50n) >> BigInt(bits), bits: 64 };
     assert.ok(deviations(sum(less, 2), count, p) > MOST_DEVIATIONS);
   });
 }
@@ -55,7 +63,7 @@ function lawOf(value, half, p) {
   return value ? [0, ...law] : [...law, 0];
 }
 
-/** Chi-square of counts with cells of at least 20 expected, in standard deviations (Wilson and Hilferty). */
+/** Chi-square, in standard deviations (Wilson and Hilferty); 20 are expected in a cell, or more. */
 function surprise(counts, law, total) {
   let [statistic, freedom, seen, due] = [0, -1, 0, 0];
   for (let ones = 0; ones < law.length; ones++) {
@@ -93,9 +101,17 @@ for (const value of [0, 1]) {
     const mutants = {
       "the other value": onesOf(NOISE, 1 - value, users, 4),
       "coins that are not opposed": onesOf({ ...NOISE, opposed: false }, value, users, 5),
-      "another probability": onesOf({ ...NOISE, probability: { numerator: 1200n, bits: 12 } }, value, users, 6),
+      "another probability": onesOf(
+        { ...NOISE, probability: { numerator: 1200n, bits: 12 } },
+        value,
+        users,
+        6,
+      ),
       // Half of the coins, the rest always showing what half of them would on average.
-      "half the coins": onesOf({ ...NOISE, bits: 8 }, value, users, 7).reduce((counts, count, ones) => ((counts[ones + 4] = count), counts), []),
+      "half the coins": onesOf({ ...NOISE, bits: 8 }, value, users, 7).reduce(
+        (counts, count, ones) => ((counts[ones + 4] = count), counts),
+        [],
+      ),
     };
     for (const [name, counts] of Object.entries(mutants)) {
       assert.ok(surprise(counts, law, users) > MOST_DEVIATIONS, name);
@@ -129,7 +145,9 @@ test("rounding is unbiased", () => {
   const users = 20_000;
   let steps = 0;
   for (let user = 0; user < users; user++) {
-    steps += mechanism.encode(kind.coordinates(0.1), random, new Uint8Array()).messages.reduce((a, [b]) => a + b, 0);
+    steps += mechanism
+      .encode(kind.coordinates(0.1), random, new Uint8Array())
+      .messages.reduce((a, [b]) => a + b, 0);
   }
   assert.ok(deviations(steps - users, users, (2.1 / 7) * 5 - 1) < MOST_DEVIATIONS);
 });
@@ -145,7 +163,9 @@ test("the system's randomness comes in any length, and never twice", () => {
 test("no source but crypto.getRandomValues makes noise", async () => {
   const { readFileSync, readdirSync } = await import("node:fs");
   const folder = new URL("../src/", import.meta.url);
-  const users = readdirSync(folder).filter((file) => /Math\.random/.test(readFileSync(new URL(file, folder), "utf8")));
+  const users = readdirSync(folder).filter((file) =>
+    /Math\.random/.test(readFileSync(new URL(file, folder), "utf8")),
+  );
   assert.deepEqual(users, ["requests.js"]); // how long to wait
 });
 

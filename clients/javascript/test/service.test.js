@@ -50,9 +50,17 @@ async function freePort() {
 
 /** A service as a process of its own, once it answers. */
 async function started(role, port, ...words) {
-  const service = spawn(PYTHON, ["-m", "overhand", role, "--port", String(port), ...words], { ...settings, stdio: "ignore" });
+  const service = spawn(PYTHON, ["-m", "overhand", role, "--port", String(port), ...words], {
+    ...settings,
+    stdio: "ignore",
+  });
   processes.push(service);
-  await until(`the ${role} is up`, () => fetch(`http://127.0.0.1:${port}/readyz`).then(({ ok }) => ok, () => false));
+  await until(`the ${role} is up`, () =>
+    fetch(`http://127.0.0.1:${port}/readyz`).then(
+      ({ ok }) => ok,
+      () => false,
+    ),
+  );
   return `http://127.0.0.1:${port}`;
 }
 
@@ -99,34 +107,61 @@ async function reportAll(url, digest) {
   await Promise.all(Array.from({ length: AT_ONCE }, one));
 }
 
-test("a thousand reports from Node and a thousand from Python", { timeout: 4000 * SECONDS }, async () => {
-  await overhand(
-    "plan", "--horizon", String(3 * EACH), "--shufflers", "2", "--epsilon", "1", "--delta", "1e-6",
-    "--noise", "services", "--mechanism", "pairs", "--save", "plan.json", "--json",
-  );
-  const { digest } = await overhand("prepare", "--plan", "plan.json", "--json");
-  const [serverPort, shufflerPort] = [await freePort(), await freePort()];
-  const server = await started("server", serverPort, "--workers", "1");
-  const shuffler = await started("shuffler", shufflerPort, "--server", server, "--tick", "0.2");
-  const [fromNode, fromPython] = [[], []];
-  await writeFile(join(home, "values.csv"), values.map((value) => `${value}\n`).join(""));
-  const [, { counted }] = await Promise.all([
-    reportAll(await listening(shuffler, fromNode), digest),
-    overhand("client", await listening(shuffler, fromPython), "--file", "values.csv", "--digest", digest, "--json"),
-  ]);
-  assert.equal(counted, EACH);
-  assert.deepEqual([fromNode.length, fromPython.length], [EACH, EACH]);
-  checkAlike(fromNode, fromPython, digest);
-  await checkSum(server, 2 * values.reduce((a, b) => a + b));
-});
+test(
+  "a thousand reports from Node and a thousand from Python",
+  { timeout: 4000 * SECONDS },
+  async () => {
+    await overhand(
+      "plan",
+      "--horizon",
+      String(3 * EACH),
+      "--shufflers",
+      "2",
+      "--epsilon",
+      "1",
+      "--delta",
+      "1e-6",
+      "--noise",
+      "services",
+      "--mechanism",
+      "pairs",
+      "--save",
+      "plan.json",
+      "--json",
+    );
+    const { digest } = await overhand("prepare", "--plan", "plan.json", "--json");
+    const [serverPort, shufflerPort] = [await freePort(), await freePort()];
+    const server = await started("server", serverPort, "--workers", "1");
+    const shuffler = await started("shuffler", shufflerPort, "--server", server, "--tick", "0.2");
+    const [fromNode, fromPython] = [[], []];
+    await writeFile(join(home, "values.csv"), values.map((value) => `${value}\n`).join(""));
+    const [, { counted }] = await Promise.all([
+      reportAll(await listening(shuffler, fromNode), digest),
+      overhand(
+        "client",
+        await listening(shuffler, fromPython),
+        "--file",
+        "values.csv",
+        "--digest",
+        digest,
+        "--json",
+      ),
+    ]);
+    assert.equal(counted, EACH);
+    assert.deepEqual([fromNode.length, fromPython.length], [EACH, EACH]);
+    checkAlike(fromNode, fromPython, digest);
+    await checkSum(server, 2 * values.reduce((a, b) => a + b));
+  },
+);
 
 /** Bodies have one length and one beginning; headers differ in what the two libraries send. */
 function checkAlike(fromNode, fromPython, digest) {
   const all = [...fromNode, ...fromPython].map(({ body }) => body);
   assert.equal(new Set(all.map((body) => body.length)).size, 1);
-  assert.deepEqual([...new Set(all.map((body) => body.subarray(0, 36).toString("hex")))], [
-    Buffer.from("OVH2").toString("hex") + digest,
-  ]);
+  assert.deepEqual(
+    [...new Set(all.map((body) => body.subarray(0, 36).toString("hex")))],
+    [Buffer.from("OVH2").toString("hex") + digest],
+  );
   assert.equal(new Set(all.map((body) => body.subarray(36, 52).toString("hex"))).size, all.length);
   // Every other byte is uniform: those of either client have the mean that uniform ones have.
   for (const reports of [fromNode, fromPython]) {
@@ -138,9 +173,16 @@ function checkAlike(fromNode, fromPython, digest) {
   const names = (reports) => new Set(reports.flatMap(({ headers }) => Object.keys(headers)));
   const [ours, theirs] = [names(fromNode), names(fromPython)];
   assert.deepEqual([...ours].filter((name) => !theirs.has(name)).sort(), [
-    "accept-language", "cache-control", "connection", "pragma", "sec-fetch-mode",
+    "accept-language",
+    "cache-control",
+    "connection",
+    "pragma",
+    "sec-fetch-mode",
   ]);
-  assert.deepEqual([...theirs].filter((name) => !ours.has(name)), []);
+  assert.deepEqual(
+    [...theirs].filter((name) => !ours.has(name)),
+    [],
+  );
 }
 
 async function checkSum(server, truth) {
@@ -152,9 +194,15 @@ async function checkSum(server, truth) {
   });
   const { value, std } = status.estimate;
   // Beyond with a probability below 10^-6; and those who are pending may all be ones.
-  assert.ok(Math.abs(value - truth) <= 7 * std + 2 * EACH - covered, `${value} of ${truth}, std ${std}`);
+  assert.ok(
+    Math.abs(value - truth) <= 7 * std + 2 * EACH - covered,
+    `${value} of ${truth}, std ${std}`,
+  );
   for (const level of status.levels) {
     const full = Math.floor((2 * EACH) / level.size);
-    assert.deepEqual([level.received, level.published, level.lost, level.garbage], [full, full, 0, 0]);
+    assert.deepEqual(
+      [level.received, level.published, level.lost, level.garbage],
+      [full, full, 0, 0],
+    );
   }
 }

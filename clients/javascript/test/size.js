@@ -16,5 +16,7 @@ const { outputFiles } = await build({
 });
 const [{ contents }] = outputFiles;
 const compressed = gzipSync(contents, { level: 9 }).length / 1000;
-console.log(`minified ${(contents.length / 1000).toFixed(1)} kB, compressed ${compressed.toFixed(1)} kB`);
+console.log(
+  `minified ${(contents.length / 1000).toFixed(1)} kB, compressed ${compressed.toFixed(1)} kB`,
+);
 if (compressed > MOST_KILOBYTES) throw new Error(`more than ${MOST_KILOBYTES} kB`);

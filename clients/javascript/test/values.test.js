@@ -20,7 +20,14 @@ const TAKEN = [
   ["binned:0.0,1.0,10.0,100.0", 30, [0, 0, 1]],
   ["vector:2", Float32Array.of(0.5, 0.25), [0.5, 0.25]],
   ["vector:1:2.5", [-2.5], [-2.5]],
-  ["matrix:2", [[0.5, 0.25], [0.25, 0.5]], [0.5, 0.25 * Math.SQRT2, 0.5]],
+  [
+    "matrix:2",
+    [
+      [0.5, 0.25],
+      [0.25, 0.5],
+    ],
+    [0.5, 0.25 * Math.SQRT2, 0.5],
+  ],
   ["grouped:DE,FR:real:0.0:10.0", ["DE", 2.5], [0.25, 0, 0.75, 0]],
   ["grouped:DE,FR:others:bit", ["IT", 1], [0, 0, 1, 0, 0, 0]],
   ["grouped:DE,FR:bit", ["FR", 0], [0, 0, 0, 1]],
@@ -42,16 +49,43 @@ const WRONG = {
   "histogram:like,love": ["Like", "", 0, null, "__proto__"],
   "histogram:like:other": [0, null, ["like"]],
   "binned:0.0:10.0:5": [-1, 10.1, NaN, "1"],
-  "vector:2": [[1], [1, 1], [0, NaN], [0, "0"], "ab", { length: 2 }, 1, null, new DataView(new ArrayBuffer(2))],
-  "matrix:2": [[0.5, 0.5], [[0.5, 0.2], [0.3, 0.5]], [[1, 1], [1, 1]], [[0.1], [0.2]]],
+  "vector:2": [
+    [1],
+    [1, 1],
+    [0, NaN],
+    [0, "0"],
+    "ab",
+    { length: 2 },
+    1,
+    null,
+    new DataView(new ArrayBuffer(2)),
+  ],
+  "matrix:2": [
+    [0.5, 0.5],
+    [
+      [0.5, 0.2],
+      [0.3, 0.5],
+    ],
+    [
+      [1, 1],
+      [1, 1],
+    ],
+    [[0.1], [0.2]],
+  ],
   "grouped:DE,FR:real:0.0:10.0": [["IT", 1], ["DE", 11], ["DE"], "DE", ["DE", "1"], [1, "DE"]],
-  "moments:2": [[1, 1, 0], [0, 0, 1.1], [0, 0], [0, 0, null]],
+  "moments:2": [
+    [1, 1, 0],
+    [0, 0, 1.1],
+    [0, 0],
+    [0, 0, null],
+  ],
 };
 
 for (const [spec, values] of Object.entries(WRONG)) {
   test(`${spec} refuses what it is not`, () => {
     const kind = kindOf(spec, false);
-    for (const value of values) assert.throws(() => kind.coordinates(value), { code: "value" }, String(value));
+    for (const value of values)
+      assert.throws(() => kind.coordinates(value), { code: "value" }, String(value));
   });
 }
 
@@ -71,34 +105,104 @@ test("a norm that is too large by a rounding error is scaled back", () => {
 
 test("kinds that are none, or spelled otherwise", () => {
   const specs = [
-    "", "colour:3", "bit:1", "real:0.0:1.0", "real:0:50", "real:1.0:0.0", "real:0.0:1e200", "real:0.0",
-    "real:0x0:0x1", "histogram", "histogram:1", "histogram:03", "histogram:2097152", "histogram:a",
-    "histogram:a,a", "histogram:a,", "histogram:a, b", "histogram:a,b:c:d", "histogram:3:any other", "vector:0", "vector:2:1.0",
-    "vector:2.0", "vector:2:-1.0", "matrix:2000", "moments:0", "moments:2:2", "__proto__", "toString",
-    "binned:0.0:1.0:1", "binned:0.0,1.0", "binned:0.0,1.0,1.0", "binned:0.0,1.0,2.0", "binned:1.0:0.0:5",
-    "binned:0.0:1e-300:5", "grouped", "grouped:DE,FR", "grouped:DE,FR:vector:2", "grouped:DE:bit",
-    "grouped:DE,FR:real:0.0:1.0", "grouped:DE,FR:a:b:bit",
+    "",
+    "colour:3",
+    "bit:1",
+    "real:0.0:1.0",
+    "real:0:50",
+    "real:1.0:0.0",
+    "real:0.0:1e200",
+    "real:0.0",
+    "real:0x0:0x1",
+    "histogram",
+    "histogram:1",
+    "histogram:03",
+    "histogram:2097152",
+    "histogram:a",
+    "histogram:a,a",
+    "histogram:a,",
+    "histogram:a, b",
+    "histogram:a,b:c:d",
+    "histogram:3:any other",
+    "vector:0",
+    "vector:2:1.0",
+    "vector:2.0",
+    "vector:2:-1.0",
+    "matrix:2000",
+    "moments:0",
+    "moments:2:2",
+    "__proto__",
+    "toString",
+    "binned:0.0:1.0:1",
+    "binned:0.0,1.0",
+    "binned:0.0,1.0,1.0",
+    "binned:0.0,1.0,2.0",
+    "binned:1.0:0.0:5",
+    "binned:0.0:1e-300:5",
+    "grouped",
+    "grouped:DE,FR",
+    "grouped:DE,FR:vector:2",
+    "grouped:DE:bit",
+    "grouped:DE,FR:real:0.0:1.0",
+    "grouped:DE,FR:a:b:bit",
   ];
   for (const spec of specs) assert.throws(() => kindOf(spec, false), { code: "document" }, spec);
-  for (const spec of ["bit", "histogram:3"]) assert.throws(() => kindOf(spec, true), { code: "document" });
+  for (const spec of ["bit", "histogram:3"])
+    assert.throws(() => kindOf(spec, true), { code: "document" });
 });
 
 test("numbers as Python spells them", () => {
   const spelled = {
-    "1.0": 1, "0.1": 0.1, "1e-06": 1e-6, "0.0001": 1e-4, "1e-05": 1e-5, "1e+16": 1e16,
-    "1000000000000000.0": 1e15, "123456789012345.67": 123456789012345.67, "-0.0": -0, "-2.5": -2.5,
-    "1.5e-07": 1.5e-7, "5e-324": 5e-324, "1.7976931348623157e+308": Number.MAX_VALUE, "1.5e+300": 1.5e300,
-    "-0.00012": -0.00012, "1234.5": 1234.5, "9007199254740992.0": 2 ** 53,
+    "1.0": 1,
+    0.1: 0.1,
+    "1e-06": 1e-6,
+    0.0001: 1e-4,
+    "1e-05": 1e-5,
+    "1e+16": 1e16,
+    "1000000000000000.0": 1e15,
+    123456789012345.67: 123456789012345.67,
+    "-0.0": -0,
+    "-2.5": -2.5,
+    "1.5e-07": 1.5e-7,
+    "5e-324": 5e-324,
+    "1.7976931348623157e+308": Number.MAX_VALUE,
+    "1.5e+300": 1.5e300,
+    "-0.00012": -0.00012,
+    1234.5: 1234.5,
+    "9007199254740992.0": 2 ** 53,
   };
   for (const [text, number] of Object.entries(spelled)) assert.equal(pythonFloat(number), text);
 });
 
 test("JSON is read as it stands, and written as Python writes it", () => {
-  const text = '{\n  "b": [\n    18446744073709551615,\n    1e-06\n  ],\n  "a": {},\n  "c": [],\n  "d": "\\u2764\\"\\u007f\\n"\n}';
+  const text =
+    '{\n  "b": [\n    18446744073709551615,\n    1e-06\n  ],\n  "a": {},\n  "c": [],\n  "d": "\\u2764\\"\\u007f\\n"\n}';
   const value = parse(text.replace("\\u007f", "\u007f"));
   assert.deepEqual(value, { b: [2n ** 64n - 1n, 1e-6], a: {}, c: [], d: '❤"\u007f\n' });
   assert.equal(indented(value), text.replace("\\u007f", "\u007f"));
-  assert.equal(compact(value), '{"a":{},"b":[18446744073709551615,1e-06],"c":[],"d":"\\u2764\\"\u007f\\n"}');
-  const broken = ["", "{", "[1,]", '{"a":1,}', '{"a" 1}', "[1 2]", "01", "1.", "+1", "NaN", "'a'", '"\t"', "[]]", '{"a":1,"a":2}', "nul", '{1:2}', ",", "[,1]"];
+  assert.equal(
+    compact(value),
+    '{"a":{},"b":[18446744073709551615,1e-06],"c":[],"d":"\\u2764\\"\u007f\\n"}',
+  );
+  const broken = [
+    "",
+    "{",
+    "[1,]",
+    '{"a":1,}',
+    '{"a" 1}',
+    "[1 2]",
+    "01",
+    "1.",
+    "+1",
+    "NaN",
+    "'a'",
+    '"\t"',
+    "[]]",
+    '{"a":1,"a":2}',
+    "nul",
+    "{1:2}",
+    ",",
+    "[,1]",
+  ];
   for (const wrong of broken) assert.throws(() => parse(wrong), SyntaxError, wrong);
 });

@@ -11,7 +11,9 @@ import { Sealer, contextOf } from "../src/sealing.js";
 import { chanceOf, utf8, vectors, word64 } from "./support/vectors.js";
 
 const { documents, refused } = vectors("documents");
-const encoded = documents.filter(({ name }) => /^(coins|ballots|pairs-services|published)-/.test(name));
+const encoded = documents.filter(({ name }) =>
+  /^(coins|ballots|pairs-services|published)-/.test(name),
+);
 
 test("there are vectors of all that is encoded here", () => {
   assert.ok(encoded.length >= 15, `${encoded.length} documents`);

@@ -1,7 +1,7 @@
 /**
  * Encodes values as a client does, and prints the messages as they are before they are sealed: for
- * an audit of the noise. The first line of the input is the document's text as JSON, every other one
- * a value. Level by level, the messages of all users; `half` leaves half of the coins untossed.
+ * an audit of the noise. The first line of the input is the document's text as JSON, every other a
+ * value. Level by level, the messages of all users; `half` leaves half of the coins untossed.
  */
 
 import { once } from "node:events";
@@ -24,7 +24,11 @@ for (const [place, level] of plan.levels.entries()) {
   const each = level.messages / plan.kind.dimension;
   for (let start = 0; start < values.length; start += 4096) {
     const rows = values.slice(start, start + 4096).map((value) => {
-      const { messages } = level.encode(plan.kind.coordinates(value), secureRandom, new Uint8Array());
+      const { messages } = level.encode(
+        plan.kind.coordinates(value),
+        secureRandom,
+        new Uint8Array(),
+      );
       if (isFaulty) messages.forEach((message, i) => untoss(message, (i % each) - (each - bits)));
       return concatenated(messages);
     });

@@ -19,8 +19,18 @@ async function documentOf(kind, levelOf) {
     return { mechanism, size: (size *= degree), noise, steps, ...more };
   });
   const plan = {
-    format: 4n, horizon: 1_000_000n, values: { kind, clip: false }, degrees: DEGREES, mechanisms,
-    epsilon: 1.0, delta: 1e-6, shufflers: 4n, honest: 1.0, reports: 1n, combine: true, hold: false,
+    format: 4n,
+    horizon: 1_000_000n,
+    values: { kind, clip: false },
+    degrees: DEGREES,
+    mechanisms,
+    epsilon: 1.0,
+    delta: 1e-6,
+    shufflers: 4n,
+    honest: 1.0,
+    reports: 1n,
+    combine: true,
+    hold: false,
   };
   return `${indented({
     version: 2n,
@@ -34,15 +44,44 @@ async function documentOf(kind, levelOf) {
 /** What a report of each may take, in milliseconds. */
 export async function cases() {
   const services = (part) => ({ each_service: part, bound: null });
-  const ballots = { mechanism: "ballots", noise: { each_service: laplace, bound: 50n }, dummies: 100n };
+  const ballots = {
+    mechanism: "ballots",
+    noise: { each_service: laplace, bound: 50n },
+    dummies: 100n,
+  };
   const pairs = { mechanism: "pairs", noise: services(laplace), modulus_bits: 20n };
-  const vector = { mechanism: "pairs", noise: services(coins(1000n)), steps: 1491n, modulus_bits: 26n };
+  const vector = {
+    mechanism: "pairs",
+    noise: services(coins(1000n)),
+    steps: 1491n,
+    modulus_bits: 26n,
+  };
   const sixteen = (level) => ({ mechanism: "coins", noise: coins([6n, 2n, 2n, 2n][level]) });
   return [
-    { name: "a bit by ballots, 4 messages", most: 30, value: 1, text: await documentOf("bit", () => ballots) },
-    { name: "a bit by pairs, 4 messages", most: 30, value: 1, text: await documentOf("bit", () => pairs) },
-    { name: "a bit by coins, 16 messages", most: 100, value: 1, text: await documentOf("bit", sixteen) },
-    { name: "a 20-vector by pairs, 4 messages", most: 40, value: Array(20).fill(0.1), text: await documentOf("vector:20", () => vector) },
+    {
+      name: "a bit by ballots, 4 messages",
+      most: 30,
+      value: 1,
+      text: await documentOf("bit", () => ballots),
+    },
+    {
+      name: "a bit by pairs, 4 messages",
+      most: 30,
+      value: 1,
+      text: await documentOf("bit", () => pairs),
+    },
+    {
+      name: "a bit by coins, 16 messages",
+      most: 100,
+      value: 1,
+      text: await documentOf("bit", sixteen),
+    },
+    {
+      name: "a 20-vector by pairs, 4 messages",
+      most: 40,
+      value: Array(20).fill(0.1),
+      text: await documentOf("vector:20", () => vector),
+    },
   ];
 }
 

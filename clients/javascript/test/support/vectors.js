@@ -5,7 +5,10 @@ import { readFileSync } from "node:fs";
 
 import { concatenated, unhex } from "../../src/bytes.js";
 
-const FOLDER = new URL(process.env.OVERHAND_VECTORS ?? "../../../../tests/vectors/", import.meta.url);
+const FOLDER = new URL(
+  process.env.OVERHAND_VECTORS ?? "../../../../tests/vectors/",
+  import.meta.url,
+);
 
 /** @param {string} name */
 export function vectors(name) {
@@ -20,8 +23,8 @@ export function utf8(text) {
 /**
  * The bytes that a report of the vectors was made of, in the order in which they are asked for.
  *
- * Words that coins are compared with are not in the vectors, only what the coins showed: so 0 stands
- * for a word below the threshold and the largest word for one that is not.
+ * Words that coins are compared with are not in the vectors, only what coins showed: so 0 stands for
+ * a word below the threshold and the largest word for one that is not.
  *
  * @param {any} report
  * @param {any[]} entries the plan's mechanisms
