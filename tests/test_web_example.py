@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -49,13 +50,25 @@ def address(lowest: int) -> Iterator[str]:
         process.terminate()
 
 
-def visited(browser: Browser, address: str, complaints: list[str]) -> Page:
-    """The page as another person sees it, in a browser of its own."""
-    page = browser.new_context().new_page()
+@pytest.fixture
+def new_page(browser: Browser, address: str) -> Iterator[Callable[[], Page]]:
+    """Pages of different people, each in a browser of its own; closed before the poll is."""
+    with contextlib.ExitStack() as stack:
+
+        def opened() -> Page:
+            context = browser.new_context()
+            stack.callback(context.close)
+            return context.new_page()
+
+        yield opened
+
+
+def visited(page: Page, address: str, complaints: list[str]) -> Page:
+    """The poll, ready for a vote."""
     page.on("pageerror", lambda error: complaints.append(str(error)))
     page.on("console", lambda said: complaints.append(said.text) if said.type == "error" else None)
     page.goto(address)
-    expect(page.locator("#state")).to_have_attribute("data-state", "ready", timeout=PATIENCE)
+    wait_until(page, "ready")
     return page
 
 
@@ -64,10 +77,10 @@ def wait_until(page: Page, state: str) -> None:
 
 
 def test_clicks_in_two_pages_are_counted_and_a_reload_is_not(
-    browser: Browser, address: str, lowest: int
+    new_page: Callable[[], Page], address: str, lowest: int
 ) -> None:
     complaints: list[str] = []
-    first = visited(browser, address, complaints)
+    first = visited(new_page(), address, complaints)
     first.get_by_role("button", name="Love").click()
     wait_until(first, "counted")
     first.reload()
@@ -76,7 +89,7 @@ def test_clicks_in_two_pages_are_counted_and_a_reload_is_not(
     # With a second vote from here the batch would be full.
     first.wait_for_timeout(3000)
     expect(first.locator("#counted")).to_have_attribute("data-votes", "0")
-    second = visited(browser, address, complaints)
+    second = visited(new_page(), address, complaints)
     second.get_by_role("button", name="Wow").click()
     wait_until(second, "counted")
     for page in (first, second):
@@ -87,9 +100,9 @@ def test_clicks_in_two_pages_are_counted_and_a_reload_is_not(
 
 
 def test_a_vote_that_was_not_delivered_is_sent_after_a_reload(
-    browser: Browser, address: str
+    new_page: Callable[[], Page], address: str
 ) -> None:
-    page = visited(browser, address, [])
+    page = visited(new_page(), address, [])
     lost, sent = list[bytes | None](), list[bytes | None]()
 
     def lose(route: Route) -> None:
@@ -112,9 +125,9 @@ def test_a_vote_that_was_not_delivered_is_sent_after_a_reload(
 
 
 def test_a_page_of_another_origin_is_told_that_nobody_answers(
-    browser: Browser, address: str
+    new_page: Callable[[], Page], address: str
 ) -> None:
-    page, other = browser.new_context().new_page(), "http://localhost:1"
+    page, other = new_page(), "http://localhost:1"
 
     def copied(route: Route) -> None:
         route.fulfill(response=route.fetch(url=route.request.url.replace(other, address)))
@@ -153,13 +166,20 @@ MEASURE = """async ({ text, value }) => {
 }"""
 
 
-def test_a_report_takes_no_time_that_anybody_would_notice(browser: Browser, address: str) -> None:
-    """A task that freezes the page is one of more than 50 ms: the browser lists these alone."""
+def test_a_report_takes_no_time_that_anybody_would_notice(
+    new_page: Callable[[], Page], address: str
+) -> None:
+    """A task that freezes the page is one of more than 50 ms: the browser lists these alone.
+
+    It counts the time that other processes take from it, too. What is long by itself is long every
+    time, so the best of three rounds must be without.
+    """
     plans = POLL.parent.parent.parent / "clients" / "javascript" / "test" / "support" / "plans.js"
     told = subprocess.run(["node", str(plans)], capture_output=True, check=True).stdout
-    page = visited(browser, address, [])
+    page = visited(new_page(), address, [])
     for case in json.loads(told):
-        took = page.evaluate(MEASURE, {"text": case["text"], "value": case["value"]})
-        print(f"{case['name']}: {took['middle']:.1f} ms, longest task {took['longest']:.0f} ms")
-        assert took["middle"] <= case["most"], case["name"]
-        assert took["longest"] <= 50, case["name"]
+        given = {"text": case["text"], "value": case["value"]}
+        rounds = [page.evaluate(MEASURE, given) for _ in range(3)]
+        print(case["name"], [(round(r["middle"], 1), round(r["longest"])) for r in rounds])
+        assert min(took["middle"] for took in rounds) <= case["most"], case["name"]
+        assert min(took["longest"] for took in rounds) <= 50, case["name"]
