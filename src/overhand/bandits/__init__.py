@@ -1,6 +1,14 @@
 """LinUCB over any continual sum of the moments (x y, x x^T): Algorithm 4."""
 
-from overhand.bandits.linucb import ALIKE, Constants, ConstantsName, LinUCB, Policy, Practical
+from overhand.bandits.linucb import (
+    ALIKE,
+    Constants,
+    ConstantsName,
+    LinUCB,
+    Policy,
+    Practical,
+    checked_contexts,
+)
 from overhand.bandits.recommender import Recommender, Rounds
 from overhand.bandits.roles import BanditServer, BanditUser
 from overhand.bandits.theory import Theory, plan_for_regret, published_regret, regret_exponent
@@ -17,6 +25,7 @@ __all__ = [
     "Recommender",
     "Rounds",
     "Theory",
+    "checked_contexts",
     "plan_for_regret",
     "published_regret",
     "regret_exponent",

@@ -202,8 +202,7 @@ class LinUCB:
         """
         what = f"rows of {self.dimension} features"
         x = finite_array(features, what=what, shape=(self.dimension,), first=first)
-        if self.constants.constant is not None:
-            self._check_constant(x[:, 0], self.constants.constant, first)
+        self.check_constant(x[:, 0], first)
         x = bounded(x, 1.0, clip=False, first=first)
         y = finite_array(rewards, what="rewards", shape=(), first=first)
         if len(x) != len(y):
@@ -232,7 +231,11 @@ class LinUCB:
         column = rewards[..., np.newaxis]
         return column if self.constants.constant is None else 2 * column - 1
 
-    def _check_constant(self, column: Floats, constant: float, first: int) -> None:
+    def check_constant(self, column: Floats, first: int = 0) -> None:
+        """Refuse users whose first feature is not what it is said to be, if it is said."""
+        constant = self.constants.constant
+        if constant is None:
+            return
         wrong = np.abs(column - constant) > ALIKE
         if wrong.any():
             user = int(np.argmax(wrong))
@@ -255,7 +258,12 @@ class LinUCB:
 
 
 def checked_contexts(contexts: ArrayLike, dimension: int) -> Features:
-    """The arms of one user (arms, features) or of many (users, arms, features), within norm 1."""
+    """The arms of one user (arms, features) or of many (users, arms, features), within norm 1.
+
+    >>> checked_contexts([[1, 0], [0.6, 0.8]], dimension=2)
+    array([[1. , 0. ],
+           [0.6, 0.8]])
+    """
     try:
         features = np.asarray(contexts)
     except ValueError:

@@ -230,7 +230,14 @@ class AsyncClient:
                 self._document = None  # the next report is made for what the service runs then
             raise type(error)(str(error), [body]) from error
 
-    async def _request(self, method: str, path: str, body: bytes | None = None) -> Answer:
+    async def fetched(self, path: str, *, missing: bool = False) -> bytes | None:
+        """What the service has at a path; None if it has nothing there and that may be so."""
+        answer = await self._request("GET", path, missing=missing)
+        return None if answer.status == HTTPStatus.NOT_FOUND else answer.body
+
+    async def _request(
+        self, method: str, path: str, body: bytes | None = None, *, missing: bool = False
+    ) -> Answer:
         """Try until there is an answer that settles it, with waits that grow."""
         wait, failure, is_certain = _FIRST_WAIT, "it was not tried", True
         for attempt in range(_ATTEMPTS):
@@ -245,6 +252,8 @@ class AsyncClient:
                 failure, wait, is_certain = str(error), min(2 * wait, _LONGEST_WAIT), False
                 continue
             if answer.status == HTTPStatus.OK:
+                return answer
+            if missing and answer.status == HTTPStatus.NOT_FOUND:
                 return answer
             failure = f"{answer.status}: {_words(answer)}"
             if answer.status == HTTPStatus.CONFLICT and is_certain:
@@ -265,7 +274,7 @@ class AsyncClient:
         await self.close()
 
 
-class _Options(TypedDict, total=False):
+class ClientOptions(TypedDict, total=False):
     """What `AsyncClient` is told."""
 
     token: str | None
@@ -296,7 +305,7 @@ class Client:
     3
     """
 
-    def __init__(self, url: str, **options: Unpack[_Options]) -> None:
+    def __init__(self, url: str, **options: Unpack[ClientOptions]) -> None:
         self._runner = asyncio.Runner()
         self._client = AsyncClient(url, **options)
 
@@ -327,10 +336,7 @@ class Client:
         self._run(self._client.send(body))
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Nobody looks at connections between calls, and one into which a report is lost leaves
-        open whether it was counted: so look first which of them were closed meanwhile.
-        """
-        return self._runner.run(_after_a_look(work))
+        return run_after_a_look(self._runner, work)
 
     def close(self) -> None:
         self._runner.run(self._client.close())
@@ -341,6 +347,13 @@ class Client:
 
     def __exit__(self, *raised: object) -> None:
         self.close()
+
+
+def run_after_a_look(runner: asyncio.Runner, work: Coroutine[Any, Any, T]) -> T:
+    """Nobody looks at connections between calls, and one into which a report is lost leaves open
+    whether it was counted: so look first which of them were closed meanwhile.
+    """
+    return runner.run(_after_a_look(work))
 
 
 async def _after_a_look(work: Coroutine[Any, Any, T]) -> T:

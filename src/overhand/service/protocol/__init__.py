@@ -8,6 +8,7 @@ from overhand.service.protocol.document import (
 )
 from overhand.service.protocol.keys import (
     KeyPair,
+    RuleKey,
     UnsafeSecret,
     create_token,
     hashed,
@@ -19,6 +20,7 @@ from overhand.service.protocol.keys import (
     replace_secret,
     write_secret,
 )
+from overhand.service.protocol.learning import Learning, Rule
 from overhand.service.protocol.sealing import (
     SUITE,
     Opened,
@@ -51,12 +53,15 @@ __all__ = [
     "Document",
     "Formats",
     "KeyPair",
+    "Learning",
     "LevelFormat",
     "Opened",
     "Opener",
     "Opens",
     "Release",
     "Report",
+    "Rule",
+    "RuleKey",
     "Sealer",
     "UnsafeSecret",
     "WrongPlan",

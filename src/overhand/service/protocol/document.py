@@ -28,6 +28,7 @@ from overhand.model import Messages, Rows
 from overhand.plan import Plan, fields_of, parameters
 from overhand.randomness import Random
 from overhand.service.protocol.keys import key_id
+from overhand.service.protocol.learning import Learning
 from overhand.service.protocol.sealing import Sealer, info
 from overhand.service.protocol.wire import ID_BYTES, VERSION, Formats, LevelFormat, Report
 
@@ -53,12 +54,18 @@ class DamagedDocument(errors.DamagedPlan):
 
 @dataclass(frozen=True)
 class Document:
-    """A plan that can be deployed, and the key that its messages are sealed to."""
+    """A plan that can be deployed, and the key that its messages are sealed to.
+
+    That of a recommender says how it learns, too.
+    """
 
     plan: Plan
     public_key: bytes
+    learning: Learning | None = None
 
     def __post_init__(self) -> None:
+        if self.learning is not None:
+            self.learning.check(self.plan.values)
         _ = self.formats, self.sealer  # refuse what cannot be sent, or sealed
         self._check_noise()
 
@@ -125,6 +132,7 @@ class Document:
             "plan_digest": self.plan.digest,
             "public_key": self.public_key.hex(),
             "key_id": self.key_id.hex(),
+            **({} if self.learning is None else {"learning": self.learning.entry()}),
         }
 
     @classmethod
@@ -168,7 +176,8 @@ class Document:
                 raise errors.InvalidValue(
                     f"the plan's digest is {plan.digest[:12]}, not {str(written)[:12]}"
                 )
-            document = cls(plan, bytes.fromhex(saved["public_key"]))
+            learning = Learning.of_entry(saved["learning"]) if "learning" in saved else None
+            document = cls(plan, bytes.fromhex(saved["public_key"]), learning)
             expected = document.to_json()
         except _UNREADABLE as error:
             raise DamagedDocument(f"this is not a document: {error}") from error

@@ -15,6 +15,8 @@ import string
 from pathlib import Path
 
 from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from cryptography.hazmat.primitives.serialization import (
     Encoding,
@@ -49,17 +51,12 @@ class KeyPair:
 
     def save(self, path: str | Path) -> None:
         """Write it to a new file for its owner alone."""
-        pem = self.private_key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-        write_secret(path, pem)
+        write_secret(path, _pem(self.private_key))
 
     @classmethod
     def load(cls, path: str | Path) -> KeyPair:
         """The key pair of a file that only its owner can read."""
-        pem = read_secret(path)
-        try:
-            private_key = load_pem_private_key(pem, password=None)
-        except (ValueError, TypeError, UnsupportedAlgorithm) as error:
-            raise UnsafeSecret(f"{path} is not a private key: {error}") from None
+        private_key = _loaded(path)
         if not isinstance(private_key, X25519PrivateKey):
             raise UnsafeSecret(f"{path} is not an X25519 key")
         return cls(private_key)
@@ -80,6 +77,54 @@ class KeyPair:
 
     def __repr__(self) -> str:
         return f"KeyPair({self.key_id.hex()})"
+
+
+class RuleKey:
+    """The Ed25519 key by which a server signs the rules of a recommender."""
+
+    def __init__(self, private_key: Ed25519PrivateKey) -> None:
+        self._private_key = private_key
+        self.public_key = private_key.public_key().public_bytes_raw()
+
+    @classmethod
+    def generate(cls) -> RuleKey:
+        return cls(Ed25519PrivateKey.generate())
+
+    @classmethod
+    def of_raw(cls, private_key: bytes) -> RuleKey:
+        """The key that has these 32 bytes."""
+        return cls(Ed25519PrivateKey.from_private_bytes(private_key))
+
+    def save(self, path: str | Path) -> None:
+        """Write it to a new file for its owner alone."""
+        write_secret(path, _pem(self._private_key))
+
+    @classmethod
+    def load(cls, path: str | Path) -> RuleKey:
+        """The key of a file that only its owner can read."""
+        private_key = _loaded(path)
+        if not isinstance(private_key, Ed25519PrivateKey):
+            raise UnsafeSecret(f"{path} is not an Ed25519 key")
+        return cls(private_key)
+
+    def sign(self, content: bytes) -> bytes:
+        """A signature, which is the same for the same content."""
+        return self._private_key.sign(content)
+
+    def __repr__(self) -> str:
+        return f"RuleKey({key_id(self.public_key).hex()})"
+
+
+def _pem(private_key: X25519PrivateKey | Ed25519PrivateKey) -> bytes:
+    return private_key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+
+
+def _loaded(path: str | Path) -> PrivateKeyTypes:
+    pem = read_secret(path)
+    try:
+        return load_pem_private_key(pem, password=None)
+    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
+        raise UnsafeSecret(f"{path} is not a private key: {error}") from None
 
 
 def key_id(public_key: bytes) -> bytes:

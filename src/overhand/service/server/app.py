@@ -89,6 +89,7 @@ _STATUS = record(
         },
         messages_per_user=COUNT,
         users_before=_EARLIER,
+        is_recommender={"type": "boolean"},
     ),
     estimate={
         "oneOf": [_ESTIMATE, {"type": "null"}],
@@ -138,6 +139,33 @@ class ServerApp(Application):
         )
 
     def _operations(self) -> list[Operation]:
+        of_learning = [] if self._document.learning is None else self._learning_operations()
+        return [*self._sum_operations(), *of_learning]
+
+    def _learning_operations(self) -> list[Operation]:
+        return [
+            Operation(
+                "policy",
+                "/v1/policy",
+                self._policy,
+                "The newest rule of the recommender, signed; or the one in force at a number.",
+                json_content(),
+                parameters=("number",),
+                words={
+                    400: "The number is none from 1 on.",
+                    404: "There is no rule yet: any arm will do.",
+                },
+            ),
+            Operation(
+                "learnt",
+                "/v1/learnt",
+                self._learnt,
+                "Mean reward so far, what was learnt by feature, how the document's arms rank.",
+                json_content(),
+            ),
+        ]
+
+    def _sum_operations(self) -> list[Operation]:
         release = binary_content(
             "OVR1, the document's digest (32 bytes), level (1), number (8), own reports (4), and "
             f"the batch's ciphertexts; at most {self._most} bytes"
@@ -260,6 +288,7 @@ class ServerApp(Application):
                 "names": _names(plan.values),
                 "messages_per_user": plan.messages_per_user,
                 "users_before": self._publisher.users_before,
+                "is_recommender": self._document.learning is not None,
             },
             "guarantee": {
                 "epsilon": plan.privacy.epsilon,
@@ -292,6 +321,19 @@ class ServerApp(Application):
             raise Refused(HTTPStatus.BAD_REQUEST, f"the coordinate is no number below {dimension}")
         answer = await self._asked(lambda: told(int(text)))
         return JSONResponse(answer, headers=_HEADERS)
+
+    async def _policy(self, request: Request) -> Response:
+        text = request.query_params.get("number")
+        if text is not None and not (_NUMBER.fullmatch(text) and int(text) > 0):
+            raise Refused(HTTPStatus.BAD_REQUEST, f"number={text!r} is none from 1 on")
+        number = None if text is None else int(text)
+        rule = await self._asked(lambda: self._publisher.rule(number))
+        if rule is None:
+            raise Refused(HTTPStatus.NOT_FOUND, "there is no rule yet: any arm will do")
+        return Response(rule, headers=_HEADERS, media_type="application/json")
+
+    async def _learnt(self, request: Request) -> Response:
+        return JSONResponse(await self._asked(self._publisher.learnt), headers=_HEADERS)
 
     async def _asked(self, question: Callable[[], T]) -> T:
         """What the book says, without holding up others."""

@@ -290,12 +290,17 @@ class Book:
         return self._read(lambda tables: tables.unopened_after(place))
 
     def publish(
-        self, summed: BatchSum, seen: int, estimate_of: Callable[[list[BatchSum]], Published | None]
+        self,
+        summed: BatchSum,
+        seen: int,
+        estimate_of: Callable[[list[BatchSum]], Published | None],
+        rule_of: Callable[[int], str] | None = None,
     ) -> bool:
         """A release was opened: keep its sum, publish the estimate, forget its ciphertexts.
 
         `estimate_of` is given all sums after the first `seen`, this one last, and may be asked
-        again. If the batch's sum is there already, nothing happens: whether it was not.
+        again. `rule_of` is then given the number of the estimate: what a recommender makes of it is
+        published with it. If the batch's sum is there already, nothing happens: whether it was not.
         """
 
         def work(tables: BookTables) -> bool:
@@ -309,6 +314,8 @@ class Book:
             if estimate is not None and estimate != tables.estimate(estimates):
                 estimates += 1
                 tables.add_estimate(estimates, estimate)
+                if rule_of is not None:
+                    tables.add_rule(estimates, rule_of(estimates))
             tables.advance(sums + 1, estimates)
             return True
 
@@ -338,6 +345,10 @@ class Book:
     def published(self) -> list[Published]:
         """All estimates that were ever published, in that order."""
         return self._read(lambda tables: tables.estimates())
+
+    def rule(self, number: int) -> str | None:
+        """The rule that was made of an estimate, as it was signed; or the last before it."""
+        return self._read(lambda tables: tables.rule(number))
 
     def thinned(self, coordinate: int, estimates: int, most: int) -> list[Coordinate]:
         """Of the first estimates those at even steps, as many as are allowed, the last included."""

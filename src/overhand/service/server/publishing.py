@@ -16,8 +16,16 @@ from overhand.estimates import Estimate
 from overhand.plan import Plan
 from overhand.randomness import secure_random
 from overhand.service.databases import MOST_HELD
-from overhand.service.protocol import Batch, Document, Opens, Release, open_release
+from overhand.service.protocol import (
+    Batch,
+    Document,
+    Opens,
+    Release,
+    RuleKey,
+    open_release,
+)
 from overhand.service.server.book import Book
+from overhand.service.server.learnt import REWARD_COORDINATE, Rules
 from overhand.service.server.tables import (
     BatchSum,
     Coordinate,
@@ -106,8 +114,11 @@ class Publisher:
     has a sum is destroyed before this process shows anything that is made of it.
     """
 
-    def __init__(self, document: Document, book: Book, opener: Opens) -> None:
+    def __init__(
+        self, document: Document, book: Book, opener: Opens, rule_key: RuleKey | None = None
+    ) -> None:
         self.document = document
+        self._rules = Rules.of(document, rule_key)
         self._plan = document.plan
         self._book = book
         self._opener = opener
@@ -171,9 +182,28 @@ class Publisher:
                 estimate = _published(after)
                 return None if estimate == self._first else estimate
 
-            if self._book.publish(summed, before.count, estimate_of):
+            def rule_of(number: int) -> str:
+                assert self._rules is not None
+                return self._rules.made(number, after.latest())
+
+            rules = None if self._rules is None else rule_of
+            if self._book.publish(summed, before.count, estimate_of, rules):
                 self._total = after
             self.follow()
+
+    def rule(self, number: int | None = None) -> str | None:
+        """The newest rule as it was signed, or that of an earlier estimate; None before the first.
+
+        With a guard, nothing is shown whose key this process has not destroyed.
+        """
+        known = self._news.estimates
+        return self._book.rule(known if number is None else min(number, known))
+
+    def learnt(self) -> dict[str, Any]:
+        """What the recommender has learnt: mean reward so far, theta by feature, the arms."""
+        assert self._rules is not None
+        points = self.thinned_points(REWARD_COORDINATE)
+        return self._rules.learnt(self.rule(), points, self._total.latest())
 
     def _summed(self, release: Release) -> BatchSum:
         """The sum of a release without the service's own reports, or that it is lost.
@@ -240,12 +270,15 @@ class Publisher:
 
     def thinned(self, coordinate: int) -> dict[str, list[float]]:
         """The history of one coordinate, in at most 500 points that end with the last known."""
+        points = self.thinned_points(coordinate)
+        return {name: [getattr(one, name) for one in points] for name in Coordinate._fields}
+
+    def thinned_points(self, coordinate: int) -> list[Coordinate]:
         before = [] if self._first is None else [self._first.coordinate(coordinate)]
         most = _HISTORY - len(before)
         # With a guard, nothing is shown whose key this process has not destroyed.
         known = (self._news if self._book.guard is not None else self._book.news()).estimates
-        points = before + self._book.thinned(coordinate, known, most)
-        return {name: [getattr(one, name) for one in points] for name in Coordinate._fields}
+        return before + self._book.thinned(coordinate, known, most)
 
     def hindsight(self, coordinate: int) -> dict[str, Any]:
         """The history of one coordinate by all sums that are known now, in at most 500 points.

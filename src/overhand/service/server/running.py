@@ -21,7 +21,7 @@ from overhand.errors import (
 )
 from overhand.processors import processors
 from overhand.service.databases import is_postgres
-from overhand.service.protocol import Document, KeyPair
+from overhand.service.protocol import Document, KeyPair, RuleKey
 from overhand.service.server.app import ServerApp
 from overhand.service.server.book import Book, Settled
 from overhand.service.server.opening import OpenerPool
@@ -58,8 +58,8 @@ class ServerSettings:
 
     `book` is a path of a SQLite file or the address of a PostgreSQL database; `book_keys` are its
     keys, if the services make the noise; `after` a file that says what an earlier plan ended with,
-    for a new book to go on from. A batch that should be here and is not is called late after
-    `patience` seconds.
+    for a new book to go on from; `rule_key` signs the rules of a recommender. A batch that should
+    be here and is not is called late after `patience` seconds.
     """
 
     document: Path
@@ -72,6 +72,7 @@ class ServerSettings:
     patience: float = 60.0
     after: Path | None = None
     book_keys: Path | None = None
+    rule_key: Path | None = None
 
     def __post_init__(self) -> None:
         number("patience", self.patience, above=0)
@@ -97,6 +98,7 @@ async def run_server(settings: ServerSettings) -> None:
     key = KeyPair.load(settings.key)
     if key.public_key != document.public_key:
         raise InvalidValue(f"the key {settings.key} is not that of the document")
+    rule_key = None if settings.rule_key is None else RuleKey.load(settings.rule_key)
     tokens = TokenFile(settings.token_hash)
     workers, noise_by = settings.workers or processors(), document.plan.noise_by
     settled = None if settings.after is None else Settled.load(settings.after)
@@ -104,7 +106,7 @@ async def run_server(settings: ServerSettings) -> None:
         settled.estimate(document.plan.values)  # or it is of other values, and no book is begun
     with closing(Book.of(document, settings.book, settled, settings.book_keys)) as book:
         pool = OpenerPool(key, document.formats.digest, workers)
-        publisher = Publisher(document, book, pool)
+        publisher = Publisher(document, book, pool, rule_key)
         app = ServerApp(document, book, publisher, tokens)
         metrics = ServerMetrics(app)
         stopping = asyncio.Event()

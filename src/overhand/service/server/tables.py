@@ -7,6 +7,7 @@ stored     marks of all messages that ever came, if the services make the noise:
 unopened   ciphertexts of releases that wait to be opened; sealed, if the book has keys
 sums       what came of a release, numbered from 1 in the order of publication
 published  estimates, numbered in the same order; a sum that changes nothing publishes none
+rules      of a recommender: what was made of the estimate of the same number, as it was signed
 levels     what came of the batches of a level, counted
 alarms     what somebody should look at
 """
@@ -95,6 +96,7 @@ def schema(dialect: Dialect) -> list[str]:
         f"CREATE TABLE published (number BIGINT PRIMARY KEY, t BIGINT NOT NULL, "
         f"value {blob} NOT NULL, low {blob} NOT NULL, high {blob} NOT NULL, "
         f"std DOUBLE PRECISION NOT NULL, fallback INTEGER NOT NULL, lost BIGINT NOT NULL) {ending}",
+        f"CREATE TABLE rules (number BIGINT PRIMARY KEY, body TEXT NOT NULL) {ending}",
         f"CREATE TABLE levels (level INTEGER PRIMARY KEY, {counts}) {ending}",
         f"CREATE TABLE alarms (place {dialect.counter} PRIMARY KEY, words TEXT NOT NULL UNIQUE)",
     ]
@@ -111,7 +113,14 @@ def _add_marks(transaction: Transaction, dialect: Dialect) -> None:
         transaction.change(statement)
 
 
-MIGRATIONS: tuple[Migration, ...] = (_add_marks,)
+def _add_rules(transaction: Transaction, dialect: Dialect) -> None:
+    """Schema 3: the rules of a recommender."""
+    transaction.change(
+        f"CREATE TABLE rules (number BIGINT PRIMARY KEY, body TEXT NOT NULL) {dialect.ending}"
+    )
+
+
+MIGRATIONS: tuple[Migration, ...] = (_add_marks, _add_rules)
 
 
 class BookTables:
@@ -241,6 +250,16 @@ class BookTables:
             *map(_bytes, (estimate.value, estimate.low, estimate.high)),
             *(float(estimate.std), int(estimate.is_fallback), estimate.lost_users),
         )
+
+    def add_rule(self, number: int, rule: str) -> None:
+        self._transaction.change("INSERT INTO rules (number, body) VALUES (?, ?)", number, rule)
+
+    def rule(self, number: int) -> str | None:
+        """That of this number, or the last before it."""
+        found = self._transaction.rows(
+            "SELECT body FROM rules WHERE number <= ? ORDER BY number DESC LIMIT 1", number
+        )
+        return next((str(body) for (body,) in found), None)
 
     def estimate(self, number: int) -> Published | None:
         found = self._transaction.rows(f"{_ESTIMATE} WHERE number = ?", number)

@@ -12,6 +12,7 @@ from starlette.responses import Response
 from overhand.errors import InvalidValue, OverhandError
 from overhand.service.protocol import MOST_REPORT_BYTES, Document, WrongPlan, hashed
 from overhand.service.shuffler.admission import Admission, Overloaded, ShufflerMetrics
+from overhand.service.shuffler.relaying import Relay
 from overhand.service.shuffler.store import Arrival, Outcome
 from overhand.service.web import (
     Application,
@@ -47,7 +48,7 @@ class ShufflerApp(Application):
 
     `tokens` are the hashes of those who may report, once each; None lets everybody. Nobody may
     report more often than `per_address` and `per_token` times a second, if they are not 0. Pages
-    of the `origins` may report.
+    of the `origins` may report. For a recommender, `relay` has the newest rule.
     """
 
     def __init__(
@@ -60,8 +61,10 @@ class ShufflerApp(Application):
         per_address: float = 0.0,
         per_token: float = 0.0,
         origins: Collection[str] = (),
+        relay: Relay | None = None,
     ) -> None:
         self.document = document
+        self._relay = relay
         self.admission = admission
         self.metrics = metrics or ShufflerMetrics()
         self.tokens = tokens
@@ -92,6 +95,7 @@ class ShufflerApp(Application):
         )
         for_tokens = () if self.tokens is None else (401, 403)
         return [
+            *self._learning_operations(),
             Operation(
                 "document",
                 "/v1/document",
@@ -111,6 +115,26 @@ class ShufflerApp(Application):
                 is_secured=self.tokens is not None,
             ),
         ]
+
+    def _learning_operations(self) -> list[Operation]:
+        if self.document.learning is None:
+            return []
+        return [
+            Operation(
+                "policy",
+                "/v1/policy",
+                self._policy,
+                "The newest rule of the recommender, as the server signed it.",
+                json_content(),
+                words={404: "There is no rule yet: any arm will do."},
+            )
+        ]
+
+    async def _policy(self, request: Request) -> Response:
+        newest = None if self._relay is None else self._relay.newest
+        if newest is None:
+            raise Refused(HTTPStatus.NOT_FOUND, "there is no rule yet: any arm will do")
+        return Response(newest, 200, {"cache-control": "no-store"}, "application/json")
 
     def note(self, refusal: Refused) -> None:
         self.metrics.refused.labels(refusal.status).inc()

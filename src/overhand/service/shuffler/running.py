@@ -16,6 +16,7 @@ from overhand.service.shuffler.admission import Admission, ShufflerMetrics
 from overhand.service.shuffler.app import ShufflerApp
 from overhand.service.shuffler.filling import Filler
 from overhand.service.shuffler.folding import Folder
+from overhand.service.shuffler.relaying import Relay
 from overhand.service.shuffler.sending import Sender
 from overhand.service.shuffler.store import Store
 from overhand.service.shuffler.uploads import Uploads
@@ -91,6 +92,8 @@ async def run_shuffler(settings: ShufflerSettings) -> None:
     ):
         metrics = ShufflerMetrics()
         admission = Admission(store, metrics)
+        is_learning = document.learning is not None
+        relay = Relay(document, server, tick=settings.tick) if is_learning else None
         app = ShufflerApp(
             document,
             admission,
@@ -99,6 +102,7 @@ async def run_shuffler(settings: ShufflerSettings) -> None:
             per_address=settings.rate_per_address,
             per_token=settings.rate_per_token,
             origins=settings.origins,
+            relay=relay,
         )
         private = metrics_app(Watch(store, document.formats, admission, metrics).text)
         sender = Sender(store, document, server, metrics, tick=settings.tick)
@@ -106,6 +110,8 @@ async def run_shuffler(settings: ShufflerSettings) -> None:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(admission.run())
             tasks.create_task(sender.run(stopping))
+            if relay is not None:
+                tasks.create_task(relay.run(stopping))
             if tokens is not None:
                 tasks.create_task(tokens.follow(stopping))
             if any(level.clear_numbers for level in document.formats.levels):

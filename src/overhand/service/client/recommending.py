@@ -1,0 +1,197 @@
+"""A device that takes recommendations: contexts, choice and reward stay here."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar, Unpack
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from overhand.bandits import LinUCB, Policy, checked_contexts
+from overhand.errors import InvalidValue, ProtocolViolation, number
+from overhand.model import Floats
+from overhand.randomness import secure_random
+from overhand.service.client.client import AsyncClient, ClientOptions, run_after_a_look
+from overhand.service.protocol import Document, Learning, Rule
+
+T = TypeVar("T")
+
+MAX_AGE = 60.0
+"""Seconds for which a rule is used before a newer one is asked for."""
+
+
+class AsyncRecommenderClient:
+    """Chooses among arms by the newest rule, and reports what came of it.
+
+    The rule comes from the shuffling service, and counts only if the server signed it for this
+    document. It is asked for again when it is older than `max_age` seconds; before the first rule
+    any arm is as good. One choice is reported at most once: `report` makes of the features of the
+    arm that was chosen last, and of its reward, what the plan adds up, and forgets them.
+
+    The arm that a person takes may be seen by others, and is not protected: only contexts and
+    rewards are. Other arguments are those of `AsyncClient`.
+
+    >>> from overhand.bandits import Practical, plan_for_regret
+    >>> from overhand.model import Privacy
+    >>> from overhand.service.protocol import KeyPair, RuleKey
+    >>> from overhand.service.web import Answer
+    >>> plan = plan_for_regret(1000, 2, Privacy(4.0, 1e-6), dimension=2, mechanism="pairs")
+    >>> learning = Learning(Practical(2, constant=0.6), RuleKey.generate().public_key)
+    >>> public = Document(plan, KeyPair.generate().public_key, learning)
+    >>> class Service:  # which has no rule yet: any arm will do
+    ...     reports = []
+    ...
+    ...     async def request(self, method, path, body=None):
+    ...         if path == "/v1/reports":
+    ...             self.reports.append(body)
+    ...         return Answer(404 if path == "/v1/policy" else 200, public.to_json().encode())
+    >>> async def visit(client):
+    ...     arm = await client.choose([[0.6, 0.8], [0.6, -0.8]])
+    ...     await client.report(1.0 if arm == 0 else 0.0)
+    >>> asyncio.run(visit(AsyncRecommenderClient("https://shuffle.example", transport=Service())))
+    >>> len(Service.reports)
+    1
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        max_age: float = MAX_AGE,
+        clock: Callable[[], float] = time.monotonic,
+        **options: Unpack[ClientOptions],
+    ) -> None:
+        self._client = AsyncClient(url, **options)
+        self._random = options.get("random") or secure_random()
+        self._max_age = number("max_age", max_age, above=0)
+        self._clock = clock
+        self._rule: Rule | None = None
+        self._asked_at: float | None = None
+        self._chosen: Floats | None = None
+
+    async def document(self) -> Document:
+        """The public document, fetched and checked once."""
+        document = await self._client.document()
+        if document.learning is None:
+            raise InvalidValue(
+                f"the document is of no recommender: it adds up {document.plan.values}"
+            )
+        return document
+
+    async def rule(self) -> Rule | None:
+        """The newest rule, asked for if the last is too old; None if there is none yet."""
+        now = self._clock()
+        if self._asked_at is None or now - self._asked_at >= self._max_age:
+            document = await self.document()
+            answer = await self._client.fetched("/v1/policy", missing=True)
+            if answer is not None:
+                self._rule = self._checked(document, answer)
+            self._asked_at = now
+        return self._rule
+
+    def _checked(self, document: Document, content: bytes) -> Rule:
+        learning, digest = _learning_of(document), document.formats.digest
+        rule = Rule.from_json(content, learning.rule_key, digest, learning.constants.dimension)
+        last = self._rule
+        if last is not None and (rule.number, rule.policy.t) < (last.number, last.policy.t):
+            raise ProtocolViolation(
+                f"rule {rule.number} is older than rule {last.number}, which this device has seen"
+            )
+        return rule
+
+    async def choose(self, contexts: ArrayLike) -> int:
+        """The arm for a person with these contexts (arms, features): which row of them to take."""
+        learner = _learning_of(await self.document()).learner
+        features = _contexts(learner, contexts)
+        rule = await self.rule()
+        arm = self._arm(None if rule is None else rule.policy, features)
+        self._chosen = features[arm]
+        return arm
+
+    def _arm(self, policy: Policy | None, features: Floats) -> int:
+        if policy is None:
+            return int(self._random.uniforms(1)[0] * len(features))
+        return int(policy.choose(features))
+
+    async def report(self, reward: float) -> None:
+        """What came of the last choice, a number from 0 to 1; returns when it is counted."""
+        document = await self.document()
+        if self._chosen is None:
+            raise ProtocolViolation("nothing was chosen that is not reported: choose first")
+        rows = _learning_of(document).learner.rows(self._chosen[np.newaxis], [reward])
+        self._chosen = None  # from here on it counts, or NotCounted has its bytes
+        await self._client.report_rows(rows)
+
+    async def close(self) -> None:
+        await self._client.close()
+
+    async def __aenter__(self) -> AsyncRecommenderClient:
+        return self
+
+    async def __aexit__(self, *raised: object) -> None:
+        await self.close()
+
+
+class RecommenderClient:
+    """The same for programs that are not asynchronous.
+
+    It takes the arguments of `AsyncRecommenderClient`.
+
+    >>> client = RecommenderClient("https://shuffle.example", max_age=10.0)
+    >>> client.close()
+    >>> RecommenderClient("shuffle.example")
+    Traceback (most recent call last):
+    overhand.errors.InvalidValue: 'shuffle.example' is not an address: it starts with http:// or ...
+    """
+
+    def __init__(
+        self, url: str, *, max_age: float = MAX_AGE, **options: Unpack[ClientOptions]
+    ) -> None:
+        self._runner = asyncio.Runner()
+        self._client = AsyncRecommenderClient(url, max_age=max_age, **options)
+
+    def document(self) -> Document:
+        """The public document, fetched and checked once."""
+        return self._run(self._client.document())
+
+    def rule(self) -> Rule | None:
+        """The newest rule; None if there is none yet."""
+        return self._run(self._client.rule())
+
+    def choose(self, contexts: ArrayLike) -> int:
+        """The arm for a person with these contexts (arms, features): which row of them to take."""
+        return self._run(self._client.choose(contexts))
+
+    def report(self, reward: float) -> None:
+        """What came of the last choice, a number from 0 to 1; returns when it is counted."""
+        self._run(self._client.report(reward))
+
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        return run_after_a_look(self._runner, work)
+
+    def close(self) -> None:
+        self._runner.run(self._client.close())
+        self._runner.close()
+
+    def __enter__(self) -> RecommenderClient:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self.close()
+
+
+def _learning_of(document: Document) -> Learning:
+    assert document.learning is not None
+    return document.learning
+
+
+def _contexts(learner: LinUCB, contexts: ArrayLike) -> Floats:
+    """One person's, checked as a report of any of them will be."""
+    features = checked_contexts(contexts, learner.dimension).astype(np.float64)
+    if features.ndim != 2:
+        raise InvalidValue(f"contexts of shape {features.shape} are not one person's")
+    learner.rows(features, np.zeros(len(features)))
+    return features

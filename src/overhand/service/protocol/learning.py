@@ -1,0 +1,193 @@
+"""How a deployed recommender learns, and the rules that its server signs.
+
+A rule is made of released sums alone, so anybody may see it. It is signed, for a client gets it
+from the shuffling service, sees its choice taken by an arm that others may see, and so would tell
+about its context to whoever made up the rule: one that is forged for a single victim could ask it
+any question.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+from overhand import errors
+from overhand.bandits import LinUCB, Policy, Practical, Theory, checked_contexts
+from overhand.errors import InvalidValue, ProtocolViolation
+from overhand.service.protocol.keys import KEY_BYTES, RuleKey
+from overhand.values import Values
+
+_PURPOSE = b"overhand rule 1\0"
+_FLOAT = np.dtype("<f8")
+_MOST_NAME = 100
+_MOST_ARMS = 1000
+_MOST_CHARACTERS = 1 << 20
+_KINDS: dict[str, type[Practical] | type[Theory]] = {"practical": Practical, "theory": Theory}
+
+
+@dataclass(frozen=True)
+class Learning:
+    """What the document of a recommender says besides its plan and key.
+
+    `constants` turn sums into rules, `rule_key` is who signs them. `features` are names, `arms`
+    the features of arms that are the same for everybody, by their names: both are public, and both
+    may be left out.
+
+    >>> key = RuleKey.generate()
+    >>> learning = Learning(Practical(2, constant=0.5), key.public_key, ("always", "jazz"))
+    >>> Learning.of_entry(learning.entry()) == learning
+    True
+    """
+
+    constants: Practical | Theory
+    rule_key: bytes
+    features: tuple[str, ...] = ()
+    arms: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        dimension = self.constants.dimension
+        if len(self.rule_key) != KEY_BYTES:
+            raise InvalidValue(f"rule_key has {len(self.rule_key)} bytes, not {KEY_BYTES}")
+        if self.features and len(self.features) != dimension:
+            raise InvalidValue(f"{len(self.features)} names for {dimension} features")
+        for name in (*self.features, *self.arms):
+            _check_name(name)
+        if len(set(self.features)) != len(self.features):
+            raise InvalidValue(f"names of features are not different: {', '.join(self.features)}")
+        if len(self.arms) > _MOST_ARMS:
+            raise InvalidValue(f"{len(self.arms)} arms are more than {_MOST_ARMS}")
+        if self.arms:
+            contexts = checked_contexts(list(self.arms.values()), dimension)
+            self.learner.check_constant(contexts[:, 0])
+
+    @cached_property
+    def learner(self) -> LinUCB:
+        return LinUCB(self.constants)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of features: as they were given, or by number."""
+        return self.features or tuple(f"feature {i + 1}" for i in range(self.constants.dimension))
+
+    def check(self, values: Values) -> None:
+        """Refuse a plan that does not add up what is learnt from."""
+        if values != self.learner.moments:
+            raise InvalidValue(f"a plan for {values} cannot serve {self.learner.moments}")
+
+    def entry(self) -> dict[str, Any]:
+        """As it is written into a document."""
+        kinds = (name for name, kind in _KINDS.items() if isinstance(self.constants, kind))
+        names = self.constants.__dataclass_fields__
+        return {
+            "rule": next(kinds),
+            **{name: getattr(self.constants, name) for name in names},
+            "features": list(self.features),
+            "arms": {name: list(arm) for name, arm in self.arms.items()},
+            "rule_key": self.rule_key.hex(),
+        }
+
+    @classmethod
+    def of_entry(cls, entry: dict[str, Any]) -> Learning:
+        """What `entry` wrote; what else is wrong with it, a document sees when it is written."""
+        kind = _KINDS[entry["rule"]]
+        constants = kind(**{name: entry[name] for name in kind.__dataclass_fields__})
+        arms = {name: tuple(arm) for name, arm in entry["arms"].items()}
+        key = bytes.fromhex(entry["rule_key"])
+        return cls(constants, key, tuple(entry["features"]), arms)
+
+
+def _check_name(name: object) -> None:
+    if not isinstance(name, str) or not 0 < len(name) <= _MOST_NAME or not name.isprintable():
+        raise InvalidValue(f"{name!r} is no name: one has 1 to {_MOST_NAME} printable characters")
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A rule as it is published: the `number`-th of the document with this digest, signed.
+
+    >>> key = RuleKey.generate()
+    >>> policy = Policy(t=10, theta=np.array([1.0, 0.5]), width=np.eye(2))
+    >>> rule = Rule.signed(key, digest=bytes(32), number=1, policy=policy)
+    >>> Rule.from_json(rule.to_json(), key.public_key, bytes(32), dimension=2) == rule
+    True
+    """
+
+    digest: bytes
+    number: int
+    policy: Policy = field(compare=False)
+    signature: bytes
+
+    @classmethod
+    def signed(cls, key: RuleKey, digest: bytes, number: int, policy: Policy) -> Rule:
+        return cls(digest, number, policy, key.sign(_signed_bytes(digest, number, policy)))
+
+    def to_json(self) -> str:
+        """Its text: floats are written so that they are read as they were."""
+        return json.dumps(
+            {
+                "document": self.digest.hex(),
+                "number": self.number,
+                "users": self.policy.t,
+                "theta": self.policy.theta.tolist(),
+                "width": self.policy.width.tolist(),
+                "signature": self.signature.hex(),
+            }
+        )
+
+    @classmethod
+    def from_json(cls, text: str | bytes, rule_key: bytes, digest: bytes, dimension: int) -> Rule:
+        """The rule of a text, if it is of this document and signed: else `ProtocolViolation`."""
+        try:
+            rule = _parsed(text, dimension)
+        except (errors.OverhandError, ValueError, TypeError, LookupError, RecursionError) as error:
+            raise ProtocolViolation(f"this is not a rule: {error}") from error
+        if rule.digest != digest:
+            raise ProtocolViolation(
+                f"a rule of the document {rule.digest.hex()[:12]}, not of {digest.hex()[:12]}"
+            )
+        try:
+            content = _signed_bytes(rule.digest, rule.number, rule.policy)
+            Ed25519PublicKey.from_public_bytes(rule_key).verify(rule.signature, content)
+        except InvalidSignature:
+            raise ProtocolViolation(f"rule {rule.number} is not signed by the server") from None
+        return rule
+
+
+def _parsed(text: str | bytes, dimension: int) -> Rule:
+    if len(text) > _MOST_CHARACTERS:
+        raise InvalidValue(f"{len(text)} characters are more than {_MOST_CHARACTERS}")
+    saved = json.loads(text)
+    number = errors.whole("number", saved["number"], least=1, most=1 << 62)
+    users = errors.whole("users", saved["users"], least=1, most=1 << 62)
+    theta, width = (
+        _numbers(saved["theta"], (dimension,)),
+        _numbers(saved["width"], (dimension, dimension)),
+    )
+    policy = Policy(users, theta, width)
+    digest, signature = (bytes.fromhex(saved[name]) for name in ("document", "signature"))
+    return Rule(digest, number, policy, signature)
+
+
+def _numbers(listed: Any, shape: tuple[int, ...]) -> np.ndarray[Any, np.dtype[np.float64]]:
+    array = np.array(listed, np.float64)
+    if array.shape != shape or not np.isfinite(array).all():
+        raise InvalidValue(f"numbers of shape {array.shape} where finite ones of {shape} are due")
+    return array
+
+
+def _signed_bytes(digest: bytes, number: int, policy: Policy) -> bytes:
+    """What a signature is of: the numbers themselves, not the way in which they are written."""
+    dimension = len(policy.theta)
+    head = struct.pack("<QQI", number, policy.t, dimension)
+    numbers = np.concatenate([policy.theta, policy.width.ravel()]).astype(_FLOAT)
+    assert math.prod(policy.width.shape) == dimension**2
+    return _PURPOSE + digest + head + numbers.tobytes()

@@ -1,0 +1,98 @@
+"""What a recommender has learnt, for whoever looks: all of it is read off published sums."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from overhand.model import Estimate, Floats
+from overhand.service.protocol import Learning, Rule
+from overhand.service.server.tables import Coordinate
+
+_SIGMAS = 1.96
+REWARD_COORDINATE = 0
+"""Of a sum of moments: with a constant first feature, that of x y which counts rewards."""
+
+
+def reward_of(learning: Learning, point: Coordinate) -> Coordinate | None:
+    """The mean reward so far, with its band; None if the moments do not tell it.
+
+    The first feature is the same for all, s once it is scaled, and rewards are reported as 2 y - 1.
+    So the first coordinate of the sum of x y is s times the sum of 2 y - 1, and its band is the
+    band of the mean reward, moved and scaled.
+
+    >>> from overhand.bandits import Practical
+    >>> learning = Learning(Practical(2, constant=0.5), bytes(32))
+    >>> reward_of(learning, Coordinate(100, value=25.0, low=20.0, high=30.0))
+    Coordinate(t=100, value=0.75, low=0.7, high=0.8)
+    """
+    constant = learning.constants.constant
+    if constant is None or point.t == 0:
+        return None
+    whole = 2 * point.t * constant * float(learning.constants.scales[0])
+    return Coordinate(point.t, *(0.5 + end / whole for end in point[1:]))
+
+
+def coefficients_of(learning: Learning, rule: Rule, estimate: Estimate) -> list[dict[str, Any]]:
+    """Theta by feature, each with about a 95 % interval.
+
+    The error of theta is V^-1 times the noise of rewards and sums, and less its pull towards 0 by
+    the shift that keeps V positive: the interval has 1.96 deviations of the former, and the latter
+    on both sides.
+    """
+    learner, scales = learning.learner, learning.constants.scales
+    half = _half_widths(learning, estimate)
+    theta = rule.policy.theta
+    # Theta is of rewards as they are reported: halved, it is of rewards in [0, 1].
+    unit = 0.5 if learning.constants.constant is not None else 1.0
+    assert len(theta) == learner.dimension == len(scales)
+    return [
+        {
+            "feature": name,
+            "value": float(unit * value),
+            "low": float(unit * (value - width)),
+            "high": float(unit * (value + width)),
+        }
+        for name, value, width in zip(learning.names, theta, half, strict=True)
+    ]
+
+
+def _half_widths(learning: Learning, estimate: Estimate) -> Floats:
+    constants, scales = learning.constants, learning.constants.scales
+    vector, gram = learning.learner.moments.split(estimate.value)
+    std = float(np.max(estimate.rms))
+    shift = constants.shift(estimate.t, std)
+    shifted = gram + shift * np.eye(len(gram))
+    eigenvalues, axes = np.linalg.eigh(shifted)
+    eigenvalues = np.maximum(eigenvalues, shift / 4)
+    inverse = axes / eigenvalues @ axes.T
+    theta = inverse @ vector
+    is_centred = constants.constant is not None
+    rewards, most = (1.0, 2.0) if is_centred else (0.25, 1.0)
+    variances = rewards / eigenvalues + (1 + most / 2) * std**2 / eigenvalues**2
+    deviations = np.sqrt((axes**2) @ variances)
+    pull = np.abs(shift * (inverse @ theta))
+    return np.asarray((_SIGMAS * deviations + pull) * scales)
+
+
+def arms_of(learning: Learning, rule: Rule) -> list[dict[str, Any]]:
+    """What the rule promises of the arms that the document names, the best first.
+
+    `expected` is what it expects of an arm, `bonus` how much it does not know: it takes the arm
+    with the largest of both together.
+    """
+    if not learning.arms:
+        return []
+    features = np.array(list(learning.arms.values()), np.float64)
+    expected, scores = features @ rule.policy.theta, rule.policy.scores(features)
+    centred = learning.constants.constant is not None
+    shown = [
+        {
+            "arm": name,
+            "expected": float(0.5 + mean / 2 if centred else mean),
+            "bonus": float((score - mean) / (2 if centred else 1)),
+        }
+        for name, mean, score in zip(learning.arms, expected, scores, strict=True)
+    ]
+    return sorted(shown, key=lambda arm: -(arm["expected"] + arm["bonus"]))
