@@ -71,6 +71,7 @@ CREATE TABLE levels (level INTEGER PRIMARY KEY, received BIGINT NOT NULL,
     garbage BIGINT NOT NULL) {ending};
 CREATE TABLE alarms (place {counter} PRIMARY KEY, words TEXT NOT NULL UNIQUE)
 """
+BOOK_SCHEMA = 3
 BOOK_TABLES = {
     "book": "document, settled, sums, estimates",
     "releases": "level, number, own, digest",
@@ -199,7 +200,7 @@ def test_a_book_of_schema_1_goes_on(
     place = old_book(places)
     before = content_of(place, BOOK_TABLES)
     with closing(Book(place, DOCUMENT.digest)) as opened:
-        assert version_of(place) == 2
+        assert version_of(place) == BOOK_SCHEMA
         assert content_of(place, BOOK_TABLES) == before
         assert {tally.repeats for tally in opened.news().levels.values()} == {0}
         assert waiting(opened) is not None
@@ -260,7 +261,7 @@ def test_migrations_end_where_new_databases_begin(places: Places) -> None:
     old = old_book(places)
     with closing(Book(old, DOCUMENT.digest)):
         pass
-    assert (version_of(fresh.place), columns_of(old)) == (2, columns_of(fresh.place))
+    assert (version_of(fresh.place), columns_of(old)) == (BOOK_SCHEMA, columns_of(fresh.place))
     fresh, older = places.new(), old_store(places)
     for where in (fresh, older):
         with closing(where.open()):
@@ -275,7 +276,7 @@ def test_many_may_bring_the_same_database_up_to_date(places: Places) -> None:
         for opened in list(threads.map(lambda _: Book(place, DOCUMENT.digest), range(4))):
             assert opened.alarms() == ["a bell"]
             opened.close()
-    assert version_of(place) == 2
+    assert version_of(place) == BOOK_SCHEMA
 
 
 def test_an_old_book_without_keys_is_not_guarded_later(places: Places, tmp_path: Path) -> None:
@@ -319,7 +320,7 @@ def test_a_later_book_is_refused_before_it_is_read(place: str) -> None:
     with closing(Book(place, DOCUMENT.digest)):
         pass
     set_version(place, 7)
-    with pytest.raises(InvalidValue, match="^the book has schema 7, this program knows up to 2:"):
+    with pytest.raises(InvalidValue, match="^the book has schema 7, this program knows up to 3:"):
         Book(place, "b" * 64)
 
 

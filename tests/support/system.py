@@ -13,15 +13,32 @@ import numpy as np
 
 import overhand as oh
 from overhand.plan import Plan
-from overhand.service.client import AsyncClient
-from overhand.service.protocol import Document, KeyPair, Opener, encode_report, hashed, new_token
+from overhand.service.client import AsyncClient, AsyncRecommenderClient
+from overhand.service.protocol import (
+    Document,
+    KeyPair,
+    Learning,
+    Opener,
+    RuleKey,
+    encode_report,
+    hashed,
+    new_token,
+)
 from overhand.service.server import Book, Publisher, ServerApp
-from overhand.service.shuffler import Admission, Sender, ShufflerApp, ShufflerMetrics, added_by
+from overhand.service.shuffler import (
+    Admission,
+    Relay,
+    Sender,
+    ShufflerApp,
+    ShufflerMetrics,
+    added_by,
+)
 from overhand.service.shuffler.store import Store
 from support.asgi import AsgiTransport
 
 PRIVACY = oh.Privacy(4.0, 1e-4)
 TOKEN = new_token()
+RULE_KEY = RuleKey.of_raw(bytes(range(32)))
 BINARY = {"content-type": "application/octet-stream"}
 
 
@@ -39,22 +56,39 @@ class System:
     plan: Plan = field(default_factory=plan_for)
     tokens: frozenset[bytes] | None = None
     most_waiting: int = 100
+    learning: Learning | None = None
 
     def __post_init__(self) -> None:
         path = self.home / "server.key"
         if not path.exists():
             KeyPair.generate().save(path)
         self.key = KeyPair.load(path)
-        self.document = Document(self.plan, self.key.public_key)
+        self.document = Document(self.plan, self.key.public_key, self.learning)
         added = added_by(self.document)
         self.store: Store = Store(self.home / "shuffler.db", self.document.formats, added=added)
         self.metrics = ShufflerMetrics()
         self.admission = Admission(self.store, self.metrics, most_waiting=self.most_waiting)
-        self.shuffler = ShufflerApp(self.document, self.admission, self.metrics, self.tokens)
         self.book = Book.of(self.document, self.home / "server.db")
-        opener = Opener(self.key, self.document.formats.digest)
-        self.publisher = Publisher(self.document, self.book, opener)
+        self.publisher = self.new_publisher()
         self.server = ServerApp(self.document, self.book, self.publisher, [hashed(TOKEN)])
+        self.relay = None
+        if self.learning is not None:
+            self.relay = Relay(self.document, AsgiTransport(self.server), tick=0.01)
+        self.shuffler = ShufflerApp(
+            self.document, self.admission, self.metrics, self.tokens, relay=self.relay
+        )
+
+    def new_publisher(self) -> Publisher:
+        """As after a restart."""
+        opener = Opener(self.key, self.document.formats.digest)
+        rule_key = None if self.learning is None else RULE_KEY
+        return Publisher(self.document, self.book, opener, rule_key)
+
+    def device(self, **options: Any) -> AsyncRecommenderClient:
+        transport, digest = AsgiTransport(self.shuffler), self.document.digest
+        return AsyncRecommenderClient(
+            "http://shuffler", digest=digest, transport=transport, **options
+        )
 
     def client(self, token: str | None = None, **options: Any) -> AsyncClient:
         transport = AsgiTransport(self.shuffler, token)

@@ -5,6 +5,7 @@ from overhand.service.shuffler.admission import Admission, Overloaded, ShufflerM
 from overhand.service.shuffler.app import ShufflerApp
 from overhand.service.shuffler.filling import Filler
 from overhand.service.shuffler.folding import Folder
+from overhand.service.shuffler.relaying import Relay
 from overhand.service.shuffler.running import ShufflerSettings, run_shuffler
 from overhand.service.shuffler.sending import NotTaken, Sender
 from overhand.service.shuffler.uploads import Uploads
@@ -16,6 +17,7 @@ __all__ = [
     "Folder",
     "NotTaken",
     "Overloaded",
+    "Relay",
     "SealerPool",
     "Sender",
     "ShufflerApp",

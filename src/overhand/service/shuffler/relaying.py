@@ -34,14 +34,15 @@ class Relay:
         """Look for a newer rule at every tick; one that cannot be had leaves the last in force."""
         while not stopping.is_set():
             try:
-                await self._look()
+                await self.look()
                 self._trouble.end()
             except (Unreachable, ProtocolViolation) as error:
                 self._trouble.begin(str(error))
             with suppress(TimeoutError):
                 await asyncio.wait_for(stopping.wait(), self._tick)
 
-    async def _look(self) -> None:
+    async def look(self) -> None:
+        """Take in the newest rule, if there is one."""
         answer = await self._server.request("GET", "/v1/policy")
         if answer.status == HTTPStatus.NOT_FOUND:  # before the first
             return

@@ -1,0 +1,381 @@
+"""A recommender over HTTP, in one process: signed rules, devices that choose and report."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import overhand as oh
+from overhand.bandits import LinUCB, Policy, Practical, Theory, plan_for_regret
+from overhand.errors import InvalidValue, ProtocolViolation
+from overhand.model import NoiseBy
+from overhand.service.protocol import DamagedDocument, Document, KeyPair, Learning, Rule, RuleKey
+from overhand.service.server import Book, Publisher
+from overhand.service.server.learnt import arms_of, coefficients_of, reward_of
+from overhand.service.server.tables import Coordinate
+from overhand.service.web import Answer, Unreachable
+from support.asgi import AsgiTransport
+from support.books import ReadsThem
+from support.system import RULE_KEY, System, run
+
+CONSTANT = 0.6
+ARMS = {"left": (0.6, 0.8, 0.0), "right": (0.6, -0.8, 0.0), "other": (0.6, 0.0, 0.8)}
+CONTEXTS = np.array(list(ARMS.values()))
+LEARNING = Learning(Practical(3, CONSTANT), RULE_KEY.public_key, ("always", "side", "other"), ARMS)
+
+
+@lru_cache
+def plan(noise: NoiseBy = "users") -> oh.Plan:
+    return plan_for_regret(
+        400, 2, oh.Privacy(30.0, 1e-4), dimension=3, mechanism="pairs", noise=noise
+    )
+
+
+def policy_of(theta: list[float]) -> Policy:
+    return Policy(10, np.array(theta), 0.1 * np.eye(len(theta)))
+
+
+async def visit(system: System, users: int) -> list[int]:
+    """So many people, each with a device of its own, who like the left."""
+    arms = []
+    for _ in range(users):
+        async with system.device() as device:
+            arm = await device.choose(CONTEXTS)
+            await device.report(float(arm == 0))
+        arms.append(arm)
+    return arms
+
+
+@pytest.mark.parametrize("noise", ["users", "services"])
+def test_devices_learn_from_each_other(tmp_path: Path, noise: NoiseBy) -> None:
+    lowest = plan(noise).tree.lowest
+
+    async def test(system: System) -> None:
+        assert system.relay is not None
+        first = await visit(system, lowest)
+        assert set(first) == {0, 1, 2}, "without a rule, any arm"
+        for _ in range(3):
+            await system.publish()
+            await system.relay.look()
+            last = await visit(system, lowest)
+        assert last.count(0) > 0.8 * lowest > first.count(0)
+        async with system.at_server() as web:
+            newest = (await web.get("/v1/policy")).text
+            history = [(await web.get(f"/v1/policy?number={n}")).json() for n in (1, 2, 3)]
+            learnt = (await web.get("/v1/learnt")).json()
+        assert [one["number"] for one in history] == [1, 2, 3]
+        assert [one["users"] for one in history] == [lowest, 2 * lowest, 3 * lowest]
+        assert json.loads(newest) == history[-1]
+        again = system.new_publisher()
+        assert (again.rule(), again.rule(1)) == (newest, system.publisher.rule(1))
+        assert [arm["arm"] for arm in learnt["arms"]][0] == "left"
+        assert [one["feature"] for one in learnt["coefficients"]] == ["always", "side", "other"]
+        assert learnt["rule"] == {"number": 3, "users": 3 * lowest}
+        reward = learnt["reward"]
+        assert reward["t"] == [lowest, 2 * lowest, 3 * lowest]
+        assert all(low < value < high for _, value, low, high in zip(*reward.values(), strict=True))
+
+    run(tmp_path, test, plan=plan(noise), learning=LEARNING)
+
+
+# --- what a device believes -----------------------------------------------------------------------
+
+
+class Told:
+    """A service that says what it is told to, and hears reports."""
+
+    def __init__(self, document: Document, rule: bytes | None = None) -> None:
+        self.document, self.rule = document, rule
+        self.reports: list[bytes] = []
+
+    async def request(self, method: str, path: str, body: bytes | None = None) -> Answer:
+        if path == "/v1/policy":
+            return Answer(404, b"") if self.rule is None else Answer(200, self.rule)
+        if body is not None:
+            self.reports.append(body)
+        return Answer(200, self.document.to_json().encode())
+
+    async def close(self) -> None: ...
+
+
+@lru_cache
+def document() -> Document:
+    return Document(plan(), KeyPair.of_raw(bytes(range(32))).public_key, LEARNING)
+
+
+def rule_of(
+    theta: list[float], number: int = 1, key: RuleKey = RULE_KEY, digest: bytes | None = None
+) -> bytes:
+    digest = document().formats.digest if digest is None else digest
+    return Rule.signed(key, digest, number, policy_of(theta)).to_json().encode()
+
+
+def device(service: Told, **options: Any) -> Any:
+    from overhand.service.client import AsyncRecommenderClient
+
+    return AsyncRecommenderClient("http://a.example", transport=service, **options)
+
+
+def without_signature(rule: bytes) -> bytes:
+    saved = json.loads(rule)
+    return json.dumps({**saved, "theta": [-x for x in saved["theta"]]}).encode()
+
+
+GOOD = [0.0, 1.0, 0.0]
+FORGED: dict[str, tuple[Callable[..., bytes], dict[str, Any], str]] = {
+    "another key": (rule_of, {"key": RuleKey.of_raw(bytes(32))}, "not signed by the server"),
+    "another document": (rule_of, {"digest": bytes(32)}, "a rule of the document 000000000000"),
+    "changed": (lambda theta: without_signature(rule_of(theta)), {}, "not signed by the server"),
+    "no rule": (lambda theta: b"{}", {}, "not a rule"),
+    "not text": (lambda theta: b"\xff\xfe", {}, "not a rule"),
+    "too long": (lambda theta: b"[" * (1 << 21), {}, "not a rule"),
+    "nested": (lambda theta: b"[" * (1 << 19), {}, "not a rule"),
+    "NaN": (lambda theta: rule_of([float("nan"), 0.0, 0.0]), {}, "not a rule"),
+    "another dimension": (lambda theta: rule_of([1.0, 0.0]), {}, "not a rule"),
+}
+
+
+@pytest.mark.parametrize("case", FORGED)
+def test_a_rule_that_the_server_did_not_sign_chooses_nothing(case: str) -> None:
+    """Who could forge one would read a person's context from the arm that it takes."""
+    make, options, words = FORGED[case]
+    service = Told(document(), make(GOOD, **options))
+
+    async def main() -> None:
+        async with device(service) as client:
+            with pytest.raises(ProtocolViolation, match=words):
+                await client.choose(CONTEXTS)
+            with pytest.raises(ProtocolViolation, match="choose first"):
+                await client.report(1.0)
+
+    asyncio.run(main())
+    assert service.reports == []
+
+
+def test_rules_are_asked_for_when_they_are_old_and_never_go_back() -> None:
+    service, now = Told(document()), [0.0]
+
+    async def main() -> None:
+        async with device(service, max_age=10.0, clock=lambda: now[0]) as client:
+            assert await client.rule() is None
+            service.rule = rule_of(GOOD, number=2)
+            assert await client.rule() is None, "not asked again so soon"
+            now[0] = 10.0
+            assert [await client.choose(CONTEXTS) for _ in range(20)] == [0] * 20
+            service.rule = rule_of([0.0, -1.0, 0.0], number=1)
+            assert await client.choose(CONTEXTS) == 0
+            now[0] = 20.0
+            with pytest.raises(ProtocolViolation, match="rule 1 is older than rule 2"):
+                await client.choose(CONTEXTS)
+
+    asyncio.run(main())
+
+
+BAD_CONTEXTS = {
+    "another dimension": ([[0.6, 0.8]], r"shape \(1, 2\)"),
+    "two people": (CONTEXTS[np.newaxis], "not one person's"),
+    "too long": ([[0.6, 0.9, 0.0]], "norm"),
+    "no constant": ([[0.5, 0.1, 0.0]], "not the constant 0.6"),
+    "NaN": ([[0.6, np.nan, 0.0]], "finite"),
+    "words": ([["a", "b", "c"]], "numbers"),
+    "none": (np.empty((0, 3)), "shape"),
+}
+
+
+def test_bad_contexts_and_rewards_are_refused_and_nothing_is_sent() -> None:
+    service = Told(document(), rule_of(GOOD))
+
+    async def main() -> None:
+        async with device(service) as client:
+            for contexts, words in BAD_CONTEXTS.values():
+                with pytest.raises(InvalidValue, match=words):
+                    await client.choose(contexts)
+            with pytest.raises(ProtocolViolation, match="choose first"):
+                await client.report(1.0)
+            await client.choose(CONTEXTS)
+            for reward in (-0.1, 1.1, np.nan):
+                with pytest.raises(InvalidValue):
+                    await client.report(reward)
+            assert service.reports == []
+            await client.report(1.0)
+            with pytest.raises(ProtocolViolation, match="choose first"):
+                await client.report(1.0)
+
+    asyncio.run(main())
+    assert len(service.reports) == 1
+
+
+def test_a_document_of_sums_is_no_recommender() -> None:
+    service = Told(replace(document(), learning=None))
+
+    async def main() -> None:
+        async with device(service) as client:
+            with pytest.raises(InvalidValue, match="of no recommender"):
+                await client.choose(CONTEXTS)
+
+    asyncio.run(main())
+
+
+# --- the relay ------------------------------------------------------------------------------------
+
+
+def test_the_relay_keeps_what_the_server_signed_last() -> None:
+    from overhand.service.shuffler import Relay
+
+    service = Told(document())
+    relay = Relay(document(), service, tick=1.0)
+
+    async def main() -> None:
+        await relay.look()
+        assert relay.newest is None
+        service.rule = second = rule_of(GOOD, number=2)
+        await relay.look()
+        for bad in (rule_of(GOOD, number=1), rule_of(GOOD, number=3, key=RuleKey.generate())):
+            service.rule = bad
+            with pytest.raises(ProtocolViolation):
+                await relay.look()
+        service.rule = None
+        await relay.look()
+        assert relay.newest == second
+
+    asyncio.run(main())
+
+
+def test_a_server_that_is_away_leaves_the_last_rule_in_force() -> None:
+    from overhand.service.shuffler import Relay
+
+    class Away(Told):
+        async def request(self, method: str, path: str, body: bytes | None = None) -> Answer:
+            answer = await super().request(method, path, body)
+            self.rule = None
+            stopping.set()
+            if answer.status == 404:
+                raise Unreachable("away")
+            return answer
+
+    stopping = asyncio.Event()
+    relay = Relay(document(), Away(document(), rule_of(GOOD)), tick=0.001)
+
+    async def main() -> None:
+        for _ in range(2):
+            stopping.clear()
+            await relay.run(stopping)
+
+    asyncio.run(main())
+    assert relay.newest == rule_of(GOOD)
+
+
+# --- what is read off the moments -----------------------------------------------------------------
+
+
+def sums_of(users: int, liking: float, seed: int) -> tuple[float, Any]:
+    """The mean reward of people who take any arm, and the sum of their moments."""
+    rng = np.random.default_rng(seed)
+    arms = rng.integers(0, 3, users)
+    rewards = (rng.random(users) < np.where(arms == 0, liking, 0.2)).astype(float)
+    rows = LinUCB(LEARNING.constants).rows(CONTEXTS[arms], rewards)
+    return float(rewards.mean()), rows.sum(axis=0)
+
+
+def test_the_mean_reward_is_what_the_moments_say() -> None:
+    mean, total = sums_of(500, 0.9, seed=1)
+    point = Coordinate(500, float(total[0]), float(total[0]), float(total[0]))
+    shown = reward_of(LEARNING, point)
+    assert shown is not None
+    assert shown.value == pytest.approx(mean)
+    assert reward_of(replace(LEARNING, constants=Practical(3), arms={}), point) is None
+
+
+def test_what_was_learnt_is_within_its_interval() -> None:
+    """Without noise, and without a shift that matters: 3 features, each at 95 % in all but few."""
+    inside = 0
+    truth = np.linalg.lstsq(CONTEXTS, np.array([0.9, 0.2, 0.2]) - 0.5, rcond=None)[0]
+    for seed in range(60):
+        _, total = sums_of(3000, 0.9, seed)
+        estimate = oh.Estimate(3000, total, std=1.0)
+        policy = LEARNING.learner.policy(3000, total, 1.0)
+        rule = Rule.signed(RULE_KEY, bytes(32), 1, policy)
+        learnt = coefficients_of(LEARNING, rule, estimate)
+        inside += sum(
+            one["low"] <= real <= one["high"] for one, real in zip(learnt, truth, strict=True)
+        )
+    assert inside >= 0.95 * 180
+    assert [arm["arm"] for arm in arms_of(LEARNING, rule)][0] == "left"
+    assert max(one["high"] - one["low"] for one in learnt) < 0.6, "and tells something"
+
+
+# --- documents and keys ---------------------------------------------------------------------------
+
+THEORY = Theory(dimension=3, horizon=400, entry_error=20.0)
+BAD_LEARNING: dict[str, tuple[dict[str, Any], str]] = {
+    "key": ({"rule_key": bytes(31)}, "31 bytes"),
+    "names": ({"features": ("a", "b")}, "2 names for 3"),
+    "same names": ({"features": ("a", "b", "a")}, "not different"),
+    "no name": ({"features": ("a", "", "c")}, "no name"),
+    "unprintable": ({"features": ("a", "b\n", "c")}, "no name"),
+    "arm": ({"arms": {"a": (0.6, 0.1)}}, "shape"),
+    "long arm": ({"arms": {"a": (0.6, 0.9, 0.9)}}, "norm"),
+    "arm without the constant": ({"arms": {"a": (0.1, 0.1, 0.0)}}, "constant"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_LEARNING)
+def test_what_cannot_be_learnt_is_no_learning(case: str) -> None:
+    changes, words = BAD_LEARNING[case]
+    with pytest.raises(InvalidValue, match=words):
+        replace(LEARNING, **changes)
+
+
+@pytest.mark.parametrize("learning", [LEARNING, Learning(THEORY, RULE_KEY.public_key)])
+def test_a_document_says_how_it_learns(learning: Learning) -> None:
+    public = replace(document(), learning=learning)
+    assert Document.from_json(public.to_json()) == public
+    assert public.digest != replace(document(), learning=None).digest
+    changed = public.to_json().replace(f'"dimension": {3}', '"dimension": 4')
+    with pytest.raises(DamagedDocument):
+        Document.from_json(changed)
+
+
+def test_rules_are_signed_by_the_key_that_the_document_names(tmp_path: Path) -> None:
+    book = Book(tmp_path / "book.db", document().digest)
+    reads = ReadsThem(document())
+    with pytest.raises(InvalidValue, match="--rule-key"):
+        Publisher(document(), book, reads)
+    with pytest.raises(InvalidValue, match="not the one that the document names"):
+        Publisher(document(), book, reads, RuleKey.generate())
+    with pytest.raises(InvalidValue, match="of no recommender"):
+        Publisher(replace(document(), learning=None), book, reads, RULE_KEY)
+    book.close()
+
+
+def test_the_key_of_rules_is_a_secret_file(tmp_path: Path) -> None:
+    RULE_KEY.save(tmp_path / "rule.key")
+    assert RuleKey.load(tmp_path / "rule.key").public_key == RULE_KEY.public_key
+    KeyPair.generate().save(tmp_path / "server.key")
+    with pytest.raises(oh.OverhandError, match="not an Ed25519 key"):
+        RuleKey.load(tmp_path / "server.key")
+    with pytest.raises(oh.OverhandError, match="not an X25519 key"):
+        KeyPair.load(tmp_path / "rule.key")
+    assert str(RULE_KEY.public_key) not in repr(RULE_KEY)
+
+
+def test_a_service_asks_nothing_of_a_number_that_is_none(tmp_path: Path) -> None:
+    async def test(system: System) -> None:
+        async with system.at_server() as web:
+            assert (await web.get("/v1/policy")).status_code == 404
+            for number in ("0", "-1", "x", "9" * 30):
+                assert (await web.get(f"/v1/policy?number={number}")).status_code == 400
+        async with system.at_shuffler() as web:
+            assert (await web.get("/v1/policy")).status_code == 404
+        answer = await AsgiTransport(system.server).request("GET", "/v1/learnt")
+        assert json.loads(answer.body)["rule"] is None
+
+    run(tmp_path, test, plan=plan(), learning=LEARNING)
