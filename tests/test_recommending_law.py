@@ -1,0 +1,143 @@
+"""The deployed recommender and the simulated one have one law: their regret is the same."""
+
+from __future__ import annotations
+
+import math
+import secrets
+from collections.abc import Iterable
+from contextlib import closing
+from dataclasses import replace
+from functools import cached_property, lru_cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import overhand as oh
+from overhand.audit.store import temporary_directory
+from overhand.model import Floats
+from overhand.service.protocol import Document, Formats, KeyPair, Learning, Opened, Release, Rule
+from overhand.service.protocol.document import encode_reports
+from overhand.service.server import Book, Publisher
+from overhand.service.shuffler.store import Arrival, Store
+from overhand.simulation.regret import Diverse, Environment, Field, Rival, measure, rival
+from support.system import RULE_KEY
+
+HORIZON, RUNS, SEED = 10_000, 12, 7
+ENVIRONMENT = Diverse(dimension=3, arms=4)
+HEAD = 32  # random bytes, as many as a ciphertext begins with
+Z = 3.3  # of a difference of means: a true one is refused once in a thousand
+
+
+class InTheClear:
+    """Stands for sealing: a message behind random bytes, of a ciphertext's length."""
+
+    def __init__(self, formats: Formats) -> None:
+        self._rest = {
+            level.level: level.ciphertext_bytes - level.plaintext_bytes - HEAD
+            for level in formats.levels
+        }
+
+    def seal(self, level: int, plaintexts: Iterable[bytes]) -> list[bytes]:
+        rest = bytes(self._rest[level])
+        return [secrets.token_bytes(HEAD) + rest + one for one in plaintexts]
+
+    def open(self, level: int, ciphertexts: Iterable[bytes]) -> list[Opened]:
+        return [one[HEAD + self._rest[level] :] for one in ciphertexts]
+
+
+class ClearDocument(Document):
+    """One whose messages anybody can read."""
+
+    @cached_property
+    def sealer(self) -> InTheClear:  # type: ignore[override]
+        return InTheClear(self.formats)
+
+
+@lru_cache
+def simulated() -> Rival:
+    privacy = oh.Privacy(4.0, 1e-6)
+    field = Field(HORIZON, 3, privacy, ENVIRONMENT.dimension, mechanism="pairs")
+    return rival("concurrent", field)
+
+
+class Deployed:
+    """Devices, store, book and publisher: everything but HTTP and sealing."""
+
+    def __init__(self, home: Path) -> None:
+        plan = simulated().plan
+        assert plan is not None
+        constants = simulated().learner.constants
+        learning = Learning(constants, RULE_KEY.public_key)  # type: ignore[arg-type]
+        self.document = ClearDocument(plan, KeyPair.generate().public_key, learning)
+        self.learner, self.lowest = learning.learner, plan.tree.lowest
+        self.store = Store(home / "store.db", self.document.formats)
+        self.book = Book.of(self.document, home / "book.db")
+        self.publisher = Publisher(
+            self.document, self.book, InTheClear(self.document.formats), RULE_KEY
+        )
+
+    def learn(self, features: Floats, rewards: Floats) -> None:
+        """A lowest batch of users reports, and whatever is full with them is published."""
+        rows = self.learner.rows(features, rewards)
+        reports = encode_reports(self.document, rows, oh.secure_random())
+        self.store.admit([Arrival.of(self.document.formats, report) for report in reports])
+        for batch in self.store.full():
+            release = self.store.freeze(batch)
+            self.book.receive(Release(batch, release.own, release.body))
+            self.store.acknowledge(batch, release.digest)
+        self.store.scrub()
+        while self.publisher.step():
+            pass
+
+    def rule(self) -> Rule | None:
+        text, learning = self.publisher.rule(), self.document.learning
+        assert learning is not None
+        if text is None:
+            return None
+        digest = self.document.formats.digest
+        return Rule.from_json(text, learning.rule_key, digest, self.learner.dimension)
+
+
+def regret_of(environment: Environment, run: int) -> float:
+    """What the users of a run miss, served batch by batch by the deployed code."""
+    random = np.random.default_rng([SEED, run])
+    audience, chance = environment.audience(HORIZON, [random]), np.random.default_rng(run)
+    with temporary_directory() as home:
+        deployed = Deployed(Path(home))
+        missed = 0.0
+        with closing(deployed.store), closing(deployed.book):
+            for start in range(0, HORIZON, deployed.lowest):
+                users = min(deployed.lowest, HORIZON - start)
+                offers = audience.offers(users)
+                features, means = offers.features[0].astype(np.float64), offers.means[0]
+                rule = deployed.rule()
+                arms = (
+                    chance.integers(0, environment.arms, users)
+                    if rule is None
+                    else rule.policy.choose(features)
+                )
+                chosen = means[np.arange(users), arms]
+                missed += float((means.max(axis=1) - chosen).sum())
+                rewards = (offers.uniforms[0] < chosen).astype(np.float64)
+                if users == deployed.lowest:
+                    deployed.learn(features[np.arange(users), arms], rewards)
+    return missed
+
+
+def is_same_law(ours: Floats, theirs: Floats) -> bool:
+    """Whether two means differ by less than their noise allows."""
+    error = math.sqrt(ours.var(ddof=1) / len(ours) + theirs.var(ddof=1) / len(theirs))
+    return bool(abs(ours.mean() - theirs.mean()) < Z * error)
+
+
+@pytest.mark.slow
+def test_the_deployed_path_has_the_regret_of_the_simulation() -> None:
+    """Unlike the simulation of another epsilon, which stands for noise of another size."""
+    (expected,) = measure(ENVIRONMENT, HORIZON, [simulated()], runs=40, seed=SEED)
+    found = np.array([regret_of(ENVIRONMENT, run) for run in range(RUNS)])
+    assert is_same_law(found, expected.final), (found.mean(), expected.mean)
+    field = Field(HORIZON, 3, oh.Privacy(1.0, 1e-6), ENVIRONMENT.dimension, mechanism="pairs")
+    other = replace(rival("concurrent", field), name="noisier")
+    (noisier,) = measure(ENVIRONMENT, HORIZON, [other], runs=40, seed=SEED)
+    assert not is_same_law(found, noisier.final), (found.mean(), noisier.mean)
