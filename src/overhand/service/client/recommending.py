@@ -10,9 +10,9 @@ from typing import Any, TypeVar, Unpack
 import numpy as np
 from numpy.typing import ArrayLike
 
-from overhand.bandits import LinUCB, Policy, checked_contexts
+from overhand.bandits import LinUCB, checked_contexts
 from overhand.errors import InvalidValue, ProtocolViolation, number
-from overhand.model import Floats
+from overhand.model import Counts, Floats
 from overhand.randomness import secure_random
 from overhand.service.client.client import AsyncClient, ClientOptions, run_after_a_look
 from overhand.service.protocol import Document, Learning, Rule
@@ -88,11 +88,11 @@ class AsyncRecommenderClient:
             document = await self.document()
             answer = await self._client.fetched("/v1/policy", missing=True)
             if answer is not None:
-                self._rule = self._checked(document, answer)
+                self._rule = self._rule_of(document, answer)
             self._asked_at = now
         return self._rule
 
-    def _checked(self, document: Document, content: bytes) -> Rule:
+    def _rule_of(self, document: Document, content: bytes) -> Rule:
         learning, digest = _learning_of(document), document.formats.digest
         rule = Rule.from_json(content, learning.rule_key, digest, learning.constants.dimension)
         last = self._rule
@@ -104,26 +104,43 @@ class AsyncRecommenderClient:
 
     async def choose(self, contexts: ArrayLike) -> int:
         """The arm for a person with these contexts (arms, features): which row of them to take."""
-        learner = _learning_of(await self.document()).learner
-        features = _contexts(learner, contexts)
-        rule = await self.rule()
-        arm = self._arm(None if rule is None else rule.policy, features)
-        self._chosen = features[arm]
-        return arm
+        features = _checked(_learning_of(await self.document()).learner, contexts)
+        if features.ndim != 2:
+            raise InvalidValue(f"contexts of shape {features.shape} are not one person's")
+        (arm,) = await self._choose(features[np.newaxis])
+        return int(arm)
 
-    def _arm(self, policy: Policy | None, features: Floats) -> int:
-        if policy is None:
-            return int(self._random.uniforms(1)[0] * len(features))
-        return int(policy.choose(features))
+    async def choose_many(self, contexts: ArrayLike) -> Counts:
+        """The same for many people (people, arms, features), all by one rule: for a program that
+        serves them, and reports of them with `report_many`.
+        """
+        features = _checked(_learning_of(await self.document()).learner, contexts)
+        if features.ndim != 3:
+            raise InvalidValue(f"contexts of shape {features.shape} are not those of many people")
+        return await self._choose(features)
+
+    async def _choose(self, features: Floats) -> Counts:
+        rule, (people, arms, _) = await self.rule(), features.shape
+        chosen = (
+            (self._random.uniforms(people) * arms).astype(np.int64)
+            if rule is None
+            else rule.policy.choose(features)
+        )
+        self._chosen = features[np.arange(people), chosen]
+        return np.asarray(chosen)
 
     async def report(self, reward: float) -> None:
         """What came of the last choice, a number from 0 to 1; returns when it is counted."""
+        await self.report_many([reward])
+
+    async def report_many(self, rewards: ArrayLike, *, at_once: int = 16) -> int:
+        """What came of the last choices, in their order; returns how many were counted."""
         document = await self.document()
         if self._chosen is None:
             raise ProtocolViolation("nothing was chosen that is not reported: choose first")
-        rows = _learning_of(document).learner.rows(self._chosen[np.newaxis], [reward])
-        self._chosen = None  # from here on it counts, or NotCounted has its bytes
-        await self._client.report_rows(rows)
+        rows = _learning_of(document).learner.rows(self._chosen, rewards)
+        self._chosen = None  # from here on they count, or NotCounted has their bytes
+        return await self._client.report_rows(rows, at_once=at_once)
 
     async def close(self) -> None:
         await self._client.close()
@@ -188,10 +205,9 @@ def _learning_of(document: Document) -> Learning:
     return document.learning
 
 
-def _contexts(learner: LinUCB, contexts: ArrayLike) -> Floats:
-    """One person's, checked as a report of any of them will be."""
+def _checked(learner: LinUCB, contexts: ArrayLike) -> Floats:
+    """Contexts as a report of any of them will be checked."""
     features = checked_contexts(contexts, learner.dimension).astype(np.float64)
-    if features.ndim != 2:
-        raise InvalidValue(f"contexts of shape {features.shape} are not one person's")
-    learner.rows(features, np.zeros(len(features)))
+    every = features.reshape(-1, learner.dimension)
+    learner.rows(every, np.zeros(len(every)))
     return features

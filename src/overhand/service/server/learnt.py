@@ -2,17 +2,71 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from overhand.model import Estimate, Floats
-from overhand.service.protocol import Learning, Rule
+from overhand.errors import InvalidValue
+from overhand.estimates import Estimate
+from overhand.model import Floats
+from overhand.service.protocol import Document, Learning, Rule, RuleKey
 from overhand.service.server.tables import Coordinate
 
 _SIGMAS = 1.96
 REWARD_COORDINATE = 0
 """Of a sum of moments: with a constant first feature, that of x y which counts rewards."""
+
+
+class Rules:
+    """Makes and reads the rules of a recommender, with the key that its document names."""
+
+    def __init__(self, document: Document, learning: Learning, key: RuleKey) -> None:
+        self._learning = learning
+        self._key = key
+        self._digest = document.formats.digest
+
+    @classmethod
+    def of(cls, document: Document, key: RuleKey | None) -> Rules | None:
+        """Those of a document, if it is of a recommender."""
+        learning = document.learning
+        if learning is None:
+            if key is not None:
+                raise InvalidValue("the document is of no recommender: it needs no key for rules")
+            return None
+        if key is None:
+            raise InvalidValue("the rules of a recommender are signed: --rule-key is missing")
+        if key.public_key != learning.rule_key:
+            raise InvalidValue("the key for rules is not the one that the document names")
+        return cls(document, learning, key)
+
+    def made(self, number: int, estimate: Estimate | None) -> str:
+        """The next rule, from released sums alone, as it is published.
+
+        Users whose batches are lost widen it as noise would: `rms` is `std` where there are none.
+        """
+        assert estimate is not None
+        std = float(np.max(estimate.rms))
+        policy = self._learning.learner.policy(estimate.t, estimate.value, std)
+        return Rule.signed(self._key, self._digest, number, policy).to_json()
+
+    def learnt(
+        self, text: str | None, points: Sequence[Coordinate], latest: Estimate | None
+    ) -> dict[str, Any]:
+        """Mean reward so far, theta by feature, and the arms, by the newest rule."""
+        learning = self._learning
+        rewards = [one for point in points if (one := reward_of(learning, point)) is not None]
+        shown = {name: [getattr(one, name) for one in rewards] for name in Coordinate._fields}
+        if text is None or latest is None:
+            return {"rule": None, "reward": shown, "coefficients": [], "arms": []}
+        dimension = learning.constants.dimension
+        rule = Rule.from_json(text, learning.rule_key, self._digest, dimension)
+        return {
+            "rule": {"number": rule.number, "users": rule.policy.t},
+            "reward": shown,
+            "coefficients": coefficients_of(learning, rule, latest),
+            "arms": arms_of(learning, rule),
+        }
 
 
 def reward_of(learning: Learning, point: Coordinate) -> Coordinate | None:
