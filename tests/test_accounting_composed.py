@@ -10,9 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from overhand.accounting import Level, hockey_stick
-from overhand.accounting import composition as composition_module
 from overhand.accounting.composition import search_delta
-from overhand.accounting.divergence import profile, shifted_pair
+from overhand.accounting.divergence import shifted_pair
 from overhand.errors import InvalidValue
 from overhand.mechanisms import CoinNoise
 from overhand.model import Change
@@ -26,12 +25,9 @@ from support.enumerated import (
     REPORTS,
     assert_accounts_for,
     changed_by_enumeration,
-    composed,
     composed_by_enumeration,
     fair,
     one_law,
-    pair,
-    partitions,
     skewed,
 )
 
@@ -146,24 +142,6 @@ def test_a_guarantee_needs_a_level() -> None:
     for accountant in ACCOUNTANTS.values():
         with pytest.raises(InvalidValue, match="at least one level"):
             accountant([], 1.0)
-
-
-def test_reports_in_one_batch_hurt_more_than_in_different_ones() -> None:
-    noise = fair(16)
-    same = composed([pair(noise, 2)], 1.0)
-    different = composed([pair(noise, 1), pair(noise, 1)], 1.0)
-    assert same > different > composed([pair(noise, 1)], 1.0)
-    # Placed apart, the reports cost what two levels cost.
-    epsilons = np.linspace(-6.0, 6.0, 12_001)
-    of_shift = {1: profile(noise, 1, epsilons)}
-    apart, _ = composition_module._placed((1, 1), of_shift, epsilons, 1e-3)
-    assert_accounts_for(float(apart[7000]), different)
-
-
-def test_the_partitions_of_reports_are_all_of_them() -> None:
-    for reports in range(1, 7):
-        truth = {tuple(sorted(map(len, p), reverse=True)) for p in partitions(range(reports))}
-        assert set(composition_module._partitions(reports)) == truth
 
 
 @given(st.integers(1, 4), st.integers(20, 60), st.floats(0.3, 2.0))

@@ -283,7 +283,7 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
         ({"honest": 0.0}, "honest=0 "),
         ({"honest": math.nan}, "honest=nan"),
         ({"reports": 0}, "reports=0"),
-        ({"reports": 1000}, "reports=1000"),
+        ({"reports": 1001}, "reports=1001"),
         ({"tree": "oak"}, "tree='oak'"),
         ({"composition": "none"}, "composition='none'"),
         ({"tree": "best"}, "tree='best' must be one of regular, paper, binary: every tree is"),

@@ -4,15 +4,20 @@ At the release of a batch, given all that was shown before, its count is a funct
 transcript and of the other users, plus the victim's value, plus noise that nothing shown before
 depends on. So the victim's view is an adaptive composition of additive-noise mechanisms, one a
 level, whatever the batches share and however others react to what is published.
+
+A person with many reports may have them in one batch of a level or in many. Under log-concave
+noise the worst is known: moving a count by a + 1 and another by b - 1, where a + 1 >= b, is never
+harder to see than moving them by a and b (the proof is in `docs/accounting.md`). So all reports
+are in one batch or, if it is too small for them, in as few as can be.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.fft import irfft, next_fast_len, rfft
@@ -29,10 +34,11 @@ SMALLEST_DELTA = 1e-12
 ROUNDING = 1e-14
 """Added to every composed delta: more than the rounding of sums and transforms can take away."""
 
-MOST_REPORTS = 12
-"""How many reports of one person are accounted for: all ways to spread them are looked at."""
+MOST_REPORTS = 1000
+"""How many reports of one person are accounted for."""
 
 _TAIL = 1e-17
+_SPLITS = 12  # ways to divide reports into those that move counts up and those that move them down
 _SEARCH_STEPS = 500
 _CERTIFICATE_STEPS = 5000
 
@@ -43,7 +49,8 @@ class Level:
 
     `change` is what another value of the user can do to the batch, `reports` how many values one
     person may hold among the users of the plan, and `leak` how far one count of a batch is, in
-    total variation, from being shown as its law says.
+    total variation, from being shown as its law says. A batch holds at most `size` reports, if
+    that is sure.
 
     What it costs that one person may report twice:
 
@@ -59,6 +66,20 @@ class Level:
     reports: int = 1
     change: Change = Change(largest=1)
     leak: float = 0.0
+    size: int | None = None
+
+    @property
+    def placement(self) -> dict[int, int]:
+        """Where one person's reports cost most: how many of them are in how many batches each.
+
+        >>> from overhand.mechanisms import CoinSum
+        >>> noise = CoinSum.with_variance(size=8, variance=60.0).noise()
+        >>> Level(noise, reports=20).placement, Level(noise, reports=20, size=8).placement
+        ({20: 1}, {8: 2, 4: 1})
+        """
+        most = self.reports if self.size is None else min(self.reports, self.size)
+        full, rest = divmod(self.reports, most)
+        return {most: full, rest: 1} if rest else {most: full}
 
     @property
     def both_ways(self) -> bool:
@@ -84,7 +105,7 @@ def search_delta(levels: Sequence[Level], epsilon: float) -> float:
     """The composed delta on a coarse grid, by one transform per distinct level."""
     step = epsilon / _SEARCH_STEPS
     runs = _runs(levels)
-    curves = [_curves(level, step) for level in runs]
+    curves = [_curves(move, step) for move in runs]
     counts = list(runs.values())
     directions = 1 if all(curve.symmetric for curve in curves) else 2
     worst = 0.0
@@ -110,8 +131,8 @@ def certified_delta(levels: Sequence[Level], epsilon: float) -> float:
 
     step = epsilon / _CERTIFICATE_STEPS
     composed: Any = None
-    for level, count in _runs(levels).items():
-        curve = _curves(level, step)
+    for move, count in _runs(levels).items():
+        curve = _curves(move, step)
         if any(deltas[-1] >= 1 for deltas in curve.deltas):
             return 1.0  # nothing is hidden, and no loss left that dp-accounting could compose
         up, down = (
@@ -153,46 +174,60 @@ def advanced_share(privacy: Privacy, levels: int) -> Privacy:
     return simple if simple.epsilon >= epsilon else Privacy(epsilon, slack / levels)
 
 
+class _Move(NamedTuple):
+    """What one person's reports in one batch do to a count."""
+
+    law: Noise
+    reports: int
+    largest: int
+    both_ways: bool
+
+
 @dataclass(frozen=True)
 class _Curves:
-    """Privacy profiles of a level, up and down, at the epsilons first * step, ... ."""
+    """Privacy profiles of a move, up and down, at the epsilons first * step, ... ."""
 
     first: int
     deltas: tuple[Floats, Floats]
     symmetric: bool
 
 
-def _runs(levels: Sequence[Level]) -> dict[Level, int]:
-    """The distinct levels, and how many coordinates move in all levels like it."""
+def _runs(levels: Sequence[Level]) -> dict[_Move, int]:
+    """The distinct moves, and how many counts are moved so, at all levels together."""
     if not levels:
         raise errors.InvalidValue("a guarantee needs at least one level")
     if any(level.change.norm is not None for level in levels):
         raise errors.InvalidValue("changes that are bounded in norm are not counted one by one")
-    runs: dict[Level, int] = {}
+    runs: dict[_Move, int] = {}
     for level in levels:
-        runs[level] = runs.get(level, 0) + level.change.coordinates
+        law, change = level.law, level.change
+        # Under skewed noise all ways to divide reports are bounded as if a batch held them all.
+        placement = level.placement if law.is_symmetric else {level.reports: 1}
+        for reports, batches in placement.items():
+            move = _Move(law, reports, change.largest, level.both_ways)
+            runs[move] = runs.get(move, 0) + batches * change.coordinates
     return runs
 
 
 @lru_cache(maxsize=64)
-def _curves(level: Level, step: float) -> _Curves:
-    """The largest profile over the placements of one person's reports.
+def _curves(move: _Move, step: float) -> _Curves:
+    """The largest profile over all that the reports can do, in whichever direction.
 
     A pointwise maximum of profiles is a profile and dominates each of them, so composing it is
     sound, whichever way each of the counts moves, if they can move both ways.
     """
-    law, largest, reports = level.law, level.change.largest, level.reports
-    last = math.ceil(_reach(law, reports * largest) / step) + 1
+    law, shift = move.law, move.reports * move.largest
+    last = math.ceil(_reach(law, shift) / step) + 1
     epsilons = np.arange(-last, last + 1, dtype=np.float64) * step
-    of_shift = {count: profile(law, count * largest, epsilons) for count in range(1, reports + 1)}
-    symmetric = law.is_symmetric
-    if level.both_ways and not symmetric:
-        of_shift = {count: (np.maximum(*pair),) * 2 for count, pair in of_shift.items()}
-        symmetric = True
-    placed = [_placed(parts, of_shift, epsilons, step) for parts in _partitions(reports)]
-    up = np.maximum.reduce([pair[0] for pair in placed])
-    down = np.maximum.reduce([pair[1] for pair in placed])
-    return _Curves(-last, (up, down), symmetric)
+    if law.is_symmetric or not move.both_ways:
+        return _Curves(-last, profile(law, shift, epsilons), law.is_symmetric)
+    worst = np.maximum.reduce(
+        [
+            _both_ways(law, ups * move.largest, downs * move.largest, epsilons, step)
+            for ups, downs in _splits(move.reports)
+        ]
+    )
+    return _Curves(-last, (worst, worst), True)
 
 
 def _reach(law: Noise, shift: int) -> float:
@@ -213,33 +248,26 @@ def _reach(law: Noise, shift: int) -> float:
     return max(*losses, 1e-6)
 
 
-def _placed(
-    parts: tuple[int, ...],
-    of_shift: Mapping[int, tuple[Floats, Floats]],
-    epsilons: Floats,
-    step: float,
-) -> tuple[Floats, Floats]:
-    """The profile when one person's reports fall into batches of the level, so many in each."""
-    if len(parts) == 1:
-        return of_shift[parts[0]]
-    first = round(float(epsilons[0]) / step)
-    curves: list[Floats] = []
-    for direction in (0, 1):
-        masses = [_connect_dots(of_shift[part][direction], step) for part in parts]
-        loss, infinite = _convolved(masses, [1] * len(parts))
-        grid = (np.arange(len(loss), dtype=np.float64) + first * len(parts)) * step
-        curves.append(_deltas_of(loss, grid, infinite, epsilons))
-    return curves[0], curves[1]
+def _splits(reports: int) -> Iterator[tuple[int, int]]:
+    """How many reports move counts up and how many down, at most: no division exceeds all of them.
+
+    Up to 12 reports it is every division. Of more, up to a twelfth more are looked at.
+    """
+    if reports <= _SPLITS:
+        yield from ((ups, reports - ups) for ups in range(reports + 1))
+    else:
+        for part in range(1, _SPLITS + 1):
+            yield -(-reports * part // _SPLITS), -(-reports * (_SPLITS + 1 - part) // _SPLITS)
 
 
-def _partitions(total: int, most: int | None = None) -> Iterator[tuple[int, ...]]:
-    """All ways to write `total` as a sum of positive numbers, largest first."""
-    if total == 0:
-        yield ()
-        return
-    for part in range(min(total, most or total), 0, -1):
-        for rest in _partitions(total - part, part):
-            yield (part, *rest)
+def _both_ways(law: Noise, up: int, down: int, epsilons: Floats, step: float) -> Floats:
+    """The profile when one count of a level moves up, and that of another batch down."""
+    if not (up and down):
+        return profile(law, up or down, epsilons)[0 if up else 1]
+    moves = profile(law, up, epsilons)[0], profile(law, down, epsilons)[1]
+    loss, infinite = _convolved([_connect_dots(deltas, step) for deltas in moves], [1, 1])
+    grid = np.arange(len(loss), dtype=np.float64) * step + 2 * float(epsilons[0])
+    return _deltas_of(loss, grid, infinite, epsilons)
 
 
 def _connect_dots(deltas: Floats, step: float) -> tuple[Floats, float]:

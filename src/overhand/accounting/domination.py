@@ -58,10 +58,12 @@ def dominated_delta(levels: Sequence[Level], privacy: Privacy) -> float:
 
 
 def _moved(level: Level) -> tuple[float, int]:
-    """The largest move of one person: all its reports in one batch, all in one direction."""
+    """The largest move of one person, all reports in one direction, and that of one count."""
     if level.change.norm is None:
         raise errors.InvalidValue("a change without a norm is counted coordinate by coordinate")
-    return level.reports * level.change.norm, level.reports * level.change.largest
+    placement = level.placement
+    reports = math.sqrt(sum(batches * most**2 for most, batches in placement.items()))
+    return reports * level.change.norm, max(placement) * level.change.largest
 
 
 def slope(law: Noise, largest: int, exception: float) -> float:

@@ -55,7 +55,8 @@ def levels_of(mechanisms: Sequence[Mechanism], terms: Terms) -> list[Level]:
     """
     honest = [(m, terms.honest_users(m.size)) for m in mechanisms]
     return [
-        Level(m.hiding_noise(users), terms.reports, m.change, m.leak(users)) for m, users in honest
+        Level(m.hiding_noise(users), terms.reports, m.change, m.leak(users), terms.room(m.size))
+        for m, users in honest
     ]
 
 
@@ -300,6 +301,7 @@ class _Calibration:
                 terms.reports,
                 change_of(terms.values, steps),
                 leak,
+                terms.room(size),
             )
             for size, noise, steps in levels
         ]

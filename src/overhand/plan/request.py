@@ -37,6 +37,8 @@ _GONE = {
     "best": "every tree is a regular one now",
 }
 _LEAK_SHARE = 0.01  # of delta is what all messages may leak
+_WIDEST = 1e5  # standard deviation, beyond which the noise for many reports would fill memory
+_MOST_NORM_SHARE, _FINE_REPORTS = 0.06, 12
 _MOST_BALLOT_BUCKETS = 10  # with more, dummies for all of them cost more than pairs
 
 
@@ -88,6 +90,12 @@ class Terms:
             )
         errors.fraction("honest", self.honest)
         errors.whole("reports", self.reports, least=1, most=MOST_REPORTS)
+        width = self.reports * math.sqrt(gaussian_variance(self.privacy))
+        if self.reports > 1 and width > _WIDEST:
+            raise errors.Infeasible(
+                f"reports={self.reports} at {self.privacy} need noise of a standard deviation of "
+                f"about {width:,.0f} users: its law is tabulated up to {_WIDEST:,.0f}"
+            )
         if self.composition not in ("exact", "advanced", "simple"):
             raise errors.InvalidValue(
                 f"composition={self.composition!r} must be 'exact', 'advanced' or 'simple'"
@@ -108,7 +116,9 @@ class Terms:
     def norm_share(self) -> float:
         """How much rounding may add to a change that is bounded in norm."""
         share = self.recipe.mechanism.norm_share * math.sqrt(self.coarseness)
-        return 0.0 if self.values.moves else share
+        # The noise for many reports is many times as wide: its law must still fit into memory.
+        coarser = min(_MOST_NORM_SHARE, share * self.reports / _FINE_REPORTS)
+        return 0.0 if self.values.moves else max(share, coarser)
 
     def steps(self, size: ArrayLike, variance: ArrayLike) -> Counts:
         """So many steps that rounding stays within its shares, in batches of `size`."""
@@ -130,6 +140,13 @@ class Terms:
                 f"a batch of {size} users has no honest user if honest={self.honest:g}"
             )
         return users
+
+    def room(self, size: int) -> int | None:
+        """How many reports of one person a batch of `size` users can hold, if that is sure.
+
+        The services' noise is for shuffling services that lie, also about who is in a batch.
+        """
+        return size if self.noise_by == "users" else None
 
     def distance(self, levels: int) -> float:
         """How far one count may be from showing its sum alone, and how likely not to fit.
