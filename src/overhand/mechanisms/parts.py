@@ -19,6 +19,7 @@ from overhand.randomness import HALF, BinaryFraction, Random, SeededRandom
 
 _MANY_COINS = 64  # from here on a table is quicker than coins
 _MANY_COINS_TOGETHER = 1 << 16
+_MOST_TABULATED = 1 << 27  # coins: more are drawn in parts, for a table of all would fill memory
 
 
 _WIDEST_BOUNDED = 2.0**32  # a table of a wider law would fill memory
@@ -165,15 +166,22 @@ class Coins(NoisePart):
         return halves[:count] - halves[count:]
 
     def _tabulated(self, random: Random, half: int, count: int) -> Counts:
-        table = binomial_thresholds(half, self.probability)
-        return table.draw(random, count) - table.draw(random, count)
+        drawn = np.zeros(count, np.int64)
+        for coins, parts in _tables(half).items():
+            table = binomial_thresholds(coins, self.probability)
+            for _ in range(parts):
+                drawn += table.draw(random, count) - table.draw(random, count)
+        return drawn
 
     @property
     def sampling_distance(self) -> float:
         half = self.bits // 2
         if half <= _MANY_COINS:
             return 0.0
-        return 2 * binomial_thresholds(half, self.probability).distance
+        return 2 * math.fsum(
+            parts * binomial_thresholds(coins, self.probability).distance
+            for coins, parts in _tables(half).items()
+        )
 
     def reduced(self, part: float, users: int) -> Coins:
         if not self.opposed:
@@ -248,6 +256,12 @@ class Polya(NoisePart):
             "noise_probability": None,
             "noise": self.law(users).summary(),
         }
+
+
+def _tables(coins: int) -> dict[int, int]:
+    """So many coins as sums of parts that can be tabulated: how many are in how many parts each."""
+    parts, rest = divmod(coins, _MOST_TABULATED)
+    return {size: count for size, count in ((_MOST_TABULATED, parts), (rest, 1)) if size * count}
 
 
 def _difference(shape: Fraction, ratio: float, random: Random, count: int) -> Counts:
