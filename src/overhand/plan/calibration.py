@@ -36,6 +36,7 @@ _PRECISION = 2e-5
 _ROUGHLY = 3e-4
 _TYPICAL_SIZE = 1 << 12
 _TYPICAL_STEPS = 24
+_FINE_REPORTS = 12  # of one person; with more, and more noise, rounding may be coarser
 _WIDE = 1e4  # the variance, in steps, from which on noise is as good as Gaussian
 _FEW = 60.0  # the variance, in steps, below which the number of coins matters
 _PLENTY = 32  # times the fewest coins are as good as any number
@@ -146,7 +147,8 @@ def unit_variance(terms: Terms, levels: int) -> float:
     if values.moves is None or terms.recipe.laplace is None and levels_alone > _WIDE:
         return terms.gaussian_variance
     alone = replace(terms, honest=1.0, composition="exact", coarseness=1.0, noise_by="users")
-    steps = [1 if values.is_whole else _TYPICAL_STEPS] * levels
+    typical = max(1, min(_TYPICAL_STEPS, _TYPICAL_STEPS * _FINE_REPORTS // terms.reports))
+    steps = [1 if values.is_whole else typical] * levels
     equal = _Calibration([_TYPICAL_SIZE] * levels, [1.0] * levels, steps, alone, _ROUGHLY)
     scale = equal.limit(start=levels_alone * terms.hiding_share)
     return scale / (levels * terms.hiding_share)
