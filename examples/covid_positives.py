@@ -18,17 +18,20 @@ from overhand.simulation import PlanCounter, Simulation, simulate
 from overhand.simulation.recorded import Recorded, beside, covid_positives
 
 PRIVACY, SHUFFLERS, RUNS = oh.Privacy(epsilon=1.0, delta=1e-6), 4, 100
-COLOURS = ("#7d8a97", "#d98c1f", "#12507b", "#1e8449")
+COLOURS = ("#7d8a97", "#d98c1f", "#12507b", "#1e8449", "#8fbbdb", "#b03a2e")
 
 
 def main() -> None:
     tests = covid_positives()
-    plan, twice = (
-        oh.Plan.best(len(tests), SHUFFLERS, PRIVACY, mechanism="shares", reports=r) for r in (1, 2)
+    plan, twice, person = (
+        oh.Plan.best(len(tests), SHUFFLERS, PRIVACY, mechanism="shares", reports=r)
+        for r in (1, 2, 20)  # nobody had more than 20 tests
     )
-    print(f"{len(tests):,} tests, {tests.rows.sum()} positive; {PRIVACY}")
-    print(f"protected is {tests.unit}")
-    sides = {**beside(plan), "any 2 tests protected": PlanCounter(twice)}
+    print(
+        f"{len(tests):,} tests, {tests.rows.sum()} positive; {PRIVACY}\nprotected is {tests.unit}"
+    )
+    sides = beside(plan)
+    sides |= {"any 2 tests protected": PlanCounter(twice), "persons protected": PlanCounter(person)}
     results = {name: simulate(side, tests.rows, runs=RUNS) for name, side in sides.items()}
     print(f"{'positives so far':<22}  rms error  largest error  messages a test")
     for name, result in results.items():
@@ -65,11 +68,11 @@ def draw(path: str, tests: Recorded, plan: oh.Plan, results: dict[str, Simulatio
     left.plot(days, truth, "--", color="#b03a2e", label="truth")
     left.set(title="Positive tests so far", xlabel="day of the pandemic", ylim=(-50, None))
     left.legend(frameon=False, loc="upper left")
-    for name, colour in zip(results, COLOURS, strict=False):
+    for name, colour in zip(results, COLOURS, strict=True):
         curve, style = results[name].curve, "--" if name == "trusted server" else "-"
         right.plot(curve.t / 1000, curve.rms, style, color=colour, label=name)
-    right.set(title="rms error of the count", xlabel="thousand tests so far", ylim=(0, None))
-    right.legend(frameon=False, loc="upper left")
+    right.set(title="rms error of the count", xlabel="thousand tests", yscale="log", ylim=(5, 1000))
+    right.legend(frameon=False, loc="upper left", ncols=2)
     for axes in (left, right):
         axes.spines[["top", "right"]].set_visible(False)
     figure.savefig(path)

@@ -76,7 +76,10 @@ MaxMessages = Annotated[
     typer.Option(help="The most messages that a user may send.", show_default=False),
 ]
 Honest = Annotated[float, typer.Option(help="Fraction of the users whose coins may be counted on.")]
-Reports = Annotated[int, typer.Option(help="How many of the users may be one and the same person.")]
+Reports = Annotated[
+    int,
+    typer.Option(help="How many of the users may be one and the same person, up to 1,000."),
+]
 CompositionOption = Annotated[
     Composition, typer.Option(help="How the levels of one user are accounted for.")
 ]

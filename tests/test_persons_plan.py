@@ -1,0 +1,119 @@
+"""Plans for persons with many reports: every mechanism, every kind of value, by another route."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+from dp_accounting.pld import privacy_loss_distribution
+
+import overhand as oh
+from overhand.mechanisms import Mechanism, Noise
+from overhand.model import Floats
+
+PRIVACY = oh.Privacy(1.0, 1e-3)
+REPORTS = 3
+SERVICES: dict[str, Any] = {"noise": "services"}
+SENT: dict[str, dict[str, Any]] = {
+    "bits by coins": {"values": oh.Bits()},
+    "reals by coins": {"values": oh.Reals(0, 1)},
+    "buckets by coins": {"values": oh.Histogram(3)},
+    "vectors by coins": {"values": oh.Vectors(2)},
+    "bits by shares": {"values": oh.Bits(), "mechanism": "shares"},
+    "buckets by shares": {"values": oh.Histogram(3), "mechanism": "shares"},
+    "reals by pairs": {"values": oh.Reals(0, 1), "mechanism": "pairs"},
+    "reals by services' pairs": {"values": oh.Reals(0, 1), **SERVICES},
+    "vectors by services' pairs": {"values": oh.Vectors(2), **SERVICES},
+    "bits by ballots": {"values": oh.Bits(), **SERVICES},
+    "buckets by ballots": {"values": oh.Histogram(3), **SERVICES},
+}
+
+
+@cache
+def planned(sent: str, reports: int) -> oh.Plan:
+    return oh.Plan.best(400, 2, PRIVACY, reports=reports, **SENT[sent])
+
+
+def shifts(mechanism: Mechanism, parts: tuple[int, ...]) -> list[int]:
+    """What the counts of a level are moved by if so many reports are in a batch each."""
+    change = mechanism.change
+    if change.norm is not None:  # all the change in one coordinate
+        return [math.floor(part * (change.norm - math.sqrt(change.coordinates))) for part in parts]
+    return [part * change.largest for part in parts] * change.coordinates
+
+
+def losses(law: Noise, shift: int, count: int, random: np.random.Generator) -> Floats:
+    """ln P / Q of so many outcomes of P, the noise moved by `shift`; Q is the noise at rest."""
+    chances = law.window.probabilities
+    drawn = random.choice(len(chances), count, p=chances / chances.sum())
+    padded = np.concatenate([chances, np.zeros(shift)])
+    with np.errstate(divide="ignore"):
+        return np.asarray(np.log(chances[drawn]) - np.log(padded[drawn + shift]))
+
+
+@pytest.mark.parametrize("sent", SENT)
+def test_no_placement_of_reports_shows_more_than_is_certified(sent: str) -> None:
+    """By Monte Carlo, from the plan's printed laws; three samples, so three in a thousand off."""
+    plan, count = planned(sent, REPORTS), 40_000
+    assert plan.delta_spent <= PRIVACY.delta
+    laws = [m.hiding_noise(m.size) for m in plan.mechanisms]
+    seen = []
+    for parts in ((3,), (2, 1), (1, 1, 1)):
+        random = np.random.default_rng(len(parts))
+        total = np.zeros(count)
+        for mechanism, law in zip(plan.mechanisms, laws, strict=True):
+            for shift in shifts(mechanism, parts):
+                total += losses(law, shift, count, random)
+        excess = -np.expm1(np.minimum(0.0, PRIVACY.epsilon - total))
+        seen.append(excess.mean())
+        assert seen[-1] <= plan.delta_spent + 4 * excess.std() / math.sqrt(count)
+    assert seen[0] >= seen[1] >= seen[2]
+
+
+@pytest.mark.parametrize("sent", [s for s in SENT if not s.startswith("vectors")])
+def test_delta_is_that_of_one_large_shift_by_another_route(sent: str) -> None:
+    plan = planned(sent, REPORTS)
+    composed: Any = None
+    for mechanism in plan.mechanisms:
+        log = np.log(mechanism.hiding_noise(mechanism.size).window.probabilities)
+        for shift in shifts(mechanism, (REPORTS,)):
+            loss = privacy_loss_distribution.from_two_probability_mass_functions(
+                dict(enumerate(log)),
+                {i + shift: chance for i, chance in enumerate(log)},
+                value_discretization_interval=1e-3,
+            )
+            composed = loss if composed is None else composed.compose(loss)
+    alone = float(composed.get_delta_for_epsilon(PRIVACY.epsilon))
+    assert plan.delta_spent - plan.delta_leaked <= alone * 1.001 + 2e-14
+    assert alone <= plan.delta_spent * 1.05 + 1e-6  # which is rounded up on a coarser grid
+
+
+@pytest.mark.parametrize("sent", SENT)
+def test_more_reports_never_have_less_noise_nor_a_smaller_delta(sent: str) -> None:
+    errors = [planned(sent, reports).rms_error for reports in (1, 2, REPORTS, 8)]
+    assert errors == sorted(errors)
+    assert errors[-1] > 1.5 * errors[0]
+    spent = [replace(planned(sent, 2), reports=r).delta_spent for r in (1, 2, 3, 20, 400, 1000)]
+    assert all(few <= more * (1 + 1e-9) for few, more in itertools.pairwise(spent))
+    assert spent[1] <= PRIVACY.delta < spent[3]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("reports", [13, 20, 100, 1000])
+@pytest.mark.parametrize("sent", [s for s in SENT if not s.startswith("vectors")])
+def test_plans_for_many_reports_are_certified(sent: str, reports: int) -> None:
+    plan = oh.Plan.best(10**5, 3, oh.Privacy(1.0, 1e-6), reports=reports, **SENT[sent])
+    assert plan.delta_spent <= 1e-6
+    assert oh.Plan.from_json(plan.to_json()).delta_spent <= 1e-6
+
+
+def test_a_plan_for_fewer_users_than_reports_is_for_all_of_them() -> None:
+    """Nobody has more reports than there are places: all 100 users are one person then."""
+    plans = [oh.Plan.best(100, 1, PRIVACY, reports=reports) for reports in (100, 1000)]
+    assert all(plan.delta_spent <= PRIVACY.delta for plan in plans)
+    assert plans[0].rms_error <= plans[1].rms_error
