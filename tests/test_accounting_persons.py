@@ -110,7 +110,7 @@ def test_reports_are_counted_where_they_hurt_most(
     assert_accounts_for(claimed, truth)
 
 
-@pytest.mark.parametrize("reports", [2, 3, 4])
+@pytest.mark.parametrize("reports", [2, 3])
 @pytest.mark.parametrize("law", [skewed(12), skewed(6)], ids=repr)
 def test_reports_that_move_both_ways_under_skewed_noise(law: Noise, reports: int) -> None:
     truth = max(

@@ -148,6 +148,7 @@ BAD = [
     ("plan --horizon 100 --delta 0", "delta=0"),
     ("plan --horizon 100 --delta 1e-13", "1e-13"),
     ("plan --horizon 100 --honest 0", "honest=0"),
+    ("plan --horizon 100 --reports 1001", "reports=1001"),
     ("plan --horizon 100 --epsilon 1 --error 3", "--epsilon or --error"),
     ("plan --horizon 100 --error -1", "error=-1"),
     ("plan --horizon ten", "valid int"),

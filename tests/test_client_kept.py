@@ -10,6 +10,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import overhand as oh
@@ -22,7 +23,7 @@ from overhand.service.client import (
     NotCounted,
     client,
 )
-from overhand.service.protocol import Document, KeyPair, UnsafeSecret
+from overhand.service.protocol import Document, KeyPair, UnsafeSecret, encode_reports
 from overhand.service.web import Answer, Unreachable
 from support.answering import COUNTED, Service
 
@@ -105,6 +106,27 @@ def test_two_reports_are_made_where_the_plan_allows_two(path: Path) -> None:
     with pytest.raises(AlreadyReported):
         ran(service, path, "report", 1)
     assert len(set(service.bodies)) == len(service.bodies) == 2
+
+
+def test_a_device_makes_a_thousand_reports_and_not_one_more(path: Path) -> None:
+    """As many as any plan allows one person: a few hundred kilobytes, read and written at once."""
+    plan = oh.Plan.best(5000, 1, oh.Privacy(4.0, 1e-4), reports=1000, noise="services")
+    many = Document(plan, KeyPair.of_raw(bytes([1]) * 32).public_key)
+    kept, made = KeptReports(path), list[bytes]()
+    for count in (1, 500, 498):
+        values = np.zeros((count, 1))
+        made += kept.sealed(many, count, partial(encode_reports, many, values, oh.secure_random()))
+    assert kept.made(many) == 999
+    with pytest.raises(AlreadyReported, match="999 of the 1000 reports .* so 2 more"):
+        kept.sealed(many, 2, list)
+    kept.note_delivered(made[::2])
+    assert kept.undelivered(many) == made[1::2]
+    kept.sealed(many, 1, lambda: [made[0][:-1] + b"?"])
+    with pytest.raises(AlreadyReported, match="1000 of the 1000 reports .* 500 of them are not"):
+        kept.sealed(many, 1, list)
+    with pytest.raises(InvalidValue, match="1001 values: the plan allows one person 1000 reports"):
+        kept.sealed(many, 1001, list)
+    assert path.stat().st_size < 1_000_000
 
 
 def test_some_of_many_are_delivered_and_the_rest_is_resent(path: Path) -> None:

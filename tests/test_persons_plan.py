@@ -77,34 +77,38 @@ def test_no_placement_of_reports_shows_more_than_is_certified(sent: str) -> None
 
 @pytest.mark.parametrize("sent", [s for s in SENT if not s.startswith("vectors")])
 def test_delta_is_that_of_one_large_shift_by_another_route(sent: str) -> None:
+    """From the printed laws with dp-accounting alone, rounded down and rounded up."""
     plan = planned(sent, REPORTS)
-    composed: Any = None
-    for mechanism in plan.mechanisms:
-        log = np.log(mechanism.hiding_noise(mechanism.size).window.probabilities)
-        for shift in shifts(mechanism, (REPORTS,)):
-            loss = privacy_loss_distribution.from_two_probability_mass_functions(
-                dict(enumerate(log)),
-                {i + shift: chance for i, chance in enumerate(log)},
-                value_discretization_interval=1e-3,
-            )
-            composed = loss if composed is None else composed.compose(loss)
-    alone = float(composed.get_delta_for_epsilon(PRIVACY.epsilon))
-    assert plan.delta_spent - plan.delta_leaked <= alone * 1.001 + 2e-14
-    assert alone <= plan.delta_spent * 1.05 + 1e-6  # which is rounded up on a coarser grid
+    bounds = []
+    for is_pessimistic in (False, True):
+        composed: Any = None
+        for mechanism in plan.mechanisms:
+            log = np.log(mechanism.hiding_noise(mechanism.size).window.probabilities)
+            for shift in shifts(mechanism, (REPORTS,)):
+                loss = privacy_loss_distribution.from_two_probability_mass_functions(
+                    dict(enumerate(log)),
+                    {i + shift: chance for i, chance in enumerate(log)},
+                    pessimistic_estimate=is_pessimistic,
+                    value_discretization_interval=1e-3,
+                )
+                composed = loss if composed is None else composed.compose(loss)
+        bounds.append(float(composed.get_delta_for_epsilon(PRIVACY.epsilon)))
+    assert bounds[0] <= plan.delta_spent <= 1.01 * bounds[1] + plan.delta_leaked
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sent", SENT)
 def test_more_reports_never_have_less_noise_nor_a_smaller_delta(sent: str) -> None:
-    errors = [planned(sent, reports).rms_error for reports in (1, 2, REPORTS, 8)]
+    errors = [planned(sent, reports).rms_error for reports in (1, 2, REPORTS)]
     assert errors == sorted(errors)
-    assert errors[-1] > 1.5 * errors[0]
-    spent = [replace(planned(sent, 2), reports=r).delta_spent for r in (1, 2, 3, 20, 400, 1000)]
+    assert errors[-1] > 1.4 * errors[0]
+    spent = [replace(planned(sent, 2), reports=r).delta_spent for r in (1, 2, 3, 20)]
     assert all(few <= more * (1 + 1e-9) for few, more in itertools.pairwise(spent))
     assert spent[1] <= PRIVACY.delta < spent[3]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("reports", [13, 20, 100, 1000])
+@pytest.mark.parametrize("reports", [20, 1000])
 @pytest.mark.parametrize("sent", [s for s in SENT if not s.startswith("vectors")])
 def test_plans_for_many_reports_are_certified(sent: str, reports: int) -> None:
     plan = oh.Plan.best(10**5, 3, oh.Privacy(1.0, 1e-6), reports=reports, **SENT[sent])
@@ -117,3 +121,9 @@ def test_a_plan_for_fewer_users_than_reports_is_for_all_of_them() -> None:
     plans = [oh.Plan.best(100, 1, PRIVACY, reports=reports) for reports in (100, 1000)]
     assert all(plan.delta_spent <= PRIVACY.delta for plan in plans)
     assert plans[0].rms_error <= plans[1].rms_error
+
+
+def test_reports_that_no_noise_could_carry_are_refused_with_numbers() -> None:
+    words = "reports=1000 at epsilon=0.001.* standard deviation of about .* up to 100,000"
+    with pytest.raises(oh.Infeasible, match=words):
+        oh.Plan.best(100, 1, oh.Privacy(0.001, 1e-3), reports=1000)

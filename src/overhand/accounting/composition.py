@@ -14,7 +14,7 @@ are in one batch or, if it is too small for them, in as few as can be.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -39,6 +39,7 @@ MOST_REPORTS = 1000
 
 _TAIL = 1e-17
 _SPLITS = 12  # ways to divide reports into those that move counts up and those that move them down
+_NEXT_TO_NOTHING = math.log(1e-9)
 _SEARCH_STEPS = 500
 _CERTIFICATE_STEPS = 5000
 
@@ -130,11 +131,12 @@ def certified_delta(levels: Sequence[Level], epsilon: float) -> float:
     from dp_accounting.pld import pld_pmf, privacy_loss_distribution
 
     step = epsilon / _CERTIFICATE_STEPS
+    runs = _runs(levels)
+    if _is_bare(runs, step):
+        return 1.0
     composed: Any = None
-    for move, count in _runs(levels).items():
+    for move, count in runs.items():
         curve = _curves(move, step)
-        if any(deltas[-1] >= 1 for deltas in curve.deltas):
-            return 1.0  # nothing is hidden, and no loss left that dp-accounting could compose
         up, down = (
             pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(
                 step, curve.first, curve.first + len(deltas) - 1, deltas
@@ -148,6 +150,15 @@ def certified_delta(levels: Sequence[Level], epsilon: float) -> float:
             loss = loss.self_compose(count)
         composed = loss if composed is None else composed.compose(loss)
     return float(composed.get_delta_for_epsilon(epsilon)) + ROUNDING
+
+
+def _is_bare(runs: Mapping[_Move, int], step: float) -> bool:
+    """Whether next to nothing is hidden: no loss is left then that dp-accounting could compose."""
+    hidden = 0.0
+    for move, count in runs.items():
+        seen = max(float(deltas[-1]) for deltas in _curves(move, step).deltas)
+        hidden += count * math.log1p(-seen) if seen < 1 else -math.inf
+    return hidden < _NEXT_TO_NOTHING
 
 
 def advanced_share(privacy: Privacy, levels: int) -> Privacy:
