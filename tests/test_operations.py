@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 import yaml
-from typer.main import get_command
 
-from overhand.cli import app
+from overhand.cli.commands import loaded
 from overhand.service.server.running import ServerMetrics
 from overhand.service.shuffler import Watch
 from support.deployed import small_plan
@@ -113,13 +112,12 @@ def test_what_was_not_run_here_says_so() -> None:
 def test_the_composition_starts_commands_that_there_are() -> None:
     """With options that they take, and each operator's database out of the other's reach."""
     services = yaml.safe_load((FILES / "compose.yaml").read_text(encoding="utf-8"))["services"]
-    commands = get_command(app).commands  # type: ignore[attr-defined]
     started = set()
     for name, service in services.items():
         if "overhand" not in service.get("image", ""):
             continue
         command, *words = service["command"]
-        known = {opt for parameter in commands[command].params for opt in parameter.opts}
+        known = {opt for parameter in loaded(command).params for opt in parameter.opts}
         assert {word.partition("=")[0] for word in words} <= known, name
         assert "/readyz" in " ".join(service["healthcheck"]["test"])
         started.add(command)

@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 
-from overhand.cli import app
+from overhand.cli.commands import loaded
 from overhand.cli.settings import masked, without_settings
 from support.commands import Result, overhand
 
@@ -28,8 +27,7 @@ def _nothing_set(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 def options_of(command: str) -> list[str]:
     """As they are called on the command line."""
-    found: Any = typer.main.get_command(app)
-    names = [max(option.opts, key=len)[2:] for option in found.commands[command].params]
+    names = [max(option.opts, key=len)[2:] for option in loaded(command).params]
     return [name for name in names if name not in ("config", "show-settings")]
 
 

@@ -1,31 +1,35 @@
 """Private running counts without a trusted server, from shufflers that work side by side."""
 
-from overhand.errors import (
-    DamagedPlan,
-    Infeasible,
-    InvalidValue,
-    OverhandError,
-    ProtocolViolation,
-)
-from overhand.estimates import Estimate
-from overhand.mechanisms import CoinSum
-from overhand.model import Node, Privacy
-from overhand.plan import Plan
-from overhand.randomness import secure_random, seeded_random
-from overhand.shufflers import ConcurrentShufflers, Shuffler
-from overhand.summation import ContinualSum, EndlessSum, SumServer, TreeServer
-from overhand.trees import RegularTree
-from overhand.values import (
-    Binned,
-    Bits,
-    Grouped,
-    Histogram,
-    Moments,
-    Reals,
-    SymmetricMatrices,
-    Values,
-    Vectors,
-)
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from overhand.errors import (
+        DamagedPlan,
+        Infeasible,
+        InvalidValue,
+        OverhandError,
+        ProtocolViolation,
+    )
+    from overhand.estimates import Estimate
+    from overhand.mechanisms import CoinSum
+    from overhand.model import Node, Privacy
+    from overhand.plan import Plan
+    from overhand.randomness import secure_random, seeded_random
+    from overhand.shufflers import ConcurrentShufflers, Shuffler
+    from overhand.summation import ContinualSum, EndlessSum, SumServer, TreeServer
+    from overhand.trees import RegularTree
+    from overhand.values import (
+        Binned,
+        Bits,
+        Grouped,
+        Histogram,
+        Moments,
+        Reals,
+        SymmetricMatrices,
+        Values,
+        Vectors,
+    )
 
 __version__ = "0.1.0"
 
@@ -59,3 +63,25 @@ __all__ = [
     "secure_random",
     "seeded_random",
 ]
+
+# Lowest layer first: looking for a name loads nothing that its home would not load.
+_HOMES = (
+    *("errors", "model", "randomness", "values", "estimates", "mechanisms"),
+    *("trees", "shufflers", "plan", "summation"),
+)
+
+
+def __getattr__(name: str) -> Any:
+    """Names are imported when they are first used: the command line answers without NumPy."""
+    if name in _HOMES:
+        return import_module(f"{__name__}.{name}")
+    for home in _HOMES if name in __all__ else ():
+        module = import_module(f"{__name__}.{home}")
+        if hasattr(module, name):
+            globals()[name] = getattr(module, name)
+            return globals()[name]
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from scipy.optimize import brentq
-
 from overhand import errors
 from overhand.accounting.composition import Level, check_delta
 from overhand.accounting.gaussian import gaussian_delta, gaussian_mu
@@ -42,6 +40,8 @@ def least_scale(
     >>> round(least_scale(levels_at, Privacy(1.0, 1e-6), start=53.5), 1)
     52.4
     """
+    from scipy.optimize import brentq
+
     check_delta(privacy)
     seen: dict[float, float] = {}
 

@@ -20,8 +20,6 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy.fft import irfft, next_fast_len, rfft
-from scipy.optimize import brentq
 
 from overhand import errors
 from overhand.accounting.divergence import profile
@@ -173,6 +171,8 @@ def advanced_share(privacy: Privacy, levels: int) -> Privacy:
     >>> [round(advanced_share(Privacy(1.0, 1e-6), levels).epsilon, 3) for levels in (4, 100)]
     [0.25, 0.018]
     """
+    from scipy.optimize import brentq
+
     slack = privacy.delta / 2
 
     def total(epsilon: float) -> float:
@@ -299,6 +299,8 @@ def _convolved(
     masses: Sequence[tuple[Floats, float]], counts: Sequence[int]
 ) -> tuple[Floats, float]:
     """The losses of all mechanisms together, each run `counts` times, and the mass at infinity."""
+    from scipy.fft import irfft, next_fast_len, rfft
+
     length = sum((len(m) - 1) * count for (m, _), count in zip(masses, counts, strict=True)) + 1
     size = next_fast_len(length, real=True)
     product = np.ones(size // 2 + 1, np.complex128)

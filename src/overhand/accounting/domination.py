@@ -12,7 +12,6 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-from scipy.special import ndtri
 
 from overhand import errors
 from overhand.accounting.composition import ROUNDING, Level
@@ -123,6 +122,8 @@ def _steeper(
 
 def _quantiles(lower: Floats, upper: Floats, excluded: float) -> Floats:
     """Normal quantiles of lower / (1 - excluded), from the side on which they are precise."""
+    from scipy.special import ndtri
+
     is_low = lower < 0.5
     smaller = np.where(is_low, lower, upper - excluded) / (1 - excluded)
     quantiles = ndtri(np.clip(smaller, 0.0, 1.0))

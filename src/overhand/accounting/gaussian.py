@@ -5,9 +5,6 @@ from __future__ import annotations
 import math
 from functools import lru_cache
 
-from scipy.optimize import brentq
-from scipy.special import log_ndtr
-
 from overhand.model import Privacy
 
 
@@ -17,6 +14,8 @@ def gaussian_delta(mu: float, epsilon: float) -> float:
     >>> f"{gaussian_delta(mu=0.2367, epsilon=1.0):.1e}"
     '1.0e-06'
     """
+    from scipy.special import log_ndtr
+
     upper = float(log_ndtr(mu / 2 - epsilon / mu))
     lower = epsilon + float(log_ndtr(-mu / 2 - epsilon / mu))
     return math.exp(upper) * -math.expm1(min(0.0, lower - upper))
@@ -32,6 +31,8 @@ def gaussian_mu(privacy: Privacy) -> float:
     >>> round(gaussian_mu(Privacy(1.0, 1e-6)), 4)
     0.2367
     """
+    from scipy.optimize import brentq
+
     low, high = 1.0, 1.0
     while gaussian_delta(low, privacy.epsilon) > privacy.delta:
         low /= 2

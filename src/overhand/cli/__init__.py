@@ -1,4 +1,4 @@
-"""The command line: every command has --json, and a bad argument ends with exit code 2."""
+"""The command line: a result can be had as JSON, and a bad argument ends with exit code 2."""
 
 from __future__ import annotations
 
@@ -7,37 +7,19 @@ import warnings
 from typing import Annotated, Any
 
 import typer
-from rich.markup import escape
 
 from overhand import __version__
-from overhand.cli.audit import audit
-from overhand.cli.bandit import bandit
-from overhand.cli.client import client
-from overhand.cli.compare import compare
-from overhand.cli.demo import demo
-from overhand.cli.output import messages
-from overhand.cli.plan import plan
-from overhand.cli.reproduce import reproduce
-from overhand.cli.services import prepare, server, settle, shuffler, tokens
-from overhand.cli.settings import ServiceCommand
-from overhand.cli.simulate import simulate
-from overhand.cli.verify import verify
+from overhand.cli.commands import Commands, missing, register
 from overhand.errors import OverhandError, WeakDelta
 
 app = typer.Typer(
     name="overhand",
+    cls=Commands,
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     help="Private running counts without a trusted server, from shufflers side by side.",
 )
-for command in (
-    *(plan, simulate, compare, bandit, audit, reproduce),
-    *(demo, prepare, tokens, settle, client, verify),
-):
-    app.command()(command)
-for service in (server, shuffler):
-    app.command(cls=ServiceCommand)(service)
+register(app)
 
 
 def _print_version(wanted: bool) -> None:
@@ -54,7 +36,7 @@ def _options(
             "--version",
             callback=_print_version,
             is_eager=True,
-            help="Print the version and leave.",
+            help="Print the version and exit.",
         ),
     ] = False,
 ) -> None:
@@ -69,8 +51,23 @@ def run() -> None:
             warnings.showwarning = _WarnedOnce()
             app()
     except OverhandError as error:
-        messages.print(f"[bold red]error:[/] {escape(str(error))}", soft_wrap=True, highlight=False)
-        sys.exit(2)
+        _leave(error)
+    except ModuleNotFoundError as error:
+        needed = missing(error)
+        if needed is None:
+            raise
+        _leave(needed)
+    except OSError as error:
+        if error.filename is None:
+            raise
+        _leave(f"{error.filename}: {error.strerror}")
+
+
+def _leave(error: object) -> None:
+    from overhand.cli.output import say
+
+    say("error", str(error), style="bold red")
+    sys.exit(2)
 
 
 class _WarnedOnce:
@@ -80,10 +77,11 @@ class _WarnedOnce:
         self._said: set[str] = set()
 
     def __call__(self, message: Warning | str, *_: Any, **__: Any) -> None:
+        from overhand.cli.output import say
+
         if str(message) not in self._said:
             self._said.add(str(message))
-            line = f"[yellow]warning:[/] {escape(str(message))}"
-            messages.print(line, soft_wrap=True, highlight=False)
+            say("warning", str(message), style="yellow")
 
 
 __all__ = ["app", "run"]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -20,15 +20,16 @@ from rich.progress import (
     TextColumn,
     TimeRemainingColumn,
 )
-from rich.status import Status
 from rich.table import Table
+from rich.text import Text
 
-from overhand.plan import Plan
+if TYPE_CHECKING:
+    from overhand.plan import Plan
 
 Step = TypeVar("Step")
 
-console = Console()
-messages = Console(stderr=True)
+console = Console(emoji=False)
+messages = Console(stderr=True, emoji=False)
 _DESCRIPTION = TextColumn("{task.description}")
 
 
@@ -37,11 +38,22 @@ def print_json(value: Any) -> None:
     print(json.dumps(value), flush=True)  # before anything that is said of it on stderr
 
 
+def say(kind: str, text: str, *, style: str = "") -> None:
+    """One line on standard error, to the letter: nothing in it is taken for markup."""
+    line = Text.assemble((f"{kind}: ", style), text)
+    messages.print(line, soft_wrap=True, highlight=False)
+
+
+def tell(text: str, *, style: str = "") -> None:
+    """A line of a result in which there are names that others chose, to the letter."""
+    console.print(Text(text, style=style), soft_wrap=True)
+
+
 def tell_written(*paths: Path | None) -> None:
     """Name the files that were asked for."""
     for path in paths:
         if path is not None:
-            console.print(f"wrote {path}")
+            tell(f"wrote {path}")
 
 
 def number(value: float) -> str:
@@ -86,19 +98,20 @@ def new_table(*columns: str) -> Table:
     """A table whose first column is words and whose others are numbers."""
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     for index, column in enumerate(columns):
-        table.add_column(column, justify="right" if index else "left", no_wrap=True)
+        table.add_column(column, justify="right" if index else "left", overflow="fold")
     return table
 
 
-def working(label: str) -> Status:
+def working(label: str) -> AbstractContextManager[object]:
     """A sign of life on standard error while something takes a second or two."""
-    return messages.status(label)
+    return messages.status(label) if messages.is_terminal else nullcontext()
 
 
 @contextmanager
 def bar(label: str, total: float, *columns: ProgressColumn) -> Iterator[Callable[..., None]]:
     """A bar on standard error, gone when the work is done; yields a function to change it."""
-    with Progress(*columns, console=messages, transient=True) as progress:
+    is_seen = messages.is_terminal  # elsewhere even an empty bar would leave empty lines
+    with Progress(*columns, console=messages, transient=True, disable=not is_seen) as progress:
         yield partial(progress.update, progress.add_task(label, total=total))
 
 

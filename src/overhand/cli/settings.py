@@ -19,6 +19,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand
 
+from overhand.cli.commands import loaded
 from overhand.errors import InvalidValue
 
 _SERVICES = ("server", "shuffler")
@@ -61,7 +62,7 @@ ConfigFile = Annotated[
 ]
 ShowSettings = Annotated[
     bool,
-    typer.Option("--show-settings", help="Print all options and where they come from, and leave."),
+    typer.Option("--show-settings", help="Print all options and where they come from, and exit."),
 ]
 
 
@@ -108,15 +109,15 @@ def _check_environment(command: Any, environment: Mapping[str, str]) -> None:
 def _settings_of(ctx: typer.Context, path: Path) -> Iterator[tuple[str, str | list[str]]]:
     """What a file says of a command, as if it had been typed, by the names of its parameters."""
     content = _read(path)
-    _check_names(ctx, path, content)
+    _check_names(path, content)
     _check_private(path, content)
     options = _options_of(ctx.command)
     for key, value in content.get(str(ctx.command.name), {}).items():
         yield options[key].name, _typed(ctx, options[key], value, f"{path}: {key}")
 
 
-def _check_names(ctx: typer.Context, path: Path, content: Mapping[str, Any]) -> None:
-    commands = dict(_services(ctx))
+def _check_names(path: Path, content: Mapping[str, Any]) -> None:
+    commands = {name: loaded(name) for name in _SERVICES}  # a file may be for both
     for name, table in content.items():
         if name not in commands or not isinstance(table, dict):
             raise InvalidValue(f"{path}: {name} is none of the tables [server] and [shuffler]")
@@ -124,12 +125,6 @@ def _check_names(ctx: typer.Context, path: Path, content: Mapping[str, Any]) -> 
         for key in table:
             if key not in keys:
                 raise InvalidValue(f"{path}: [{name}] has no {key}{_near(key, keys)}")
-
-
-def _services(ctx: typer.Context) -> Iterator[tuple[Any, Any]]:
-    """The services' commands: a file may be for both."""
-    commands = getattr(ctx.find_root().command, "commands", {ctx.command.name: ctx.command})
-    return ((name, one) for name, one in commands.items() if isinstance(one, ServiceCommand))
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -32,7 +32,6 @@ from contextlib import suppress
 from functools import lru_cache
 
 import numpy as np
-from scipy.special import gammaln
 
 from overhand import errors
 from overhand.model import Counts, Floats
@@ -159,4 +158,6 @@ def _log_terms(users: int, j: Counts, edges: int, modulus_bits: int) -> Floats:
 
 
 def _log_binomial(n: int, k: int | Counts) -> Floats:
+    from scipy.special import gammaln
+
     return np.asarray(gammaln(n + 1) - gammaln(np.add(k, 1)) - gammaln(np.subtract(n, k) + 1))

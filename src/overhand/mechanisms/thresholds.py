@@ -5,7 +5,6 @@ from __future__ import annotations
 from fractions import Fraction
 from functools import lru_cache
 
-import mpmath
 import numpy as np
 from numpy.typing import NDArray
 
@@ -106,6 +105,8 @@ def binomial_thresholds(trials: int, probability: BinaryFraction) -> Thresholds:
 
 def _scaled_power(base: Fraction, exponent: Fraction) -> int:
     """base^exponent in units of 2^-320."""
+    import mpmath
+
     with mpmath.workprec(_SCALE_BITS + 64):
         value = mpmath.mpf(base.numerator) / base.denominator
         power = value ** (mpmath.mpf(exponent.numerator) / exponent.denominator)
@@ -114,6 +115,8 @@ def _scaled_power(base: Fraction, exponent: Fraction) -> int:
 
 def _scaled_binomial(trials: int, ones: int, probability: BinaryFraction) -> int:
     """P[Bin(trials, probability) = ones] in units of 2^-320."""
+    import mpmath
+
     with mpmath.workprec(_SCALE_BITS + 64):
         p = mpmath.mpf(probability.numerator) / (1 << probability.bits)
         mass = mpmath.binomial(trials, ones) * p**ones * (1 - p) ** (trials - ones)

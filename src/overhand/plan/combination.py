@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from scipy.optimize import minimize_scalar
 
 from overhand.estimates import Estimate, Run, Stretch
 from overhand.trees import RegularTree, Weights
@@ -206,6 +205,8 @@ def chernoff_bound(
     >>> round(chernoff_bound(lambda s: s**2 / 2, variance=1.0, largest=math.inf, events=2.0), 3)
     2.0
     """
+    from scipy.optimize import minimize_scalar
+
     if variance == 0:
         return 0.0
     start = 0.5 * math.log(2 * events / variance)

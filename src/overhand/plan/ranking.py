@@ -8,7 +8,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.optimize import minimize
 
 from overhand import errors
 from overhand.mechanisms import Coins
@@ -89,6 +88,8 @@ def best_split(tree: RegularTree) -> Floats:
     >>> best_split(RegularTree(horizon=1000, degrees=(10, 10))).round(2)
     array([0.85, 1.  ])
     """
+    from scipy.optimize import minimize
+
     start = np.log(closed_form_split(tree))
     if tree.levels == 1:
         return np.asarray(np.exp(start))

@@ -13,7 +13,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-from scipy.optimize import brentq
 
 from overhand import errors
 from overhand.mechanisms import Mechanism
@@ -181,6 +180,8 @@ def least_epsilon(request: Request, error: float) -> float:
 
 def _bracketed_root(excess: Callable[[float], float], error: float) -> None:
     """Look for the root, or for the smallest epsilon that is looked at if even that will do."""
+    from scipy.optimize import brentq
+
     low, high = math.log(SMALLEST_EPSILON), math.log(LARGEST_EPSILON)
     at = min(high, max(low, excess(0.0)))  # errors go about as 1 / epsilon
     step = math.log(1.5)
