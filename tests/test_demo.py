@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -30,3 +37,57 @@ def test_the_whole_system_counts_a_crowd(
     assert (plan.noise_by, plan.mechanisms[0].kind) == (noise, kind)
     assert result["users"] > 1400
     assert abs(result["error"]) < 6 * result["std"]
+
+
+def test_too_few_users_are_refused_in_the_words_of_the_option() -> None:
+    result = overhand("demo", "--users", "5")
+    assert (result.returncode, result.stdout) == (2, "")
+    assert result.stderr == "error: users=5 must be a whole number of at least 100\n"
+
+
+def test_a_port_that_is_taken_is_named() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        result = overhand("demo", "--users", "150", "--port", port)
+    assert (result.returncode, result.stdout) == (2, "")
+    assert f"--port {port}: Address already in use" in result.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGHUP], ids=lambda one: one.name)
+def test_a_signal_ends_the_services_and_removes_their_keys(
+    signum: signal.Signals, tmp_path: Path
+) -> None:
+    """A demo that is killed while its crowd reports: nothing listens, and no key is left."""
+    port = free_port()
+    command = [sys.executable, "-m", "overhand", "demo", "--rate", "20", "--users", "400"]
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    with subprocess.Popen(
+        [*command, "--port", str(port)], env=environment, stdout=subprocess.PIPE
+    ) as demo:
+        wait_until(lambda: answers(port))
+        assert list(tmp_path.rglob("server.key"))
+        demo.send_signal(signum)
+        assert demo.wait(timeout=60) == 128 + signum
+    assert not answers(port)
+    assert not list(tmp_path.iterdir())
+
+
+def free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return int(one.getsockname()[1])
+
+
+def answers(port: int) -> bool:
+    with socket.socket() as one:
+        return one.connect_ex(("127.0.0.1", port)) == 0
+
+
+def wait_until(is_so: Callable[[], bool], seconds: float = 60.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not is_so():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)

@@ -149,7 +149,8 @@ def whole(name: str, value: object, *, least: int, most: int | None = None) -> i
     overhand.errors.InvalidValue: horizon=0 must be a whole number of at least 1
     """
     bounds = f"of at least {least}" if most is None else f"from {least} to {most}"
-    if isinstance(value, bool) or not isinstance(value, Integral):
+    # What most of them are is not looked up among abstract classes: plans ask very often.
+    if type(value) is not int and (isinstance(value, bool) or not isinstance(value, Integral)):
         raise InvalidValue(f"{name}={value!r} must be a whole number {bounds}")
     number = int(value)
     if number < least or (most is not None and number > most):
@@ -162,7 +163,8 @@ def number(name: str, value: object, *, above: float, below: float = math.inf) -
     result = _as_float(name, value)
     if not (math.isfinite(result) and above < result < below):
         bounds = f"above {above:g}" if below == math.inf else f"between {above:g} and {below:g}"
-        raise InvalidValue(f"{name}={result:g} must be {bounds}")
+        kind = "" if math.isfinite(result) else "a finite number "
+        raise InvalidValue(f"{name}={result:g} must be {kind}{bounds}")
     return result
 
 

@@ -33,7 +33,6 @@ from overhand.cli.output import (
 )
 from overhand.errors import InvalidValue
 from overhand.mechanisms import MECHANISMS
-from overhand.model import Privacy
 from overhand.plan import NOISE_MAKERS
 from overhand.randomness import seeded_random
 
@@ -57,13 +56,13 @@ def audit(
     noise: NoiseChoice = "both",
     epsilon: Annotated[float, typer.Option(help="The guarantee's epsilon.")] = 1.0,
     delta: options.Delta = DEFAULT_DELTA,
-    size: Annotated[int, typer.Option(help="The users of a lowest batch.")] = 8,
-    shufflers: Annotated[int, typer.Option(help="The levels of a whole transcript.")] = 3,
+    size: Annotated[int, options.Whole(help="The users of a lowest batch.")] = 8,
+    shufflers: Annotated[int, options.Whole(help="The levels of a whole transcript.")] = 3,
     runs: Annotated[
-        int, typer.Option(help="Runs on each input; fewer where messages are very many.")
+        int, options.Whole(help="Runs on each input; fewer where messages are very many.")
     ] = DEFAULT_RUNS,
     seed: Annotated[
-        int | None, typer.Option(help="For a run that can be repeated.", show_default="none")
+        int | None, options.Whole(help="For a run that can be repeated.", show_default="none")
     ] = None,
     mutants: Annotated[
         bool, typer.Option("--mutants", help="Also plant faults, which must all be caught.")
@@ -77,7 +76,7 @@ def audit(
     if noise not in (*NOISE_MAKERS, "both"):
         raise InvalidValue(f"noise={noise!r} must be one of {', '.join(NOISE_MAKERS)}, both")
     scope = Scope(
-        Privacy(epsilon, delta),
+        options.guarantee(epsilon, delta),
         size,
         shufflers,
         tuple(kind for kind in KINDS if mechanism in (kind, "all")),

@@ -20,7 +20,6 @@ from overhand.cli.output import (
     tell_written,
 )
 from overhand.errors import InvalidValue
-from overhand.model import Privacy
 from overhand.plan import kinds_of
 from overhand.plots import Band, check_figure_path, regret_figure
 from overhand.simulation.regret import (
@@ -64,17 +63,17 @@ def bandit(
             "a new audience every quarter; films: MovieLens, in random order or by cohort."
         ),
     ] = "segments",
-    horizon: Annotated[int, typer.Option(help="How many users come.")] = DEFAULT_HORIZON,
+    horizon: Annotated[int, options.Whole(help="How many users come.")] = DEFAULT_HORIZON,
     shufflers: Annotated[
-        int, typer.Option(help="How many shufflers may work at once.")
+        int, options.Whole(help="How many shufflers may work at once.")
     ] = DEFAULT_SHUFFLERS,
     epsilon: Annotated[float, typer.Option(help="The guarantee's epsilon.")] = DEFAULT_EPSILON,
     delta: options.Delta = DEFAULT_DELTA,
     dimension: Annotated[
-        int | None, typer.Option(help="How many features an arm has.", show_default=False)
+        int | None, options.Whole(help="How many features an arm has.", show_default=False)
     ] = None,
     arms: Annotated[
-        int | None, typer.Option(help="How many arms a user is offered.", show_default=False)
+        int | None, options.Whole(help="How many arms a user is offered.", show_default=False)
     ] = None,
     constants: Annotated[
         ConstantsName,
@@ -113,7 +112,7 @@ def bandit(
     field = Field(
         horizon,
         shufflers,
-        Privacy(epsilon, delta),
+        options.guarantee(epsilon, delta),
         place.dimension,
         constants,
         mechanism=mechanism,
@@ -216,7 +215,7 @@ def _show(environment: str, place: Environment, field: Field, outcomes: list[Reg
         table.add_row(
             outcome.rival.label,
             number(outcome.mean),
-            number((high[-1] - low[-1]) / 2),
+            "" if outcome.runs == 1 else number((high[-1] - low[-1]) / 2),
             "" if ours is None else f"{outcome.mean / ours.mean:.2f} x",
             "" if plan is None else number(plan.tree.lowest),
             "" if plan is None else number(plan.messages_per_user),

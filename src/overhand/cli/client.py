@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import math
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,14 +13,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from overhand.cli import options
-from overhand.cli.output import console, print_json, progress_bar
+from overhand.cli.output import print_json, progress_bar, say, tell
 from overhand.cli.services import Authorities
-from overhand.errors import InvalidValue
+from overhand.errors import InvalidValue, whole
 from overhand.simulation import read_rows
 from overhand.values import Values
 
 if TYPE_CHECKING:
     from overhand.service.client import AsyncClient, NotCounted
+    from overhand.service.web import Transport
+
+_SAID_EVERY = 10.0  # seconds
 
 
 def client(
@@ -54,7 +59,7 @@ def client(
         ),
     ] = False,
     authorities: Authorities = None,
-    at_once: Annotated[int, typer.Option(help="How many requests at a time.")] = 16,
+    at_once: Annotated[int, options.Whole(help="How many requests at a time.")] = 16,
     as_json: options.Json = False,
 ) -> None:
     """Report values: encoded and sealed here, so that nobody else ever sees them."""
@@ -64,13 +69,13 @@ def client(
         raise InvalidValue("give a value, --file or --resend")
     if resend is not None and device is not None:
         raise InvalidValue("give --resend or --device, not both: either is the file of the reports")
+    whole("at_once", at_once, least=1)
     reporter = AsyncClient(
         url,
-        token=token,
         digest=digest,
         trust_service=trust_service,
         kept=resend or device,
-        authorities=authorities,
+        transport=telling(url, token, authorities),
     )
     if resend is not None:
         work = _resend(reporter, resend, at_once)
@@ -85,7 +90,28 @@ def client(
     if as_json:
         print_json({"counted": counted})
     else:
-        console.print(f"{counted:,} counted")
+        tell(f"{counted:,} counted")
+
+
+def telling(url: str, token: str | None, authorities: Path | None) -> Transport:
+    """Requests to a service, of which is said on standard error that they go unanswered."""
+    from overhand.service.web import Answer, HttpTransport, Unreachable, Untrusted
+
+    class Telling(HttpTransport):
+        _said = -math.inf
+
+        async def request(self, method: str, path: str, body: bytes | None = None) -> Answer:
+            try:
+                return await super().request(method, path, body)
+            except Untrusted:
+                raise
+            except Unreachable:
+                if time.monotonic() - self._said >= _SAID_EVERY:
+                    self._said = time.monotonic()
+                    say("waiting", f"{url} does not answer; trying again", style="yellow")
+                raise
+
+    return Telling(url, token=token, authorities=authorities)
 
 
 async def _report(
@@ -122,9 +148,9 @@ def _tell(failure: NotCounted, file: Path | None, device: Path | None, as_json: 
         print_json({"counted": failure.counted, "undelivered": kept, "begun": begun})
         return
     if kept is not None:
-        console.print(f"{len(failure.reports):,} not delivered: try again with --resend {kept}")
+        tell(f"{len(failure.reports):,} not delivered: try again with --resend {kept}")
     if file is not None and begun:
-        console.print(f"the first {begun:,} values are begun: leave them out of the next call")
+        tell(f"the first {begun:,} values are begun: leave them out of the next call")
 
 
 def _kept(reports: Sequence[bytes]) -> str:

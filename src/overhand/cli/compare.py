@@ -17,6 +17,7 @@ from overhand.baselines import SquareRoot, local_counter, trusted_tree
 from overhand.cli import options
 from overhand.cli.options import DEFAULT_DELTA, PlanOptions
 from overhand.cli.output import (
+    check_writable,
     console,
     new_table,
     number,
@@ -74,6 +75,7 @@ def compare(
     check_figure_path(plot)
     if save is not None and save.suffix not in (".csv", ".md"):
         raise InvalidValue(f"--save {save} must end in .csv or .md")
+    check_writable("--save", save)
     asked = PlanOptions(horizon, shufflers, epsilon, delta, values, mechanism, tree, noise=noise)
     k, epsilon = asked.most_shufflers, asked.privacy.epsilon
     stream = stream_for(input_form, asked.users, values=asked.values, shufflers=k, epsilon=epsilon)

@@ -12,10 +12,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 from urllib.request import urlopen
 
 import numpy as np
@@ -25,11 +26,20 @@ from rich.markup import escape
 from overhand.cli import options
 from overhand.cli.crowd import gathered
 from overhand.cli.options import DEFAULT_DELTA, DEFAULT_EPSILON
-from overhand.cli.output import console, new_table, number, print_json, progress_bar, working
+from overhand.cli.output import (
+    console,
+    messages,
+    new_table,
+    number,
+    print_json,
+    progress_bar,
+    working,
+)
 from overhand.cli.services import prepare
 from overhand.cli.settings import without_settings
 from overhand.errors import InvalidValue, OverhandError, whole
-from overhand.model import Privacy, Rows
+from overhand.errors import number as checked_number
+from overhand.model import Rows
 from overhand.plan import Plan
 from overhand.randomness import secure_random
 from overhand.values import BITS, Values, values_of
@@ -43,24 +53,28 @@ TRUST = {
     "services": f"One operator runs both services here and makes the noise of both, so {_NOT_SAFE}",
 }
 MOST_MESSAGES = 12
+LEAST_USERS = 100
 _START = 60.0
 _SETTLE = 120.0
 _MOST_BARS = 10
+_ROUNDINGS = 8
 
 
 def demo(
-    users: Annotated[int, typer.Option(help="How many clients report.")] = 20_000,
+    users: Annotated[
+        int, options.Whole(help="How many clients report, rounded up to whole batches.")
+    ] = 20_000,
     rate: Annotated[
         float | None,
         typer.Option(help="Reports a second at most; as fast as it goes if not given."),
     ] = None,
-    shufflers: Annotated[int, typer.Option(help="How many shufflers work at once.")] = 3,
+    shufflers: Annotated[int, options.Whole(help="How many shufflers work at once.")] = 3,
     epsilon: Annotated[float, typer.Option(help="The guarantee's epsilon.")] = DEFAULT_EPSILON,
     delta: options.Delta = DEFAULT_DELTA,
     noise: options.NoiseOption = "users",
     max_messages: Annotated[
         int | None,
-        typer.Option(
+        options.Whole(
             help="The most that a client may send.",
             show_default=f"{MOST_MESSAGES} if users make the noise",
         ),
@@ -69,39 +83,51 @@ def demo(
     mechanism: options.MechanismOption = None,
     horizon: Annotated[
         int | None,
-        typer.Option(help="How many users the plan serves; those that report if not given."),
+        options.Whole(help="How many users the plan serves; those that report if not given."),
+    ] = None,
+    port: Annotated[
+        int | None,
+        typer.Option(
+            help="The dashboard's port; any that is free if not given.", show_default=False
+        ),
     ] = None,
     directory: Annotated[
         Path | None, typer.Option(help="Keep all files here; a temporary place if not given.")
     ] = None,
     keep_running: Annotated[
-        bool, typer.Option("--keep-running", help="Leave the services up until Ctrl-C.")
-    ] = False,
+        bool | None,
+        typer.Option(
+            "--keep-running/--stop",
+            help="Leave the services and the page up until Ctrl-C, or stop when all are counted.",
+            show_default="keep running on a terminal",
+        ),
+    ] = None,
     as_json: options.Json = False,
 ) -> None:
     """Shuffling service, server and dashboard as processes, and a crowd that reports to them.
 
     Real HTTP, real encryption, two databases. One operator runs both services: a demonstration.
     """
+    if rate is not None:
+        checked_number("rate", rate, above=0)
+    whole("users", users, least=LEAST_USERS)
+    if max_messages is None and noise == "users":
+        max_messages = MOST_MESSAGES
+    wanted = partial(
+        Plan.best,
+        shufflers=shufflers,
+        privacy=options.guarantee(epsilon, delta),
+        values=values_of(values),
+        max_messages=max_messages,
+        mechanism=mechanism,
+        noise=cast(Any, noise),
+    )
     with working("planning"):
-        if max_messages is None and noise == "users":
-            max_messages = MOST_MESSAGES
-        wanted: dict[str, Any] = {"noise": noise, "mechanism": mechanism}
-        plan = Plan.best(
-            users if horizon is None else whole("horizon", horizon, least=users),
-            shufflers,
-            Privacy(epsilon, delta),
-            values=values_of(values),
-            max_messages=max_messages,
-            **wanted,
-        )
-    reporting = users - users % plan.tree.lowest
-    if reporting == 0:
-        raise InvalidValue(f"{users=} are too few to fill a batch of {plan.tree.lowest}")
+        plan, reporting = _planned(wanted, users, horizon)
     held = _held(plan.values, reporting)
-    with contextlib.ExitStack() as stack:
+    with _stopped_by_signals(), contextlib.ExitStack() as stack:
         home = directory or Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        services = stack.enter_context(_running(plan, home))
+        services = stack.enter_context(_running(plan, home, port))
         if not as_json:
             console.print(TRUST[plan.noise_by], style="yellow")
             console.print(f"dashboard: [bold]{services.server}[/]")
@@ -116,11 +142,41 @@ def demo(
         seconds = time.perf_counter() - started
         result = _result(plan.values.total(held), reporting, estimate, seconds)
         result["names"] = plan.values.coordinate_names
-        _show(result, as_json)
-        if keep_running:
-            console.print("the services stay up; Ctrl-C ends them")
+        _show(result, plan.horizon, as_json)
+        is_watched = console.is_terminal and not as_json
+        if is_watched if keep_running is None else keep_running:
+            messages.print(f"{services.server} stays up; Ctrl-C ends it")
             with contextlib.suppress(KeyboardInterrupt):
                 signal.pause()
+
+
+def _planned(wanted: Callable[..., Plan], users: int, horizon: int | None) -> tuple[Plan, int]:
+    """The plan, and how many users report: whole batches of them, so that all are counted."""
+    if horizon is not None:
+        plan = wanted(whole("horizon", horizon, least=users))
+        return plan, min(users + -users % plan.tree.lowest, horizon - horizon % plan.tree.lowest)
+    served, plan = users, wanted(users)
+    for _ in range(_ROUNDINGS):
+        if served % plan.tree.lowest == 0:
+            break
+        served += -served % plan.tree.lowest
+        plan = wanted(served)
+    return plan, served - served % plan.tree.lowest
+
+
+@contextlib.contextmanager
+def _stopped_by_signals() -> Iterator[None]:
+    """What ends this process by a signal ends its services, too, and removes their keys."""
+
+    def leave(signum: int, _: object) -> None:
+        sys.exit(128 + signum)
+
+    before = {one: signal.signal(one, leave) for one in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for one, handler in before.items():
+            signal.signal(one, handler)
 
 
 @dataclass(frozen=True)
@@ -132,13 +188,13 @@ class Services:
 
 
 @contextlib.contextmanager
-def _running(plan: Plan, home: Path) -> Iterator[Services]:
+def _running(plan: Plan, home: Path, port: int | None) -> Iterator[Services]:
     """Both services as processes, until the end of the block."""
     home.mkdir(parents=True, exist_ok=True)
     plan.save(home / "plan.json")
     with contextlib.redirect_stdout(None):
         prepare(home / "plan.json", home, as_json=True)
-    ports = _free_ports(2)
+    ports = _free_ports(0, 0 if port is None else whole("port", port, least=1, most=65535))
     services = Services(*(f"http://127.0.0.1:{port}" for port in ports))
     shuffling = ["shuffler", "--server", services.server, "--port", str(ports[0]), "--tick", "0.2"]
     processes = []
@@ -168,11 +224,16 @@ def _started(home: Path, name: str, arguments: list[str]) -> subprocess.Popen[by
         )
 
 
-def _free_ports(count: int) -> list[int]:
+def _free_ports(*wanted: int) -> list[int]:
+    """These ports, if they are free, and for 0 any."""
     with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
+        sockets = [stack.enter_context(socket.socket()) for _ in wanted]
+        for one, port in zip(sockets, wanted, strict=True):
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as services do
+            try:
+                one.bind(("127.0.0.1", port))
+            except OSError as error:
+                raise InvalidValue(f"--port {port}: {error.strerror}") from error
         return [one.getsockname()[1] for one in sockets]
 
 
@@ -239,11 +300,13 @@ def _bars(result: dict[str, Any]) -> list[tuple[Any, ...]]:
     return sorted(zip(*columns, strict=True), key=lambda bar: -bar[1])[:_MOST_BARS]
 
 
-def _show(result: dict[str, Any], as_json: bool) -> None:
+def _show(result: dict[str, Any], horizon: int, as_json: bool) -> None:
     if as_json:
         print_json(result)
         return
-    table = new_table("", f"{result['users']:,} users")
+    users = result["users"]
+    is_all = "complete: " if users == horizon else ""
+    table = new_table("", f"{is_all}{users:,} of {horizon:,} users")
     if isinstance(result["estimate"], list):
         table.add_row("coordinates of the sum", f"{len(result['estimate']):,}")
         table.add_row("rms error", number(result["error"]))

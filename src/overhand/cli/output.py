@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
@@ -22,6 +23,8 @@ from rich.progress import (
 )
 from rich.table import Table
 from rich.text import Text
+
+from overhand.errors import InvalidValue
 
 if TYPE_CHECKING:
     from overhand.plan import Plan
@@ -54,6 +57,18 @@ def tell_written(*paths: Path | None) -> None:
     for path in paths:
         if path is not None:
             tell(f"wrote {path}")
+
+
+def check_writable(option: str, path: Path | None) -> None:
+    """Refuse, before any work is done, a file that cannot be written; none is wanted."""
+    if path is None:
+        return
+    if path.is_dir():
+        raise InvalidValue(f"{option} {path} is a directory")
+    if not path.parent.is_dir():
+        raise InvalidValue(f"{option} {path}: there is no directory {path.parent}")
+    if not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise InvalidValue(f"{option} {path} cannot be written")
 
 
 def number(value: float) -> str:

@@ -16,11 +16,13 @@ from overhand.cli.advice import Advice, advised
 from overhand.cli.frontier import show_frontier
 from overhand.cli.options import DEFAULT_DELTA, PlanOptions
 from overhand.cli.output import (
+    check_writable,
     console,
     duration,
     levels_table,
     number,
     print_json,
+    tell,
     working,
 )
 from overhand.errors import InvalidValue
@@ -57,8 +59,7 @@ def plan(
     """Choose the plan of least error for a guarantee, and show what it will cost and reach."""
     limits = honest, reports, composition, error, max_messages, noise
     asked = PlanOptions(horizon, shufflers, epsilon, delta, values, mechanism, tree, clip, *limits)
-    if save is not None and not save.parent.is_dir():
-        raise InvalidValue(f"--save {save}: there is no directory {save.parent}")
+    check_writable("--save", save)
     if plot is not None and not frontier:
         raise InvalidValue("--plot draws the --frontier: give both")
     check_figure_path(plot)
@@ -79,7 +80,7 @@ def plan(
         return
     show(chosen, beside, [] if published else _advice(asked, chosen))
     if save is not None:
-        console.print(f"saved to {save}")
+        tell(f"saved to {save}")
 
 
 def _published(asked: PlanOptions) -> Plan:

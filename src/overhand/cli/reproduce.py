@@ -18,7 +18,7 @@ from rich.progress import (
 )
 
 from overhand.cli import options
-from overhand.cli.output import bar, console, messages, new_table
+from overhand.cli.output import bar, check_writable, console, messages, new_table, tell_written
 from overhand.errors import InvalidValue, OverhandError
 
 if TYPE_CHECKING:
@@ -49,8 +49,9 @@ def reproduce(
     from overhand.evidence import FULL, QUICK, SECTIONS, html
     from overhand.evidence import reproduce as run
 
-    if output.suffix != ".html" or not output.parent.is_dir():
-        raise InvalidValue(f"--output {output} must end in .html, in a directory that is there")
+    if output.suffix != ".html":
+        raise InvalidValue(f"--output {output} must end in .html")
+    check_writable("--output", output)
     chosen = tuple(name.strip() for name in sections.split(",") if name.strip()) or tuple(SECTIONS)
     with _cluster(dask), _bar() if messages.is_terminal else _lines() as tell:
         found = run(
@@ -65,7 +66,7 @@ def reproduce(
         print(found.to_json())
     else:
         _show(found)
-        console.print(f"wrote {output} and {output.with_suffix('.json')}")
+        tell_written(output, output.with_suffix(".json"))
     if not found.is_met:
         raise typer.Exit(1)
 
@@ -74,7 +75,7 @@ def _show(found: Reproduction) -> None:
     table = new_table("claim", "checks", "met")
     for one in found.evidence:
         met = sum(check.is_met for check in one.checks)
-        table.add_row(one.title, str(len(one.checks)), str(met))
+        table.add_row(one.title, str(len(one.checks) or "none"), str(met) if one.checks else "")
     console.print(table)
 
 

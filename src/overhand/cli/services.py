@@ -9,9 +9,9 @@ from typing import Annotated
 import typer
 
 from overhand.cli import options
-from overhand.cli.output import console, print_json
+from overhand.cli.output import check_writable, console, print_json, tell
 from overhand.cli.settings import ConfigFile, ShowSettings
-from overhand.errors import InvalidValue
+from overhand.errors import InvalidValue, whole
 from overhand.plan import Plan
 
 Host = Annotated[str, typer.Option(help="The address to listen at.")]
@@ -30,6 +30,7 @@ Authorities = Annotated[
     typer.Option("--ca", help="Certificates (PEM) to trust instead of the system's."),
 ]
 
+_MOST_TOKENS = 10**8
 DIGEST_NOTE = (
     "The services make the noise: clients need this digest from you, by another way than from the "
     "shuffling service."
@@ -64,15 +65,15 @@ def prepare(
     if as_json:
         print_json({"document": str(document), "digest": made.digest, "plan": plan.digest})
         return
-    console.print(f"for the server: {key}, {token_hash}, {document}")
-    console.print(f"for the shuffling service: {token}, {document}")
-    console.print(f"document digest, for the shuffling service and clients to pin: {made.digest}")
+    tell(f"for the server: {key}, {token_hash}, {document}")
+    tell(f"for the shuffling service: {token}, {document}")
+    tell(f"document digest, for the shuffling service and clients to pin: {made.digest}")
     if plan.noise_by == "services":
         console.print(DIGEST_NOTE, style="yellow")
 
 
 def tokens(
-    count: Annotated[int | None, typer.Option(help="How many tokens to make.", min=1)] = None,
+    count: Annotated[int | None, options.Whole(help="How many tokens to make.")] = None,
     secrets: Annotated[
         Path, typer.Option(help="The tokens, one a line: give each client one, and delete it.")
     ] = Path("client-tokens"),
@@ -101,15 +102,16 @@ def tokens(
         if as_json:
             print_json({"revoked": len(revoke), "left": left, "hashes": str(hashes)})
         else:
-            console.print(f"{len(revoke):,} revoked, {left:,} left in {hashes}")
+            tell(f"{len(revoke):,} revoked, {left:,} left in {hashes}")
         return
     if count is None:
         raise InvalidValue("--count or --revoke is missing: how many tokens, or which not any more")
+    whole("count", count, least=1, most=_MOST_TOKENS)
     _make_tokens(count, secrets, hashes, add=add)
     if as_json:
         print_json({"count": count, "secrets": str(secrets), "hashes": str(hashes)})
     else:
-        console.print(f"{count:,} tokens in {secrets}, their hashes in {hashes}")
+        tell(f"{count:,} tokens in {secrets}, their hashes in {hashes}")
 
 
 def _make_tokens(count: int, secrets: Path, hashes: Path, *, add: bool) -> None:
@@ -210,12 +212,13 @@ def settle(
 
     if out.exists():
         raise InvalidValue(f"{out} exists: it is never overwritten")
+    check_writable("--out", out)
     settled = settled_sum(Document.load(document), book)
     out.write_text(settled.to_json(), encoding="utf-8")
     if as_json:
         print_json({"users": settled.t, "settled": str(out)})
     else:
-        console.print(f"{settled.t:,} users in {out}")
+        tell(f"{settled.t:,} users in {out}")
 
 
 def shuffler(

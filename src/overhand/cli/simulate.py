@@ -12,7 +12,16 @@ import typer
 
 from overhand.cli import options
 from overhand.cli.options import DEFAULT_DELTA, PlanOptions
-from overhand.cli.output import console, new_table, number, print_json, progress_bar, working
+from overhand.cli.output import (
+    check_writable,
+    console,
+    new_table,
+    number,
+    print_json,
+    progress_bar,
+    tell,
+    working,
+)
 from overhand.errors import InvalidValue
 from overhand.plan import Plan
 from overhand.plots import Line, check_figure_path, error_over_time
@@ -46,6 +55,7 @@ def simulate(
 ) -> None:
     """Run a plan on a stream of users and measure the error of every estimate."""
     check_figure_path(plot)
+    check_writable("--save", save)
     trust = honest, reports, composition
     asked = PlanOptions(
         horizon, shufflers, epsilon, delta, values, mechanism, tree, clip, *trust, noise=noise
@@ -81,6 +91,10 @@ def _loaded(path: Path, asked: PlanOptions) -> Plan:
 
 def _best(asked: PlanOptions, input_form: str) -> Plan:
     """For as many users as a file has, if that is the input and nothing else is said."""
+    if Path(input_form).is_file() and not input_form.endswith(".csv"):
+        raise InvalidValue(
+            f"--input {input_form} must end in .csv; `overhand sum` reads other tables"
+        )
     if asked.horizon is None and input_form.endswith(".csv"):
         asked = replace(asked, horizon=len(read_rows(Path(input_form), asked.values)))
     with working("searching for the best plan"):
@@ -97,7 +111,7 @@ def _show(plan: Plan, result: Simulation, form: str) -> None:
         f"< {number(plan.error_bound(0.05 / result.runs))} (95 %)",
     )
     table.add_row("users per second", f"{result.users_per_second:,.0f}", "")
-    console.print(f"{result.runs} runs of {result.users:,} users, input {form}, {plan.privacy}")
+    tell(f"{result.runs} runs of {result.users:,} users, input {form}, {plan.privacy}")
     console.print(table)
 
 

@@ -38,7 +38,7 @@ def html(reproduction: Reproduction) -> str:
     scale = reproduction.scale
     parts = [_section(found) for found in reproduction.evidence]
     contents = "".join(
-        f'<li><a href="#{found.key}">{escape(found.title)}</a> {_mark(found.is_met)}</li>'
+        f'<li><a href="#{found.key}">{escape(found.title)}</a> {_verdict(found)}</li>'
         for found in reproduction.evidence
     )
     return (
@@ -79,6 +79,11 @@ def _check(check: Check) -> str:
         f"<p>{_mark(check.is_met)} {escape(check.what)}: <strong>{check.value:.4g}</strong> "
         f"(must be {limits})</p>"
     )
+
+
+def _verdict(found: Evidence) -> str:
+    """Nothing is met where nothing is checked."""
+    return _mark(found.is_met) if found.checks else "(shown, not checked)"
 
 
 def _mark(is_met: bool) -> str:

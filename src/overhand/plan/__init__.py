@@ -31,6 +31,7 @@ from overhand.plan.plan import Plan
 from overhand.plan.ranking import best_split
 from overhand.plan.request import (
     MECHANISM_KINDS,
+    MOST_EPSILON,
     NOISE_MAKERS,
     TREE_KINDS,
     Composition,
@@ -46,6 +47,7 @@ __all__ = [
     "HEADER_BYTES",
     "ID_BYTES",
     "MECHANISM_KINDS",
+    "MOST_EPSILON",
     "NOISE_MAKERS",
     "SEAL_BYTES",
     "SQUARED_ERROR",

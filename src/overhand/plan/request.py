@@ -30,6 +30,8 @@ that costs least: there the error is the same.
 """
 NOISE_MAKERS: tuple[NoiseBy, ...] = ("users", "services")
 """Who may make the noise."""
+MOST_EPSILON = 100.0
+"""Where a guarantee hides nothing any more: e^100 has 44 digits."""
 
 _GONE = {
     "path": "path trees had 2 to 5 % less error and could not be deployed, because a client would "
@@ -56,6 +58,22 @@ def checked_tree(kind: str) -> TreeKind:
     raise errors.InvalidValue(f"tree={kind!r} must be one of {', '.join(TREE_KINDS)}{reason}")
 
 
+def _check_kinds(privacy: object, values: object) -> None:
+    """Words and pairs of numbers are not taken for what they name."""
+    if not isinstance(privacy, Privacy):
+        raise errors.InvalidValue(
+            f"privacy={privacy!r} must be a Privacy, such as Privacy(1.0, 1e-6)"
+        )
+    if privacy.epsilon > MOST_EPSILON:
+        raise errors.InvalidValue(
+            f"epsilon={privacy.epsilon:g} is above {MOST_EPSILON:g}: it would hide nothing"
+        )
+    if not isinstance(values, Values):
+        raise errors.InvalidValue(
+            f"values={values!r} must be a kind of values, such as Bits() or Reals(0, 50)"
+        )
+
+
 @dataclass(frozen=True)
 class Terms:
     """What noise must be enough for: the guarantee, the values, and on whom it may count.
@@ -79,6 +97,7 @@ class Terms:
     noise_by: NoiseBy = "users"
 
     def __post_init__(self) -> None:
+        _check_kinds(self.privacy, self.values)
         check_delta(self.privacy)
         if self.noise_by not in NOISE_MAKERS:
             makers = ", ".join(NOISE_MAKERS)
