@@ -7,6 +7,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -216,6 +217,21 @@ def regret_figure(bands: Sequence[Band], path: Path, *, title: str) -> None:
     left.set_title(title)
     right.set_title("All of them, with 95 % bands for the mean")
     right.legend(frameon=False, fontsize=8, loc="lower right")
+    figure.savefig(path)
+
+
+def sum_figure(bands: Sequence[Band], path: Path, *, title: str) -> None:
+    """Running sums against users, each with its band."""
+    figure = new_figure(8.0, 4.8)
+    axes = figure.subplots()
+    for band, colour in zip(bands, cycle(_OTHERS), strict=False):  # of no model
+        axes.fill_between(band.x, band.low, band.high, color=colour, alpha=0.2, lw=0)
+        axes.plot(band.x, band.middle, color=colour, lw=1.8, label=band.label)
+    axes.set(xlabel="users so far", ylabel="sum, with 95 % bands", title=title)
+    axes.margins(x=0.01)
+    _in_full(axes.xaxis, axes.yaxis)
+    if len(bands) > 1:
+        axes.legend(frameon=False, fontsize=8, loc="upper left")
     figure.savefig(path)
 
 

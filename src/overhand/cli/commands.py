@@ -24,6 +24,9 @@ class Entry(NamedTuple):
 
 
 COMMANDS = {
+    "sum": Entry(
+        "Use", "sums", "Private running estimates of your own CSV or Parquet file.", "sums"
+    ),
     "demo": Entry("Use", "demo", "The whole system on this machine, with a crowd of clients."),
     "plan": Entry("Plan", "plan", "Choose the plan of least error for a guarantee."),
     "compare": Entry("Plan", "compare", "Local, shuffled and trusted models, side by side."),

@@ -1,0 +1,337 @@
+"""`overhand sum`: what a deployment would publish, of one's own file."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, cast
+
+import numpy as np
+import typer
+
+from overhand.cli import options
+from overhand.cli.columns import Columns, kind_of
+from overhand.cli.options import DEFAULT_DELTA, PlanOptions
+from overhand.cli.output import (
+    check_writable,
+    console,
+    new_table,
+    number,
+    print_json,
+    progress_bar,
+    say,
+    tell,
+    tell_written,
+    working,
+)
+from overhand.cli.tables import Column, check_columns, opened
+from overhand.errors import InvalidValue, whole
+from overhand.model import Estimate, Rows
+from overhand.plan import Plan
+from overhand.plots import Band, check_figure_path, sum_figure
+from overhand.randomness import seeded_random
+from overhand.summation import ContinualSum
+from overhand.values import Values
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_MOST_POINTS = 10**6
+_SHOWN = 10
+_CURVES = 5
+
+
+def sums(
+    file: Annotated[
+        str, typer.Argument(help="A .csv, .csv.gz or .parquet file, or - for CSV on stdin.")
+    ],
+    column: Annotated[
+        list[str], typer.Option(help="The column of values; for a vector, several times.")
+    ],
+    group: Annotated[
+        str | None, typer.Option(help="The column of labels, for --values grouped:...")
+    ] = None,
+    at: Annotated[
+        str | None, typer.Option(help="The column of times, none before the last. Not protected.")
+    ] = None,
+    values: Annotated[
+        str | None,
+        typer.Option(
+            help="What a user holds: bit, real:LOW:HIGH, histogram:B or any kind as for `plan`.",
+            show_default="bit",
+        ),
+    ] = None,
+    clip: options.Clip = False,
+    trust_data: Annotated[
+        bool,
+        typer.Option(
+            "--trust-data",
+            help="Take bounds and labels that are not given from the data: they are released "
+            "without privacy.",
+        ),
+    ] = False,
+    missing: Annotated[
+        Literal["refuse", "skip"], typer.Option(help="What to do with rows that lack a value.")
+    ] = "refuse",
+    horizon: Annotated[
+        int | None,
+        options.Whole(
+            help="How many users the plan serves.",
+            show_default="the number of rows, taken for public",
+        ),
+    ] = None,
+    shufflers: options.Shufflers = None,
+    epsilon: options.Epsilon = None,
+    delta: options.Delta = DEFAULT_DELTA,
+    mechanism: options.MechanismOption = None,
+    noise: options.NoiseOption = "users",
+    honest: options.Honest = 1.0,
+    reports: options.Reports = 1,
+    points: Annotated[int, options.Whole(help="How many estimates to write, at most.")] = 200,
+    windows: Annotated[
+        str | None, typer.Option(help="Also sums of windows of this length, with --at: 7d, 12h.")
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option(help="Write the estimates to a .csv or .json file.")
+    ] = None,
+    plot: options.Figure = None,
+    seed: Annotated[
+        int | None,
+        options.Whole(help="For a run that can be repeated.", show_default="OS randomness"),
+    ] = None,
+    as_json: options.Json = False,
+) -> None:
+    """Private running estimates of a column of your own file: what a deployment would publish.
+
+    The whole protocol is simulated here, a user per row. This process sees every value, so nobody
+    is protected from it: it shows what others would see, and how accurate that is.
+    """
+    check_figure_path(plot)
+    check_writable("--output", output)
+    _check(output, windows, at, points)
+    table = opened(file)
+    columns = Columns(file, table, column, group, at, skip_missing=missing == "skip")
+    check_columns(file, table, columns.names)
+    kind, read_off = kind_of(columns, values, clip=clip, trust_data=trust_data)
+    if read_off:
+        say("--trust-data", f"{read_off} were read from the data: released without privacy")
+    with working("counting rows"):
+        users = table.rows() if horizon is None else horizon
+    asked = PlanOptions(
+        users, shufflers, epsilon, delta, kind.spec, mechanism, honest=honest, reports=reports,
+        clip=clip, noise=noise,
+    )  # fmt: skip
+    plan = _planned(asked, file)
+    total = ContinualSum(
+        plan, None if seed is None else seeded_random(seed), archive=windows is not None
+    )
+    with progress_bar(f"{users:,} rows", users) as advance:
+        places, has_windows = _places(plan, points), windows is not None
+        published = list(_published(total, columns, places, advance, has_windows=has_windows))
+    if not published:
+        raise InvalidValue(f"{file} has no rows")
+    found = Found(kind, plan, published, _windows(total, windows))
+    if output is not None:
+        found.write(output)
+    if plot is not None:
+        found.draw(plot, ", ".join(column))
+    if as_json:
+        print_json({**found.summary(), "file": file, "column": column, "seed": seed})
+        return
+    found.show(f"{file}, {', '.join(column)}")
+    tell_written(output, plot)
+
+
+def _check(output: Path | None, windows: str | None, at: str | None, points: int) -> None:
+    if output is not None and output.suffix not in (".csv", ".json"):
+        raise InvalidValue(f"--output {output} must end in .csv or .json")
+    if windows is not None and at is None:
+        raise InvalidValue("--windows need times: name their column by --at")
+    whole("points", points, least=1, most=_MOST_POINTS)
+
+
+def _planned(asked: PlanOptions, file: str) -> Plan:
+    if asked.users < 2:
+        raise InvalidValue(f"{file} has {asked.users} rows: a running sum needs 2 at least")
+    with working("searching for the best plan"):
+        return asked.plan()
+
+
+class Point(NamedTuple):
+    """What is published after some users."""
+
+    time: str | None
+    estimate: Estimate
+
+
+def _places(plan: Plan, points: int) -> list[int]:
+    """About so many borders of blocks, evenly spread, and the end."""
+    blocks = max(1, plan.horizon // plan.tree.lowest)
+    wanted = np.unique(np.linspace(0, blocks, min(points, blocks) + 1).round().astype(np.int64))
+    return [*(wanted[1:] * plan.tree.lowest).tolist(), plan.horizon + 1]
+
+
+def _published(
+    total: ContinualSum,
+    columns: Columns,
+    places: list[int],
+    advance: Callable[[int], None],
+    *,
+    has_windows: bool,
+) -> Iterator[Point]:
+    """The estimates at these places, and at the end of the file."""
+    ahead, time = iter(places), None
+    place = next(ahead)
+    is_told = True
+    for rows, times in columns.portions(total.plan.values):
+        done = 0
+        while done < len(rows):
+            until = min(len(rows), done + place - total.t)
+            part = slice(done, until)
+            _update(total, rows[part], times[part] if has_windows and times is not None else None)
+            time, done = None if times is None else str(times[until - 1]), until
+            is_told = total.t == place
+            if is_told:
+                yield Point(time, total.estimate)
+                place = next(ahead)
+        advance(len(rows))
+    if not is_told:
+        yield Point(time, total.estimate)
+
+
+def _update(total: ContinualSum, rows: Rows, times: Column | None) -> None:
+    if times is None:
+        total.update_rows(rows)
+    else:
+        cast(Any, total).update_rows(rows, times)
+
+
+def _windows(total: ContinualSum, length: str | None) -> list[Any]:
+    return [] if length is None else list(cast(Any, total).windows(length))
+
+
+class Reading(NamedTuple):
+    """One number of an estimate, and its 95 % band."""
+
+    name: str
+    value: float
+    low: float
+    high: float
+
+
+def readings(kind: Values, estimate: Estimate) -> list[Reading]:
+    """All numbers that an estimate has: one, one per coordinate, or three per group."""
+    if getattr(kind, "label_columns", 0) and getattr(kind, "columns", 1) > 1:
+        return list(_of_groups(cast(Any, estimate).groups()))
+    value, (low, high) = np.atleast_1d(estimate.value), estimate.interval()
+    names = getattr(kind, "coordinate_names", None) or map(str, range(len(value)))
+    numbers = (np.broadcast_to(part, value.shape).tolist() for part in (value, low, high))
+    return [Reading(*line) for line in zip(names, *numbers, strict=True)]
+
+
+def _of_groups(groups: Sequence[Any]) -> Iterator[Reading]:
+    """A group that may be empty has no mean."""
+    for group in groups:
+        for what in ("count", "sum", "mean"):
+            if (found := getattr(group, what)) is not None:
+                yield Reading(f"{group.label} {what}", *found)
+
+
+class Found(NamedTuple):
+    """All that is published of a file."""
+
+    kind: Values
+    plan: Plan
+    points: list[Point]
+    windows: list[Any]
+
+    @property
+    def last(self) -> Estimate:
+        return self.points[-1].estimate
+
+    def _lines(self) -> Iterator[dict[str, Any]]:
+        """One per point and number."""
+        for time, estimate in self.points:
+            timed = {} if time is None else {"time": time}
+            for reading in readings(self.kind, estimate):
+                named = {} if self.kind.is_scalar else {"of": reading.name}
+                yield {"users": estimate.t, **timed, **named, **_numbers(reading)}
+
+    def _window_lines(self) -> Iterator[dict[str, Any]]:
+        for window in self.windows:
+            for reading in readings(self.kind, window.estimate):
+                named = {} if self.kind.is_scalar else {"of": reading.name}
+                span = {"start": str(window.start), "stop": str(window.stop)}
+                yield {**span, "users": window.estimate.users, **named, **_numbers(reading)}
+
+    def write(self, path: Path) -> None:
+        """As JSON with all there is, or as CSV with the estimates, or the windows if asked for."""
+        with path.open("w", newline="", encoding="utf-8") as file:
+            if path.suffix == ".json":
+                estimates, windows = list(self._lines()), list(self._window_lines())
+                json.dump({**self.summary(), "estimates": estimates, "windows": windows}, file)
+                return
+            lines = self._window_lines() if self.windows else self._lines()
+            first = next(lines)
+            writer = csv.DictWriter(file, list(first))
+            writer.writeheader()
+            writer.writerow(first)
+            writer.writerows(lines)
+
+    def draw(self, path: Path, title: str) -> None:
+        """The largest of its curves at the end, with their bands."""
+        at_end = readings(self.kind, self.last)
+        largest = sorted(at_end, key=lambda reading: -reading.value)[:_CURVES]
+        curves: dict[str, list[Reading]] = {reading.name: [] for reading in largest}
+        users: dict[str, list[int]] = {name: [] for name in curves}
+        for _, estimate in self.points:
+            for reading in readings(self.kind, estimate):
+                if reading.name in curves:
+                    curves[reading.name].append(reading)
+                    users[reading.name].append(estimate.t)
+        bands = [
+            Band(name, np.array(users[name]), *np.array([one[1:] for one in curve]).T)
+            for name, curve in curves.items()
+        ]
+        sum_figure(bands, path, title=f"{title}: {self.last.t:,} users, {self.plan.privacy}")
+
+    def summary(self) -> dict[str, Any]:
+        numbers = [
+            {**({} if self.kind.is_scalar else {"of": one.name}), **_numbers(one)}
+            for one in readings(self.kind, self.last)
+        ]
+        return {
+            "users": self.last.t,
+            "horizon": self.plan.horizon,
+            "values": self.kind.spec,
+            "epsilon": self.plan.privacy.epsilon,
+            "delta": self.plan.privacy.delta,
+            "shufflers": self.plan.shufflers,
+            "std": self.last.std,
+            "rms_error": self.plan.rms_error,
+            "digest": self.plan.digest,
+            "points": len(self.points),
+            "last": numbers[0] if self.kind.is_scalar else numbers,
+        }
+
+    def show(self, title: str) -> None:
+        tell(f"{title}: {self.last.t:,} users ({self.kind}), {self.plan.privacy}", style="bold")
+        table = new_table("running sum", "estimate", "95 % band")
+        found = sorted(readings(self.kind, self.last), key=lambda reading: -reading.value)
+        for one in found[:_SHOWN]:
+            name = "all users" if self.kind.is_scalar else one.name
+            table.add_row(name, number(one.value), f"{number(one.low)} to {number(one.high)}")
+        console.print(table)
+        if len(found) > _SHOWN:
+            tell(f"and {len(found) - _SHOWN:,} more")
+        for line in list(self._window_lines())[:_SHOWN]:
+            tell(
+                f"{line['start']} to {line['stop']}: {line.get('of', '')} "
+                f"{number(line['estimate'])} ({number(line['low'])} to {number(line['high'])})"
+            )
+
+
+def _numbers(reading: Reading) -> dict[str, float]:
+    return {"estimate": reading.value, "low": reading.low, "high": reading.high}
