@@ -89,7 +89,7 @@ def sums(
     noise: options.NoiseOption = "users",
     honest: options.Honest = 1.0,
     reports: options.Reports = 1,
-    points: Annotated[int, options.Whole(help="How many estimates to write, at most.")] = 200,
+    points: Annotated[int, options.Whole(help="How many estimates to write, about.")] = 200,
     windows: Annotated[
         str | None, typer.Option(help="Also sums of windows of this length, with --at: 7d, 12h.")
     ] = None,
@@ -322,15 +322,20 @@ class Found(NamedTuple):
         found = sorted(readings(self.kind, self.last), key=lambda reading: -reading.value)
         for one in found[:_SHOWN]:
             name = "all users" if self.kind.is_scalar else one.name
-            table.add_row(name, number(one.value), f"{number(one.low)} to {number(one.high)}")
+            table.add_row(name, _full(one.value), f"{_full(one.low)} to {_full(one.high)}")
         console.print(table)
         if len(found) > _SHOWN:
             tell(f"and {len(found) - _SHOWN:,} more")
         for line in list(self._window_lines())[:_SHOWN]:
             tell(
                 f"{line['start']} to {line['stop']}: {line.get('of', '')} "
-                f"{number(line['estimate'])} ({number(line['low'])} to {number(line['high'])})"
+                f"{_full(line['estimate'])} ({_full(line['low'])} to {_full(line['high'])})"
             )
+
+
+def _full(value: float) -> str:
+    """A sum to the last user: of a billion, too."""
+    return f"{value:,.0f}" if abs(value) >= 1000 else number(value)
 
 
 def _numbers(reading: Reading) -> dict[str, float]:
