@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import io
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -68,15 +70,15 @@ ADDRESSES = ["http://127.0.0.1:1", "http://", "ftp://x", "https://[", "http://12
 POOLS = [WORDS, NUMBERS, FILES, KINDS, CHOICES, ADDRESSES]
 
 SMALL = {
-    "horizon": ["2", "7", "3e1", "60", "0", "-1", "x", "60.5", "1e400"],
-    "users": ["100", "5", "nan"],
-    "runs": ["1", "2", "0", "1.5"],
+    "horizon": [*["2", "7", "3e1", "60"] * 6, "0", "-1", "x", "60.5", "1e400"],
+    "users": [*["100", "150"] * 4, "5", "nan"],
+    "runs": [*["1", "2"] * 6, "0", "1.5"],
     "shufflers": ["1", "2", "3"],
     "epsilon": ["1", "20", "100"],
     "count": ["1", "3"],
-    "jobs": ["1", "1", "1", "0", "-1"],
-    "dimension": ["2", "3", "1", "0"],
-    "arms": ["2", "3", "1", "0"],
+    "jobs": [*["1"] * 12, "0", "-1"],
+    "dimension": [*["2", "3"] * 6, "1", "0"],
+    "arms": [*["2", "3"] * 6, "1", "0"],
     "size": ["2", "4"],
     "reports": ["1", "2"],
     "values": KINDS,
@@ -84,18 +86,36 @@ SMALL = {
     "noise": ["users", "services"],
     "tree": ["regular", "paper", "binary"],
     "input_form": ["ones", "bits.csv", "uniform", "bernoulli:0.5", "table.parquet"],
-    "rivals": ["central", "concurrent", "local,concurrent", ","],
+    "rivals": ["concurrent", "local,concurrent", ","],
+    "file": ["bits.csv", "own.csv", "own.csv", "table.parquet"],
+    "column": ["v", "w", "v"],
+    "group": ["g", "v"],
+    "at": ["t", "v"],
+    "plan_file": ["plan.json"],
 }
 """Values that are often right, and make little work."""
-CHANCES = {"horizon": 1.0, "users": 1.0, "runs": 1.0, "jobs": 1.0, "arms": 1.0, "dimension": 1.0}
+CHANCES = {
+    "file": 1.0,
+    "column": 1.0,
+    "plan_file": 0.5,
+    "horizon": 1.0,
+    "users": 1.0,
+    "runs": 1.0,
+    "jobs": 1.0,
+    "arms": 1.0,
+    "dimension": 1.0,
+}
 """Options that are given on nearly every line, or it would take long."""
 
 
 @pytest.fixture(autouse=True)
 def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO()))
     oh.Plan.best(60, 2, oh.Privacy(4.0, 1e-4)).save(tmp_path / "plan.json")
     (tmp_path / "bits.csv").write_text("1\n0\n1\n" * 20)
+    own = "v,w,g,t\n" + "".join(f"{i % 2},{i % 5},{'ab'[i % 2]},2026-11-01\n" for i in range(60))
+    (tmp_path / "own.csv").write_text(own)
     (tmp_path / "empty.csv").touch()
     (tmp_path / "table.parquet").write_bytes(b"PAR1 or so")
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, cast
 
@@ -28,7 +29,7 @@ from overhand.cli.output import (
 )
 from overhand.cli.tables import Column, check_columns, opened
 from overhand.errors import InvalidValue, whole
-from overhand.model import Estimate, Rows
+from overhand.model import Rows
 from overhand.plan import Plan
 from overhand.plots import Band, check_figure_path, sum_figure
 from overhand.randomness import seeded_random
@@ -36,10 +37,11 @@ from overhand.summation import ContinualSum
 from overhand.values import Values
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from overhand import Estimate
 
 _MOST_POINTS = 10**6
 _SHOWN = 10
+_SHOWN_WINDOWS = 60
 _CURVES = 5
 
 
@@ -223,12 +225,17 @@ class Reading(NamedTuple):
 
 def readings(kind: Values, estimate: Estimate) -> list[Reading]:
     """All numbers that an estimate has: one, one per coordinate, or three per group."""
-    if getattr(kind, "label_columns", 0) and getattr(kind, "columns", 1) > 1:
+    if _is_grouped(kind):
         return list(_of_groups(cast(Any, estimate).groups()))
     value, (low, high) = np.atleast_1d(estimate.value), estimate.interval()
     names = getattr(kind, "coordinate_names", None) or map(str, range(len(value)))
     numbers = (np.broadcast_to(part, value.shape).tolist() for part in (value, low, high))
     return [Reading(*line) for line in zip(names, *numbers, strict=True)]
+
+
+def _is_grouped(kind: Values) -> bool:
+    """Whether a user holds a label and a number."""
+    return bool(getattr(kind, "label_columns", 0)) and getattr(kind, "columns", 1) > 1
 
 
 def _of_groups(groups: Sequence[Any]) -> Iterator[Reading]:
@@ -283,6 +290,8 @@ class Found(NamedTuple):
     def draw(self, path: Path, title: str) -> None:
         """The largest of its curves at the end, with their bands."""
         at_end = readings(self.kind, self.last)
+        if _is_grouped(self.kind):
+            at_end = [reading for reading in at_end if reading.name.endswith(" sum")]
         largest = sorted(at_end, key=lambda reading: -reading.value)[:_CURVES]
         curves: dict[str, list[Reading]] = {reading.name: [] for reading in largest}
         users: dict[str, list[int]] = {name: [] for name in curves}
@@ -319,18 +328,25 @@ class Found(NamedTuple):
     def show(self, title: str) -> None:
         tell(f"{title}: {self.last.t:,} users ({self.kind}), {self.plan.privacy}", style="bold")
         table = new_table("running sum", "estimate", "95 % band")
-        found = sorted(readings(self.kind, self.last), key=lambda reading: -reading.value)
+        found = readings(self.kind, self.last)
+        if not _is_grouped(self.kind):
+            found.sort(key=lambda reading: -reading.value)
         for one in found[:_SHOWN]:
             name = "all users" if self.kind.is_scalar else one.name
             table.add_row(name, _full(one.value), f"{_full(one.low)} to {_full(one.high)}")
         console.print(table)
         if len(found) > _SHOWN:
             tell(f"and {len(found) - _SHOWN:,} more")
-        for line in list(self._window_lines())[:_SHOWN]:
-            tell(
-                f"{line['start']} to {line['stop']}: {line.get('of', '')} "
-                f"{_full(line['estimate'])} ({_full(line['low'])} to {_full(line['high'])})"
-            )
+        if self.windows:
+            self._show_windows()
+
+    def _show_windows(self) -> None:
+        table = new_table("window from", "of", "users", "estimate", "95 % band")
+        for line in islice(self._window_lines(), _SHOWN_WINDOWS):
+            band = f"{_full(line['low'])} to {_full(line['high'])}"
+            name = line.get("of", "all users")
+            table.add_row(line["start"], name, f"{line['users']:,}", _full(line["estimate"]), band)
+        console.print(table)
 
 
 def _full(value: float) -> str:
