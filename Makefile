@@ -8,7 +8,7 @@ PYTEST := $(BIN)/python -m pytest --quiet --numprocesses auto --dist worksteal
 JAVASCRIPT := clients/javascript
 NODE_MODULES := $(JAVASCRIPT)/node_modules/.package-lock.json
 
-.PHONY: demo web test test-slow browser javascript check docs bench clean
+.PHONY: demo web test test-slow browser javascript check docs bench package lock clean
 
 # Reinstalled whenever the project's metadata changes.
 $(VENV)/installed-%: pyproject.toml
@@ -59,6 +59,16 @@ check: $(VENV)/installed-dev
 # A site of all pages, examples and docstrings, in build/site. Any warning is an error.
 docs: $(VENV)/installed-docs
 	$(BIN)/python docs/website/build.py build/site
+
+# Wheel and sdist in dist, and each tried in new environments: without extras, and with every one.
+package: $(VENV)/installed-dev
+	rm -rf dist
+	$(BIN)/python -m build --outdir dist .
+	$(BIN)/python .ci/smoke.py dist
+
+# The versions that development was last done with: pip install -r requirements-dev.lock
+lock: $(VENV)/installed-dev
+	$(BIN)/python -m pip freeze --exclude-editable --exclude overhand > requirements-dev.lock
 
 bench: $(VENV)/installed-bench
 	$(BIN)/python -m benchmarks
