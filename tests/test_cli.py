@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 import overhand as oh
+from overhand.cli.commands import COMMANDS
+from overhand.cli.output import console
 from overhand.simulation import Simulation
 from support.commands import as_json, overhand
 
@@ -18,6 +20,7 @@ PLAN_KEYS = {
     *("noise_by", "opened_per_user", "bits_per_user", "sealed_bytes_per_user", "influence"),
     *("rms_error", "worst_std", "error_bound", "failure_probability", "delta_spent", "digest"),
 }
+PANELS = ("Use", "Plan", "Measure", "Deploy")
 LEVEL_KEYS = {
     *("level", "batch_size", "degree", "noise_trials", "noise_probability", "variance"),
 }
@@ -151,7 +154,19 @@ BAD = [
     ("plan --horizon 100 --reports 1001", "reports=1001"),
     ("plan --horizon 100 --epsilon 1 --error 3", "--epsilon or --error"),
     ("plan --horizon 100 --error -1", "error=-1"),
-    ("plan --horizon ten", "valid int"),
+    ("plan --horizon ten", "'ten' is not a whole number"),
+    ("plan --horizon 1.5", "'1.5' is not a whole number"),
+    ("plan --horizon 1e400", "'1e400' is not a whole number"),
+    ("plan --horizon 100 --epsilon inf", "epsilon=inf must be a finite number above 0"),
+    ("plan --horizon 100 --epsilon 500", "epsilon=500 is above 100: it would hide nothing"),
+    ("plan --horizon 100 --epsilon 1e9", "epsilon=1e+09 is above 100"),
+    ("plan --horizon 100 --save /", "--save / is a directory"),
+    ("simulate --horizon 100 --save nowhere/x.csv", "there is no directory nowhere"),
+    ("compare --horizon 100 --save nowhere/x.csv", "there is no directory nowhere"),
+    ("reproduce --output nowhere/x.html", "there is no directory nowhere"),
+    ("prepare --plan pyproject.toml --directory /proc/x", "/proc/x: No such file or directory"),
+    ("simulate --input pyproject.toml", "must end in .csv; `overhand sum` reads other tables"),
+    ("simulate --plan :key:-1[bold].json", "cannot read the plan :key:-1[bold].json"),
     ("plan --horizon 100 --tree oak", "tree='oak' must be one of regular, paper, binary"),
     ("plan --horizon 100 --tree path", "a client would have to know its batch"),
     ("compare --horizon 100 --tree path", "2 to 5 % less error"),
@@ -186,6 +201,83 @@ def test_an_edited_plan_file_is_refused(tmp_path: Path) -> None:
     result = overhand("simulate", "--plan", str(file))
     assert result.returncode == 2
     assert "edited" in result.stderr
+
+
+def test_whole_numbers_may_be_written_as_people_write_them() -> None:
+    for text in ("3e3", "3_000", "3000", "3.0e3"):
+        printed = as_json("plan", "--horizon", text, "--shufflers", "2")
+        assert printed["horizon"] == 3000
+
+
+def test_what_is_said_of_a_path_is_said_to_the_letter(tmp_path: Path) -> None:
+    """Nothing of it is taken for an emoji or a style."""
+    file = tmp_path / ":key:-1[bold].json"
+    shown = overhand("plan", "--horizon", "300", "--shufflers", "2", "--save", str(file))
+    assert f"saved to {file}" in shown.stdout
+    assert (shown.stderr, file.exists()) == ("", True)
+
+
+@pytest.mark.parametrize("columns", [60, 80])
+def test_tables_are_not_cut(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(console, "width", columns)
+    small = ("--horizon", "3000", "--shufflers", "2")
+    for line in (("plan", *small), ("compare", *small, "--runs", "1"), ("simulate", *small)):
+        shown = overhand(*line).stdout
+        assert "\N{HORIZONTAL ELLIPSIS}" not in shown
+        assert max(map(len, shown.splitlines())) <= columns
+
+
+def test_a_library_that_is_missing_is_named_with_its_extra(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in [name for name in sys.modules if name.startswith("overhand.service.client")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "aiohttp", None)
+    monkeypatch.delitem(sys.modules, "overhand.service.web.transport", raising=False)
+    monkeypatch.delitem(sys.modules, "overhand.service.web", raising=False)
+    result = overhand("client", "http://127.0.0.1:1", "1")
+    assert result.returncode == 2
+    assert result.stderr == "error: aiohttp is not installed: pip install 'overhand[service]'\n"
+
+
+def test_help_lists_commands_in_groups() -> None:
+    shown = overhand("--help").stdout
+    places = [shown.index(f" {panel} \N{BOX DRAWINGS LIGHT HORIZONTAL}") for panel in PANELS]
+    assert places == sorted(places)
+    for name in COMMANDS:
+        assert f" {name} " in shown
+        assert "--help" in overhand(name, "--help").stdout
+
+
+def test_a_shell_completes_commands_and_options(monkeypatch: pytest.MonkeyPatch) -> None:
+    def completed(line: str) -> set[str]:
+        monkeypatch.setenv("COMP_WORDS", line)
+        monkeypatch.setenv("COMP_CWORD", str(len(line.split(" ")) - 1))
+        monkeypatch.setenv("_OVERHAND_COMPLETE", "complete_bash")
+        return set(overhand().stdout.split())
+
+    assert completed("overhand s") >= {"sum", "simulate", "server", "shuffler", "settle"}
+    assert "--horizon" in completed("overhand plan --ho")
+
+
+def test_the_command_line_answers_without_loading_what_it_does_not_need() -> None:
+    code = (
+        "import sys; sys.argv = ['overhand', '--help']\n"
+        "from overhand.__main__ import main\n"
+        "try: main()\n"
+        "finally: print([m for m in ('numpy', 'scipy', 'mpmath') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stdout.endswith("[]\n")
+
+
+def test_the_library_loads_scipy_when_it_is_needed() -> None:
+    code = (
+        "import sys; from overhand import *\n"
+        "print([m for m in ('scipy', 'mpmath', 'dp_accounting') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
 
 
 def test_version_and_help() -> None:
