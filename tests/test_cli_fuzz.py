@@ -131,6 +131,9 @@ def nothing_long(monkeypatch: pytest.MonkeyPatch) -> None:
         module, _, name = place.partition(".")
         monkeypatch.setattr(importlib.import_module(f"overhand.cli.{module}"), name, begun)
     monkeypatch.setattr("overhand.evidence.reproduce", begun)
+    monkeypatch.setattr("overhand.service.server.run_server", begun)
+    monkeypatch.setattr("overhand.service.shuffler.run_shuffler", begun)
+    monkeypatch.setattr("overhand.service.web.start_logging", lambda name: None)
     monkeypatch.setattr(client_module, "_ATTEMPTS", 1)
 
 
