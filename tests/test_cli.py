@@ -159,6 +159,7 @@ BAD = [
     ("plan --horizon 1e400", "'1e400' is not a whole number"),
     ("plan --horizon 100 --epsilon inf", "epsilon=inf must be a finite number above 0"),
     ("plan --horizon 100 --epsilon 500", "epsilon=500 is above 100: it would hide nothing"),
+    ("plan --horizon 100 --epsilon 1e-9", "epsilon=1e-09 is below 1e-05: nothing could be"),
     ("plan --horizon 100 --epsilon 1e9", "epsilon=1e+09 is above 100"),
     ("plan --horizon 100 --save /", "--save / is a directory"),
     ("simulate --horizon 100 --save nowhere/x.csv", "there is no directory nowhere"),

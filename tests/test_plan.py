@@ -400,3 +400,8 @@ def test_a_plan_reads_as_a_sentence_a_level() -> None:
     text = str(oh.Plan.best(MILLION, 5, PRIVACY))
     assert "1,000,000 users (bit), 5 of 5 shufflers" in text
     assert text.count("level ") == 5
+
+
+def test_words_and_pairs_of_numbers_are_no_guarantee_and_no_kind() -> None:
+    with pytest.raises(oh.InvalidValue, match="must be a Privacy, such as"):
+        oh.Plan.best(1000, 2, (1.0, 1e-6))  # type: ignore[arg-type]

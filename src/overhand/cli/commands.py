@@ -39,6 +39,7 @@ COMMANDS = {
     "server": Entry("Deploy", "services", "Run the server, with its dashboard.", is_service=True),
     "shuffler": Entry("Deploy", "services", "Run the shuffling service.", is_service=True),
     "client": Entry("Deploy", "client", "Report values to a shuffling service."),
+    "verify": Entry("Deploy", "verify", "Check a document and recompute its guarantee."),
     "settle": Entry("Deploy", "services", "Write down what a plan ended with, for the next one."),
 }
 

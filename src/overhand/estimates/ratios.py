@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy.optimize import brentq
 
 from overhand import errors
 from overhand.estimates.pairs import Pair
@@ -101,6 +100,8 @@ class Ratio:
 
 def _end(excess: Callable[[float], float], inside: float, reach: float) -> float:
     """Where `excess` rises above 0, in the direction of `reach`; it is not above 0 inside."""
+    from scipy.optimize import brentq
+
     if reach == 0:
         return inside
     while excess(inside + reach) <= 0:

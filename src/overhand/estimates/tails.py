@@ -5,8 +5,6 @@ from __future__ import annotations
 from functools import lru_cache
 
 import numpy as np
-from scipy.optimize import brentq
-from scipy.special import ndtr, roots_genlaguerre
 
 from overhand.model import Floats
 
@@ -37,6 +35,7 @@ def half_width(
 @lru_cache(maxsize=4096)
 def _beyond(bias: float, kurtosis: float, confidence: float) -> float:
     """By how many standard deviations w goes beyond the slack, which is `bias` of them."""
+    from scipy.optimize import brentq
 
     def excess(beyond: float) -> float:
         outside = standard_tail(beyond, kurtosis)
@@ -59,6 +58,8 @@ def standard_tail(x: float, kurtosis: float) -> float:
     >>> round(standard_tail(2.0, 0.0), 4), round(standard_tail(2.0, 3.0), 4)
     (0.0228, 0.0296)
     """
+    from scipy.special import ndtr
+
     if kurtosis < _NEARLY_NORMAL:
         return float(ndtr(-x))
     variances, weights = _random_variances(kurtosis)
@@ -67,6 +68,8 @@ def standard_tail(x: float, kurtosis: float) -> float:
 
 @lru_cache(maxsize=256)
 def _random_variances(kurtosis: float) -> tuple[Floats, Floats]:
+    from scipy.special import roots_genlaguerre
+
     shape = 3 / kurtosis
     nodes, weights = roots_genlaguerre(_QUADRATURE, shape - 1)
     return nodes / shape, weights / weights.sum()

@@ -37,6 +37,7 @@ from overhand.plan.request import (
     Composition,
     Terms,
     TreeKind,
+    check_epsilon,
     checked_tree,
     kinds_of,
 )
@@ -64,6 +65,7 @@ __all__ = [
     "TreeKind",
     "best_split",
     "calibrated",
+    "check_epsilon",
     "checked_tree",
     "chernoff_bound",
     "clear_bytes",

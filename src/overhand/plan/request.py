@@ -32,6 +32,7 @@ NOISE_MAKERS: tuple[NoiseBy, ...] = ("users", "services")
 """Who may make the noise."""
 MOST_EPSILON = 100.0
 """Where a guarantee hides nothing any more: e^100 has 44 digits."""
+_LEAST_EPSILON = 1e-5
 
 _GONE = {
     "path": "path trees had 2 to 5 % less error and could not be deployed, because a client would "
@@ -58,16 +59,30 @@ def checked_tree(kind: str) -> TreeKind:
     raise errors.InvalidValue(f"tree={kind!r} must be one of {', '.join(TREE_KINDS)}{reason}")
 
 
+def check_epsilon(privacy: Privacy) -> None:
+    """Refuse an epsilon under which nothing is hidden, or nothing can be learnt.
+
+    >>> check_epsilon(Privacy(500.0, 1e-6))
+    Traceback (most recent call last):
+    overhand.errors.InvalidValue: epsilon=500 is above 100: it would hide nothing
+    """
+    if privacy.epsilon > MOST_EPSILON:
+        raise errors.InvalidValue(
+            f"epsilon={privacy.epsilon:g} is above {MOST_EPSILON:g}: it would hide nothing"
+        )
+    if privacy.epsilon < _LEAST_EPSILON:
+        raise errors.InvalidValue(
+            f"epsilon={privacy.epsilon:g} is below {_LEAST_EPSILON:g}: nothing could be learnt"
+        )
+
+
 def _check_kinds(privacy: object, values: object) -> None:
     """Words and pairs of numbers are not taken for what they name."""
     if not isinstance(privacy, Privacy):
         raise errors.InvalidValue(
             f"privacy={privacy!r} must be a Privacy, such as Privacy(1.0, 1e-6)"
         )
-    if privacy.epsilon > MOST_EPSILON:
-        raise errors.InvalidValue(
-            f"epsilon={privacy.epsilon:g} is above {MOST_EPSILON:g}: it would hide nothing"
-        )
+    check_epsilon(privacy)
     if not isinstance(values, Values):
         raise errors.InvalidValue(
             f"values={values!r} must be a kind of values, such as Bits() or Reals(0, 50)"
