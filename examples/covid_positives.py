@@ -27,9 +27,8 @@ def main() -> None:
         oh.Plan.best(len(tests), SHUFFLERS, PRIVACY, mechanism="shares", reports=r)
         for r in (1, 2, 20)  # nobody had more than 20 tests
     )
-    print(
-        f"{len(tests):,} tests, {tests.rows.sum()} positive; {PRIVACY}\nprotected is {tests.unit}"
-    )
+    print(f"{len(tests):,} tests, {tests.rows.sum()} positive; {PRIVACY}")
+    print(f"protected is {tests.unit}")
     sides = beside(plan)
     sides |= {"any 2 tests protected": PlanCounter(twice), "persons protected": PlanCounter(person)}
     results = {name: simulate(side, tests.rows, runs=RUNS) for name, side in sides.items()}
@@ -47,8 +46,8 @@ def by_day(tests: Recorded, plan: oh.Plan) -> tuple[NDArray[np.int64], list[oh.E
     # Seeded because this is a simulation that must draw the same again: deploy secure_random().
     total = oh.ContinualSum(plan, random=oh.seeded_random(2))
     estimates = []
-    for start, stop in zip([0, *ends], ends, strict=False):
-        total.update_many(tests.rows[start:stop])
+    for rows in np.split(tests.rows, ends[:-1]):
+        total.update_many(rows)
         estimates.append(total.estimate)
     return ends, estimates
 
@@ -67,13 +66,12 @@ def draw(path: str, tests: Recorded, plan: oh.Plan, results: dict[str, Simulatio
     left.plot(days, [estimate.value for estimate in ours], color=COLOURS[2], label=label)
     left.plot(days, truth, "--", color="#b03a2e", label="truth")
     left.set(title="Positive tests so far", xlabel="day of the pandemic", ylim=(-50, None))
-    left.legend(frameon=False, loc="upper left")
     for name, colour in zip(results, COLOURS, strict=True):
         curve, style = results[name].curve, "--" if name == "trusted server" else "-"
         right.plot(curve.t / 1000, curve.rms, style, color=colour, label=name)
     right.set(title="rms error of the count", xlabel="thousand tests", yscale="log", ylim=(5, 1000))
-    right.legend(frameon=False, loc="upper left", ncols=2)
-    for axes in (left, right):
+    for axes, columns in ((left, 1), (right, 2)):
+        axes.legend(frameon=False, loc="upper left", ncols=columns)
         axes.spines[["top", "right"]].set_visible(False)
     figure.savefig(path)
 
