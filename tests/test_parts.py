@@ -16,6 +16,7 @@ from scipy import stats
 
 from overhand.errors import Infeasible, InvalidValue
 from overhand.mechanisms import Coins, LaplaceNoise, NoisePart, Polya, fewest_coins, noise_of
+from overhand.mechanisms import parts as parts_module
 from overhand.mechanisms.noise import ratio_of
 from overhand.mechanisms.thresholds import Thresholds, binomial_thresholds, polya_thresholds
 from overhand.model import Floats
@@ -494,3 +495,17 @@ def test_noise_without_a_meaning_is_refused(make: Callable[[], object], name: st
 def test_too_few_coins_for_a_variance_are_refused() -> None:
     with pytest.raises(Infeasible, match="cannot have variance"):
         Coins.with_variance(8, 100.0, bits=2)
+
+
+def test_coins_too_many_for_one_table_are_drawn_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """100 and 100 opposed coins by tables of 40, 40 and 20: their law, and each table's distance.
+
+    A mutant that leaves out the rest has a fifth less variance.
+    """
+    coins = Coins(200, BinaryFraction(1, 2))
+    whole = coins.sampling_distance
+    monkeypatch.setattr(parts_module, "_MOST_TABULATED", 40)
+    assert whole < coins.sampling_distance < 4 * whole
+    drawn = coins.draw(keyed(5), 40_000)
+    assert abs(drawn.mean()) < 4 * math.sqrt(37.5 / 40_000)
+    assert drawn.var() == pytest.approx(37.5, rel=4 * math.sqrt(2 / 40_000))
