@@ -58,7 +58,7 @@ def losses(law: Noise, shift: int, count: int, random: np.random.Generator) -> F
 
 @pytest.mark.parametrize("sent", SENT)
 def test_no_placement_of_reports_shows_more_than_is_certified(sent: str) -> None:
-    """By Monte Carlo, from the plan's printed laws; three samples, so three in a thousand off."""
+    """By Monte Carlo, from the laws of the plan's noise: within four standard errors."""
     plan, count = planned(sent, REPORTS), 40_000
     assert plan.delta_spent <= PRIVACY.delta
     laws = [m.hiding_noise(m.size) for m in plan.mechanisms]
