@@ -13,7 +13,6 @@ from overhand.cli import options
 from overhand.cli.output import console, levels_table, print_json, size, working
 from overhand.cli.services import Authorities, Pinned
 from overhand.errors import InvalidValue, ServiceError
-from overhand.mechanisms import CoinSum
 from overhand.plan import Plan
 
 if TYPE_CHECKING:
@@ -115,7 +114,7 @@ def _drawn(plan: Plan) -> str:
     """What a client draws by a law other than the uniform one, to hide a value."""
     if plan.noise_by == "services":
         return "nothing"
-    return "coins" if all(isinstance(m, CoinSum) for m in plan.mechanisms) else "noise"
+    return "coins" if all(m.kind == "coins" for m in plan.mechanisms) else "noise"
 
 
 def _show(document: Document, told: dict[str, Any]) -> None:
