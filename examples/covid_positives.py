@@ -28,14 +28,14 @@ def main() -> None:
         for r in (1, 2, 20)  # nobody had more than 20 tests
     )
     print(f"{len(tests):,} tests, {tests.rows.sum()} positive; {PRIVACY}")
-    print(f"protected is {tests.unit}")
+    print(f"the guarantee is for {tests.unit}")
     sides = beside(plan)
     sides |= {"any 2 tests protected": PlanCounter(twice), "persons protected": PlanCounter(person)}
     results = {name: simulate(side, tests.rows, runs=RUNS) for name, side in sides.items()}
-    print(f"{'positives so far':<22}  rms error  largest error  messages a test")
+    print(f"{'positives so far':<22}  rms error  largest error  messages per test")
     for name, result in results.items():
         errors = f"{result.rms_error:>9.1f}  {result.mean_max_error:>13.1f}"
-        print(f"{name:<22}  {errors}  {sides[name].messages_per_user:>15}")
+        print(f"{name:<22}  {errors}  {sides[name].messages_per_user:>17}")
     if len(sys.argv) > 1:
         draw(sys.argv[1], tests, plan, results)
 
@@ -46,8 +46,8 @@ def by_day(tests: Recorded, plan: oh.Plan) -> tuple[NDArray[np.int64], list[oh.E
     # Seeded because this is a simulation that must draw the same again: deploy secure_random().
     total = oh.ContinualSum(plan, random=oh.seeded_random(2))
     estimates = []
-    for rows in np.split(tests.rows, ends[:-1]):
-        total.update_many(rows)
+    for start, stop in zip([0, *ends], ends, strict=False):
+        total.update_many(tests.rows[start:stop])
         estimates.append(total.estimate)
     return ends, estimates
 

@@ -26,13 +26,13 @@ def main() -> None:
     flights = late_flights()
     plan = oh.Plan.best(len(flights), SHUFFLERS, PRIVACY, mechanism="shares")
     print(f"{len(flights):,} flights, {flights.rows.sum():,} over {LATE} minutes late; {PRIVACY}")
-    print(f"protected is {flights.unit}")
+    print(f"the guarantee is for {flights.unit}")
     sides = beside(plan)
     results = {name: simulate(side, flights.rows, runs=RUNS) for name, side in sides.items()}
-    print(f"{'late flights so far':<20}  rms error  largest error  messages a flight")
+    print(f"{'late flights so far':<20}  rms error  largest error  messages per flight")
     for name, result in results.items():
         errors = f"{result.rms_error:>9.1f}  {result.mean_max_error:>13.1f}"
-        print(f"{name:<20}  {errors}  {sides[name].messages_per_user:>17}")
+        print(f"{name:<20}  {errors}  {sides[name].messages_per_user:>19}")
     if len(sys.argv) > 1:
         draw(sys.argv[1], flights, plan, results)
 

@@ -26,13 +26,13 @@ def main() -> None:
     for stops in (recorded.stops_by_neighbourhood(), recorded.stops_by_race()):
         plan = oh.Plan.best(len(stops), SHUFFLERS, PRIVACY, values=stops.values, mechanism="shares")
         print(f"{len(stops):,} stops, {plan.values.dimension} sums; {PRIVACY}")
-        print(f"{'every sum so far':<18}  rms error  largest error  messages a stop")
+        print(f"{'every sum so far':<18}  rms error  largest error  messages per stop")
         for name, side in (sides := recorded.beside(plan)).items():
             result = simulate(side, stops.rows, runs=4 if name == "local" else 1)  # a random walk
             errors = f"{result.rms_error:>9.1f}  {result.mean_max_error:>13.1f}"
-            print(f"{name:<18}  {errors}  {side.messages_per_user:>15,}")
+            print(f"{name:<18}  {errors}  {side.messages_per_user:>17,}")
         compared.append((stops, sides, plan))
-    print(f"protected is {stops.unit}")
+    print(f"the guarantee is for {stops.unit}")
     print("both are of the same stops: published together, epsilon and delta are twice as large")
     if len(sys.argv) > 1:
         from matplotlib.figure import Figure
