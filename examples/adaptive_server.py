@@ -1,8 +1,8 @@
 """Algorithm 1 with a server that learns: the next mechanism depends on earlier batches.
 
-One shuffler watches for a signal in small batches. Only once a batch shows one does the server
-put the second shuffler to work, on a large batch with little noise per user. Whatever the server
-decides, a user is in at most two batches, so the worst it can pay is known beforehand.
+One shuffler watches for a signal in small batches. Once a batch shows one, the server activates
+the second shuffler, on a large batch with little noise per user. Whatever the server decides, a
+user is in at most two batches, so the most privacy it can lose is known beforehand.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What customers spend, over the day, in a shop that is shown no basket.
+"""What customers spend over the day, in a shop that sees no single basket.
 
-200,000 baskets of ten days, lognormal and larger in the evening. Values are reals of [0, 200]
-euros; what is above is clipped, because a wider interval would need as much more noise.
+200,000 baskets over ten days, lognormal and larger in the evening. Values are reals in [0, 200]
+euros; larger ones are clipped, because noise is proportional to the width of the interval.
 
 python examples/basket_values.py [figure.png]
 """
@@ -43,9 +43,9 @@ def main() -> None:
         if total.t % (2 * A_DAY) == 0:
             low, high = running[-1].interval(0.95)
             print(f"{total.t:>7,} baskets: {low:.2f} to {high:.2f} euros", end=" ")
-            print(f"(in truth {clipped[: total.t].mean():.2f})")
-    print(f"local privacy would say +- {1.96 * LOCAL_STD / math.sqrt(CUSTOMERS):.2f}", end="; ")
-    print(f"clipping takes {values.mean() - clipped.mean():.2f} euros from the mean")
+            print(f"(truth: {clipped[: total.t].mean():.2f})")
+    print(f"local privacy would give +- {1.96 * LOCAL_STD / math.sqrt(CUSTOMERS):.2f}", end="; ")
+    print(f"clipping lowers the mean by {values.mean() - clipped.mean():.2f} euros")
 
     width = WINDOW - WINDOW % plan.tree.lowest  # whole blocks: no user of the window is pending
     windows = [total.between(a, a + width).mean() for a in range(0, CUSTOMERS - width + 1, width)]

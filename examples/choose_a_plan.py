@@ -1,4 +1,4 @@
-"""How many shufflers, which tree, which epsilon: let the exact errors say.
+"""How many shufflers, which tree, which epsilon: the exact errors decide.
 
 Every figure printed here is computed, not simulated: a plan knows its own error.
 """
@@ -25,7 +25,7 @@ def main() -> None:
         print(f"{composition:<11}   {plan.rms_error:>5.1f}")
 
     plan = oh.Plan.for_error(HORIZON, 3, error=50.0, delta=DELTA)
-    print(f"\nan error of 50 needs epsilon = {plan.privacy.epsilon:.2f} with 3 shufflers")
+    print(f"\nan rms error of 50 needs epsilon = {plan.privacy.epsilon:.2f} with 3 shufflers")
 
 
 if __name__ == "__main__":

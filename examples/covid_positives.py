@@ -1,4 +1,4 @@
-"""Positive COVID-19 tests so far, day by day, when no test result may be seen by anybody.
+"""Positive COVID-19 tests so far, day by day, when nobody may see a single test result.
 
 15,524 real tests at a children's hospital, 865 of them positive. Needs the extra `data`.
 

@@ -1,6 +1,6 @@
-"""Which emoji people send, and which one goes viral, when nobody shows what was sent.
+"""Which emoji people send, and which one goes viral, when nobody reveals what they sent.
 
-200,000 votes among 24 emoji (Zipf); half way, one begins to spread. A vote is a histogram's bucket.
+200,000 votes for 24 emoji (Zipf); half way, one begins to spread. A vote is a histogram's bucket.
 
 python examples/emoji_votes.py [figure.png]
 """
@@ -39,7 +39,7 @@ def main() -> None:
         leaders = " ".join(EMOJI[bar.coordinate] for bar in total.estimate.top(5))
         print(f"{total.t:>7,} votes: {leaders}, 😢 has {total.estimate.mean().value[VIRAL]:.1%}")
     for j, _, low, high, *_ in total.estimate.mean().top(3):  # bars that hold for all 24 at once
-        print(f"{EMOJI[j]} {low:.2%} to {high:.2%} (in truth {np.mean(values == j):.2%})")
+        print(f"{EMOJI[j]} {low:.2%} to {high:.2%} (truth: {np.mean(values == j):.2%})")
     if len(sys.argv) > 1:
         draw(sys.argv[1], total, values)
 

@@ -1,8 +1,8 @@
-"""Questions to a stream of 327,346 flights: how late, which airline, this week against last.
+"""Questions about 327,346 flights: how late, which airline, this week compared with last week.
 
-All flights from New York in 2013 that arrived. Flights are no secret: this shows what the answers
-look like. Three plans over the same flights: a flight is in all of them, and so its guarantee is
-that of three times this epsilon and delta. Needs the extra `data`.
+All flights from New York in 2013 that arrived. Flights are not secret: this shows what the answers
+look like. There are three plans over the same flights: a flight is in all of them, so it has a
+guarantee of three times this epsilon and delta. Needs the extra `data`.
 
 python examples/flight_questions.py
 """
@@ -63,7 +63,7 @@ def this_week(hours: Any, late: Any) -> None:
     last, this = (total.between(int(a), int(b)) for a, b in zip(places, places[1:], strict=False))
     ratio, (low, high) = this.mean() / last.mean(), (this.mean() / last.mean()).interval()
     truth = late[this.start : this.t].mean() / late[last.start : last.t].mean()
-    print(f"late flights, week 24 against 23: {ratio.value:.2f} times the share")
+    print(f"late flights, week 24 vs week 23: {ratio.value:.2f} times the share")
     print(f"95 %: {low:.2f} to {high:.2f}; truth: {truth:.2f}")
 
 

@@ -1,4 +1,4 @@
-"""Late flights so far, told again once all batches are in.
+"""Late flights so far, estimated again once all batches are in.
 
 327,346 real flights. Needs the extra `data`.
 

@@ -1,6 +1,6 @@
 """Late flights so far, over a year and 327,346 landings: what a longer stream gains.
 
-All flights from New York in 2013 that arrived. Flights are no secret: this shows scale, on a real
+All flights from New York in 2013 that arrived. Flights are not secret: this shows scale, on a real
 stream, with its storms and quiet weeks. Needs the extra `data`.
 
 python examples/late_flights.py [figure.png]

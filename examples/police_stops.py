@@ -1,7 +1,7 @@
-"""Police stops so far, by neighbourhood and by race, when no record of a stop may be seen.
+"""Police stops so far, by neighbourhood and by race, when nobody may see the record of a stop.
 
 All 51,920 stops in Minneapolis in 2017. Where a stop was is a bucket of a histogram; what it was is
-a vector, for it may be several things at once. Needs the extra `data`.
+a vector, because it may be several things at once. Needs the extra `data`.
 
 python examples/police_stops.py [figure.png]
 """
@@ -33,7 +33,7 @@ def main() -> None:
             print(f"{name:<18}  {errors}  {side.messages_per_user:>17,}")
         compared.append((stops, sides, plan))
     print(f"the guarantee is for {stops.unit}")
-    print("both are of the same stops: published together, epsilon and delta are twice as large")
+    print("both are of the same stops: published together, they cost twice the epsilon and delta")
     if len(sys.argv) > 1:
         from matplotlib.figure import Figure
 

@@ -1,7 +1,8 @@
-"""A recommender whose server never sees who liked what: both sides of the boundary, by hand.
+"""A recommender whose server never sees who liked what: users and server, connected by hand.
 
-Three kinds of people, three songs. A user's device keeps its kind, the song it played and whether
-it was liked; messages go to two shufflers; the server sees shuffled batches, and sends out rules.
+Three kinds of people, three songs. A user's device keeps to itself which kind the user is, the
+song it played and whether the user liked it. It sends messages to two shufflers; the server sees
+shuffled batches, and sends out rules.
 
 python examples/private_recommender.py
 """
@@ -50,7 +51,7 @@ def main() -> None:
     for start in range(0, USERS, 1000):
         share = liked[start : start + 1000].mean()
         print(f"users {start + 1:>5,} to {start + 1000:>5,}: {share:.0%} liked their song")
-    print(f"at random {LIKES.mean():.0%}, at best {LIKES.max(axis=1).mean():.0%}")
+    print(f"at random: {LIKES.mean():.0%}; at best: {LIKES.max(axis=1).mean():.0%}")
 
 
 if __name__ == "__main__":

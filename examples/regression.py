@@ -1,7 +1,7 @@
 """A linear regression over 200,000 homes, learnt as they report, from rows that nobody sees.
 
-What a home spends on heating, from four features within 1/2 of 0, so that |x| <= 1. The sums of
-x y and x x^T are all that least squares needs; of one home they are one vector, hidden at once.
+It predicts what a home spends on heating from four features within 1/2 of 0, so that |x| <= 1.
+Least squares needs only the sums of x y and x x^T; those of one home are hidden as one vector.
 
 python examples/regression.py [figure.png]
 """
@@ -50,7 +50,7 @@ def main() -> None:
         found[2, i], _ = solved(local[t - 1], math.sqrt(t * LOCAL.user_variance))
         found[3, i], _ = solved(sums[t - 1], 0.0)
     for name, value, std, truth in zip(FEATURES, *found[:2, -1], TRUTH, strict=True):
-        print(f"{name:>9}: {value:6.3f} +- {1.96 * std:.3f} (in truth {truth})")
+        print(f"{name:>9}: {value:6.3f} +- {1.96 * std:.3f} (truth: {truth})")
     errors = np.linalg.norm(found[[0, 2, 3]] - TRUTH, axis=2).T
     print("error: {:.4f}; with local privacy {:.4f}; without privacy {:.4f}".format(*errors[-1]))
     if len(sys.argv) > 1:

@@ -1,6 +1,6 @@
-"""A live count from users who do not trust the server: the shortest way to one.
+"""The shortest way to a live count from users who do not trust the server.
 
-Each of 50,000 users clicked or did not. The server publishes a count after every one of them.
+Each of 50,000 users either clicked or did not. The server publishes a count after each of them.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ def main() -> None:
         total.update_many(clicked[start : start + 10_000])
         low, high = total.estimate.interval(0.95)
         truth = clicked[: total.t].sum()
-        print(f"{total.t:>7,} users: {low:>8,.0f} to {high:>8,.0f} clicks (in truth {truth:,})")
+        print(f"{total.t:>7,} users: {low:>8,.0f} to {high:>8,.0f} clicks (truth: {truth:,})")
 
     window = total.between(20_000, 30_000)
-    print(f"users 20,000 to 30,000: {window.value:,.0f} clicks, give or take {window.std:.0f}")
+    print(f"users 20,000 to 30,000: {window.value:,.0f} clicks, std {window.std:.0f}")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""The air of a city, from eight sensors in each of 200,000 homes that show no reading.
+"""The air of a city, from eight sensors in each of 200,000 homes that reveal no reading.
 
-The readings of a home are one vector: parts of the legal limits, divided by sqrt(8), so that its
-norm is at most 1 unless limits are exceeded. A longer one is scaled back. Day 10 brings smog.
+The readings of a home are one vector: fractions of the legal limits, divided by sqrt(8), so that
+its norm is at most 1 unless limits are exceeded. A longer one is scaled back. Day 10 has smog.
 
 python examples/sensor_vectors.py [figure.png]
 """
@@ -28,7 +28,7 @@ LOCAL_STD = math.sqrt(local_counter(HOMES, PRIVACY, VECTORS).user_variance)  # o
 
 
 def readings() -> NDArray[np.float64]:
-    """In parts of the limits; homes differ by a factor of about 1.4."""
+    """As fractions of the limits; homes differ by a factor of about 1.4."""
     smog = np.exp(-(((np.arange(HOMES) / A_DAY - 10) / 1.5) ** 2))
     level = USUAL + smog[:, np.newaxis] * SMOG
     return np.asarray(level * np.random.default_rng(1).lognormal(-0.06, 0.35, level.shape))

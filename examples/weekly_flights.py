@@ -1,7 +1,7 @@
 """Late flights week by week: windows by time, read off one private running count.
 
-All flights from New York in 2013 that arrived, with the minute of their arrival. When a flight came
-is public here; whether it was late is what is protected. Needs the extra `data`.
+All flights from New York in 2013 that arrived, with the minute of their arrival. When a flight
+arrived is public here; whether it was late is protected. Needs the extra `data`.
 
 python examples/weekly_flights.py
 """
@@ -21,8 +21,8 @@ def main() -> None:
     total = oh.ContinualSum(plan, random=oh.seeded_random(1))
     total.update_many(flights.rows, at=flights.times)
     weeks, size = total.windows("7d"), plan.tree.lowest
-    print(f"{len(flights):,} flights in {len(weeks)} weeks, by blocks of {size} flights")
-    print(f"the {WORST} weeks with most flights over {LATE} minutes late; {PRIVACY}")
+    print(f"{len(flights):,} flights in {len(weeks)} weeks, in blocks of {size} flights")
+    print(f"the {WORST} weeks with the most flights over {LATE} minutes late; {PRIVACY}")
     print("from        last of its flights  flights  late, 95 %              truth")
     for week in sorted(weeks, key=lambda week: -week.estimate.value)[:WORST]:
         found, (low, high) = week.estimate, week.estimate.interval(0.95)
