@@ -36,7 +36,7 @@ def main() -> None:
             print(f"{shufflers:>9}   {horizon:>9,}   {bound:>5.1f}   {error:>18.1f}")
         exponent = np.polyfit(np.log(HORIZONS), np.log(errors), 1)[0]
         print(f"          exponent {exponent:.3f}, proved {1 / (2 * shufflers + 1):.3f}")
-    print(f"\nOne shuffler: the theorem's constants hold from n = {least_horizon(1, 1.0):.1e} on.")
+    print(f"\nFor one shuffler the bound is vacuous below n = {least_horizon(1, 1.0):.1e} users.")
 
 
 if __name__ == "__main__":
