@@ -139,6 +139,20 @@ def test_segments_vary_in_the_coordinates_of_their_quarter_only(
         assert not others.any()
 
 
+class Zeros(np.random.Generator):
+    """Whose normal numbers are what a single float is once in some millions."""
+
+    def standard_normal(self, size: Any = None, *_: Any) -> Any:  # type: ignore[override]
+        return np.zeros(size, np.float32)
+
+
+def test_an_audience_of_one_coordinate_has_a_sign_whatever_is_drawn() -> None:
+    """Of zero too: dividing by its norm would make features that are not numbers."""
+    offers = Segments(5, 3).audience(8, [Zeros(np.random.PCG64(1))]).offers(8)
+    assert np.isfinite(offers.means).all()
+    np.testing.assert_allclose(np.linalg.norm(offers.features, axis=-1), 1.0, rtol=1e-6)
+
+
 def test_every_audience_has_the_same_share_of_theta() -> None:
     offers = offers_of(Segments(9, 10), 400, (400,), runs=(0, 1))
     for features, means in zip(offers.features.astype(float), offers.means, strict=True):

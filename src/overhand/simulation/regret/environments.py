@@ -223,6 +223,8 @@ def _draw_on_sphere(random: np.random.Generator, points: Singles) -> None:
         coordinates, radius = [np.cos(angles), np.sin(angles)], np.float32(_HALF_ROOT)
     else:
         normal = random.standard_normal(points.shape, np.float32)
+        if size == 1:  # a sign: single floats are zero now and then, and have no direction
+            normal = np.copysign(np.float32(1.0), normal)
         radius = np.float32(_HALF_ROOT) / np.sqrt(np.einsum("...i,...i->...", normal, normal))
         coordinates = [normal[..., i] for i in range(size)]
     for index, coordinate in enumerate(coordinates):
