@@ -52,6 +52,16 @@ KINDS = {
         (3, 6), (16, 8), 24.0,
     ),
     "moments": Kind("moments:2", [[0.6, 0.8, 1.0], [-0.3, 0.4, -0.7]], (3, 6), (16, 8), 30.0),
+    "labels": Kind(
+        "histogram:like,love,wow:any other", ["love", "sad"], coins=(8, 4), epsilon=8.0
+    ),
+    "binned": Kind("binned:0.0:10.0:4", [0.0, 2.5, 10.0], coins=(8, 4), epsilon=8.0),
+    "grouped": Kind(
+        "grouped:DE,FR:real:0.0:10.0", [["DE", 2.5], ["FR", 10.0]], (3, 6), (24, 24), 16.0
+    ),
+    "grouped-bit": Kind(
+        "grouped:DE,FR:bit", [["DE", 1], ["FR", 0]], coins=(8, 4), epsilon=8.0
+    ),
 }  # fmt: skip
 
 
