@@ -73,6 +73,7 @@ class FakeServer:
     status: Json = field(default_factory=status)
     history: Callable[[int], Json] = field(default=lambda coordinate: history())
     hindsight: Callable[[int], Json] = field(default=lambda coordinate: history())
+    learnt: Json = field(default_factory=dict)
     mode: str = "up"
     listeners: list[queue.Queue[bytes | None]] = field(default_factory=list)
     asked: list[str] = field(default_factory=list)
@@ -104,6 +105,8 @@ class FakeServer:
         self.asked.append(path)
         if path == "/v1/status":
             return json.dumps(self.status).encode(), "application/json"
+        if path == "/v1/learnt":
+            return json.dumps(self.learnt).encode(), "application/json"
         if path in ("/v1/history", "/v1/hindsight"):
             coordinate = int(query.get("coordinate", ["0"])[0])
             told = self.history if path == "/v1/history" else self.hindsight

@@ -3,7 +3,9 @@
 import { Bars } from "./bars.js";
 import { Chart, dropOne } from "./chart.js";
 import { Connection } from "./connection.js";
+import { levelRow, pairs, paragraph, showReading } from "./elements.js";
 import { Hindsight } from "./hindsight.js";
+import { NOT_PROTECTED, Recommender } from "./recommender.js";
 import * as words from "./words.js";
 
 const MOST_POINTS = 500;
@@ -52,6 +54,7 @@ async function catchUp() {
     coordinate = 0;
     series = emptySeries();
     loaded = false;
+    recommender.forget();
   }
   status = answer;
   // Events may have overtaken the answer.
@@ -60,8 +63,10 @@ async function catchUp() {
   estimate = heard.estimate?.t >= (answer.estimate?.t ?? 0) ? heard.estimate : answer.estimate;
   showFrame();
   show();
-  await loadHistory();
+  await (isLearning() ? recommender.load() : loadHistory());
 }
+
+const isLearning = () => status?.plan.is_recommender === true;
 
 const together = (old, fresh) => [...new Set([...old, ...fresh])].slice(-MOST_ALARMS);
 
@@ -94,8 +99,18 @@ function hearEstimate(data) {
   const latest = JSON.parse(data);
   if (!latest || (estimate && latest.t < estimate.t)) return;
   estimate = heard.estimate = latest;
-  if (loaded) extend(latest);
-  hindsight.follow(coordinate);
+  if (isLearning()) {
+    recommender.follow();
+  } else {
+    if (loaded) extend(latest);
+    hindsight.follow(coordinate);
+  }
+  show();
+}
+
+function showLearnt() {
+  series = recommender.series;
+  loaded = true;
   show();
 }
 
@@ -125,27 +140,13 @@ const kind = () => String(status.plan.values).split(":")[0];
 const noun = () => BARRED[kind()] ?? "Coordinate";
 const named = (i) => status.plan.names?.[i] ?? `${noun()} ${i}`;
 
-function pairs(list, entries) {
-  list.replaceChildren(...entries.flatMap(([name, value]) => {
-    const [term, description] = [document.createElement("dt"), document.createElement("dd")];
-    term.textContent = name;
-    description.append(value);
-    return [term, description];
-  }));
-}
-
-function paragraph(text) {
-  const element = document.createElement("p");
-  element.textContent = text;
-  return element;
-}
-
 function showFrame() {
   const { plan, guarantee, trust, version } = status;
-  part("title").textContent = TITLES[kind()] ?? "Running sum";
+  part("title").textContent = isLearning() ? "Mean reward so far" : TITLES[kind()] ?? "Running sum";
   part("trust").textContent = trust;
   part("version").textContent = version;
-  part("guarantee").replaceChildren(...words.guarantee(guarantee).map(paragraph));
+  const promised = [...words.guarantee(guarantee), ...(isLearning() ? [NOT_PROTECTED] : [])];
+  part("guarantee").replaceChildren(...promised.map(paragraph));
   pairs(part("guarantee-numbers"), [
     ["Epsilon", words.tiny(guarantee.epsilon)],
     ["Delta, promised", words.tiny(guarantee.delta)],
@@ -168,7 +169,10 @@ function showChoice() {
   const { dimension } = status.plan;
   const [list, field] = [part("coordinate-list"), part("coordinate-number")];
   const listed = dimension <= LONGEST_LIST;
-  part("coordinate-choice").hidden = !(dimension > 1);
+  part("coordinate-choice").hidden = !(dimension > 1) || isLearning();
+  // A sum of moments says nothing by itself, and its history says it again.
+  for (const id of ["view-choice", "hindsight-choice"]) part(id).hidden = isLearning();
+  if (isLearning()) view = "sum";
   part("coordinate-noun").textContent = noun();
   [list.hidden, field.hidden] = [!listed, listed];
   field.max = dimension - 1;
@@ -205,6 +209,7 @@ function show() {
     showNumber();
     showCharts();
     showLevels();
+    recommender.show(isLearning());
   });
 }
 
@@ -235,14 +240,15 @@ function showNumber() {
   part("progress").value = horizon > 0 ? Math.min(1, done / horizon) : 0;
   part("users").textContent = words.progress(done, horizon, before);
   [part("fallback").hidden, part("fallback").textContent] = [!estimate?.fallback, words.fallback(estimate ?? {})];
-  if (!estimate) {
+  const now = currentReading();
+  if (!now) {
     part("number").textContent = "–";
-    part("band").textContent = words.waiting(levels);
-    announce(part("band").textContent);
+    part("band").textContent = recommender.isUntold ? recommender.untold : words.waiting(levels);
+    // An estimate whose reward is still being asked for is no wait worth saying aloud.
+    if (!estimate || recommender.isUntold) announce(part("band").textContent);
     document.title = "overhand";
     return;
   }
-  const now = reading(estimate, coordinate);
   const decimals = words.decimalsFor(now);
   const shown = words.number(now.value, decimals);
   const range = words.between(now, decimals);
@@ -251,9 +257,16 @@ function showNumber() {
   const strong = document.createElement("b");
   strong.textContent = range ?? "";
   part("band").replaceChildren(...(range ? [strong, " with\u00a095\u00a0%\u00a0confidence"] : ["no band"]));
-  const which = dimension > 1 ? `${named(coordinate)}: ` : "";
+  const which = isLearning() ? "Mean reward: " : dimension > 1 ? `${named(coordinate)}: ` : "";
   announce(`${which}${shown}, ${range ?? "no band"}, after ${words.count(done, "user")}`);
   document.title = `${which}${shown} · overhand`;
+}
+
+// What the large number is: of a recommender the mean reward, if it is told.
+function currentReading() {
+  if (!isLearning()) return estimate && reading(estimate, coordinate);
+  const end = series.t.length - 1;
+  return end < 0 ? null : pointOf(end);
 }
 
 // Said aloud now and then: an estimate every second would drown everything else.
@@ -272,24 +285,13 @@ function viewed(source, users) {
   return { value: perUser(value, users), low: perUser(low, users), high: perUser(high, users) };
 }
 
-function showReading(target, label, source, hint) {
-  if (source === null) {
-    target.textContent = hint;
-    return hint;
-  }
-  const decimals = words.decimalsFor(source);
-  const strong = document.createElement("b");
-  strong.textContent = words.number(source.value, decimals);
-  const range = words.between(source, decimals);
-  target.replaceChildren(`${label}: `, strong, range ? ` (${range})` : "");
-  return target.textContent;
-}
-
 function pointOf(i) {
   return viewed({ value: series.value[i], low: series.low[i], high: series.high[i] }, series.t[i]);
 }
 
 const hindsight = new Hindsight(part("hindsight"), (i) => ask(`v1/hindsight?coordinate=${i}`), show);
+
+const recommender = new Recommender(() => ask("v1/learnt"), showLearnt);
 
 const chart = new Chart(part("chart"), (i) => {
   const said = showReading(
@@ -318,10 +320,11 @@ function showCharts() {
   const points = series.t.map((_, i) => pointOf(i));
   const columns = columnsOf(points);
   // Of the mean, the first few batches are so wide that nothing else could be seen.
-  const from = view === "mean" ? (series.t.at(-1) ?? 0) / 10 : 0;
+  const isMean = view === "mean" || isLearning();
+  const from = isMean ? (series.t.at(-1) ?? 0) / 10 : 0;
   const empty = loaded ? "No estimate yet" : "Loading …";
   const start = status.plan.users_before ?? 0;
-  const zero = view === "sum" && start === 0;
+  const zero = !isMean && start === 0;
   chart.show({ t: series.t, ...columns }, { start, from, zero, empty, told: hindsight.line(viewed) });
 
   const { dimension } = status.plan;
@@ -342,33 +345,12 @@ function showCharts() {
   );
 }
 
-function cell(tag, ...content) {
-  const element = document.createElement(tag);
-  element.append(...content);
-  return element;
-}
-
 let shownLevels = null;
 
 function showLevels() {
   if (levels === shownLevels) return;
   shownLevels = levels;
-  part("level-rows").replaceChildren(...levels.map((level) => {
-    const name = cell("th", words.number(level.level));
-    name.scope = "row";
-    const bar = document.createElement("progress");
-    bar.max = Math.max(1, level.batches);
-    bar.value = level.published;
-    bar.setAttribute("aria-label", `Level ${words.number(level.level)}`);
-    const share = `${words.number(level.published)} of ${words.number(level.batches)}`;
-    const finished = cell("td", share, bar);
-    for (const [text, bad] of words.levelNotes(level)) {
-      const note = cell("span", text);
-      note.className = bad ? "note bad" : "note";
-      finished.append(note);
-    }
-    return cell("tr", name, cell("td", words.number(level.size)), finished);
-  }));
+  part("level-rows").replaceChildren(...levels.map(levelRow));
 }
 
 // The wiring

@@ -1,0 +1,111 @@
+// What a recommender has learnt: its mean reward, theta by feature, and how the arms rank. All of it
+// is read off published sums, and asked for anew when there are others.
+
+import { Bars } from "./bars.js";
+import { cell, showReading } from "./elements.js";
+import * as words from "./words.js";
+
+const EVERY = 1_000;
+const PLACES = 3;
+const NOTHING = { rule: null, reward: { t: [], value: [], low: [], high: [] }, coefficients: [], arms: [] };
+
+const HOW = "How it is read: the first feature is the same for everybody and rewards are reported as "
+  + "2 y − 1, so the first coordinate of the private sum of x y counts rewards. It is divided by the "
+  + "users and by the feature, and its band with it; nobody’s own reward is ever seen.";
+const UNTOLD = "No feature is the same for everybody, so the private moments do not tell the mean reward.";
+export const NOT_PROTECTED = "The arm that somebody visibly takes is not protected: whoever sees it may "
+  + "guess at that person’s features, since everybody knows the rule. Features and rewards are protected.";
+const HINT = "What one unit of a feature adds to the reward that is expected, with intervals of about "
+  + "95 %. Point at a bar to read it.";
+
+const part = (id) => document.getElementById(id);
+
+export class Recommender {
+  #ask;
+  #changed;
+  #learnt = NOTHING;
+  #shown = null;
+  #askedAt = -Infinity;
+  #timer = null;
+  #theta;
+
+  // `ask()` answers what was learnt; `changed()` is told when there is something else to show.
+  constructor(ask, changed) {
+    this.#ask = ask;
+    this.#changed = changed;
+    this.#theta = new Bars(part("theta"), (i) => this.#read(i), () => {});
+  }
+
+  // Another plan's: what was learnt before is not of it.
+  forget() {
+    this.#learnt = NOTHING;
+  }
+
+  // There are other sums: ask, but not more often than anybody could read.
+  follow() {
+    const wait = Math.max(0, this.#askedAt + EVERY - performance.now());
+    // A failure is the connection's to notice; it asks again when it is back.
+    this.#timer ??= setTimeout(() => this.load().catch(() => {}), wait);
+  }
+
+  async load() {
+    clearTimeout(this.#timer);
+    this.#timer = null;
+    this.#askedAt = performance.now();
+    const answer = await this.#ask();
+    if ((answer.rule?.number ?? 0) < (this.#learnt.rule?.number ?? 0)) return;
+    this.#learnt = answer;
+    this.#changed();
+  }
+
+  // Of mean rewards, and whether there can be any.
+  get series() {
+    return this.#learnt.reward;
+  }
+
+  get isUntold() {
+    return this.#learnt.rule !== null && this.#learnt.reward.t.length === 0;
+  }
+
+  get untold() {
+    return UNTOLD;
+  }
+
+  show(isShown) {
+    for (const id of ["learnt-card", "reward-how", "learnt-links"]) part(id).hidden = !isShown;
+    part("arms-card").hidden = !isShown || !this.#learnt.arms.length;
+    if (!isShown || this.#shown === this.#learnt) return;
+    this.#shown = this.#learnt;
+    const { rule, coefficients, arms } = this.#learnt;
+    part("reward-how").textContent = this.isUntold ? UNTOLD : HOW;
+    part("learnt-rule").textContent = rule === null
+      ? "No rule yet: devices choose any arm, all alike."
+      : `Rule ${words.number(rule.number)}, learnt from ${words.count(rule.users, "user")}.`;
+    const columns = ["value", "low", "high"].map((name) => [name, coefficients.map((one) => one[name])]);
+    this.#theta.show(Object.fromEntries(columns), {
+      chosen: -1,
+      names: coefficients.map(({ feature }) => feature),
+      summary: `Bar chart of theta. ${coefficients.map(said).join("; ")}`,
+    });
+    part("theta").hidden = !coefficients.length;
+    part("arm-rows").replaceChildren(...arms.map(armRow));
+  }
+
+  #read(i) {
+    const one = i === null ? null : this.#learnt.coefficients[i] ?? null;
+    showReading(part("theta-reading"), one?.feature, one, HINT);
+  }
+}
+
+function said(coefficient) {
+  const decimals = words.decimalsFor(coefficient);
+  const range = words.between(coefficient, decimals);
+  return `${coefficient.feature}: ${words.number(coefficient.value, decimals)} (${range})`;
+}
+
+function armRow({ arm, expected, bonus }, place) {
+  const name = cell("th", arm);
+  name.scope = "row";
+  const numbers = [expected, bonus, expected + bonus].map((one) => cell("td", words.number(one, PLACES)));
+  return cell("tr", cell("td", words.number(place + 1)), name, ...numbers);
+}
