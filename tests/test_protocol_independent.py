@@ -8,6 +8,7 @@ import hashlib
 import json
 import re
 import secrets
+import struct
 from collections import deque
 from contextlib import closing
 from fractions import Fraction
@@ -17,6 +18,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cryptography.exceptions import InvalidSignature
 
 from overhand.mechanisms.thresholds import polya_thresholds
 from overhand.randomness import BinaryFraction
@@ -29,6 +31,7 @@ from support.second_client import Draws, Part, Refused, SecondClient, kind_of, p
 from support.vector_documents import KEY, documents
 from support.vectors import FOLDER, ephemeral_material
 
+RECOMMENDER = json.loads((FOLDER / "recommender.json").read_text(encoding="utf-8"))
 REPORTS = json.loads((FOLDER / "reports.json").read_text(encoding="utf-8"))
 PAGE = (Path(__file__).parent.parent / "docs" / "protocol.md").read_text(encoding="utf-8")
 
@@ -94,19 +97,40 @@ def test_the_second_client_makes_the_reports_of_the_vectors(name: str) -> None:
     client, found = client_of(name), [one for one in REPORTS if one["document"] == name]
     assert len(found) >= 2
     for one in found:
-        parts = list[Part]()
-        for level in one["levels"]:
-            draws = Written(level)
-            part = client.encoded(level["level"], one["value"], draws)
-            assert [message.hex() for message in part.messages] == level["messages"]
-            assert [str(number) for number in part.clear] == level["clear"]
-            assert draws.is_used_up
-            parts.append(part)
-        ephemeral = partial(
-            _material, [bytes.fromhex(level["ephemeral"]) for level in one["levels"]]
-        )
-        report = client.framed(parts, bytes.fromhex(one["id"]), ephemeral)
-        assert hashlib.sha256(report).hexdigest() == one["report_sha256"]
+        check_report(client, one, one["value"])
+
+
+def check_report(client: SecondClient, one: dict[str, Any], value: Any) -> None:
+    parts = list[Part]()
+    for level in one["levels"]:
+        draws = Written(level)
+        part = client.encoded(level["level"], value, draws)
+        assert [message.hex() for message in part.messages] == level["messages"]
+        assert [str(number) for number in part.clear] == level["clear"]
+        assert draws.is_used_up
+        parts.append(part)
+    ephemeral = partial(_material, [bytes.fromhex(level["ephemeral"]) for level in one["levels"]])
+    report = client.framed(parts, bytes.fromhex(one["id"]), ephemeral)
+    assert hashlib.sha256(report).hexdigest() == one["report_sha256"]
+
+
+def test_the_second_client_takes_the_arms_of_the_vectors_and_reports_of_them() -> None:
+    of = {
+        one["name"]: SecondClient(one["text"].encode(), one["digest"])
+        for one in RECOMMENDER["documents"]
+    }
+    for one in RECOMMENDER["choices"]:
+        rule = RECOMMENDER["rules"][one["rule"]]["text"]
+        assert of[one["document"]].arm(rule, one["contexts"]) == one["arm"]
+    for one in RECOMMENDER["reports"]:
+        client = of[one["document"]]
+        check_report(client, one, client.moments(one["features"], one["reward"]))
+    for one in RECOMMENDER["refused_rules"]:
+        if one["after"] is None:
+            with pytest.raises(
+                (ValueError, LookupError, TypeError, InvalidSignature, struct.error)
+            ):
+                of[one["document"]].arm(one["text"], [[0.9, 0.0, 0.0]])
 
 
 def _material(keys: list[bytes], level: int, place: int) -> bytes:

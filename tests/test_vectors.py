@@ -8,13 +8,17 @@ from typing import Any
 import numpy as np
 import pytest
 
+from overhand.errors import ProtocolViolation
 from overhand.model import Messages
-from overhand.service.protocol import DamagedDocument, Document, Opener
+from overhand.service.protocol import DamagedDocument, Document, Opener, Rule
 from support.hpke import seal
 from support.vector_documents import KEY, documents
+from support.vector_recommender import recommenders
 from support.vectors import FOLDER, made
 
-FILES = ["answers", "coins", "documents", "releases", "reports", "seals", "tokens"]
+FILES = [
+    "answers", "coins", "documents", "recommender", "releases", "reports", "seals", "tokens",
+]  # fmt: skip
 
 
 def read(name: str) -> Any:
@@ -34,33 +38,69 @@ def test_no_file_of_vectors_is_left_over() -> None:
 
 def test_every_field_of_a_vector_is_explained() -> None:
     explained = (FOLDER / "README.md").read_text(encoding="utf-8")
-    for name in ("documents", "reports"):
-        content = read(name)
-        for one in content["documents"] if name == "documents" else content:
-            fields = {*one, *(field for level in one["levels"] for field in level)}
-            assert not {
-                f for f in fields - {"name", "level", "levels"} if f"`{f}`" not in explained
-            }
+    known = {"name", "level", "levels"}
+    recommended = read("recommender")
+    listed = [part for part in recommended.values() if isinstance(part, list)]
+    for one in [*read("documents")["documents"], *read("reports"), *(x for y in listed for x in y)]:
+        fields = {*one, *(field for level in one.get("levels", []) for field in level)}
+        assert not {f for f in fields - known if f"`{f}`" not in explained}
+    assert not {f for f in recommended if f"`{f}`" not in explained}
 
 
-@pytest.mark.parametrize("entry", read("documents")["documents"], ids=lambda one: str(one["name"]))
+RECOMMENDER = read("recommender")
+DOCUMENTS = read("documents")["documents"] + RECOMMENDER["documents"]
+REFUSED = read("documents")["refused"] + RECOMMENDER["refused"]
+
+
+@pytest.mark.parametrize("entry", DOCUMENTS, ids=lambda one: str(one["name"]))
 def test_a_document_reads_and_keeps_what_it_promises(entry: dict[str, Any]) -> None:
     document = Document.from_bytes(entry["text"].encode(), entry["digest"])
     document.check_guarantee()
 
 
-@pytest.mark.parametrize("entry", read("documents")["refused"], ids=lambda one: str(one["why"]))
+@pytest.mark.parametrize("entry", REFUSED, ids=lambda one: str(one["why"]))
 def test_what_is_no_document_is_refused(entry: dict[str, Any]) -> None:
     with pytest.raises(DamagedDocument):
         Document.from_json(entry["text"])
 
 
+def rule_of(name: str, text: str) -> Rule:
+    document = recommenders()[name]
+    assert document.learning is not None
+    dimension = document.learning.constants.dimension
+    return Rule.from_json(text, document.learning.rule_key, document.formats.digest, dimension)
+
+
+def test_rules_are_read_and_choose_as_they_should() -> None:
+    rules = [rule_of(one["document"], one["text"]) for one in RECOMMENDER["rules"]]
+    for rule, one in zip(rules, RECOMMENDER["rules"], strict=True):
+        assert (str(rule.number), str(rule.policy.t)) == (one["number"], one["users"])
+        assert rule.to_json() == one["text"]
+    for one in RECOMMENDER["choices"]:
+        contexts, policy = np.array(one["contexts"]), rules[one["rule"]].policy
+        assert policy.choose(contexts) == one["arm"] == np.argmax(one["scores"])
+        assert policy.scores(contexts) == pytest.approx(one["scores"], rel=1e-12)
+
+
+@pytest.mark.parametrize("entry", RECOMMENDER["refused_rules"], ids=lambda one: str(one["why"]))
+def test_what_is_no_rule_is_refused(entry: dict[str, Any]) -> None:
+    if entry["after"] is None:
+        with pytest.raises(ProtocolViolation):
+            rule_of(entry["document"], entry["text"])
+        return
+    after, rule = (rule_of(entry["document"], entry[which]) for which in ("after", "text"))
+    assert (rule.number, rule.policy.t) < (after.number, after.policy.t)
+
+
 def test_reports_open_to_their_messages_and_say_their_values() -> None:
     """By the library's HPKE, which had no part in sealing them."""
-    for one in read("reports"):
+    known = {name: document for name, (_, document) in documents().items()}
+    both = [(known, one) for one in read("reports")]
+    both += [(recommenders(), one) for one in RECOMMENDER["reports"]]
+    for where, one in both:
         if one["report"] is None:
             continue
-        document = documents()[one["document"]][1]
+        document = where[one["document"]]
         report = document.formats.unpack_report(bytes.fromhex(one["report"]))
         opener = Opener(KEY, document.formats.digest)
         for level, part, said in zip(

@@ -11,12 +11,15 @@ import hashlib
 import json
 import math
 import secrets
+import struct
 from collections.abc import Callable
 from decimal import Decimal, localcontext
 from fractions import Fraction
 from functools import cache
 from itertools import accumulate
 from typing import Any, NamedTuple
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from support.hpke import seal
 
@@ -230,6 +233,7 @@ class SecondClient:
         self.key = bytes.fromhex(saved["public_key"])
         if hashlib.sha256(self.key).hexdigest()[:16] != saved["key_id"]:
             raise Refused("another key")
+        self.learning: dict[str, Any] | None = saved.get("learning")
         values = self.plan["values"]
         self.kind = kind_of(values["kind"], values["clip"])
 
@@ -240,6 +244,41 @@ class SecondClient:
         levels = range(1, 1 + len(self.plan["mechanisms"]))
         parts = [self.encoded(level, value, Draws()) for level in levels]
         return self.framed(parts, secrets.token_bytes(16), lambda *_: secrets.token_bytes(32))
+
+    def moments(self, features: list[float], reward: float) -> list[float]:
+        """What a user of a recommender holds: the features of the arm it took, and a response."""
+        assert self.learning is not None
+        constant = self.learning.get("constant")
+        if constant is None:
+            return [*features, reward]
+        small = min(constant, 0.5)
+        larger = math.sqrt((1 - small * small) / (1 - constant * constant))
+        others = [x * larger for x in features[1:]]
+        return [features[0] * (small / constant), *others, 2 * reward - 1]
+
+    def arm(self, rule: str, contexts: list[list[float]]) -> int:
+        """What a rule takes, if it was signed for this document; else an error of any kind."""
+        assert self.learning is not None
+        saved, size = json.loads(rule), self.learning["dimension"]
+        theta, width = saved["theta"], saved["width"]
+        if bytes.fromhex(saved["document"]) != self.digest or saved["number"] < 1:
+            raise Refused("a rule of another document, or of no number")
+        if [len(theta), *map(len, width)] != [size] * (size + 1):
+            raise Refused("a rule of another dimension")
+        numbers = [*theta, *(x for row in width for x in row)]
+        head = struct.pack("<QQI", saved["number"], saved["users"], size)
+        signed = (
+            b"overhand rule 1\0" + self.digest + head + struct.pack(f"<{len(numbers)}d", *numbers)
+        )
+        key = Ed25519PublicKey.from_public_bytes(bytes.fromhex(self.learning["rule_key"]))
+        key.verify(bytes.fromhex(saved["signature"]), signed)
+        side = range(size)
+        scores = [
+            sum(theta[i] * x[i] for i in side)
+            + math.hypot(*(sum(width[i][k] * x[i] for i in side) for k in side))
+            for x in contexts
+        ]
+        return scores.index(max(scores))
 
     def framed(self, parts: list[Part], id: bytes, ephemeral: Callable[[int, int], bytes]) -> bytes:
         """A report; `ephemeral` makes the key of a message by its level and place."""

@@ -132,6 +132,10 @@ def documents() -> dict[str, tuple[Kind, Document]]:
 
 
 def _document(kind: Kind, how: str) -> Document:
+    return Document(plan_of(kind, how), KEY.public_key)
+
+
+def plan_of(kind: Kind, how: str) -> oh.Plan:
     values = values_of(kind.spec, clip=kind.clip)
     mechanism, parameters = _MAKERS[how]
     mechanisms = []
@@ -140,8 +144,7 @@ def _document(kind: Kind, how: str) -> Document:
         made = MECHANISMS[mechanism].of_entry(entry, noise_of(entry["noise"]), values)
         mechanisms.append(made)
     epsilon = kind.epsilon if how == "coins" else min(kind.epsilon, 8.0)
-    plan = oh.Plan(TREE, tuple(mechanisms), oh.Privacy(epsilon, 1e-3), 2)
-    return Document(plan, KEY.public_key)
+    return oh.Plan(TREE, tuple(mechanisms), oh.Privacy(epsilon, 1e-3), 2)
 
 
 def _published() -> oh.Plan:

@@ -33,6 +33,7 @@ from overhand.service.protocol import (
 from support.hpke import AEAD_ID, KDF_ID, KEM_ID, seal
 from support.vector_answers import answers
 from support.vector_documents import KEY, documents, refused
+from support.vector_recommender import recommender
 
 FOLDER = Path(__file__).parent.parent / "vectors"
 _LONGEST = 1200  # bytes of a report that is written out whole
@@ -123,16 +124,18 @@ def _report_vectors() -> list[dict[str, Any]]:
 
 
 def _report_vector(document: Document, name: str, value: Any) -> dict[str, Any]:
-    label, values = f"{name}, {value}", document.plan.values
-    rows = values.rows([value])
+    rows = document.plan.values.rows([value])
+    return {"document": name, "value": value, **_encoded(document, rows, f"{name}, {value}")}
+
+
+def _encoded(document: Document, rows: Rows, label: str) -> dict[str, Any]:
+    """The report of a value that was checked, with all that it was made of."""
     made = [_level_vector(document, level, rows, label) for level in document.formats.levels]
     levels, parts = zip(*made, strict=True)
     report = Report(material(f"{label}, id", ID_BYTES), parts)
     body = document.formats.pack_report(report)
     return {
-        "document": name,
-        "value": value,
-        "coordinates": values.coordinates(rows).reshape(-1).tolist(),
+        "coordinates": document.plan.values.coordinates(rows).reshape(-1).tolist(),
         "levels": list(levels),
         "id": report.id.hex(),
         "report": body.hex() if len(body) <= _LONGEST else None,
@@ -298,6 +301,7 @@ def made() -> dict[str, str]:
         "releases": _release_vectors(),
         "tokens": _token_vectors(),
         "answers": answers(),
+        "recommender": recommender(_encoded),
     }
     return {f"{name}.json": _text(content) + "\n" for name, content in contents.items()}
 

@@ -3,8 +3,10 @@
 import { Document, Report } from "./document.js";
 import { AlreadyReported, NotCounted, OverhandError } from "./errors.js";
 import { storeOf } from "./keeping.js";
+import { Chooser, recommenderOf } from "./recommending.js";
 import { Requests, jsonOf } from "./requests.js";
 
+const MAX_AGE = 60; // seconds
 const NEVER_ANEW =
   "the value is not sealed again for another document: where the services make the noise, each " +
   "time would cost epsilon once more, and a service may ask for it as often as it likes";
@@ -22,6 +24,8 @@ const NO_DIGEST =
  * @property {string} [token] the client's, if one is needed
  * @property {import("./keeping.js").Store | null} [store] where the reports of this person are
  *   kept; IndexedDB if there is one. `null` keeps nothing: for programs that report for many.
+ * @property {number} [maxAge] seconds for which a recommender's rule is used before a newer one is
+ *   asked for; 60 unless told
  * @property {typeof globalThis.fetch} [fetch] what requests are made with
  */
 
@@ -33,18 +37,28 @@ const NO_DIGEST =
  * @returns {Promise<Client>}
  */
 export async function connect(url, options = {}) {
-  const { digest, trustService = false, token, fetch = globalThis.fetch } = options;
+  const {
+    digest,
+    trustService = false,
+    token,
+    fetch = globalThis.fetch,
+    maxAge = MAX_AGE,
+  } = options;
   if (digest !== undefined && !/^[0-9a-f]{64}$/.test(digest)) {
     throw new OverhandError("argument", "digest must have 64 lower-case hexadecimal digits");
   }
   if (token !== undefined && !/^[\x21-\x7e]+$/.test(token)) {
     throw new OverhandError("argument", "token must have no spaces, and letters of ASCII alone");
   }
+  if (!(Number.isFinite(maxAge) && maxAge > 0)) {
+    throw new OverhandError("argument", "maxAge must be a number of seconds above 0");
+  }
   const client = new Client(
     new Requests(url, token, fetch),
     storeOf(options.store),
     digest,
     trustService,
+    maxAge,
   );
   await client.document();
   return client;
@@ -58,18 +72,21 @@ export class Client {
   #store;
   #digest;
   #trustService;
+  #chooser;
 
   /**
    * @param {Requests} requests
    * @param {import("./keeping.js").Store | null} store
    * @param {string | undefined} digest
    * @param {boolean} trustService
+   * @param {number} [maxAge]
    */
-  constructor(requests, store, digest, trustService) {
+  constructor(requests, store, digest, trustService, maxAge = MAX_AGE) {
     this.#requests = requests;
     this.#store = store;
     this.#digest = digest;
     this.#trustService = trustService;
+    this.#chooser = new Chooser(requests, maxAge);
   }
 
   /**
@@ -100,21 +117,50 @@ export class Client {
    * Report one value; resolves when it is counted for good, or rejects with `NotCounted`.
    *
    * If the service says that it runs another plan or key now, the value is encoded anew for that,
-   * once; but never if the services make the noise.
+   * once; but never if the services make the noise, nor what came of a recommendation: another
+   * recommender may mean other features.
    *
-   * @param {unknown} value a bit, a number, a label or a list, as the plan says
+   * @param {unknown} value a bit, a number, a label or a list, as the plan says; for a recommender
+   *   what came of the last choice, from 0 to 1
    * @returns {Promise<void>}
    */
   async report(value) {
     const document = await this.document();
-    const report = await this.#encoded(document, value);
+    if (document.learning !== null) {
+      const coordinates = this.#chooser.taken(recommenderOf(document), value);
+      return this.send((await this.#encoded(document, coordinates)).bytes);
+    }
+    const report = await this.#encoded(document, document.plan.kind.coordinates(value));
     try {
       await this.send(report.bytes);
     } catch (error) {
       if (!(error instanceof NotCounted) || error.code !== "outdated") throw error;
       const other = await this.#otherThan(document, error);
-      await this.send((await this.#encoded(other, value)).bytes);
+      const coordinates = other.plan.kind.coordinates(value);
+      await this.send((await this.#encoded(other, coordinates)).bytes);
     }
+  }
+
+  /**
+   * The arm that a recommender's newest rule takes for a person with these contexts: which row.
+   *
+   * All is computed here. The rule counts only if the server signed it for this document. The arm
+   * that a person takes may be seen by others, and is not protected: only contexts and reward are.
+   *
+   * @param {readonly ArrayLike<number>[]} contexts a row of features for every arm
+   * @returns {Promise<number>}
+   */
+  async choose(contexts) {
+    return this.#chooser.choose(recommenderOf(await this.document()), contexts);
+  }
+
+  /**
+   * The recommender's newest rule, or null if there is none yet.
+   *
+   * @returns {Promise<import("./rules.js").Rule | null>}
+   */
+  async rule() {
+    return this.#chooser.rule(recommenderOf(await this.document()));
   }
 
   /**
@@ -141,15 +187,14 @@ export class Client {
   }
 
   /**
-   * The report of a value, kept if it is to be.
+   * The report of a value that was checked, kept if it is to be.
    *
    * It is made before it is kept, and forgotten if another one was kept meanwhile.
    *
    * @param {Document} document
-   * @param {unknown} value
+   * @param {Float64Array} coordinates
    */
-  async #encoded(document, value) {
-    const coordinates = document.plan.kind.coordinates(value);
+  async #encoded(document, coordinates) {
     await this.#checkLeft(document);
     const report = await document.encode(coordinates);
     const { digest, plan } = document;

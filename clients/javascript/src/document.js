@@ -7,8 +7,9 @@
 
 import { concatenated, hex, sha256, unhex } from "./bytes.js";
 import { OverhandError } from "./errors.js";
-import { damaged, digits, object } from "./fields.js";
+import { contentOf, damaged, digits, object } from "./fields.js";
 import { compact, indented, parse } from "./json.js";
+import { Learning } from "./learning.js";
 import { planOf } from "./plan.js";
 import { secureRandom } from "./randomness.js";
 import { SEAL_BYTES, Sealer, contextOf } from "./sealing.js";
@@ -59,11 +60,13 @@ export class Document {
    * @param {string} digest
    * @param {Plan} plan
    * @param {Sealer} sealer
+   * @param {Learning | null} [learning] how, if it is of a recommender
    */
-  constructor(digest, plan, sealer) {
+  constructor(digest, plan, sealer, learning = null) {
     this.digest = digest;
     this.plan = plan;
     this.sealer = sealer;
+    this.learning = learning;
   }
 
   /**
@@ -80,7 +83,11 @@ export class Document {
       throw new OverhandError("digest", `the document has digest ${digest}, not ${pinned}`);
     }
     const saved = read(bytes);
-    const fields = object("the document", saved, FIELDS);
+    const isRecommender = saved instanceof Map && saved.has("learning");
+    const fields = object("the document", saved, [
+      ...FIELDS,
+      ...(isRecommender ? ["learning"] : []),
+    ]);
     const plan = planOf(fields.plan);
     const planDigest = hex(await sha256(new TextEncoder().encode(compact(fields.plan))));
     if (digits("plan_digest", fields.plan_digest, DIGEST_BYTES) !== planDigest) {
@@ -91,7 +98,8 @@ export class Document {
     if (digits("key_id", fields.key_id, KEY_ID_BYTES) !== name) {
       throw damaged(`the key's name is ${name}, not what it says`);
     }
-    const document = new Document(digest, plan, await Sealer.of(publicKey));
+    const learning = isRecommender ? Learning.of(fields.learning, plan) : null;
+    const document = new Document(digest, plan, await Sealer.of(publicKey), learning);
     if (document.reportBytes > MOST_REPORT_BYTES) {
       throw damaged(`its reports have ${document.reportBytes} bytes, above ${MOST_REPORT_BYTES}`);
     }
@@ -149,7 +157,7 @@ function read(bytes) {
   } catch (error) {
     throw new OverhandError("document", `this is not a document: ${error}`, { cause: error });
   }
-  const version = /** @type {any} */ (saved)?.version;
+  const version = contentOf(saved, "version");
   if (typeof version === "bigint" && version !== BigInt(VERSION)) {
     throw new OverhandError("version", `the document is of version ${version}, not ${VERSION}`);
   }

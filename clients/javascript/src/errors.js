@@ -1,8 +1,11 @@
 /**
  * What can go wrong. Every error of this package is an `OverhandError`, and its `code` says which:
  *
- * - `argument`: an option of `connect` that cannot be used
- * - `value`: a value that is not of the kind that the plan counts
+ * - `argument`: an option of `connect` that cannot be used, or `choose` where nobody recommends
+ * - `value`: a value that is not of the kind that the plan counts, or contexts or a reward that are
+ *   not what a recommender learns from
+ * - `rule`: a rule that the server did not sign for this document, or an older one than the last
+ * - `not-chosen`: a reward, and no choice that is not reported yet
  * - `document`: a public document that is malformed, or was edited
  * - `version`: a document of another version of the protocol
  * - `digest`: a document that is not the one that was pinned, or none was pinned and one must be
@@ -15,7 +18,8 @@
  * - `already-reported`: all the reports that the plan allows one person are made
  *
  * @typedef {"argument" | "value" | "document" | "version" | "digest" | "unsupported" | "store"
- *   | "unreachable" | "refused" | "nonsense" | "outdated" | "already-reported"} Code
+ *   | "unreachable" | "refused" | "nonsense" | "outdated" | "already-reported" | "rule"
+ *   | "not-chosen"} Code
  */
 
 export class OverhandError extends Error {

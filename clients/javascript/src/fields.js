@@ -18,14 +18,22 @@ export function damaged(why) {
  * @returns {{ [name: string]: Json }}
  */
 export function object(name, value, fields) {
-  if (typeof value !== "object" || value === null || Array.isArray(value)) {
-    throw damaged(`${name} is not an object`);
-  }
-  const found = Object.keys(value);
+  if (!(value instanceof Map)) throw damaged(`${name} is not an object`);
+  const found = [...value.keys()];
   if (found.length !== fields.length || found.some((field, i) => field !== fields[i])) {
     throw damaged(`${name} has the fields ${found.join(", ")}, and not ${fields.join(", ")}`);
   }
-  return value;
+  return Object.fromEntries(value);
+}
+
+/**
+ * What a field of an object is, or null if there is none.
+ *
+ * @param {Json} value
+ * @param {string} field
+ */
+export function contentOf(value, field) {
+  return (value instanceof Map ? value.get(field) : undefined) ?? null;
 }
 
 /**

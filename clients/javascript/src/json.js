@@ -2,9 +2,10 @@
  * JSON as Python writes it: a document's digest is of its bytes, and there is one way to write it.
  *
  * Whole numbers are read as `bigint`, since they may have 64 bits, and all others as `number`: so a
- * text that was read can be written again, digit by digit.
+ * text that was read can be written again, digit by digit. Objects are read as maps: JavaScript's
+ * own put a name like "1984" before all others.
  *
- * @typedef {null | boolean | bigint | number | string | Json[] | { [name: string]: Json }} Json
+ * @typedef {null | boolean | bigint | number | string | Json[] | Map<string, Json>} Json
  */
 
 const TOKEN =
@@ -86,7 +87,7 @@ class Reader {
       if (items.has(name)) throw new SyntaxError(`${token[2]} stands twice`);
       items.set(name, this.value(this.after(":", this.next()), depth + 1));
     }
-    return Object.fromEntries(items);
+    return items;
   }
 
   /**
@@ -113,9 +114,7 @@ export function indented(value, margin = "") {
   const inner = `${margin}  `;
   const lines = Array.isArray(value)
     ? value.map((item) => inner + indented(item, inner))
-    : Object.entries(value).map(
-        ([name, item]) => `${inner}${quoted(name)}: ${indented(item, inner)}`,
-      );
+    : Array.from(value, ([name, item]) => `${inner}${quoted(name)}: ${indented(item, inner)}`);
   const [open, close] = Array.isArray(value) ? "[]" : "{}";
   return lines.length === 0 ? open + close : `${open}\n${lines.join(",\n")}\n${margin}${close}`;
 }
@@ -129,8 +128,8 @@ export function indented(value, margin = "") {
 export function compact(value) {
   if (typeof value !== "object" || value === null) return scalar(value);
   if (Array.isArray(value)) return `[${value.map(compact).join(",")}]`;
-  const names = Object.keys(value).sort();
-  return `{${names.map((name) => `${quoted(name)}:${compact(value[name])}`).join(",")}}`;
+  const items = [...value].sort(([one], [other]) => (one < other ? -1 : 1));
+  return `{${items.map(([name, item]) => `${quoted(name)}:${compact(item)}`).join(",")}}`;
 }
 
 /** @param {null | boolean | bigint | number | string} value */

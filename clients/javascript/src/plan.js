@@ -1,7 +1,7 @@
 /** The plan of a document: what its levels send, every field of it checked. */
 
 import { OverhandError } from "./errors.js";
-import { array, damaged, flag, object, real, string, whole } from "./fields.js";
+import { array, contentOf, damaged, flag, object, real, string, whole } from "./fields.js";
 import { ballotSum, coinSum, pairsSum } from "./mechanisms.js";
 import { kindOf } from "./values.js";
 
@@ -35,6 +35,7 @@ const RATIO = /^0x(?:1\.[0-9a-f]{13}p-[1-9]\d{0,3}|0\.[0-9a-f]{13}p-1022)$/;
  * @typedef {object} Plan
  * @property {number} horizon how many users it serves
  * @property {Kind} kind what they may hold
+ * @property {boolean} clip whether what is out of range is moved to its edge
  * @property {"users" | "services"} noiseBy who makes the noise
  * @property {number} epsilon
  * @property {number} delta
@@ -57,10 +58,8 @@ export function planOf(saved) {
   whole("plan.format", fields.format, FORMAT, FORMAT);
   const horizon = whole("plan.horizon", fields.horizon, 1);
   const values = object("plan.values", fields.values, ["kind", "clip"]);
-  const kind = kindOf(
-    string("plan.values.kind", values.kind),
-    flag("plan.values.clip", values.clip),
-  );
+  const clip = flag("plan.values.clip", values.clip);
+  const kind = kindOf(string("plan.values.kind", values.kind), clip);
   const sizes = sizesOf(fields.degrees, horizon);
   const entries = array("plan.mechanisms", fields.mechanisms);
   if (entries.length !== sizes.length) {
@@ -78,6 +77,7 @@ export function planOf(saved) {
   return {
     horizon,
     kind,
+    clip,
     noiseBy,
     epsilon: real("plan.epsilon", fields.epsilon, (epsilon) => epsilon > 0),
     delta: real("plan.delta", fields.delta, (delta) => delta > 0 && delta < 1),
@@ -116,7 +116,7 @@ function sizesOf(degrees, horizon) {
  */
 function levelOf(level, saved, kind, size) {
   const here = `the mechanism of level ${level}`;
-  const name = string(here, /** @type {any} */ (saved)?.mechanism ?? null);
+  const name = string(here, contentOf(saved, "mechanism"));
   const more = new Map(Object.entries(MORE_FIELDS)).get(name);
   if (more === undefined) throw damaged(`${here} is ${name}, which nobody knows`);
   const entry = object(here, saved, ["mechanism", "size", "noise", "steps", ...more]);
@@ -188,7 +188,7 @@ function checkShares(here, entry) {
  * @returns {Noise}
  */
 function noiseOf(name, saved) {
-  if (typeof saved === "object" && saved !== null && "each_service" in saved) {
+  if (saved instanceof Map && saved.has("each_service")) {
     const { each_service, bound } = object(name, saved, ["each_service", "bound"]);
     const { coins } = partOf(name, each_service);
     if (bound === null) return { by: "services", isBounded: false, bound: 0 };
@@ -207,7 +207,7 @@ function noiseOf(name, saved) {
  * @returns {{ coins?: Coins }}
  */
 function partOf(name, saved) {
-  if (typeof saved === "object" && saved !== null && "ratio" in saved) {
+  if (saved instanceof Map && saved.has("ratio")) {
     const { shape, users, ratio } = object(name, saved, ["shape", "users", "ratio"]);
     whole(`the shape of ${name}`, shape, 1);
     whole(`the users of ${name}`, users, 1);

@@ -83,6 +83,20 @@ export function uniforms(random, count) {
   });
 }
 
+/**
+ * A whole number below `count`, each as likely as any other: words above the last multiple of it
+ * are drawn again.
+ *
+ * @param {Random} random
+ * @param {number} count at most 2^32
+ */
+export function below(random, count) {
+  for (;;) {
+    const word = viewOf(random(4)).getUint32(0, true);
+    if (word < 2 ** 32 - (2 ** 32 % count)) return word % count;
+  }
+}
+
 /** @param {Uint8Array} bytes */
 function viewOf(bytes) {
   return new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength);

@@ -11,6 +11,7 @@ const MOST_ANSWER_BYTES = 2 ** 24;
 const MOST_SHOWN = 200;
 const TRY_AGAIN = new Set([408, 429, 500, 502, 503, 504]);
 const TOO_MANY_REQUESTS = 429;
+const NOT_FOUND = 404;
 const CONFLICT = 409;
 
 /**
@@ -44,11 +45,30 @@ export class Requests {
    * The body of the answer 200, or an error whose code says why there is none: `unreachable`,
    * `refused`, or `outdated` if the service certainly took nothing and runs another plan.
    *
+   * @overload
    * @param {"GET" | "POST"} method
    * @param {string} path
    * @param {Uint8Array<ArrayBuffer>} [body]
+   * @param {false} [mayMiss]
+   * @returns {Promise<Uint8Array<ArrayBuffer>>}
    */
-  async request(method, path, body) {
+  /**
+   * The same, or null if the service has nothing there.
+   *
+   * @overload
+   * @param {"GET" | "POST"} method
+   * @param {string} path
+   * @param {Uint8Array<ArrayBuffer> | undefined} body
+   * @param {true} mayMiss
+   * @returns {Promise<Uint8Array<ArrayBuffer> | null>}
+   */
+  /**
+   * @param {"GET" | "POST"} method
+   * @param {string} path
+   * @param {Uint8Array<ArrayBuffer>} [body]
+   * @param {boolean} [mayMiss]
+   */
+  async request(method, path, body, mayMiss = false) {
     let wait = FIRST_WAIT;
     let isCertain = true;
     /** @type {{ code: import("./errors.js").Code, words: string, cause?: unknown }} */
@@ -68,6 +88,7 @@ export class Requests {
         continue;
       }
       if (answer.status === 200) return answer.body;
+      if (answer.status === NOT_FOUND && mayMiss) return null;
       failure = { code: "refused", words: `${answer.status}: ${wordsOf(answer)}` };
       if (answer.status === CONFLICT && isCertain) failure.code = "outdated";
       if (!TRY_AGAIN.has(answer.status)) break;

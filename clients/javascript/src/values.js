@@ -18,7 +18,7 @@ import { pythonFloat } from "./json.js";
 
 const MOST_COORDINATES = 2 ** 20;
 const MOST_SIDE = 2 ** 10;
-const TOLERANCE = 1e-6; // a norm too large by at most this part is taken for a rounding error
+export const TOLERANCE = 1e-6; // a norm too large by at most this part
 
 /**
  * What one user may hold. `coordinates` checks a value; each coordinate lies between its low and
@@ -188,15 +188,23 @@ function moments(features, clip) {
       const row = finite(value, features + 1, `${features} features and a response`);
       const x = bounded(row.subarray(0, features), 1, clip);
       const [y] = bounded(row.subarray(features), 1, clip);
-      const joined = new Float64Array(features + highs.length);
-      joined.set(x.map((one) => one * y));
-      joined.set(
-        triangle(features, (i, j) => x[i] * x[j]),
-        features,
-      );
-      return joined;
+      return joined(x, y);
     },
   };
+}
+
+/**
+ * The moments of features and a response that were checked.
+ *
+ * @param {Float64Array} x
+ * @param {number} y
+ */
+export function joined(x, y) {
+  const products = triangle(x.length, (i, j) => x[i] * x[j]);
+  const both = new Float64Array(x.length + products.length);
+  both.set(x.map((one) => one * y));
+  both.set(products, x.length);
+  return both;
 }
 
 /**
@@ -232,10 +240,11 @@ function triangle(side, entry) {
  * @param {Float64Array} vector
  * @param {number} bound
  * @param {boolean} clip
+ * @param {number} [tolerance] what part more is taken for a rounding error
  */
-function bounded(vector, bound, clip) {
+export function bounded(vector, bound, clip, tolerance = TOLERANCE) {
   const length = normOf(vector);
-  if (length > bound * (1 + TOLERANCE) && !clip) {
+  if (length > bound * (1 + tolerance) && !clip) {
     throw wrong(`its norm is ${length}, above ${bound}`);
   }
   if (length <= bound) return vector;
@@ -246,7 +255,7 @@ function bounded(vector, bound, clip) {
 }
 
 /** @param {Float64Array} vector */
-function normOf(vector) {
+export function normOf(vector) {
   return Math.sqrt(vector.reduce((sum, one) => sum + one * one, 0));
 }
 

@@ -32,13 +32,22 @@ async function documentOf(kind, levelOf) {
     combine: true,
     hold: false,
   };
-  return `${indented({
-    version: 2n,
-    plan,
-    plan_digest: hex(await sha256(utf8(compact(plan)))),
-    public_key: KEY,
-    key_id: hex(await sha256(unhex(KEY))).slice(0, 16),
-  })}\n`;
+  return `${indented(
+    mapped({
+      version: 2n,
+      plan,
+      plan_digest: hex(await sha256(utf8(compact(mapped(plan))))),
+      public_key: KEY,
+      key_id: hex(await sha256(unhex(KEY))).slice(0, 16),
+    }),
+  )}\n`;
+}
+
+/** Objects as JSON is read: as maps. */
+function mapped(value) {
+  if (Array.isArray(value)) return value.map(mapped);
+  if (typeof value !== "object" || value === null) return value;
+  return new Map(Object.entries(value).map(([name, item]) => [name, mapped(item)]));
 }
 
 /** What a report of each may take, in milliseconds. */

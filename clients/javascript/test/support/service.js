@@ -36,9 +36,9 @@ export class Service {
   }
 
   /** A client that waits for nothing. */
-  client({ store = null, digest, trustService = true, token } = {}) {
+  client({ store = null, digest, trustService = true, token, maxAge } = {}) {
     const wait = async (seconds) => void this.waited.push(seconds);
     const requests = new Requests("http://service.example/", token, this.fetch, wait);
-    return new Client(requests, store, digest, trustService);
+    return new Client(requests, store, digest, trustService, maxAge);
   }
 }
