@@ -277,7 +277,13 @@ def test_the_page_names_everything_that_a_document_may_have() -> None:
             return set(content).union(*map(names, content.values()))
         return set().union(*map(names, content)) if isinstance(content, list) else set()
 
-    said = set().union(*(names(json.loads(d.to_json())) for _, d in documents().values()))
+    of_recommenders = [json.loads(one["text"]) for one in RECOMMENDER["documents"]]
+    of_recommenders = [
+        one | {"learning": one["learning"] | {"arms": {}}} for one in of_recommenders
+    ]
+    contents = [json.loads(document.to_json()) for _, document in documents().values()]
+    contents += [*of_recommenders, json.loads(RECOMMENDER["rules"][0]["text"])]
+    said = names(contents)
     assert said
     assert not {name for name in said if f"`{name}`" not in PAGE and f'"{name}"' not in PAGE}
     assert not {d.plan.values.spec.split(":")[0] for _, d in documents().values()} - {

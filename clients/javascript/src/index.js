@@ -4,6 +4,9 @@
  *     import { connect } from "overhand-client";
  *     const client = await connect("https://shuffle.example", { digest });
  *     await client.report("love");
+ *
+ * Of a recommender, `await client.choose(contexts)` says which arm to take, and `report` what came
+ * of it.
  */
 
 export { Client, connect } from "./client.js";
