@@ -5,11 +5,16 @@ from __future__ import annotations
 import re
 from typing import Any
 
+import numpy as np
 import pytest
 from playwright.sync_api import expect
 
+import overhand as oh
+from overhand.service.server.learnt import Rules
+from overhand.service.server.tables import Coordinate
 from support.browsing import Opener, overflow
 from support.dashboards import FakeServer, Json, estimate, status
+from support.vector_recommender import RULE_KEY, recommenders
 
 pytestmark = pytest.mark.browser
 BATCH = 43
@@ -92,6 +97,26 @@ def test_it_is_read_without_a_mouse_and_has_no_controls_of_sums(
     visit.page.keyboard.press("End")
     visit.wait_for("chart-reading", "After 86 users: 0.550 (0.510 to 0.590)")
     assert overflow(visit.page) <= 0
+
+
+def test_what_a_server_answers_is_what_the_page_reads(
+    open_page: Opener, server: FakeServer
+) -> None:
+    """Not made up here: the arms of a document, and names that are numbers."""
+    document = recommenders()["pairs-services"]
+    rules = Rules.of(document, RULE_KEY)
+    assert rules is not None
+    total = [20.0, 5.0, 0.0, 25.0, 0.0, 0.0, 40.0, 0.0, 35.0]
+    latest = oh.Estimate(100, np.array(total), std=2.0)
+    point = Coordinate(100, value=20.0, low=16.0, high=24.0)
+    recommending(server, rules.learnt(rules.made(4, latest), [point], latest))
+    visit = open_page()
+    visit.wait_for("number", "0.700")  # the constant is made 1/2: 1/2 + 20 / (2 x 100 x 1/2)
+    visit.wait_for("learnt-rule", "Rule 4, learnt from 100 users.")
+    visit.wait_for_number_of("#theta .whisker", 3)
+    assert sorted(row[1] for row in arms(visit)) == ["1984", "42", "a walk"]
+    labels = visit.page.locator("#theta text[text-anchor=middle]").all_text_contents()
+    assert labels == ["always", "jazz", "Übermut"]
 
 
 def test_without_a_constant_feature_no_mean_reward_is_told(
