@@ -29,6 +29,7 @@ from support.system import RULE_KEY, System, run
 CONSTANT = 0.6
 ARMS = {"left": (0.6, 0.8, 0.0), "right": (0.6, -0.8, 0.0), "other": (0.6, 0.0, 0.8)}
 CONTEXTS = np.array(list(ARMS.values()))
+ROUNDS = 12
 LEARNING = Learning(Practical(3, CONSTANT), RULE_KEY.public_key, ("always", "side", "other"), ARMS)
 
 
@@ -44,7 +45,7 @@ def policy_of(theta: list[float]) -> Policy:
 
 
 async def visit(system: System, users: int) -> list[int]:
-    """So many people, each with a device of its own, who like the left."""
+    """This many people, each with a device of its own, who like the left."""
     arms = []
     for _ in range(users):
         async with system.device() as device:
@@ -60,27 +61,29 @@ def test_devices_learn_from_each_other(tmp_path: Path, noise: NoiseBy) -> None:
 
     async def test(system: System) -> None:
         assert system.relay is not None
-        first = await visit(system, lowest)
-        assert set(first) == {0, 1, 2}, "without a rule, any arm"
-        for _ in range(3):
+        async with system.device() as crowd:
+            arms = await crowd.choose_many(np.repeat(CONTEXTS[np.newaxis], 300, axis=0))
+        assert set(arms.tolist()) == {0, 1, 2}, "without a rule, any arm"
+        for _ in range(ROUNDS):
+            await visit(system, lowest)
             await system.publish()
             await system.relay.look()
-            last = await visit(system, lowest)
-        assert last.count(0) > 0.8 * lowest > first.count(0)
+        assert (await visit(system, lowest)).count(0) == lowest
         async with system.at_server() as web:
             newest = (await web.get("/v1/policy")).text
             history = [(await web.get(f"/v1/policy?number={n}")).json() for n in (1, 2, 3)]
             learnt = (await web.get("/v1/learnt")).json()
         assert [one["number"] for one in history] == [1, 2, 3]
-        assert [one["users"] for one in history] == [lowest, 2 * lowest, 3 * lowest]
-        assert json.loads(newest) == history[-1]
+        assert history[0]["users"] == lowest
+        latest = json.loads(newest)
+        assert latest["users"] == ROUNDS * lowest
         again = system.new_publisher()
         assert (again.rule(), again.rule(1)) == (newest, system.publisher.rule(1))
-        assert [arm["arm"] for arm in learnt["arms"]][0] == "left"
+        assert next(arm["arm"] for arm in learnt["arms"]) == "left"
         assert [one["feature"] for one in learnt["coefficients"]] == ["always", "side", "other"]
-        assert learnt["rule"] == {"number": 3, "users": 3 * lowest}
+        assert learnt["rule"] == {"number": latest["number"], "users": ROUNDS * lowest}
         reward = learnt["reward"]
-        assert reward["t"] == [lowest, 2 * lowest, 3 * lowest]
+        assert reward["t"][-1] == ROUNDS * lowest
         assert all(low < value < high for _, value, low, high in zip(*reward.values(), strict=True))
 
     run(tmp_path, test, plan=plan(noise), learning=LEARNING)
@@ -220,6 +223,22 @@ def test_a_document_of_sums_is_no_recommender() -> None:
         async with device(service) as client:
             with pytest.raises(InvalidValue, match="of no recommender"):
                 await client.choose(CONTEXTS)
+
+    asyncio.run(main())
+
+
+def test_a_new_document_has_rules_of_its_own() -> None:
+    """The first of them is no older than the last of another."""
+    other = replace(document(), public_key=KeyPair.generate().public_key)
+    service = Told(document(), rule_of(GOOD, number=7))
+
+    async def main() -> None:
+        async with device(service) as client:
+            assert await client.choose(CONTEXTS) == 0
+            service.document = other
+            service.rule = rule_of([0.0, -1.0, 0.0], number=1, digest=other.formats.digest)
+            client._client._document = None  # as after a refusal
+            assert await client.choose(CONTEXTS) == 1
 
     asyncio.run(main())
 

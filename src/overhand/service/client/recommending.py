@@ -83,9 +83,10 @@ class AsyncRecommenderClient:
 
     async def rule(self) -> Rule | None:
         """The newest rule, asked for if the last is too old; None if there is none yet."""
-        now = self._clock()
+        now, document = self._clock(), await self.document()
+        if self._rule is not None and self._rule.digest != document.formats.digest:
+            self._rule = self._asked_at = None  # that of a document which is no longer served
         if self._asked_at is None or now - self._asked_at >= self._max_age:
-            document = await self.document()
             answer = await self._client.fetched("/v1/policy", missing=True)
             if answer is not None:
                 self._rule = self._rule_of(document, answer)
