@@ -1,20 +1,31 @@
 """Run every command shown in the README and in the pages below, and write its output under it.
 
 python docs/refresh.py            rewrites the pages and all figures: about eight minutes
+python docs/refresh.py --start    the README and the quickstart alone: about two minutes
 python docs/refresh.py --slow     the bandits' page and figure: about half an hour
+
+Commands run in a new directory with the files that the quickstart's session writes there.
 """
 
 from __future__ import annotations
 
+import doctest
+import os
 import re
 import shlex
 import subprocess
 import sys
+import tempfile
+from contextlib import chdir
 from pathlib import Path
 
+import commands
+
 ROOT = Path(__file__).parent.parent
+QUICKSTART = ROOT / "docs" / "quickstart.md"
+START = (ROOT / "README.md", QUICKSTART)
 PAGES = (
-    ROOT / "README.md",
+    *START,
     ROOT / "docs" / "choosing.md",
     ROOT / "docs" / "values.md",
     ROOT / "docs" / "shares.md",
@@ -41,32 +52,49 @@ DRAWN = {
 BLOCK = re.compile(r"```console\n\$ (?P<command>[^\n]+)\n(?P<output>.*?)```", re.DOTALL)
 
 
-def output_of(command: str) -> str:
-    """What a command of a page prints, 80 columns wide."""
+def output_of(command: str, directory: Path = ROOT) -> str:
+    """What a command of a page prints, 80 columns wide. Programs of ours are named from the root."""
     program, *arguments = shlex.split(command)
     assert program in ("overhand", "python")
     module = ["-m", "overhand"] if program == "overhand" else []
+    environment = {"COLUMNS": "80", "PATH": "", "NO_COLOR": "1", "PYTHONUTF8": "1"}
+    if "PYTHONPATH" in os.environ:
+        environment["PYTHONPATH"] = os.environ["PYTHONPATH"]
     result = subprocess.run(
         [sys.executable, *module, *arguments],
-        capture_output=True, encoding="utf-8", check=True, cwd=ROOT,
-        env={"COLUMNS": "80", "PATH": "", "NO_COLOR": "1", "PYTHONUTF8": "1"},
+        capture_output=True, encoding="utf-8", check=True, env=environment,
+        cwd=directory if program == "overhand" else ROOT,
     )  # fmt: skip
     lines = [line.rstrip() for line in result.stdout.splitlines()]
     return "\n".join(line for line in lines if line) + "\n"
 
 
+def write_files(directory: Path) -> None:
+    """Run the session of the quickstart, which writes the file that the commands read."""
+    with chdir(directory):
+        failed, _ = doctest.testfile(str(QUICKSTART), module_relative=False)
+    assert not failed
+
+
 def refresh(pages: tuple[Path, ...]) -> None:
     """Write every output into its page as soon as it is there."""
-    for page in pages:
-        for shown in BLOCK.finditer(page.read_text(encoding="utf-8")):
-            command = shown["command"]
-            block = f"```console\n$ {command}\n{output_of(command)}```"
-            text = page.read_text(encoding="utf-8")
-            page.write_text(text.replace(shown[0], block), encoding="utf-8")
-            print(command, flush=True)
+    with tempfile.TemporaryDirectory() as directory:
+        write_files(Path(directory))
+        for page in pages:
+            for shown in BLOCK.finditer(page.read_text(encoding="utf-8")):
+                command = shown["command"]
+                printed = output_of(command, Path(directory))
+                block = f"```console\n$ {command}\n{printed}```"
+                text = page.read_text(encoding="utf-8")
+                page.write_text(text.replace(shown[0], block), encoding="utf-8")
+                print(command, flush=True)
 
 
 def main() -> None:
+    commands.PAGE.write_text(commands.page(), encoding="utf-8")
+    if sys.argv[1:] == ["--start"]:
+        refresh(START)
+        return
     if sys.argv[1:] == ["--slow"]:
         refresh(SLOW_PAGES)
         output_of("overhand bandit --plot docs/regret.png")

@@ -1,4 +1,4 @@
-"""The README's session runs, commands print what pages say, and every example works."""
+"""Sessions of pages run, commands print what pages say, and every example works."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ import pytest
 
 import overhand as oh
 from overhand.accounting import Level, gaussian_variance, least_scale
+from overhand.baselines import SquareRoot, local_counter
 from overhand.cli.commands import COMMANDS
 from overhand.mechanisms import CoinNoise, Noise
 from overhand.randomness import HALF, BinaryFraction
-from overhand.values import FORMS, values_of
+from overhand.values import BITS, FORMS, values_of
 from support.commands import overhand
 
 ROOT = Path(__file__).parent.parent
@@ -27,7 +28,8 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 sys.path.insert(0, str(ROOT / "docs"))
 
 import choosing  # noqa: E402
-from refresh import BLOCK, DRAWN, PAGES, SLOW_PAGES  # noqa: E402
+import commands  # noqa: E402
+from refresh import BLOCK, DRAWN, PAGES, QUICKSTART, SLOW_PAGES, START, write_files  # noqa: E402
 
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 VALUES = (ROOT / "docs" / "values.md").read_text(encoding="utf-8")
@@ -43,6 +45,38 @@ PLANS = [command for command in SHOWN if command.startswith("overhand plan")]
 
 def test_the_readme_starts_with_the_two_commands() -> None:
     assert re.findall(r"^    (make \w+)", README, re.MULTILINE) == ["make demo", "make test"]
+
+
+def test_the_readme_is_short() -> None:
+    assert len(README.splitlines()) <= 180
+
+
+def test_the_readmes_table_is_computed() -> None:
+    """Errors and messages per user, of a million users' bits."""
+    users, privacy = 10**6, oh.Privacy(1.0, 1e-6)
+    one, pairs, services = (
+        oh.Plan.best(users, 1, privacy, mechanism="best"),
+        oh.Plan.best(users, 4, privacy, mechanism="pairs"),
+        oh.Plan.best(users, 4, privacy, noise="services"),
+    )
+    published, local = oh.Plan.published(users, 4, privacy), local_counter(users, privacy, BITS)
+    models = (local, published, one, pairs, services, SquareRoot(users, privacy))
+    table = re.findall(r"^\|[^|]+\| \**([\d,]+)\** \| \**([\d,]+)\** \|$", README, re.MULTILINE)
+    assert table == [(f"{m.rms_error:,.0f}", f"{m.messages_per_user:,}") for m in models]
+
+
+def test_the_readmes_figure_is_that_of_the_page_of_streams() -> None:
+    """What it says of real tests is in a table that an example prints."""
+    lines = SHOWN["python examples/covid_positives.py"].splitlines()
+    local, ours, trusted = (
+        round(float(re.findall(r" (\d+\.\d) ", line)[0]))
+        for name in ("local", "3 shufflers", "trusted server")
+        for line in lines
+        if line.startswith(name)
+    )
+    said = " ".join(README.split())
+    assert f"Its rms error is {ours}. With local privacy it would be {local};" in said
+    assert f"trusted with every result has {trusted} " in said
 
 
 def test_every_test_that_the_pages_name_exists() -> None:
@@ -121,7 +155,7 @@ def test_a_table_of_choosing_has_the_rows_that_plans_have(table: str) -> None:
 
 def test_pages_have_plans_to_check() -> None:
     for page in PAGES:
-        if page.stem != "hindsight":  # which is of plans that other pages show
+        if page.stem not in ("README", "hindsight"):  # which are of plans that other pages show
             assert "$ overhand plan" in page.read_text(encoding="utf-8")
 
 
@@ -158,9 +192,50 @@ def computed(formula: str, given: dict[str, int]) -> float:
     return float(eval(times, {"sqrt": math.sqrt}, dict(given)))
 
 
-def test_every_command_is_in_the_readme() -> None:
-    for command in COMMANDS:
-        assert f"overhand {command}" in README
+def test_the_page_of_commands_has_every_command_as_its_help_has_it() -> None:
+    """If this fails: python docs/commands.py"""
+    page = commands.PAGE.read_text(encoding="utf-8")
+    assert re.findall(r"^### overhand (\w+)$", page, re.MULTILINE) == list(COMMANDS)
+    assert page == commands.page()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not SAME_SAMPLES, reason="another NumPy draws other samples")
+def test_the_sessions_of_the_tutorials_run() -> None:
+    results = doctest.testfile(str(ROOT / "docs" / "tutorials.md"), module_relative=False)
+    assert results.attempted >= 30
+    assert results.failed == 0
+
+
+@pytest.mark.slow
+def test_sums_of_the_first_pages_are_what_the_command_prints(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On the file that the quickstart's session writes. The noise is another each time."""
+    write_files(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    sums = [command for command in SHOWN if command.startswith("overhand sum")]
+    assert len(sums) >= len(START)
+    for command in sums:
+        printed = overhand(*shlex.split(command)[1:]).stdout
+        (now,), (then,) = (re.findall(BAND, text) for text in (printed, SHOWN[command]))
+        assert re.sub(BAND, "", printed).split() == re.sub(BAND, "", SHOWN[command]).split()
+        assert width(now) == pytest.approx(width(then), abs=0.2)
+
+
+BAND = r"([\d.]+) +([\d.]+) to ([\d.]+)"
+
+
+def width(band: tuple[str, str, str]) -> float:
+    return float(band[2]) - float(band[1])
+
+
+def test_the_quickstart_says_what_the_readme_does() -> None:
+    """The same command, and every number of its table is explained."""
+    page = QUICKSTART.read_text(encoding="utf-8")
+    for words in ("rms error, worst input", "all errors below", "messages per user", "delta spent"):
+        assert f"**{words}**" in page
+        assert words in SHOWN["overhand plan --horizon 1e6 --shufflers 5"]
 
 
 def test_every_test_of_a_statement_is_in_the_index_and_exists() -> None:
