@@ -14,18 +14,19 @@ from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullLocator
 
 import overhand as oh
 from overhand.baselines import SquareRoot, local_counter
 from overhand.model import NoiseBy
 from overhand.plan import NOISE_MAKERS, kinds_of
+from overhand.plots import colour_of, new_figure
 from overhand.values import values_of
 
 DELTA = 1e-6
 USERS = 10**6
 HORIZONS = (10**4, 10**6, 10**8)
+MARKERS = dict(zip(HORIZONS, "^os", strict=True))
 SIZES = (100, 1000, 10**4, 10**5, 10**6, 10**8)
 SHUFFLERS = (1, 2, 3, 4, 5, 6)
 EPSILONS = (0.1, 0.25, 0.5, 1.0, 2.0, 4.0)
@@ -37,7 +38,6 @@ SENT = tuple(
     for by in NOISE_MAKERS
     for kind in kinds_of(values_of(spec), by)
 )
-COLOURS = ("#2e86c1", "#b03a2e", "#1e8449")
 
 Row = tuple[str, ...]
 
@@ -183,7 +183,7 @@ def show(table: str) -> None:
 
 def draw(path: str) -> None:
     """Errors against the number of shufflers, and against epsilon."""
-    figure = Figure(figsize=(11, 4.6), dpi=140, layout="constrained")
+    figure = new_figure(11, 4.6)
     left, right = figure.subplots(1, 2)
     draw_shufflers(left)
     draw_epsilon(right)
@@ -199,23 +199,30 @@ def draw(path: str) -> None:
 
 
 def draw_shufflers(axes: Axes) -> None:
-    for horizon, colour in zip(HORIZONS, COLOURS, strict=True):
-        for mechanism, style in zip(MECHANISMS, ("-", "--"), strict=True):
+    """Colours are those of the mechanisms; which curves are of how many users is written beside."""
+    coins, shares, server = (colour_of(name) for name in (*MECHANISMS, "trusted server"))
+    for horizon in HORIZONS:
+        for mechanism, colour in zip(MECHANISMS, (coins, shares), strict=True):
             plans = [planned(horizon, k, mechanism=mechanism) for k in SHUFFLERS]
             shown = [p for k, p in zip(SHUFFLERS, plans, strict=True) if p.tree.levels == k]
             axes.plot(
-                [p.tree.levels for p in shown], [p.rms_error for p in shown], style,
-                marker="o", ms=4, color=colour,
+                [p.tree.levels for p in shown], [p.rms_error for p in shown],
+                marker=MARKERS[horizon], ms=5, color=colour,
             )  # fmt: skip
-        axes.plot(SHUFFLERS, [trusted(horizon)] * len(SHUFFLERS), ":", lw=1, color=colour)
-        last = SHUFFLERS[-1], planned(horizon, SHUFFLERS[-1]).rms_error
-        axes.annotate(
-            f"{horizon:,}\nusers", last, (7, 0), textcoords="offset points", va="center",
-            color=colour, fontsize=9,
+        x, y = SHUFFLERS[-1], planned(horizon, SHUFFLERS[-1]).rms_error
+        axes.plot(
+            SHUFFLERS, [trusted(horizon)] * len(SHUFFLERS), ":", lw=1, color=server,
+            marker=MARKERS[horizon], ms=5, markevery=[-1],
         )  # fmt: skip
-    axes.plot([], [], "-", color="#555555", label="coins")
-    axes.plot([], [], "--", color="#555555", label="shares")
-    axes.plot([], [], ":", color="#555555", label="trusted server")
+        axes.annotate(
+            f"{horizon:,}\nusers", (x, y), (8, 0), textcoords="offset points", va="center",
+            color="#555555", fontsize=9,
+        )  # fmt: skip
+    for label, style, colour in (
+        *(("coins", "-", coins), ("shares", "-", shares)),
+        ("trusted server", ":", server),
+    ):
+        axes.plot([], [], style, color=colour, label=label)
     axes.legend(frameon=False)
     axes.set_xticks(SHUFFLERS)
     axes.set_xlim(0.8, 7.3)
@@ -227,21 +234,23 @@ def draw_shufflers(axes: Axes) -> None:
 
 def draw_epsilon(axes: Axes) -> None:
     x = np.array(EPSILONS)
-    lines = (
-        ("local", "#b03a2e", "-", [local(USERS, e) for e in EPSILONS]),
-        ("1 shuffler, coins", "#7d8a97", "-", [planned(USERS, 1, e).rms_error for e in EPSILONS]),
-        ("4 shufflers, coins", "#2e86c1", "-", [planned(USERS, 4, e).rms_error for e in EPSILONS]),
-        ("4 shufflers, shares", "#2e86c1", "--", [shares_of_four(e).rms_error for e in EPSILONS]),
-        ("trusted server", "#1e8449", ":", [trusted(USERS, e) for e in EPSILONS]),
-    )
-    for label, colour, style, errors in lines:
-        axes.plot(x, errors, style, marker="o", ms=4, color=colour, label=label)
+    lines = {
+        "local": [local(USERS, e) for e in EPSILONS],
+        "one shuffler, coins": [planned(USERS, 1, e).rms_error for e in EPSILONS],
+        "4 shufflers, coins": [planned(USERS, 4, e).rms_error for e in EPSILONS],
+        "4 shufflers, shares": [shares_of_four(e).rms_error for e in EPSILONS],
+        "trusted server": [trusted(USERS, e) for e in EPSILONS],
+    }
+    for label, errors in lines.items():
+        style = ":" if label == "trusted server" else "-"
+        axes.plot(x, errors, style, marker="o", ms=4, color=colour_of(label), label=label)
     axes.set_xscale("log")
     axes.set_xticks(x, [f"{e:g}" for e in EPSILONS])
     axes.xaxis.set_minor_locator(NullLocator())
     axes.set_xlabel("epsilon")
     axes.set_title("Which epsilon (1,000,000 users)", fontsize=11)
     axes.legend(frameon=False)
+    axes.set_ylim(top=20_000)  # room for the legend
 
 
 if __name__ == "__main__":

@@ -5,18 +5,19 @@ from __future__ import annotations
 from itertools import groupby
 from pathlib import Path
 
-
 from overhand.cli.commands import COMMANDS, Entry, loaded
 
 PAGE = Path(__file__).parent / "cli.md"
 WIDTH = 96
 INTRODUCTION = """# The command line
 
-Every command with every option, as `overhand COMMAND --help` prints it. Write `1e6` or `1000000` for a
-number of users. A command whose extra is missing says what to install (`docs/install.md`), a bad argument ends with
-one line on stderr and exit code 2, and `--json`, where a command has it, prints one JSON object and nothing else.
+Every command with every option, as `overhand COMMAND --help` prints it. Write `1e6` or `1000000`
+for a number of users. A command whose extra is missing says what to install (`docs/install.md`), a
+bad argument ends with one line on stderr and exit code 2, and `--json`, where a command has it,
+prints one JSON object and nothing else.
 
-`docs/quickstart.md` shows the most useful commands at work. This page is written by `python docs/commands.py`.
+`docs/quickstart.md` shows the most useful commands at work. `python docs/commands.py` writes this
+page.
 """
 GROUPS = {
     "Use": "On your own file, and everything at once.",

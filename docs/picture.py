@@ -6,15 +6,16 @@ import sys
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
 
-COLOURS = ("#2e86c1", "#b03a2e", "#1e8449")
+from overhand.plots import colours_of, new_figure
+
+COLOURS = colours_of(["Ann", "Bob", "Cleo"])  # of no model
 MODULUS = 100
 
 
 def main(path: str) -> None:
-    figure = Figure(figsize=(10.5, 4.2), dpi=140, layout="constrained")
+    figure = new_figure(10.5, 4.2)
     axes = figure.subplots()
     axes.set_xlim(0, 10.5)
     axes.set_ylim(0, 4.2)

@@ -53,7 +53,7 @@ BLOCK = re.compile(r"```console\n\$ (?P<command>[^\n]+)\n(?P<output>.*?)```", re
 
 
 def output_of(command: str, directory: Path = ROOT) -> str:
-    """What a command of a page prints, 80 columns wide. Programs of ours are named from the root."""
+    """What a command of a page prints, 80 columns wide. A script is named from the root."""
     program, *arguments = shlex.split(command)
     assert program in ("overhand", "python")
     module = ["-m", "overhand"] if program == "overhand" else []

@@ -16,11 +16,13 @@ from numpy.typing import NDArray
 
 import overhand as oh
 from overhand.baselines import local_counter
+from overhand.plots import colours_of, new_figure
 
 CUSTOMERS, A_DAY, CHUNK, WINDOW = 200_000, 20_000, 500, 2_000
 PRIVACY = oh.Privacy(epsilon=1.0, delta=1e-6)
 EUROS = oh.Reals(0.0, 200.0, clip=True)
 LOCAL_STD = math.sqrt(local_counter(CUSTOMERS, PRIVACY, EUROS).user_variance)  # of one customer
+RED, BLUE, BLACK = colours_of(("local", "5 shufflers", "truth"))
 
 
 def baskets() -> NDArray[np.float64]:
@@ -56,19 +58,17 @@ def main() -> None:
 
 
 def draw(path: str, values: NDArray[np.float64], panels: dict[str, list[oh.Estimate]]) -> None:
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(9, 6.4), dpi=140, layout="constrained")
+    figure = new_figure(9, 6.4)
     axes = figure.subplots(2, sharex=True)
     for ax, (title, means) in zip(axes, panels.items(), strict=True):
         day = np.array([m.t / A_DAY for m in means])
         truth = np.array([values[m.start : m.t].mean() for m in means])
         local = np.array([1.96 * LOCAL_STD / math.sqrt(m.users) for m in means])
         low, high = np.transpose([m.interval(0.95) for m in means])
-        ax.fill_between(day, truth - local, truth + local, color="#e6e8ea", label="local, 95 %")
-        ax.fill_between(day, low, high, color="#8fbbdb", label="5 shufflers, 95 %")
-        ax.plot(day, [m.value for m in means], color="#12507b", lw=1.2, label="5 shufflers")
-        ax.plot(day, truth, "--", color="#b03a2e", lw=1.2, label="truth")
+        ax.fill_between(day, truth - local, truth + local, fc=RED, alpha=0.15, label="local, 95 %")
+        ax.fill_between(day, low, high, fc=BLUE, alpha=0.4, label="5 shufflers, 95 %")
+        ax.plot(day, [m.value for m in means], color=BLUE, lw=1.2, label="5 shufflers")
+        ax.plot(day, truth, "--", color=BLACK, lw=1.2, label="truth")
         ax.set(title=f"Mean basket {title}", ylabel="euros", xlim=(0, 10))
         ax.spines[["top", "right"]].set_visible(False)
     axes[1].set(xlabel="days")

@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 
 import overhand as oh
 from overhand.baselines import local_counter
+from overhand.plots import colours_of, new_figure
 from overhand.simulation import PlanCounter, Simulation, simulate
 from overhand.simulation.recorded import Recorded, beside, covid_positives
 
 PRIVACY, SHUFFLERS, RUNS = oh.Privacy(epsilon=1.0, delta=1e-6), 4, 100
-COLOURS = ("#7d8a97", "#d98c1f", "#12507b", "#1e8449", "#8fbbdb", "#b03a2e")
 
 
 def main() -> None:
@@ -53,20 +53,20 @@ def by_day(tests: Recorded, plan: oh.Plan) -> tuple[NDArray[np.int64], list[oh.E
 
 
 def draw(path: str, tests: Recorded, plan: oh.Plan, results: dict[str, Simulation]) -> None:
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(11, 4.4), dpi=140, layout="constrained")
+    figure = new_figure(11, 4.4)
     left, right = figure.subplots(1, 2, width_ratios=(1.35, 1))
     ends, ours = by_day(tests, plan)
     days, truth = tests.times[ends - 1], np.cumsum(tests.rows, dtype=int)[ends - 1]
     far = 1.96 * np.sqrt(local_counter(len(tests), PRIVACY, plan.values).user_variance * ends)
-    left.fill_between(days, truth - far, truth + far, color="#e6e8ea", label="local, 95 %")
     label, band = f"{plan.tree.levels} shufflers", [estimate.interval(0.95) for estimate in ours]
-    left.fill_between(days, *np.transpose(band), color="#8fbbdb", label=f"{label}, 95 %")
-    left.plot(days, [estimate.value for estimate in ours], color=COLOURS[2], label=label)
-    left.plot(days, truth, "--", color="#b03a2e", label="truth")
+    (low, high), (red, blue, black) = np.transpose(band), colours_of(("local", label, "truth"))
+    left.fill_between(days, truth - far, truth + far, fc=red, alpha=0.15, label="local, 95 %")
+    left.fill_between(days, low, high, fc=blue, alpha=0.4, label=f"{label}, 95 %")
+    left.plot(days, [estimate.value for estimate in ours], color=blue, label=label)
+    left.plot(days, truth, "--", color=black, lw=1.2, label="truth")
     left.set(title="Positive tests so far", xlabel="day of the pandemic", ylim=(-50, None))
-    for name, colour in zip(results, COLOURS, strict=True):
+    left.legend(frameon=False, loc="upper left")
+    for name, colour in zip(results, colours_of(list(results)), strict=True):
         curve, style = results[name].curve, "--" if name == "trusted server" else "-"
         right.plot(curve.t / 1000, curve.rms, style, color=colour, label=name)
     right.set(title="rms error of the count", xlabel="thousand tests", yscale="log", ylim=(5, 1000))

@@ -14,11 +14,13 @@ from numpy.typing import NDArray
 
 import overhand as oh
 from overhand.baselines import local_counter
+from overhand.plots import colours_of, new_figure
 
 EMOJI = "😂😍😭😊😘😁😉😎😅😡😴😱😇😋😜😢😏😳😌😷😈😒😞🙀"
 VOTES, CHUNK, WINDOW, VIRAL = 200_000, 25_000, 4_000, EMOJI.index("😢")
 PRIVACY, BUCKETS = oh.Privacy(epsilon=1.0, delta=1e-6), oh.Histogram(len(EMOJI))
 LOCAL_STD = np.sqrt(local_counter(VOTES, PRIVACY, BUCKETS).user_variance)  # of one vote
+RED, BLUE, BLACK = colours_of(("local", "5 shufflers", "truth"))
 
 
 def votes() -> NDArray[np.int64]:
@@ -45,29 +47,27 @@ def main() -> None:
 
 
 def draw(path: str, total: oh.ContinualSum, values: NDArray[np.int64]) -> None:
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(11, 4.4), dpi=140, layout="constrained")
+    figure = new_figure(11, 4.4)
     left, right = figure.subplots(1, 2, width_ratios=(1, 1.2))
     recent = total.between(VOTES - 20_000, VOTES).mean()
     local = oh.Estimate(recent.t, recent.value, LOCAL_STD / np.sqrt(recent.users))
     for ours, theirs in zip(recent.top(10), local.top(10), strict=True):
         label, share = EMOJI[ours.coordinate], ours.value
-        left.bar(label, share, color="#d98c1f" if ours.coordinate == VIRAL else "#8fbbdb")
-        left.errorbar(label, share, theirs.high - share, lw=5, color="#c9ced3")
-        left.errorbar(label, share, ours.high - share, capsize=3, color="k")
-        left.plot(label, np.mean(values[-20_000:] == ours.coordinate), "_", ms=16, color="#b03a2e")
+        left.bar(label, share, color=BLUE, alpha=0.8 if ours.coordinate == VIRAL else 0.4)
+        left.errorbar(label, share, theirs.high - share, lw=5, color=RED, alpha=0.3)
+        left.errorbar(label, share, ours.high - share, capsize=3, color=BLUE)
+        left.plot(label, np.mean(values[-20_000:] == ours.coordinate), "_", ms=16, color=BLACK)
     left.tick_params(axis="x", labelsize=18)
-    left.set(title=f"The last {recent.users:,} votes (grey: local)", ylabel="share of votes")
+    left.set(title=f"The last {recent.users:,} votes (red: local)", ylabel="share of votes")
     width = WINDOW - WINDOW % total.plan.tree.lowest  # whole blocks: no user of it is pending
     windows = [total.between(a, a + width).mean() for a in range(0, VOTES - width + 1, width)]
     t, truth = np.array([(w.t / 1_000, np.mean(values[w.start : w.t] == VIRAL)) for w in windows]).T
     far = 1.96 * LOCAL_STD / np.sqrt(width)
-    right.fill_between(t, truth - far, truth + far, color="#e6e8ea", label="local, 95 %")
+    right.fill_between(t, truth - far, truth + far, fc=RED, alpha=0.15, label="local, 95 %")
     low, high = np.transpose([w.interval(0.95) for w in windows])[VIRAL]
-    right.fill_between(t, low, high, color="#f0cf9f", label="5 shufflers, 95 %")
-    right.plot(t, [w.value[VIRAL] for w in windows], color="#d98c1f", label="5 shufflers")
-    right.plot(t, truth, "--", color="#b03a2e", lw=1.2, label="truth")
+    right.fill_between(t, low, high, fc=BLUE, alpha=0.4, label="5 shufflers, 95 %")
+    right.plot(t, [w.value[VIRAL] for w in windows], color=BLUE, label="5 shufflers")
+    right.plot(t, truth, "--", color=BLACK, lw=1.2, label="truth")
     right.set(title=f"Share of {EMOJI[VIRAL]} in each {width:,} votes", xlabel="thousand votes")
     right.legend(frameon=False, loc="upper left")
     for ax in (left, right):

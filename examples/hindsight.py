@@ -12,6 +12,7 @@ import sys
 import numpy as np
 
 import overhand as oh
+from overhand.plots import colour_of, new_figure
 from overhand.simulation.recorded import late_flights
 from overhand.summation import Hindsight
 
@@ -43,21 +44,20 @@ def main() -> None:
 
 
 def draw(path: str, history: Hindsight, truth: np.ndarray) -> None:
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(11, 4.4), dpi=140, layout="constrained")
+    figure = new_figure(11, 4.4)
     left, right = figure.subplots(1, 2)
     thousands = history.t[SHOWN] / 1000
     low, high = history.interval(0.95)
     band = (low - truth)[SHOWN], (high - truth)[SHOWN]
-    left.fill_between(thousands, *band, color="#d6e6f2", label="hindsight, 95 %")
+    fill = colour_of("hindsight")
+    left.fill_between(thousands, *band, fc=fill, alpha=0.2, label="hindsight, 95 %")
     for curve, colour, label in (
-        (history.published, "#d98c1f", "published"),
-        (history, "#12507b", "hindsight"),
+        (history.published, colour_of("ours"), "published"),
+        (history, colour_of("hindsight"), "hindsight"),
     ):
         left.plot(thousands, (curve.value - truth)[SHOWN], color=colour, lw=1, label=label)
         right.plot(thousands, curve.std[SHOWN], color=colour, lw=1, label=label)
-    left.axhline(0.0, color="#b03a2e", linestyle="--", label="truth")
+    left.axhline(0.0, color=colour_of("truth"), linestyle="--", label="truth")
     left.set(title="Late flights so far: error", xlabel="thousand flights so far")
     right.set(title="Standard deviation", xlabel="thousand flights so far", ylim=(0, None))
     for axes in (left, right):

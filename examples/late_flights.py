@@ -14,11 +14,11 @@ import numpy as np
 
 import overhand as oh
 from overhand.baselines import local_counter
+from overhand.plots import colour_of, colours_of, new_figure
 from overhand.simulation import Simulation, simulate
 from overhand.simulation.recorded import LATE, Recorded, beside, late_flights
 
 PRIVACY, SHUFFLERS, RUNS = oh.Privacy(epsilon=1.0, delta=1e-6), 4, 20
-COLOURS = ("#7d8a97", "#d98c1f", "#12507b", "#1e8449")
 WEEK = np.timedelta64(7, "D")
 
 
@@ -47,24 +47,23 @@ def weekly(flights: Recorded, plan: oh.Plan) -> list[oh.Estimate]:
 
 
 def draw(path: str, flights: Recorded, plan: oh.Plan, results: dict[str, Simulation]) -> None:
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(11, 4.4), dpi=140, layout="constrained")
+    figure = new_figure(11, 4.4)
     left, right = figure.subplots(1, 2)
     days = (flights.times - flights.times[0]) / np.timedelta64(1, "D")
-    for (name, result), colour in zip(results.items(), COLOURS, strict=True):
-        style = "--" if name == "trusted server" else "-"
+    for name, result in results.items():
+        style, colour = "--" if name == "trusted server" else "-", colour_of(name)
         left.plot(days[result.curve.t - 1], result.curve.rms, style, color=colour, label=name)
     left.set(title="rms error of late flights so far", ylim=(0, None))
     weeks = [week.mean() for week in weekly(flights, plan)]
     when, users = np.transpose([(days[w.start], w.users) for w in weeks])
     late = np.array([flights.rows[w.start : w.t].mean() for w in weeks])
     far = 1.96 * np.sqrt(local_counter(len(flights), PRIVACY, plan.values).user_variance / users)
-    right.fill_between(when, late - far, late + far, color="#e6e8ea", label="local, 95 %")
     label, band = f"{plan.tree.levels} shufflers", [w.interval(0.95) for w in weeks]
-    right.fill_between(when, *np.transpose(band), color="#8fbbdb", label=f"{label}, 95 %")
-    right.plot(when, [w.value for w in weeks], color=COLOURS[2], label=label)
-    right.plot(when, late, "--", color="#b03a2e", label="truth")
+    (low, high), (red, blue, black) = np.transpose(band), colours_of(("local", label, "truth"))
+    right.fill_between(when, late - far, late + far, fc=red, alpha=0.15, label="local, 95 %")
+    right.fill_between(when, low, high, fc=blue, alpha=0.4, label=f"{label}, 95 %")
+    right.plot(when, [w.value for w in weeks], color=blue, label=label)
+    right.plot(when, late, "--", color=black, lw=1.2, label="truth")
     right.set(title="Share of late flights, week by week")
     right.yaxis.set_major_formatter("{x:.0%}")
     for axes in (left, right):

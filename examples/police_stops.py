@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 
 import overhand as oh
+from overhand.plots import colour_of, new_figure
 from overhand.simulation import recorded, simulate
 
 PRIVACY, SHUFFLERS, PARTS = oh.Privacy(epsilon=1.0, delta=1e-6), 4, 60
-COLOURS = ("#c9ced3", "#d98c1f", "#12507b", "#1e8449")
 SEARCHED = 1 + recorded.QUESTIONS.index("person searched")
 
 
@@ -35,9 +35,7 @@ def main() -> None:
     print(f"the guarantee is for {stops.unit}")
     print("both are of the same stops: published together, they cost twice the epsilon and delta")
     if len(sys.argv) > 1:
-        from matplotlib.figure import Figure
-
-        figure = Figure(figsize=(11, 4.8), dpi=140, layout="constrained")
+        figure = new_figure(11, 4.8)
         left, right = figure.subplots(1, 2, subplot_kw={"frame_on": False})
         draw_counts(left, *compared[0])
         draw_searches(right, *compared[1][:2])
@@ -54,12 +52,13 @@ def draw_counts(axes: Any, stops: recorded.Recorded, sides: recorded.Sides, plan
     t = np.array([estimate.t for estimate in estimates])
     far = 1.96 * sides["local"].rms_error * np.sqrt(2 * t / len(stops))  # it grows as sqrt(t)
     bands = np.transpose([estimate.interval(0.95) for estimate in estimates])
-    for (place, *_), colour in zip(estimates[-1].top(3), COLOURS[1:], strict=True):
+    for (place, *_), style in zip(estimates[-1].top(3), ("-", "--", ":"), strict=True):
         truth = np.cumsum(stops.rows == place)[t - 1]
-        axes.fill_between(t, truth - far, truth + far, color="#7d8a97", alpha=0.15, lw=0)
-        axes.fill_between(t, *bands[place], color=colour, alpha=0.4, lw=0)
-        axes.plot(t, truth, "--", color=colour, lw=1.2, label=f"{stops.groups[place]}, truth")
-    axes.set(title="Stops so far, 95 %: ours (coloured), local (grey)", xlabel="stops in all")
+        axes.fill_between(t, truth - far, truth + far, color=colour_of("local"), alpha=0.1, lw=0)
+        axes.fill_between(t, *bands[place], color=colour_of("ours"), alpha=0.4, lw=0)
+        label = f"{stops.groups[place]}, truth"
+        axes.plot(t, truth, style, color=colour_of("truth"), lw=1.2, label=label)
+    axes.set(title="Stops so far, 95 %: ours (blue), local (red)", xlabel="stops in all")
     axes.legend(frameon=False)
 
 
@@ -69,8 +68,9 @@ def draw_searches(axes: Any, stops: recorded.Recorded, sides: recorded.Sides) ->
     truth, places = 50 * (1 + more / count), np.arange(len(stops.groups))
     for row, (name, side) in enumerate(sides.items()):
         far = 1.96 * side.worst_std * 50 * np.hypot(count, more) / count**2
-        axes.barh(places + row / 6, 2 * far, 0.15, truth - far, color=COLOURS[row], label=name)
-    axes.plot(truth, places + 0.25, "|", ms=24, color="#b03a2e", label="truth")
+        axes.barh(places + row / 6, 2 * far, 0.15, truth - far, color=colour_of(name), label=name)
+    axes.plot(truth, places + 0.25, "|", ms=24, color="white", mec="white")
+    axes.plot(truth, places + 0.25, "|", ms=22, color=colour_of("truth"), label="truth")
     axes.set(title="Searched, of 100 people stopped: 95 % at the end", xlim=(0, 60))
     axes.set_yticks(places + 0.25, stops.groups)
     axes.legend(frameon=False, markerscale=0.5)

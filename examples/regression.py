@@ -16,10 +16,11 @@ from numpy.typing import NDArray
 
 import overhand as oh
 from overhand.baselines import CapResponse
+from overhand.plots import colours_of, new_figure
 
 HOMES, PRIVACY, MOMENTS = 200_000, oh.Privacy(1.0, 1e-6), oh.Moments(4, clip=True)
 FEATURES, TRUTH = ("cold", "area", "detached", "insulated"), np.array([0.8, 0.5, 0.25, -0.4])
-COLOURS = ("#b03a2e", "#d98c1f", "#1e8449", "#2e86c1")
+COLOURS = colours_of(FEATURES)  # of no model
 LOCAL = CapResponse.best(HOMES, PRIVACY, MOMENTS)  # of local mechanisms, the best for vectors
 Floats = NDArray[np.float64]
 
@@ -58,21 +59,21 @@ def main() -> None:
 
 
 def draw(path: str, t: NDArray[np.int64], theta: Floats, bar: Floats, errors: Floats) -> None:
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(11, 4.4), dpi=140, layout="constrained")
+    figure = new_figure(11, 4.4)
     left, right = figure.subplots(1, 2, width_ratios=(1.2, 1))
     for j, (mid, far) in enumerate(zip(theta.T, bar.T, strict=True)):
         left.fill_between(t, mid - far, mid + far, color=COLOURS[j], alpha=0.2, lw=0)
         left.plot(t, mid, color=COLOURS[j], label=FEATURES[j])
     left.hlines(TRUTH, t[0], t[-1], COLOURS, "dashed", lw=1)
-    right.set_prop_cycle(color=("#12507b", "#7d8a97", "#d98c1f"))
-    right.loglog(t, errors, label=("5 shufflers", "local privacy", "no privacy"))
+    names = ("5 shufflers", "local privacy", "not private")
+    right.set_prop_cycle(color=colours_of(names))
+    right.loglog(t, errors, label=names)
+    left.legend(frameon=False, ncols=2, loc=(0.45, 0.27))
+    right.legend(frameon=False, loc="lower left")
     for ax, title in ((left, "Coefficients, 95 % (dashed: truth)"), (right, "Their error")):
         ax.set(title=title, xscale="log", xlabel="homes so far")
         ax.xaxis.set_major_formatter("{x:,.0f}")
         ax.spines[["top", "right"]].set_visible(False)
-        ax.legend(frameon=False, loc="best")
     figure.savefig(path)
 
 

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 import overhand as oh
 from overhand.baselines import local_counter
+from overhand.plots import colours_of, new_figure
 
 HOMES, A_DAY, CHUNK, WINDOW = 200_000, 10_000, 50_000, 5_000
 PRIVACY = oh.Privacy(epsilon=1.0, delta=1e-6)
@@ -25,6 +26,7 @@ SMOG = np.array([0.60, 0.45, 0.30, -0.30, 0.25, 0.15, 0.00, 0.20])
 SCALE = math.sqrt(len(SENSORS))
 VECTORS = oh.Vectors(len(SENSORS), norm=1.0, clip=True)
 LOCAL_STD = math.sqrt(local_counter(HOMES, PRIVACY, VECTORS).user_variance)  # of one home
+RED, BLUE, BLACK = colours_of(("local", "5 shufflers", "truth"))
 
 
 def readings() -> NDArray[np.float64]:
@@ -51,9 +53,7 @@ def main() -> None:
 
 
 def draw(path: str, total: oh.ContinualSum, values: NDArray[np.float64]) -> None:
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(11, 5), dpi=140, layout="constrained")
+    figure = new_figure(11, 5)
     width = WINDOW - WINDOW % total.plan.tree.lowest  # whole blocks: no home of it is pending
     windows = [total.between(a, a + width).mean() for a in range(0, HOMES - width + 1, width)]
     day = np.array([w.t for w in windows]) / A_DAY
@@ -61,10 +61,11 @@ def draw(path: str, total: oh.ContinualSum, values: NDArray[np.float64]) -> None
     bands = SCALE * np.transpose([w.interval(0.95) for w in windows])
     far = 1.96 * SCALE * LOCAL_STD / math.sqrt(width)
     for j, ax in enumerate(figure.subplots(2, 4, sharex=True, sharey=True).flat):
-        ax.fill_between(day, truth[j] - far, truth[j] + far, color="#e6e8ea", label="local, 95 %")
-        ax.fill_between(day, *bands[j], color="#8fbbdb", label="5 shufflers, 95 %")
-        ax.plot(day, bands[j].mean(axis=0), color="#12507b", lw=1.2, label="5 shufflers")
-        ax.plot(day, truth[j], "--", color="#b03a2e", lw=1.2, label="truth")
+        low, high = truth[j] - far, truth[j] + far
+        ax.fill_between(day, low, high, fc=RED, alpha=0.15, label="local, 95 %")
+        ax.fill_between(day, *bands[j], fc=BLUE, alpha=0.4, label="5 shufflers, 95 %")
+        ax.plot(day, bands[j].mean(axis=0), color=BLUE, lw=1.2, label="5 shufflers")
+        ax.plot(day, truth[j], "--", color=BLACK, lw=1.2, label="truth")
         ax.set_title(SENSORS[j])
         ax.yaxis.set_major_formatter("{x:.0%}")
         ax.spines[["top", "right"]].set_visible(False)

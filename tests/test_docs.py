@@ -51,6 +51,14 @@ def test_the_readme_is_short() -> None:
     assert len(README.splitlines()) <= 180
 
 
+def test_everything_introduces_itself_by_the_same_line() -> None:
+    line = "Private running statistics without a trusted server."
+    assert README.splitlines()[2] == oh.__doc__ == line
+    page = "src/overhand/service/server/dashboard/index.html"
+    for file in ("pyproject.toml", "CITATION.cff", "src/overhand/cli/__init__.py", page):
+        assert line in (ROOT / file).read_text(encoding="utf-8"), file
+
+
 def test_the_readmes_table_is_computed() -> None:
     """Errors and messages per user, of a million users' bits."""
     users, privacy = 10**6, oh.Privacy(1.0, 1e-6)

@@ -7,12 +7,15 @@ folder beside the site, and Sphinx turns them into pages that ask nothing of any
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import sys
 from pathlib import Path
+from typing import Any
 
 from sphinx.cmd.build import build_main
+from sphinx.search.en import SearchEnglish
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
@@ -21,9 +24,20 @@ from website.reference import reference
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
-GUIDES = ("choosing", "values", "shares", "pairs", "noise", "poisoning", "streams", "bandits")
-RUNNING = ("deploy", "clients", "protocol", "trust", "sharp-edges")
-REASONS = ("accounting", "audit", "paper", "architecture")
+GROUPS = {
+    "Start": ("quickstart", "tutorials", "questions", "values", "time", "hindsight", "faq"),
+    "Decide": ("alternatives", "choosing", "noise", "sharp-edges"),
+    "Deploy": ("install", "deploy", "clients", "trust", "poisoning"),
+    "Learn": ("streams", "bandits"),
+    "Understand": (
+        *("paper", "accounting", "shares", "pairs", "audit", "reproduce"),
+        "architecture",
+    ),
+    "Reference": ("cli", "glossary", "protocol"),
+}
+"""The side bar: the pages of docs/ by what a reader wants. Examples and packages come last."""
+SEARCHED = {"histogram": "docs/tutorials", "certificate": "docs/cli"}
+"""Words that a search must find, and where."""
 
 FENCED = re.compile(r"(^```.*?^```)", re.DOTALL | re.MULTILINE)
 NAMED = re.compile(r"(?<!\[)`(?P<path>docs/[\w-]+\.md|examples/(?:\w+\.py)?)`")
@@ -41,6 +55,7 @@ def main(site: Path) -> int:
     )
     if not failed:
         check_that_it_works_offline(site)
+        check_that_search_finds(site, SEARCHED)
         print(f"the site: {site / 'index.html'}")
     return failed
 
@@ -81,14 +96,14 @@ def anchor(example: str) -> str:
 
 
 def contents() -> str:
-    """The side bar. A page of docs/ that has no place in it yet is put behind the guides."""
-    placed = {*GUIDES, *RUNNING, *REASONS}
-    others = tuple(sorted(page.stem for page in DOCS.glob("*.md") if page.stem not in placed))
-    groups = {"Guides": GUIDES + others, "Running it": RUNNING, "Why it holds": REASONS}
-    text = ""
-    for caption, pages in groups.items():
-        text += toctree(caption, [f"docs/{page}" for page in pages])
-    return text + toctree("Reference", ["examples", "reference/index"])
+    """The side bar. A page of docs/ without a place in it is an error."""
+    placed = {page for pages in GROUPS.values() for page in pages}
+    written = {page.stem for page in DOCS.glob("*.md")}
+    if placed != written:
+        raise SystemExit(f"pages without a group, or groups without a page: {placed ^ written}")
+    groups = {caption: [f"docs/{page}" for page in pages] for caption, pages in GROUPS.items()}
+    groups["Reference"] += ["examples", "reference/index"]
+    return "".join(toctree(caption, pages) for caption, pages in groups.items())
 
 
 def toctree(caption: str, pages: list[str]) -> str:
@@ -102,6 +117,31 @@ def check_that_it_works_offline(site: Path) -> None:
     ]
     if asking:
         raise SystemExit(f"pages that load something from another host: {asking}")
+
+
+def check_that_search_finds(site: Path, searched: dict[str, str]) -> None:
+    """Refuse a site whose index, which its page of search reads, lacks words or where they are."""
+    index = site / "searchindex.js"
+    if not (site / "search.html").exists() or not index.exists():
+        raise SystemExit("the site has no search")
+    found = json.loads(index.read_text("utf-8").removeprefix("Search.setIndex(").rstrip(");\n"))
+    for word, page in searched.items():
+        if page not in pages_with(stemmed(word), found):
+            raise SystemExit(f"a search for {word} does not find {page}")
+
+
+def pages_with(term: str, index: dict[str, Any]) -> list[str]:
+    """The index has one number, or a list of them, for a term of a text and of a title."""
+    places: list[int] = []
+    for terms in (index["terms"], index["titleterms"]):
+        found = terms.get(term, [])
+        places += found if isinstance(found, list) else [found]
+    return [index["docnames"][place] for place in places]
+
+
+def stemmed(word: str) -> str:
+    """As the index has it."""
+    return str(SearchEnglish({}).stem(word))
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ project = "overhand"
 author = "The overhand authors"
 version = release = overhand.__version__
 html_title = f"overhand {release}"
+myst_html_meta = {"description": overhand.__doc__}
 html_theme = "furo"
 html_show_copyright = False
 html_copy_source = False

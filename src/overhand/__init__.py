@@ -1,4 +1,4 @@
-"""Private running counts without a trusted server, from shufflers that work side by side."""
+"""Private running statistics without a trusted server."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any

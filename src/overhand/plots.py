@@ -24,9 +24,12 @@ if TYPE_CHECKING:
 SUFFIXES = (".png", ".svg", ".pdf")
 """What the name of a figure's file may end in."""
 _FAMILIES = {
+    "truth": ("#222222",),
     "lower bound": ("#222222",),
     "not private": ("#7d8a97",),
+    "hindsight": ("#00838f",),
     "trusted best known": ("#0b5345",),
+    "trusted server": ("#0b5345",),
     "trusted tree combined": ("#7dbb8a",),
     "trusted": ("#1e8449",),
     "local best known": ("#e59866",),
@@ -40,10 +43,12 @@ _FAMILIES = {
     "shares": ("#117a65",),
     "pairs": ("#6c3483",),
     "ours": ("#1769aa",),
-    "shufflers": ("#5dade2", "#a9cce3"),
+    "shufflers binary": ("#a9cce3",),
+    "shufflers": ("#1769aa", "#5dade2", "#a9cce3"),
 }
 """What a curve is of, by words of its label: a model has the same colour in all figures."""
-_OTHERS = ("#1769aa", "#b7950b", "#c0398b", "#4e5d6c", "#45b39d", "#873600")
+_OTHERS = ("#4e5d6c", "#45b39d", "#873600", "#af7ac5", "#7f8c0d", "#f1948a")
+"""For curves of no model: of labels, features, places."""
 _PHONE_WIDTH, _PHONE_HEIGHT, _PHONE_FONT = 4.7, 4.2, 9.5
 """In inches and points: shown 358 pixels wide, a point is a little more than a pixel."""
 _SOME_DECADES, _MANY_DECADES = 1.2, 2.5
@@ -104,6 +109,15 @@ def colours_of(labels: Sequence[str]) -> list[str]:
         colours.append(shades[seen[family] % len(shades)])
         seen[family] += 1
     return colours
+
+
+def colour_of(label: str) -> str:
+    """The colour of one curve, whatever else is in its figure.
+
+    >>> colour_of("3 shufflers") == colour_of("ours") != colour_of("local")
+    True
+    """
+    return colours_of([label])[0]
 
 
 def check_figure_path(path: Path | None) -> None:
@@ -224,7 +238,8 @@ def sum_figure(bands: Sequence[Band], path: Path, *, title: str) -> None:
     """Running sums against users, each with its band."""
     figure = new_figure(8.0, 4.8)
     axes = figure.subplots()
-    for band, colour in zip(bands, cycle(_OTHERS), strict=False):  # of no model
+    colours = [colour_of("ours")] if len(bands) == 1 else _OTHERS
+    for band, colour in zip(bands, cycle(colours), strict=False):
         axes.fill_between(band.x, band.low, band.high, color=colour, alpha=0.2, lw=0)
         axes.plot(band.x, band.middle, color=colour, lw=1.8, label=band.label)
     axes.set(xlabel="users so far", ylabel="sum, with 95 % bands", title=title)

@@ -17,7 +17,7 @@ app = typer.Typer(
     cls=Commands,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    help="Private running counts without a trusted server, from shufflers side by side.",
+    help="Private running statistics without a trusted server.",
 )
 register(app)
 
