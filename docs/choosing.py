@@ -250,7 +250,7 @@ def draw_epsilon(axes: Axes) -> None:
     axes.set_xlabel("epsilon")
     axes.set_title("Which epsilon (1,000,000 users)", fontsize=11)
     axes.legend(frameon=False)
-    axes.set_ylim(top=20_000)  # room for the legend
+    axes.set_ylim(4, 20_000)  # room for the legend
 
 
 if __name__ == "__main__":

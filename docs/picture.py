@@ -8,9 +8,9 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
 
-from overhand.plots import colours_of, new_figure
+from overhand.plots import colour_of, colours_of, new_figure
 
-COLOURS = colours_of(["Ann", "Bob", "Cleo"])  # of no model
+COLOURS = colours_of(["service", "Ann", "Bob", "Cleo"])[1:]  # of no model
 MODULUS = 100
 
 
@@ -34,11 +34,11 @@ def main(path: str) -> None:
         arrow(axes, (5.35, y + 0.35), (6.0, 2.35 - 0.2 * (user - 1)))
     for place, index in enumerate(rng.permutation(len(shares))):
         row, column = divmod(place, 4)
-        box(axes, 6.1 + 0.62 * column, 2.55 - 0.75 * row, 0.54, str(shares[index][0]), "#7d8a97")
+        box(axes, 6.1 + 0.62 * column, 2.55 - 0.75 * row, 0.54, str(shares[index][0]), "#8a939c")
     total = sum(part for part, _ in shares)
     arrow(axes, (8.65, 2.15), (9.1, 2.15))
     result = total % MODULUS
-    box(axes, 9.15, 1.8, 1.3, f"{total} mod {MODULUS}\n= {result}", "#12507b")
+    box(axes, 9.15, 1.8, 1.3, f"{total} mod {MODULUS}\n= {result}", colour_of("ours"))
     for x, text in ((0.9, "user"), (3.8, "shares modulo 100"), (7.3, "shuffled"), (9.8, "server")):
         axes.text(x, 4.0, text, ha="center", va="center", fontsize=11, weight="bold")
     axes.text(

@@ -58,7 +58,7 @@ def draw(path: str, history: Hindsight, truth: np.ndarray) -> None:
         left.plot(thousands, (curve.value - truth)[SHOWN], color=colour, lw=1, label=label)
         right.plot(thousands, curve.std[SHOWN], color=colour, lw=1, label=label)
     left.axhline(0.0, color=colour_of("truth"), linestyle="--", label="truth")
-    left.set(title="Late flights so far: error", xlabel="thousand flights so far")
+    left.set(title="Late flights so far: error", xlabel="thousand flights so far", ylim=(-90, None))
     right.set(title="Standard deviation", xlabel="thousand flights so far", ylim=(0, None))
     for axes in (left, right):
         axes.legend(frameon=False, loc="lower left", ncols=2)

@@ -69,8 +69,7 @@ def draw_searches(axes: Any, stops: recorded.Recorded, sides: recorded.Sides) ->
     for row, (name, side) in enumerate(sides.items()):
         far = 1.96 * side.worst_std * 50 * np.hypot(count, more) / count**2
         axes.barh(places + row / 6, 2 * far, 0.15, truth - far, color=colour_of(name), label=name)
-    axes.plot(truth, places + 0.25, "|", ms=24, color="white", mec="white")
-    axes.plot(truth, places + 0.25, "|", ms=22, color=colour_of("truth"), label="truth")
+    axes.plot(truth, places + 0.25, "|", ms=24, color=colour_of("truth"), label="truth")
     axes.set(title="Searched, of 100 people stopped: 95 % at the end", xlim=(0, 60))
     axes.set_yticks(places + 0.25, stops.groups)
     axes.legend(frameon=False, markerscale=0.5)

@@ -20,7 +20,7 @@ from overhand.plots import colours_of, new_figure
 
 HOMES, PRIVACY, MOMENTS = 200_000, oh.Privacy(1.0, 1e-6), oh.Moments(4, clip=True)
 FEATURES, TRUTH = ("cold", "area", "detached", "insulated"), np.array([0.8, 0.5, 0.25, -0.4])
-COLOURS = colours_of(FEATURES)  # of no model
+COLOURS, MODELS = colours_of(FEATURES), ("5 shufflers", "local privacy", "not private")
 LOCAL = CapResponse.best(HOMES, PRIVACY, MOMENTS)  # of local mechanisms, the best for vectors
 Floats = NDArray[np.float64]
 
@@ -65,9 +65,8 @@ def draw(path: str, t: NDArray[np.int64], theta: Floats, bar: Floats, errors: Fl
         left.fill_between(t, mid - far, mid + far, color=COLOURS[j], alpha=0.2, lw=0)
         left.plot(t, mid, color=COLOURS[j], label=FEATURES[j])
     left.hlines(TRUTH, t[0], t[-1], COLOURS, "dashed", lw=1)
-    names = ("5 shufflers", "local privacy", "not private")
-    right.set_prop_cycle(color=colours_of(names))
-    right.loglog(t, errors, label=names)
+    right.set_prop_cycle(color=colours_of(MODELS))
+    right.loglog(t, errors, label=MODELS)
     left.legend(frameon=False, ncols=2, loc=(0.45, 0.27))
     right.legend(frameon=False, loc="lower left")
     for ax, title in ((left, "Coefficients, 95 % (dashed: truth)"), (right, "Their error")):

@@ -246,6 +246,19 @@ def test_the_quickstart_says_what_the_readme_does() -> None:
         assert words in SHOWN["overhand plan --horizon 1e6 --shufflers 5"]
 
 
+def test_the_site_has_a_place_for_every_page() -> None:
+    """Groups of the side bar; building the site needs Sphinx, and reads them from here."""
+    build = (ROOT / "docs" / "website" / "build.py").read_text(encoding="utf-8")
+    groups = build[build.index("GROUPS = {") : build.index('"""The side bar')]
+    pages = [page.stem for page in (ROOT / "docs").glob("*.md")]
+    assert sorted(re.findall(r'"([a-z-]+)"', groups)) == sorted(pages)
+
+
+def test_the_readme_links_every_page() -> None:
+    """Whoever reads it on a code host has no side bar."""
+    assert not [page for page in (ROOT / "docs").glob("*.md") if f"docs/{page.name}" not in README]
+
+
 def test_every_test_of_a_statement_is_in_the_index_and_exists() -> None:
     index = (ROOT / "docs" / "paper.md").read_text(encoding="utf-8")
     statements = (ROOT / "tests" / "test_paper.py").read_text(encoding="utf-8")

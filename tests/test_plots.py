@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from itertools import combinations
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
-from overhand.plots import Line, Panel, colours_of, drawn_frontier, frontier_figure
+from overhand.plots import Line, Panel, colour_of, colours_of, drawn_frontier, frontier_figure
 
 
 def line(label: str, x: list[int], y: list[float], marks: str) -> Line:
@@ -94,6 +95,28 @@ def test_a_model_has_one_colour_wherever_it_is_drawn() -> None:
         together["4 shufflers, published"],
         together["4 shufflers, ours"],
     ]
+
+
+def test_what_is_no_model_has_no_models_colour() -> None:
+    features = colours_of(["cold", "area", "detached", "insulated", "Whittier", "EWR"])
+    assert len(set(features)) == 6
+    assert not set(features) & {colour_of(label) for label in (*LABELS, "truth", "hindsight")}
+
+
+def test_a_model_is_known_by_each_of_its_names() -> None:
+    assert colour_of("3 shufflers") == colour_of("4 shufflers, ours") == colour_of("ours")
+    assert colour_of("trusted server") == colour_of("trusted: best known")
+    assert colour_of("local privacy") == colour_of("local")
+    assert len(set(colours_of(["4 shufflers, ours", "16 shufflers, binary"]))) == 2
+
+
+@pytest.mark.parametrize("folder", ["examples", "docs"])
+def test_figures_of_models_take_their_colours_from_here(folder: str) -> None:
+    """A script that draws models has no palette of its own; greys of boxes and grids are none."""
+    for script in (Path(__file__).parent.parent / folder).glob("*.py"):
+        colours = set(re.findall(r"#[0-9a-f]{6}", script.read_text(encoding="utf-8")))
+        assert not colours & set(colours_of([*LABELS, "truth", "hindsight"])), script.name
+        assert folder == "docs" or not colours, script.name
 
 
 def test_the_frontier_is_written(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ _FAMILIES = {
     "truth": ("#222222",),
     "lower bound": ("#222222",),
     "not private": ("#7d8a97",),
-    "hindsight": ("#00838f",),
+    "hindsight": ("#d81b60",),
     "trusted best known": ("#0b5345",),
     "trusted server": ("#0b5345",),
     "trusted tree combined": ("#7dbb8a",),
