@@ -127,7 +127,7 @@ def nothing_long(monkeypatch: pytest.MonkeyPatch) -> None:
     def begun(*_: Any, **__: Any) -> Any:
         raise OverhandError("begun")
 
-    for place in ("demo._running", "audit._verdicts", "demo._held"):
+    for place in ("one_machine.running", "audit._verdicts", "demo._held"):
         module, _, name = place.partition(".")
         monkeypatch.setattr(importlib.import_module(f"overhand.cli.{module}"), name, begun)
     monkeypatch.setattr("overhand.evidence.reproduce", begun)

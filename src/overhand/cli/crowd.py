@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
+from typing import Any
 
 import numpy as np
 
@@ -16,26 +18,26 @@ from overhand.errors import OverhandError
 from overhand.model import Rows
 from overhand.processors import processors
 
+Member = Callable[[Connection], Coroutine[Any, Any, None]]
+"""What a process of clients does, with a pipe to the crowd.
+
+It says None when it is ready, waits for a word, tells its news, and says None again.
+"""
+
 _AT_ONCE = 64
 _TOLD_EVERY = 0.1  # seconds
 
 
 class Crowd:
-    """Clients that hold one value each, and have fetched and checked the document.
+    """Processes of clients that have fetched and checked the document."""
 
-    They know its digest before, and take no other.
-    """
-
-    def __init__(self, url: str, digest: str, rows: Rows, rate: float | None) -> None:
-        processes = max(1, min(processors(), len(rows)))
-        each = None if rate is None else rate / processes
+    def __init__(self, members: Sequence[Member]) -> None:
         context = get_context("spawn")
         self._pipes: list[Connection] = []
         self._processes: list[BaseProcess] = []
-        for part in np.array_split(rows, processes):
+        for member in members:
             ours, theirs = context.Pipe()
-            told = (url, digest, part, each, theirs)
-            process = context.Process(target=_clients, args=told, daemon=True)
+            process = context.Process(target=_clients, args=(member, theirs), daemon=True)
             process.start()
             theirs.close()
             self._pipes.append(ours)
@@ -43,18 +45,19 @@ class Crowd:
         for pipe in self._pipes:
             _told(pipe)
 
-    def report(self, advance: Callable[[int], object]) -> None:
-        """Let all of them report, once each; returns when all are counted."""
+    def go(self, hear: Callable[[Any], object]) -> None:
+        """Let all of them do what they came for; `hear` their news. Returns when all have."""
         for pipe in self._pipes:
             pipe.send("go")
-        reporting = set(self._pipes)
-        while reporting:
-            ready = wait(reporting)
-            for pipe in [pipe for pipe in reporting if pipe in ready]:
-                counted = _told(pipe)
-                advance(counted)
-                if counted == 0:
-                    reporting.remove(pipe)
+        at_work = set(self._pipes)
+        while at_work:
+            ready = wait(at_work)
+            for pipe in [pipe for pipe in at_work if pipe in ready]:
+                news = _told(pipe)
+                if news is None:
+                    at_work.remove(pipe)
+                else:
+                    hear(news)
 
     def close(self) -> None:
         for process in self._processes:
@@ -63,33 +66,44 @@ class Crowd:
 
 
 @contextmanager
-def gathered(url: str, digest: str, rows: Rows, rate: float | None) -> Iterator[Crowd]:
-    """A crowd that is ready to report to the shuffling service at `url`."""
-    crowd = Crowd(url, digest, rows, rate)
+def gathered(members: Sequence[Member]) -> Iterator[Crowd]:
+    """A crowd that is ready."""
+    crowd = Crowd(members)
     try:
         yield crowd
     finally:
         crowd.close()
 
 
-def _told(pipe: Connection) -> int:
-    """How many more were counted; 0 at the beginning and at the end."""
+def reporting(url: str, digest: str, rows: Rows, rate: float | None) -> list[Member]:
+    """Clients that hold one value each, and report it once; their news is how many are counted.
+
+    They know the document's digest before, and take no other.
+    """
+    processes = max(1, min(processors(), len(rows)))
+    each = None if rate is None else rate / processes
+    parts = np.array_split(rows, processes)
+    return [partial(_report, url, digest, part, each) for part in parts]
+
+
+def _told(pipe: Connection) -> Any:
+    """A process's news; None at the beginning and at the end."""
     try:
         news = pipe.recv()
     except EOFError:
         raise OverhandError("a process of clients died") from None
     if isinstance(news, str):
         raise OverhandError(f"a client failed: {news}")
-    return int(news)
+    return news
 
 
-def _clients(url: str, digest: str, rows: Rows, rate: float | None, pipe: Connection) -> None:
-    """One process of them; what they cannot say in a number they say in words."""
+def _clients(member: Member, pipe: Connection) -> None:
+    """One process of them; what went wrong they say in words."""
     import uvloop
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         try:
-            runner.run(_report(url, digest, rows, rate, pipe))
+            runner.run(member(pipe))
         except OverhandError as error:
             pipe.send(str(error))
 
@@ -99,7 +113,7 @@ async def _report(url: str, digest: str, rows: Rows, rate: float | None, pipe: C
 
     async with AsyncClient(url, digest=digest) as client:
         await client.document()
-        pipe.send(0)
+        pipe.send(None)
         pipe.recv()
         news = _News(pipe)
         started = time.monotonic()
@@ -110,7 +124,7 @@ async def _report(url: str, digest: str, rows: Rows, rate: float | None, pipe: C
             some = rows[start : start + step]
             await client.report_rows(some, at_once=_AT_ONCE, advance=news.add)
         news.tell()
-        pipe.send(0)
+        pipe.send(None)
 
 
 class _News:

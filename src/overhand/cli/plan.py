@@ -25,6 +25,7 @@ from overhand.cli.output import (
     tell,
     working,
 )
+from overhand.cli.recommender import PlanForRegret, least_regret
 from overhand.errors import InvalidValue
 from overhand.plan import DEFAULT_FAILURE_PROBABILITY, Plan
 from overhand.plots import check_figure_path
@@ -52,6 +53,7 @@ def plan(
         bool,
         typer.Option("--frontier", help="Error against messages, over mechanisms and shufflers."),
     ] = False,
+    recommender: PlanForRegret = False,
     plot: options.Figure = None,
     save: Annotated[Path | None, typer.Option(help="Write the plan to a file.")] = None,
     as_json: options.Json = False,
@@ -63,11 +65,14 @@ def plan(
     if plot is not None and not frontier:
         raise InvalidValue("--plot draws the --frontier: give both")
     check_figure_path(plot)
+    if recommender and (frontier or published):
+        raise InvalidValue("--recommender goes neither with --frontier nor with --published")
     if frontier:
         show_frontier(asked, plot, as_json=as_json)
         return
-    chosen = _published(asked) if published else _best(asked)
-    beside = {} if published else _beside(asked, chosen)
+    chosen = _published(asked) if published else _best(asked, recommender)
+    is_compared = not (published or recommender)
+    beside = _beside(asked, chosen) if is_compared else {}
     if save is not None:
         chosen.save(save)
     if as_json:
@@ -78,7 +83,7 @@ def plan(
         outside = {"outside_epsilon": chosen.outside_epsilon}
         print_json({**chosen.summary(), **outside, **chosen.costs.seconds, **others})
         return
-    show(chosen, beside, [] if published else _advice(asked, chosen))
+    show(chosen, beside, _advice(asked, chosen) if is_compared else [])
     if save is not None:
         tell(f"saved to {save}")
 
@@ -92,9 +97,9 @@ def _published(asked: PlanOptions) -> Plan:
     return Plan.published(asked.users, levels, asked.privacy, values=asked.values)
 
 
-def _best(asked: PlanOptions) -> Plan:
+def _best(asked: PlanOptions, recommender: bool) -> Plan:
     with working("searching for the best plan"):
-        return asked.plan()
+        return least_regret(asked) if recommender else asked.plan()
 
 
 def _advice(asked: PlanOptions, chosen: Plan) -> list[Advice]:

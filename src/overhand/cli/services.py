@@ -10,6 +10,14 @@ import typer
 
 from overhand.cli import options
 from overhand.cli.output import check_writable, console, print_json, tell
+from overhand.cli.recommender import (
+    ArmsFile,
+    Constant,
+    FeatureNames,
+    IsRecommender,
+    LearningOptions,
+    RuleName,
+)
 from overhand.cli.settings import ConfigFile, ShowSettings
 from overhand.errors import InvalidValue, whole
 from overhand.plan import Plan
@@ -30,6 +38,7 @@ Authorities = Annotated[
     typer.Option("--ca", help="Certificates (PEM) to trust instead of the system's."),
 ]
 
+RULES = "rule.key"
 _MOST_TOKENS = 10**8
 DIGEST_NOTE = (
     "The services make the noise: clients need this digest from you, by another way than from the "
@@ -40,32 +49,44 @@ DIGEST_NOTE = (
 def prepare(
     plan_file: Annotated[Path, typer.Option("--plan", help="A plan saved by `overhand plan`.")],
     directory: Annotated[Path, typer.Option(help="Where the files are written.")] = Path(),
+    recommender: IsRecommender = False,
+    constant: Constant = None,
+    rule: RuleName = None,
+    features: FeatureNames = None,
+    arms: ArmsFile = None,
     as_json: options.Json = False,
 ) -> None:
     """Make the files of a deployment: the server's key, the document, and a token.
 
     The key and the token's hash stay with the server; the document is public; the token goes to
-    the shuffling service.
+    the shuffling service. A recommender's server has a second key, which signs its rules.
     """
-    from overhand.service.protocol import Document, KeyPair, create_token, hashed
+    from overhand.service.protocol import Document, KeyPair, RuleKey, create_token, hashed
 
-    directory.mkdir(parents=True, exist_ok=True)
+    asked = LearningOptions(constant, rule, features, arms)
+    if not recommender:
+        asked.check_none()
     plan = Plan.load(plan_file)
-    document, key = directory / "document.json", directory / "server.key"
+    document, key, rule_key = (directory / name for name in ("document.json", "server.key", RULES))
     token, token_hash = directory / "token", directory / "token.sha256"
-    for path in (document, key, token, token_hash):
+    for path in (document, key, rule_key, token, token_hash):
         if path.exists():
             raise InvalidValue(f"{path} exists: one directory holds one deployment")
-    pair = KeyPair.generate()
-    made = Document(plan, pair.public_key)
+    pair, signing = KeyPair.generate(), RuleKey.generate() if recommender else None
+    learning = None if signing is None else asked.learning(plan, signing.public_key)
+    made = Document(plan, pair.public_key, learning)
     made.check_guarantee()
+    directory.mkdir(parents=True, exist_ok=True)
     pair.save(key)
+    if signing is not None:
+        signing.save(rule_key)
     token_hash.write_text(hashed(create_token(token)).hex() + "\n", encoding="ascii")
     document.write_text(made.to_json(), encoding="utf-8")
     if as_json:
         print_json({"document": str(document), "digest": made.digest, "plan": plan.digest})
         return
-    tell(f"for the server: {key}, {token_hash}, {document}")
+    secrets = [key, rule_key] if recommender else [key]
+    tell(f"for the server: {', '.join(map(str, [*secrets, token_hash, document]))}")
     tell(f"for the shuffling service: {token}, {document}")
     tell(f"document digest, for the shuffling service and clients to pin: {made.digest}")
     if plan.noise_by == "services":
@@ -149,6 +170,13 @@ def server(
     show_settings: ShowSettings = False,
     document: DocumentFile = Path("document.json"),
     key: Annotated[Path, typer.Option(help="The server's private key.")] = Path("server.key"),
+    rule_key: Annotated[
+        Path | None,
+        typer.Option(
+            help="The key that signs a recommender's rules.",
+            show_default=f"{RULES} if the document is of a recommender",
+        ),
+    ] = None,
     token_hash: Annotated[
         Path, typer.Option(help="The hash of the shuffling service's token.")
     ] = Path("token.sha256"),
@@ -179,16 +207,20 @@ def server(
     certificate_key: CertificateKey = None,
 ) -> None:
     """Run the server: it opens shuffled batches and publishes the running sum, with a dashboard."""
+    from overhand.service.protocol import Document
     from overhand.service.server import ServerSettings, run_server
     from overhand.service.web import Listener, loopback, run, start_logging
 
     start_logging("server")
+    if rule_key is None and Document.load(document).learning is not None:
+        rule_key = Path(RULES)
     settings = ServerSettings(
         document=document,
         key=key,
         token_hash=token_hash,
         book=book,
         book_keys=book_keys,
+        rule_key=rule_key,
         listener=Listener(host, port, certificate, certificate_key),
         metrics=loopback(metrics_port),
         workers=workers,

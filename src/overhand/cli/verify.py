@@ -11,6 +11,7 @@ import typer
 
 from overhand.cli import options
 from overhand.cli.output import console, levels_table, print_json, size, working
+from overhand.cli.recommender import learning_lines, told_learning
 from overhand.cli.services import Authorities, Pinned
 from overhand.errors import InvalidValue, ServiceError
 from overhand.plan import Plan
@@ -95,6 +96,7 @@ def _told(document: Document) -> dict[str, Any]:
         "client_draws": _drawn(plan),
         "messages": plan.messages_per_user,
         "report_bytes": document.formats.report_length,
+        **told_learning(document),
         "levels": [
             {
                 "level": level.level,
@@ -128,6 +130,7 @@ def _show(document: Document, told: dict[str, Any]) -> None:
         "a report": f"{told['messages']:,} messages, {size(told['report_bytes'])}",
         "a client draws": _DRAWS[told["client_draws"]],
         "server's key": told["key_id"],
+        **learning_lines(document),
     }
     for name, words in lines.items():
         console.print(f"{name:<15} {words}", soft_wrap=True, highlight=False)
