@@ -135,6 +135,9 @@ class OpensHere(Opener):
     def __init__(self, key: KeyPair, digest: bytes, workers: int) -> None:
         super().__init__(key, digest)
 
+    def warm_up(self) -> None:
+        """There is nobody to begin."""
+
     def close(self) -> None:
         """There is nobody to end."""
 

@@ -61,6 +61,10 @@ class WorkerPool(Generic[Result]):
         self._is_closed = False
         self._executor = self._started()
 
+    def warm_up(self) -> None:
+        """Have a worker before there is work for it; does not wait."""
+        self._submitted(1, [])
+
     def close(self) -> None:
         """Let the workers finish what they have in hand, and end them."""
         with self._lock:

@@ -107,6 +107,8 @@ async def run_server(settings: ServerSettings) -> None:
     with closing(Book.of(document, settings.book, settled, settings.book_keys)) as book:
         pool = OpenerPool(key, document.formats.digest, workers)
         publisher = Publisher(document, book, pool, rule_key)
+        if document.learning is not None:
+            pool.warm_up()  # people are served by chance until the first batch is opened
         app = ServerApp(document, book, publisher, tokens)
         metrics = ServerMetrics(app)
         stopping = asyncio.Event()
