@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
+import shlex
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ from overhand.service.protocol import Document, RuleKey
 from overhand.service.server import ServerSettings
 from support.commands import as_json, overhand
 
+PAGE = Path(__file__).parent.parent / "docs" / "bandits.md"
 ASKED = ("--horizon", "400", "--shufflers", "2", "--epsilon", "30", "--delta", "1e-4")
 SERVICES = ("--noise", "services")
 NAMES = ("--features", "always,side,[red]other")
@@ -149,6 +152,22 @@ def test_verify_of_a_sum_tells_nothing_of_learning(home: Path) -> None:
     prepare()
     assert as_json("verify", "made/document.json")["learning"] is None
     assert "recommender" not in overhand("verify", "made/document.json").stdout
+
+
+@pytest.mark.slow
+def test_the_commands_of_the_page_make_a_deployment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    _, section = PAGE.read_text(encoding="utf-8").split("\n## Deploying it\n")
+    commands = re.findall(r"^    overhand ((?:plan|prepare|verify) .*)", section, re.MULTILINE)
+    assert [command.split()[0] for command in commands] == ["plan", "prepare", "verify"]
+    for command in commands:
+        result = overhand(*shlex.split(command))
+        assert result.returncode == 0, result.stderr
+    learning = Document.load("document.json").learning
+    assert learning is not None
+    assert learning.names == ("always", "jazz", "rock", "folk")
 
 
 # --- the server -----------------------------------------------------------------------------------
