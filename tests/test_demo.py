@@ -56,13 +56,20 @@ def test_a_port_that_is_taken_is_named() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGHUP], ids=lambda one: one.name)
+@pytest.mark.parametrize(
+    ("signum", "what"),
+    [
+        (signal.SIGTERM, ["--rate", "20", "--users", "400"]),
+        (signal.SIGHUP, ["--rate", "20", "--users", "400"]),
+        (signal.SIGINT, ["--recommender"]),
+    ],
+)
 def test_a_signal_ends_the_services_and_removes_their_keys(
-    signum: signal.Signals, tmp_path: Path
+    signum: signal.Signals, what: list[str], tmp_path: Path
 ) -> None:
     """A demo that is killed while its crowd reports: nothing listens, and no key is left."""
     port = free_port()
-    command = [sys.executable, "-m", "overhand", "demo", "--rate", "20", "--users", "400"]
+    command = [sys.executable, "-m", "overhand", "demo", *what]
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
     with subprocess.Popen(
         [*command, "--port", str(port)], env=environment, stdout=subprocess.PIPE

@@ -239,8 +239,11 @@ def test_a_pool_whose_workers_always_die_says_so(monkeypatch: pytest.MonkeyPatch
 
 def test_a_closed_pool_leaves_no_process_behind() -> None:
     running = OpenerPool(KEY, DIGEST, workers=1)
-    assert list(running.open(1, many_sealed()[0][:1])) == [b"\0\0"]
+    assert not workers_of(running)
+    running.warm_up()
     (worker,) = workers_of(running)
+    assert list(running.open(1, many_sealed()[0][:1])) == [b"\0\0"]
+    assert workers_of(running) == [worker]
     running.close()
     running.close()
     assert not worker.is_alive()
