@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
 import shlex
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import overhand as oh
 from overhand.bandits import Practical, Theory, plan_for_regret
 from overhand.service.protocol import Document, RuleKey
-from overhand.service.server import ServerSettings
 from support.commands import as_json, overhand
 
 PAGE = Path(__file__).parent.parent / "docs" / "bandits.md"
@@ -45,7 +42,7 @@ def prepare(*more: str) -> Document:
 def refused(*line: str) -> str:
     result = overhand(*line)
     assert (result.returncode, result.stdout, result.stderr.count("\n")) == (2, "", 1)
-    assert not Path("made").exists()
+    assert not list(Path("made").glob("*"))
     return result.stderr
 
 
@@ -174,35 +171,24 @@ def test_the_commands_of_the_page_make_a_deployment(
 
 
 @pytest.mark.parametrize(
-    ("prepared", "given", "used"),
+    ("prepared", "given", "why"),
     [
-        (["--recommender"], [], Path("rule.key")),
-        (["--recommender"], ["--rule-key", "other.key"], Path("other.key")),
-        ([], [], None),
-        ([], ["--rule-key", "other.key"], Path("other.key")),  # which the server then refuses
+        (["--recommender"], [], "cannot read"),
+        (["--recommender"], ["--rule-key", "other.key"], "not the one that the document names"),
+        ([], ["--rule-key", "other.key"], "it needs no key for rules"),
     ],
 )
-def test_a_recommenders_server_needs_the_key_of_its_rules(
-    home: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    prepared: list[str],
-    given: list[str],
-    used: Path | None,
+def test_a_server_without_the_key_of_its_rules_does_not_start(
+    home: Path, monkeypatch: pytest.MonkeyPatch, prepared: list[str], given: list[str], why: str
 ) -> None:
-    prepare(*prepared)
-    seen: list[ServerSettings] = []
-
-    async def run_server(settings: ServerSettings) -> None:
-        seen.append(settings)
-
-    def run(work: Any) -> None:
-        asyncio.run(work)
-
-    monkeypatch.setattr("overhand.service.server.run_server", run_server)
     monkeypatch.setattr("overhand.service.web.start_logging", lambda name: None)
-    monkeypatch.setattr("overhand.service.web.run", run)
-    assert overhand("server", "--document", "made/document.json", *given).returncode == 0
-    assert [settings.rule_key for settings in seen] == [used]
+    prepare(*prepared)
+    monkeypatch.chdir("made")
+    Path("rule.key").unlink(missing_ok=True)
+    RuleKey.generate().save("other.key")
+    result = overhand("server", "--workers", "1", *given)
+    assert (result.returncode, result.stderr.count("\n")) == (2, 1)
+    assert why in result.stderr
 
 
 # --- the demonstration ----------------------------------------------------------------------------

@@ -66,6 +66,7 @@ def prepare(
     asked = LearningOptions(constant, rule, features, arms)
     if not recommender:
         asked.check_none()
+    directory.mkdir(parents=True, exist_ok=True)
     plan = Plan.load(plan_file)
     document, key, rule_key = (directory / name for name in ("document.json", "server.key", RULES))
     token, token_hash = directory / "token", directory / "token.sha256"
@@ -76,7 +77,6 @@ def prepare(
     learning = None if signing is None else asked.learning(plan, signing.public_key)
     made = Document(plan, pair.public_key, learning)
     made.check_guarantee()
-    directory.mkdir(parents=True, exist_ok=True)
     pair.save(key)
     if signing is not None:
         signing.save(rule_key)
@@ -207,13 +207,10 @@ def server(
     certificate_key: CertificateKey = None,
 ) -> None:
     """Run the server: it opens shuffled batches and publishes the running sum, with a dashboard."""
-    from overhand.service.protocol import Document
     from overhand.service.server import ServerSettings, run_server
     from overhand.service.web import Listener, loopback, run, start_logging
 
     start_logging("server")
-    if rule_key is None and Document.load(document).learning is not None:
-        rule_key = Path(RULES)
     settings = ServerSettings(
         document=document,
         key=key,

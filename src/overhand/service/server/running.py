@@ -58,8 +58,8 @@ class ServerSettings:
 
     `book` is a path of a SQLite file or the address of a PostgreSQL database; `book_keys` are its
     keys, if the services make the noise; `after` a file that says what an earlier plan ended with,
-    for a new book to go on from; `rule_key` signs the rules of a recommender. A batch that should
-    be here and is not is called late after `patience` seconds.
+    for a new book to go on from; `rule_key` signs the rules of a recommender, `rule.key` unless it
+    is said. A batch that should be here and is not is called late after `patience` seconds.
     """
 
     document: Path
@@ -91,6 +91,13 @@ def settled_sum(document: Document, address: str) -> Settled:
     return Settled.of(document.plan.values, latest)
 
 
+def _rule_key(document: Document, path: Path | None) -> RuleKey | None:
+    """What signs rules, if there are any."""
+    if path is None and document.learning is not None:
+        path = Path("rule.key")
+    return None if path is None else RuleKey.load(path)
+
+
 async def run_server(settings: ServerSettings) -> None:
     """Serve until a signal; what was received and not opened waits for the next start."""
     document = Document.load(settings.document)
@@ -98,7 +105,7 @@ async def run_server(settings: ServerSettings) -> None:
     key = KeyPair.load(settings.key)
     if key.public_key != document.public_key:
         raise InvalidValue(f"the key {settings.key} is not that of the document")
-    rule_key = None if settings.rule_key is None else RuleKey.load(settings.rule_key)
+    rule_key = _rule_key(document, settings.rule_key)
     tokens = TokenFile(settings.token_hash)
     workers, noise_by = settings.workers or processors(), document.plan.noise_by
     settled = None if settings.after is None else Settled.load(settings.after)
