@@ -51,11 +51,10 @@ def show_learning(plan: Plan, users: int, stage: Stage) -> None:
     people = place.audience(users, [np.random.default_rng([seed, 0])]).offers(users)
     with stage.set_up(plan, recommender=True, constant=place.constant) as services:
         came, arms, seconds = _served(services, people)
+        rewards = _rewards(people.means[0][came], arms)
         with working("simulating what others would have got"):
-            rewards = {**_rewards(people.means[0][came], arms), **_simulated(plan, place, seed)}
-        best = rewards["best"]
-        for name in ("local", "concurrent", "not_private"):
-            rewards[name] = best - rewards[name]
+            missed = _missed(plan, place, users, seed)
+        rewards |= {name: rewards["best"] - regret for name, regret in missed.items()}
         policies = fetched(f"{services.server}/v1/learnt")["rule"]["number"]
         result = {
             **_named(rewards),
@@ -109,10 +108,9 @@ def _rewards(means: Floats, arms: Counts) -> dict[str, Floats]:
     }
 
 
-def _simulated(plan: Plan, place: Diverse, seed: int) -> dict[str, Floats]:
+def _missed(plan: Plan, place: Diverse, users: int, seed: int) -> dict[str, Floats]:
     """What others miss, of all people and of the last quarter: the mean over crowds like this."""
-    users = plan.horizon
-    field = Field(users, plan.shufflers, plan.privacy, place.dimension, mechanism=MECHANISM)
+    field = Field(plan.horizon, plan.shufflers, plan.privacy, place.dimension)
     rivals = [
         rival("local", field),
         field.of_plan("concurrent", "the same", "shufflers", plan),
