@@ -47,7 +47,7 @@ def test_plan_shows_a_table() -> None:
     plan = oh.Plan.best(3000, 5, oh.Privacy(1.0, 1e-6))
     assert f"{plan.messages_per_user}, sealed in {plan.costs.report_bytes:,} bytes" in result.stdout
     assert f"client {1000 * plan.costs.client_seconds:.3g} ms" in result.stdout
-    assert f"{plan.influence:g}, its value alone 1" in result.stdout
+    assert f"{plan.influence:g}; its value alone: 1" in result.stdout
 
 
 def test_plan_reaches_a_wanted_error() -> None:
@@ -125,7 +125,7 @@ def test_compare_puts_all_models_side_by_side(tmp_path: Path) -> None:
     assert by_name["published"] > 8 * by_name["concurrent"]
     assert "</svg>" in figure.read_text()
     assert table.read_text().count("\n") == 9
-    assert "to ours" in overhand("compare", "--horizon", "500", "--runs", "1").stdout
+    assert "vs ours" in overhand("compare", "--horizon", "500", "--runs", "1").stdout
 
 
 def test_compare_says_of_pairs_that_they_are_not_of_the_shuffle_model() -> None:

@@ -1,4 +1,4 @@
-"""What `overhand plan` says of other mechanisms: only what is so, and as what they are."""
+"""What `overhand plan` says of other mechanisms: only what is true, and labelled as such."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ def test_what_was_not_delivered_is_kept_and_sent_again(deployed: Deployment) -> 
     left = path.stat().st_size // length
     assert path.stat().st_mode & 0o777 == 0o600
     assert f"{left} not delivered: try again with --resend {path.name}" in said
-    assert f"the first {HORIZON + left} values are begun" in said
+    assert f"the first {HORIZON + left} values are already reported" in said
     code, said = deployed.command("client", shuffler.url, "--resend", path.name)
     assert (code, "410" in said) == (2, True)
     assert undelivered(deployed.folder) == path

@@ -109,9 +109,9 @@ def test_the_words_of_a_value_are_as_many_as_it_has() -> None:
     assert _typed(["DE", "2.5"], values_of("grouped:DE,FR:real:0:9")) == (["DE"], [2.5])
     assert _typed(["0.6", "0.8"], values_of("vector:2")).tolist() == [[0.6, 0.8]]
     for words, spec, said in (
-        (["very", "nice"], "histogram:like,love", "has 1 words, not 2"),
-        (["DE"], "grouped:DE,FR:bit", "has 2 words, not 1"),
-        (["DE", "x"], "grouped:DE,FR:bit", "made of numbers"),
+        (["very", "nice"], "histogram:like,love", "takes 1 arguments, not 2"),
+        (["DE"], "grouped:DE,FR:bit", "takes 2 arguments, not 1"),
+        (["DE", "x"], "grouped:DE,FR:bit", "consist of numbers"),
     ):
         with pytest.raises(InvalidValue, match=said):
             _typed(words, values_of(spec))

@@ -133,7 +133,7 @@ def test_rows_without_a_value_are_refused_with_their_number_or_left_out() -> Non
     Path("holes.csv").write_text("v,w\n" + "1,a\n,b\n0,c\nNA,d\n" * 20)
     line = ("sum", "holes.csv", "--column", "v", *SMALL)
     refused = overhand(*line)
-    assert "row 2 has no value, and 39 more of rows 1 to 80; --missing skip" in refused.stderr
+    assert "row 2 has no value, nor have 39 more of rows 1 to 80; --missing skip" in refused.stderr
     assert as_json(*line, "--missing", "skip")["users"] == 40
 
 
@@ -154,7 +154,7 @@ def test_true_and_false_are_bits() -> None:
 
 BAD = [
     ("own.csv --column nope", "has no column 'nope'; its columns are id, clicked, price, when"),
-    ("nowhere.csv --column v", "nowhere.csv is not there"),
+    ("nowhere.csv --column v", "nowhere.csv does not exist"),
     (". --column v", ". is a directory"),
     ("empty.csv --column v", "empty.csv is empty"),
     ("header.csv --column v", "header.csv has 0 rows"),
@@ -167,7 +167,7 @@ BAD = [
     ("own.csv --column clicked --output out.txt", "must end in .csv or .json"),
     ("own.csv --column clicked --output no/out.csv", "there is no directory no"),
     ("own.csv --column clicked --plot out.txt", "must end in one of"),
-    ("own.csv --column clicked --windows 7d", "name their column by --at"),
+    ("own.csv --column clicked --windows 7d", "name their column with --at"),
     ("own.csv --column clicked --points 0", "points=0"),
     ("own.csv --column price --values real:0:1", "price with --values real: value"),
     ("own.csv --column when", "'2026-11-01T00:00:00' is not a number"),

@@ -77,7 +77,7 @@ def test_plans_are_made_for_every_kind(spec: str, dimension: int, tmp_path: Path
     assert {"steps", "unit", "rounding_variance"} <= set(printed["levels"][0])
     shown = overhand("plan", *options, "--values", spec).stdout
     assert f"100 users ({plan.values})" in shown
-    assert ("rms error of a coordinate" in shown) == (dimension > 1)
+    assert ("rms error per coordinate" in shown) == (dimension > 1)
     result = as_json("simulate", "--plan", str(file), "--input", "uniform", "--runs", "2")
     assert result["users"] == 100
     assert result["digest"] == plan.digest

@@ -166,18 +166,21 @@ def test_a_file_with_a_password_is_for_its_owner_alone() -> None:
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        ("[server]\nprot = 1", r"[server] has no prot: is port meant?"),
-        ("[server]\nmetrics_port = 1", "is metrics-port meant?"),
-        ("[server]\nauthorities = 'x'", "[server] has no authorities"),
-        ("[shuffler]\ndeadlin = 1", "[shuffler] has no deadlin: is deadline meant?"),  # another's
-        ("[server]\nconfig = 'other.toml'", "[server] has no config"),
-        ("[server]\nshow-settings = 1", "[server] has no show-settings"),
-        ("[sever]\nport = 1", "sever is none of the tables [server] and [shuffler]"),
-        ("port = 1", "port is none of the tables"),
-        ("server = 1", "server is none of the tables"),
+        ("[server]\nprot = 1", r"[server] has no option prot: did you mean port?"),
+        ("[server]\nmetrics_port = 1", "did you mean metrics-port?"),
+        ("[server]\nauthorities = 'x'", "[server] has no option authorities"),
+        (
+            "[shuffler]\ndeadlin = 1",
+            "[shuffler] has no option deadlin: did you mean deadline?",
+        ),  # another's
+        ("[server]\nconfig = 'other.toml'", "[server] has no option config"),
+        ("[server]\nshow-settings = 1", "[server] has no option show-settings"),
+        ("[sever]\nport = 1", "sever is neither the table [server] nor [shuffler]"),
+        ("port = 1", "port is neither the table"),
+        ("server = 1", "server is neither the table"),
         ("[server]\nport = 80.5", "config.toml: port: "),
-        ("[server]\nport = true", "port must be a text or a number"),
-        ("[server]\nbook = ['a']", "book must be a text or a number"),
+        ("[server]\nport = true", "port must be a string or a number"),
+        ("[server]\nbook = ['a']", "book must be a string or a number"),
         ("[server]\nport = ", "cannot read settings from config.toml"),
         ("[server]\nbook = '\udcff'", "cannot read settings from config.toml"),
     ],
@@ -194,8 +197,8 @@ def test_a_file_that_is_not_there_is_refused() -> None:
 @pytest.mark.parametrize(
     ("name", "value", "words"),
     [
-        ("OVERHAND_SHUFFLER_TOKNS", "hashes", "is OVERHAND_SHUFFLER_TOKENS meant?"),
-        ("OVERHAND_SHUFFLER_TOKENS", "", "OVERHAND_SHUFFLER_TOKENS of the environment is empty"),
+        ("OVERHAND_SHUFFLER_TOKNS", "hashes", "did you mean OVERHAND_SHUFFLER_TOKENS?"),
+        ("OVERHAND_SHUFFLER_TOKENS", "", "variable OVERHAND_SHUFFLER_TOKENS is empty"),
     ],
 )
 def test_a_variable_that_would_be_left_out_is_refused(

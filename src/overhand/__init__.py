@@ -64,7 +64,7 @@ __all__ = [
     "seeded_random",
 ]
 
-# Lowest layer first: looking for a name loads nothing that its home would not load.
+# Lowest layer first: finding a name loads nothing that its own module would not load.
 _HOMES = (
     *("errors", "model", "randomness", "values", "estimates", "mechanisms"),
     *("trees", "shufflers", "plan", "summation"),
@@ -72,7 +72,7 @@ _HOMES = (
 
 
 def __getattr__(name: str) -> Any:
-    """Names are imported when they are first used: the command line answers without NumPy."""
+    """Import names when they are first used: the command line answers without NumPy."""
     if name in _HOMES:
         return import_module(f"{__name__}.{name}")
     for home in _HOMES if name in __all__ else ():

@@ -1,4 +1,4 @@
-"""The command line: a result can be had as JSON, and a bad argument ends with exit code 2."""
+"""The command line: results are available as JSON, and a bad argument exits with code 2."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ def _options(
         ),
     ] = False,
 ) -> None:
-    """Options of no command in particular."""
+    """Options that belong to no command in particular."""
 
 
 def run() -> None:
-    """Run the command line; what the package refuses is one line and exit code 2."""
+    """Run the command line; an error of the package is one line and exit code 2."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("always", WeakDelta)
@@ -71,7 +71,7 @@ def _leave(error: object) -> None:
 
 
 class _WarnedOnce:
-    """Warnings as one line on stderr, each once: --json has stdout for itself."""
+    """Show warnings as one line on stderr, each once: --json has stdout to itself."""
 
     def __init__(self) -> None:
         self._said: set[str] = set()

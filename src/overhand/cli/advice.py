@@ -1,4 +1,4 @@
-"""What another mechanism would reach on the tree of a plan, where that is worth a word."""
+"""What another mechanism would reach on a plan's tree, where that is worth mentioning."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from overhand.plan import (
 )
 
 _FEWER, _FAR = 2, 8
-"""How many times fewer messages are worth a word, within the shuffle model and beyond it."""
+"""How many times fewer messages are worth mentioning, within the shuffle model and outside it."""
 _LESS = 0.9
-"""What part of the error is."""
+"""The fraction of the error that is worth mentioning."""
 _QUICK_EPSILON, _QUICK_REPORTS, _QUICK_DIMENSION = 0.01, 2, 64
 """Where noise is calibrated within a second; elsewhere messages are only counted."""
-_OTHER_MODEL = "secure aggregation by the same two services, see docs/choosing.md"
+_OTHER_MODEL = "this is secure aggregation by the same two services: see docs/choosing.md"
 
 
 @dataclass(frozen=True)
@@ -39,13 +39,13 @@ class Advice:
     mechanism: str
     messages: float
     other: Plan | None
-    """The plan with it, if it was quickly made: else messages were only counted."""
+    """The plan with it, if that could be made quickly; otherwise messages were only counted."""
     is_less: bool
     is_fewer: bool
     note: str = ""
 
     def row(self, plan: Plan) -> tuple[str, str]:
-        """What is told of it, beside a plan."""
+        """A row that compares it with a plan."""
         better = [*["less error"] * self.is_less, *["fewer messages"] * self.is_fewer]
         label = f"{', '.join(better)} with {self.mechanism}"
         if self.other is None:
@@ -53,16 +53,16 @@ class Advice:
         ratio, length = self.other.rms_error / plan.rms_error, self.other.costs.report_bytes
         return label, (
             f"on this tree, {self.messages:,.0f} messages, {length:,} bytes, rms error "
-            f"{number(self.other.rms_error)} ({number(ratio)} x), one client adds at most "
+            f"{number(self.other.rms_error)} ({number(ratio)} x), one client can add at most "
             f"{number(self.other.influence)}{self.note}"
         )
 
 
 def advised(plan: Plan, composition: Composition, most: float = math.inf) -> Iterator[Advice]:
-    """The mechanisms that are better than a plan's own, on the same tree, with `most` messages.
+    """The mechanisms that beat a plan's own, on the same tree, with at most `most` messages.
 
-    Those that are not of the shuffle model are named only where they take far fewer messages, and
-    as what they are.
+    Those outside the shuffle model are mentioned only where they take far fewer messages, and are
+    labelled as such.
     """
     own, known = {mechanism.kind for mechanism in plan.mechanisms}, [plan]
     is_pure = all(mechanism.is_shuffle_model for mechanism in plan.mechanisms)
@@ -83,7 +83,7 @@ def advised(plan: Plan, composition: Composition, most: float = math.inf) -> Ite
 
 
 def _compared(known: list[Plan], choices: list[Terms], fewer: int) -> Advice | None:
-    """What a mechanism takes and reaches with the best of its kinds of noise, if it can be had.
+    """What a mechanism costs and reaches with the best of its kinds of noise, if it is feasible.
 
     It is compared with the first of the known plans.
     """
@@ -101,7 +101,7 @@ def _compared(known: list[Plan], choices: list[Terms], fewer: int) -> Advice | N
 
 
 def _with_known_noise(known: list[Plan], terms: Terms) -> Iterator[Plan]:
-    """Plans with the noise and the steps of others that round alike: nothing to be searched for."""
+    """Plans with the noise and the steps of others that round alike: no search is needed."""
     wanted = terms.recipe.mechanism
     for plan in known:
         has = type(plan.mechanisms[0])
@@ -122,7 +122,7 @@ def _is_quick(plan: Plan) -> bool:
 
 
 def _terms(plan: Plan, kind: str, composition: Composition) -> list[Terms]:
-    """What the noise must be enough for, once for every kind of noise."""
+    """What the noise must suffice for, once for every kind of noise."""
     known = Terms(plan.privacy, plan.honest, plan.reports, composition, plan.values)
     return [replace(known, recipe=recipe) for recipe in MECHANISMS[kind].recipes(plan.values)]
 
@@ -136,7 +136,7 @@ def _on_tree(plan: Plan, choices: list[Terms]) -> Iterator[Plan]:
 
 
 def _messages(plan: Plan, terms: Terms) -> float:
-    """About how many messages a user has then."""
+    """About how many messages a user sends then."""
     sizes = np.array(plan.tree.sizes, np.float64)
     return float(fewest_messages(terms, sizes, np.array(_split(plan))).sum())
 

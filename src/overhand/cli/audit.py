@@ -39,9 +39,7 @@ from overhand.randomness import seeded_random
 DEFAULT_DELTA = 0.01
 
 AUDITED = (*KINDS, "local", "store", "server", "all")
-MechanismChoice = Annotated[
-    str, typer.Option(help=f"What is audited: one of {', '.join(AUDITED)}.")
-]
+MechanismChoice = Annotated[str, typer.Option(help=f"What to audit: one of {', '.join(AUDITED)}.")]
 NoiseChoice = Annotated[
     str, typer.Option(help=f"Who makes the noise: {', '.join(NOISE_MAKERS)} or both.")
 ]
@@ -56,21 +54,24 @@ def audit(
     noise: NoiseChoice = "both",
     epsilon: Annotated[float, typer.Option(help="The guarantee's epsilon.")] = 1.0,
     delta: options.Delta = DEFAULT_DELTA,
-    size: Annotated[int, options.Whole(help="The users of a lowest batch.")] = 8,
-    shufflers: Annotated[int, options.Whole(help="The levels of a whole transcript.")] = 3,
+    size: Annotated[int, options.Whole(help="Users per lowest batch.")] = 8,
+    shufflers: Annotated[int, options.Whole(help="Levels of a whole transcript.")] = 3,
     runs: Annotated[
-        int, options.Whole(help="Runs on each input; fewer where messages are very many.")
+        int, options.Whole(help="Runs on each input; fewer where there are very many messages.")
     ] = DEFAULT_RUNS,
     seed: Annotated[
-        int | None, options.Whole(help="For a run that can be repeated.", show_default="none")
+        int | None, options.Whole(help="Makes the run repeatable.", show_default="OS randomness")
     ] = None,
     mutants: Annotated[
-        bool, typer.Option("--mutants", help="Also plant faults, which must all be caught.")
+        bool, typer.Option("--mutants", help="Also plant faults, all of which must be caught.")
     ] = False,
     jobs: options.Jobs = None,
     as_json: options.Json = False,
 ) -> None:
-    """Bound epsilon from below by what encoders and shufflers really do; 1 if a claim is broken."""
+    """Bound epsilon from below by what encoders and shufflers really do.
+
+    Exit code 1 if a claim is broken.
+    """
     if mechanism not in AUDITED:
         raise InvalidValue(f"mechanism={mechanism!r} must be one of {', '.join(AUDITED)}")
     if noise not in (*NOISE_MAKERS, "both"):
@@ -99,12 +100,12 @@ def audit(
 
 
 def _through(service: str, mechanism: str) -> Sequence[str]:
-    """The kinds of mechanisms that are audited at a real service, if there is one."""
+    """The kinds of mechanisms that are audited with a real service, if it is installed."""
     if mechanism not in (service, "all"):
         return ()
     if has_service():
         return tuple(MECHANISMS)
-    missing = f"the {service} is a part of the extra `service`, which is not installed"
+    missing = f"the {service} needs the extra `service`, which is not installed"
     if mechanism == service:
         raise InvalidValue(missing)
     messages.print(f"not audited: {missing}")
@@ -112,16 +113,16 @@ def _through(service: str, mechanism: str) -> Sequence[str]:
 
 
 def _verdicts(scope: Scope, seed: int | None, *, mutants: bool, processes: int) -> list[Verdict]:
-    """Job by job, side by side; with a seed each job has a generator of its own."""
+    """Run the jobs in parallel; with a seed, each job has a generator of its own."""
     from joblib import Parallel, delayed
 
     with working("making plans"):
         jobs = [*scope.shipped(), *(scope.mutants() if mutants else ())]
     if not jobs:
         raise InvalidValue(
-            "nothing to audit: the published constants ask for millions of messages here, store "
-            "and server are audited with bits, the noise of ballots is the services', and that of "
-            "coins, shares, local and published mechanisms the users'"
+            "nothing to audit: the published constants take millions of messages here; store and "
+            "server are audited with bits; the noise of ballots is made by services, and that of "
+            "coins, shares, local and published mechanisms by users"
         )
     count = len(jobs)
     randoms = [None] * count if seed is None else seeded_random(seed).spawn(count)
@@ -162,7 +163,7 @@ def _summary(scope: Scope, seed: int | None, verdicts: list[Verdict]) -> dict[st
 
 def _show(scope: Scope, seed: int | None, verdicts: list[Verdict], seconds: float) -> None:
     sizes = ", ".join(str(scope.size * 2**level) for level in range(scope.shufflers))
-    chance = "the system's randomness" if seed is None else f"seed {seed}, a simulation"
+    chance = "OS randomness" if seed is None else f"seed {seed}, a simulation"
     console.print(
         f"claimed: [bold]{scope.privacy}[/]; batches of {sizes} users; one user's value is "
         f"changed; up to {scope.runs:,} runs on either input; {chance}; {seconds:.0f} s"
@@ -177,14 +178,15 @@ def _show(scope: Scope, seed: int | None, verdicts: list[Verdict], seconds: floa
         table.add_row(*_cells(verdict))
     console.print(table)
     console.print(
-        f"certified: epsilon is at least this, in all rows with probability {1 - FAILURE_RATE:g}. "
-        "most: what so many runs can certify at most. sees: noise of less than this part of the "
-        "planned variance would be noticed, by its exact law."
+        "certified: a lower bound on epsilon that holds in all rows with probability "
+        f"{1 - FAILURE_RATE:g}. most: the largest bound that this many runs could certify. sees: "
+        "noise with less than this fraction of the planned variance would be detected, by its "
+        "exact distribution."
     )
 
 
 def _section(verdict: Verdict) -> str:
-    """What is over a row and those like it; nothing over the first ones."""
+    """The heading above a row and those like it; the first ones have none."""
     is_services = verdict.finding.name.endswith(BY_SERVICES)
     if verdict.planted:
         return "planted faults of the services" if is_services else "planted faults"

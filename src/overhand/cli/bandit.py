@@ -1,4 +1,4 @@
-"""`overhand bandit`: what a recommender misses, by whom its users must trust."""
+"""`overhand bandit`: the reward users lose while a recommender learns, by whom they trust."""
 
 from __future__ import annotations
 
@@ -59,11 +59,11 @@ def bandit(
     environment: Annotated[
         EnvironmentName,
         typer.Option(
-            help="diverse: fresh arms for every user; fixed: the same arms all the time; segments: "
+            help="diverse: new arms for every user; fixed: the same arms for all users; segments: "
             "a new audience every quarter; films: MovieLens, in random order or by cohort."
         ),
     ] = "segments",
-    horizon: Annotated[int, options.Whole(help="How many users come.")] = DEFAULT_HORIZON,
+    horizon: Annotated[int, options.Whole(help="How many users there are.")] = DEFAULT_HORIZON,
     shufflers: Annotated[
         int, options.Whole(help="How many shufflers may work at once.")
     ] = DEFAULT_SHUFFLERS,
@@ -78,20 +78,20 @@ def bandit(
     constants: Annotated[
         ConstantsName,
         typer.Option(
-            help="practical: shift and bonus from the law of the noise; theory: those of the "
-            "paper's theorem, with which nobody learns much."
+            help="practical: shift and bonus from the distribution of the noise; theory: those of "
+            "the paper's theorem, with which little is learned."
         ),
     ] = "practical",
     mechanism: Annotated[
         str,
         typer.Option(
-            help=f"How users of shufflers send what they saw: one of {', '.join(_KINDS)}. "
-            "pairs: one message per level, where the two services do not collude.",
+            help=f"How users of shufflers report what they saw: one of {', '.join(_KINDS)}. "
+            "pairs: one message per level, if the two services do not collude.",
         ),
     ] = "shares",
     rivals: Annotated[
         str,
-        typer.Option(help=f"Who takes part, separated by commas: of {', '.join(RIVALS)}."),
+        typer.Option(help=f"What to compare, separated by commas: any of {', '.join(RIVALS)}."),
     ] = ",".join(USUAL),
     runs: options.Runs = 20,
     seed: options.Seed = 0,
@@ -99,7 +99,7 @@ def bandit(
     plot: options.Figure = None,
     as_json: options.Json = False,
 ) -> None:
-    """Regret of a recommender that learns: not private, trusted, local, one shuffler, k shufflers.
+    """Regret of a learning recommender: not private, trusted, local, one shuffler, k shufflers.
 
     All learn by the same LinUCB, on the same users, at the same epsilon and delta; only the sums
     they learn from differ.
@@ -208,7 +208,7 @@ def _show(environment: str, place: Environment, field: Field, outcomes: list[Reg
     if note := options.model_note(field.mechanism):
         console.print(f"users of shufflers send {field.mechanism}{note}")
     ours = next((o for o in outcomes if o.rival.name == "concurrent"), None)
-    table = new_table("", "regret", "+- 95 %", "to ours", "batch", "messages", "bound")
+    table = new_table("", "regret", "+- 95 %", "vs ours", "batch", "messages", "bound")
     for outcome in outcomes:
         plan = outcome.rival.plan
         low, high = outcome.band()
@@ -230,10 +230,10 @@ def _show(environment: str, place: Environment, field: Field, outcomes: list[Reg
 def _show_theory(theory: Theory, shufflers: int) -> None:
     k = shufflers
     console.print(
-        f"bound: that of Theorem 5.1, but for a probability of 1/n. For ours: lambda "
+        f"bound: Theorem 5.1, which holds except with probability 1/n. Ours has lambda "
         f"{number(theory.shift(0, 0.0))}, beta_n {number(theory.radius(theory.horizon))}. With the "
-        f"paper's degrees it grows as n^{regret_exponent(k):.3f}; "
-        f"(k+1)/(2k+1) is {(k + 1) / (2 * k + 1):.3f}.",
+        f"paper's degrees the bound grows as n^{regret_exponent(k):.3f}; "
+        f"the theorem says (k+1)/(2k+1) = {(k + 1) / (2 * k + 1):.3f}.",
         style="dim",
     )
 

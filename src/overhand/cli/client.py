@@ -1,4 +1,4 @@
-"""`overhand client`: report values, and later what could not be delivered."""
+"""`overhand client`: report values, and resend what could not be delivered."""
 
 from __future__ import annotations
 
@@ -30,17 +30,20 @@ def client(
     url: Annotated[str, typer.Argument(help="The shuffling service's address.")],
     value: Annotated[
         list[str] | None,
-        typer.Argument(help="The value: a label, or number by number.", show_default=False),
+        typer.Argument(help="The value: a label, a number, or several.", show_default=False),
     ] = None,
-    file: Annotated[Path | None, typer.Option(help="A .csv file of values, one a line.")] = None,
+    file: Annotated[Path | None, typer.Option(help="A .csv file of values, one per line.")] = None,
     resend: Annotated[
-        Path | None, typer.Option(help="What an earlier call could not deliver, as it named it.")
+        Path | None,
+        typer.Option(
+            help="Send the reports of this file, which an earlier call could not deliver."
+        ),
     ] = None,
     device: Annotated[
         Path | None,
         typer.Option(
             help="This is one person's device: keep its reports in this file before they are sent, "
-            "and never make more of them than the plan allows one person.",
+            "and never make more of them than the plan allows per person.",
         ),
     ] = None,
     token: Annotated[
@@ -49,17 +52,17 @@ def client(
     ] = None,
     digest: Annotated[
         str | None,
-        typer.Option(help="The document's digest, from elsewhere than the shuffling service."),
+        typer.Option(help="The document's digest, obtained other than from the shuffling service."),
     ] = None,
     trust_service: Annotated[
         bool,
         typer.Option(
             "--trust-service",
-            help="Take the key from the shuffling service: nobody is protected from it then.",
+            help="Accept the key from the shuffling service: nothing protects users from it then.",
         ),
     ] = False,
     authorities: Authorities = None,
-    at_once: Annotated[int, options.Whole(help="How many requests at a time.")] = 16,
+    at_once: Annotated[int, options.Whole(help="How many requests run at the same time.")] = 16,
     as_json: options.Json = False,
 ) -> None:
     """Report values: encoded and sealed here, so that nobody else ever sees them."""
@@ -68,7 +71,9 @@ def client(
     if [bool(value), file is not None, resend is not None].count(True) != 1:
         raise InvalidValue("give a value, --file or --resend")
     if resend is not None and device is not None:
-        raise InvalidValue("give --resend or --device, not both: either is the file of the reports")
+        raise InvalidValue(
+            "give --resend or --device, not both: each names the file of the reports"
+        )
     whole("at_once", at_once, least=1)
     reporter = AsyncClient(
         url,
@@ -84,7 +89,7 @@ def client(
     try:
         counted = asyncio.run(work)
     except NotCounted as failure:
-        if resend is None:  # or they are in its file still, and may all be sent again
+        if resend is None:  # otherwise they are still in its file, and may all be sent again
             _tell(failure, file, device, as_json)
         raise
     if as_json:
@@ -94,7 +99,7 @@ def client(
 
 
 def telling(url: str, token: str | None, authorities: Path | None) -> Transport:
-    """Requests to a service, of which is said on standard error that they go unanswered."""
+    """Requests to a service, with a line on standard error while they go unanswered."""
     from overhand.service.web import Answer, HttpTransport, Unreachable, Untrusted
 
     class Telling(HttpTransport):
@@ -139,7 +144,7 @@ async def _resend(reporter: AsyncClient, path: Path, at_once: int) -> int:
 
 
 def _tell(failure: NotCounted, file: Path | None, device: Path | None, as_json: bool) -> None:
-    """What to do about reports that were not delivered: never to report their values again."""
+    """Say what to do about undelivered reports: never report their values again."""
     from overhand.service.client import AlreadyReported
 
     kept = (str(device) if device else _kept(failure.reports)) if failure.reports else None
@@ -150,7 +155,7 @@ def _tell(failure: NotCounted, file: Path | None, device: Path | None, as_json: 
     if kept is not None:
         tell(f"{len(failure.reports):,} not delivered: try again with --resend {kept}")
     if file is not None and begun:
-        tell(f"the first {begun:,} values are begun: leave them out of the next call")
+        tell(f"the first {begun:,} values are already reported: leave them out of the next call")
 
 
 def _kept(reports: Sequence[bytes]) -> str:
@@ -167,8 +172,10 @@ def _kept(reports: Sequence[bytes]) -> str:
 def _typed(words: list[str], values: Values) -> Any:
     """The value of these words, as `rows` takes it."""
     if len(words) != values.columns:
-        raise InvalidValue(f"a value of {values} has {values.columns} words, not {len(words)}")
+        raise InvalidValue(
+            f"a value of {values} takes {values.columns} arguments, not {len(words)}"
+        )
     try:
         return values.given([words])
     except ValueError as error:
-        raise InvalidValue(f"a value is made of numbers: {error}") from None
+        raise InvalidValue(f"a value must consist of numbers: {error}") from None

@@ -1,4 +1,4 @@
-"""Columns of a table as the values of users, and kinds that are taken from them."""
+"""Columns of a table as the values of users, and kinds of value inferred from them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MOST_LABELS = 1000
 
 @dataclass(frozen=True)
 class Columns:
-    """Which columns of a table hold what, and what becomes of rows where one is missing."""
+    """Which columns of a table hold what, and what happens to rows that lack a value."""
 
     source: str
     table: Table
@@ -33,7 +33,7 @@ class Columns:
         return [*groups, *self.values, *([] if self.at is None else [self.at])]
 
     def portions(self, kind: Values) -> Iterator[tuple[Rows, Column | None]]:
-        """Users and their times, some at a time, each checked."""
+        """Users and their times, in portions, each checked."""
         given = [*([] if self.group is None else [self.group]), *self.values]
         labels = getattr(kind, "label_columns", 0)
         wanted = int(np.prod(kind.given_shape)) if labels == 0 else getattr(kind, "columns", 1)
@@ -64,8 +64,8 @@ class Columns:
                 missing |= _is_missing(column)
             if missing.any() and not self.skip_missing:
                 raise InvalidValue(
-                    f"{self.source}: row {read + int(np.argmax(missing)) + 1} has no value, and "
-                    f"{int(missing.sum()) - 1:,} more of rows {read + 1:,} to "
+                    f"{self.source}: row {read + int(np.argmax(missing)) + 1} has no value, nor "
+                    f"have {int(missing.sum()) - 1:,} more of rows {read + 1:,} to "
                     f"{read + len(missing):,}; --missing skip leaves them out"
                 )
             read += len(missing)
@@ -92,7 +92,7 @@ def _given(kind: Values, labels: int, cells: list[Column]) -> Any:
 
 
 def taken_from_data(columns: Columns, spec: str | None) -> tuple[str, str]:
-    """A kind whose bounds and labels are those of the data, and what was read off it."""
+    """A kind whose bounds and labels are those of the data, and what was read from it."""
     if spec is None:
         spec = _guessed(columns)
     if spec == "real":
@@ -144,14 +144,16 @@ def _labels(columns: Columns, name: str) -> str:
             raise InvalidValue(f"column {name!r} has more than {_MOST_LABELS:,} labels")
     for label in found:
         if "," in label or ":" in label:
-            raise InvalidValue(f"column {name!r}: a label may have no comma or colon: {label!r}")
+            raise InvalidValue(
+                f"column {name!r}: a label may not contain a comma or colon: {label!r}"
+            )
     return ",".join(sorted(found))
 
 
 def kind_of(
     columns: Columns, spec: str | None, *, clip: bool, trust_data: bool
 ) -> tuple[Values, str]:
-    """What users hold, and what of it was read off the data, if anything was."""
+    """What users hold, and what of it was read from the data, if anything was."""
     if not trust_data:
         return values_of(spec or "bit", clip=clip), ""
     found, what = taken_from_data(columns, spec)

@@ -1,4 +1,4 @@
-"""The commands: what each is for, and where it is. Its module is imported when it is called."""
+"""The commands: what each is for and where it is; its module is imported when it is called."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Entry(NamedTuple):
     module: str
     summary: str
     function: str | None = None
-    """Its name if it is not the command's."""
+    """The function's name if it is not the command's."""
     is_service: bool = False
     """Whether its options may come from the environment or a file as well."""
 
@@ -27,12 +27,14 @@ COMMANDS = {
     "sum": Entry(
         "Use", "sums", "Private running estimates of your own CSV or Parquet file.", "sums"
     ),
-    "demo": Entry("Use", "demo", "The whole system on this machine, with a crowd of clients."),
+    "demo": Entry("Use", "demo", "Run the whole system on this machine, with simulated clients."),
     "plan": Entry("Plan", "plan", "Choose the plan of least error for a guarantee."),
-    "compare": Entry("Plan", "compare", "Local, shuffled and trusted models, side by side."),
+    "compare": Entry("Plan", "compare", "Compare local, shuffled and trusted models."),
     "simulate": Entry("Measure", "simulate", "Run a plan on a stream and measure its errors."),
-    "bandit": Entry("Measure", "bandit", "The regret of a recommender that learns privately."),
-    "audit": Entry("Measure", "audit", "Bound epsilon from below by attacks on what is run."),
+    "bandit": Entry(
+        "Measure", "bandit", "Measure the reward users lose while a recommender learns."
+    ),
+    "audit": Entry("Measure", "audit", "Attack the running code for a lower bound on epsilon."),
     "reproduce": Entry("Measure", "reproduce", "Measure every quantitative claim of the paper."),
     "prepare": Entry("Deploy", "services", "Make the files of a deployment: key, document, token."),
     "tokens": Entry("Deploy", "services", "Make or revoke tokens for clients."),
@@ -40,7 +42,7 @@ COMMANDS = {
     "shuffler": Entry("Deploy", "services", "Run the shuffling service.", is_service=True),
     "client": Entry("Deploy", "client", "Report values to a shuffling service."),
     "verify": Entry("Deploy", "verify", "Check a document and recompute its guarantee."),
-    "settle": Entry("Deploy", "services", "Write down what a plan ended with, for the next one."),
+    "settle": Entry("Deploy", "services", "Record a finished plan's final sum, for the next plan."),
 }
 
 EXTRAS = {
@@ -56,7 +58,7 @@ EXTRAS = {
     "frames": ("pandas",),
     "parquet": ("pyarrow",),
 }
-"""Libraries that are not installed with the package alone, by the extra that brings them."""
+"""Libraries that the package alone does not install, by the extra that does."""
 
 
 def missing(error: ModuleNotFoundError) -> OverhandError | None:
@@ -84,7 +86,7 @@ def loaded(name: str) -> Any:
 
 
 class Commands(TyperGroup):
-    """A group that knows of its commands only what its help says, until one is called."""
+    """A group that knows only the help of its commands until one is called."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         name, _, rest = super().resolve_command(ctx, args)
@@ -92,7 +94,7 @@ class Commands(TyperGroup):
 
 
 def _unloaded() -> None:
-    """What stands for a command in the list of them."""
+    """A stand-in for a command in the list of commands."""
 
 
 def register(app: typer.Typer) -> None:

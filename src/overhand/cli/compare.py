@@ -68,9 +68,9 @@ def compare(
     ] = None,
     as_json: options.Json = False,
 ) -> None:
-    """Local, one shuffler, k shufflers and a trusted server: errors side by side.
+    """Compare the errors of local privacy, one shuffler, k shufflers and a trusted server.
 
-    All sides run on the same input at the same epsilon and delta, each with its best noise.
+    All run on the same input at the same epsilon and delta, each with its best noise.
     """
     check_figure_path(plot)
     if save is not None and save.suffix not in (".csv", ".md"):
@@ -158,7 +158,7 @@ def _sides(asked: PlanOptions) -> list[tuple[str, str, str, Callable[[], Counter
 
 
 def _kinds(models: list[Model]) -> str:
-    """How values are sent in ours."""
+    """How values are sent in our plan."""
     ours = next(model.counter for model in models if model.name == "concurrent")
     assert isinstance(ours, PlanCounter)
     return ours.plan.mechanisms[0].kind
@@ -185,7 +185,7 @@ def _show(asked: PlanOptions, models: list[Model], rows: list[dict[str, Any]], h
     if note := options.model_note(kind, asked.noise):
         console.print(f"ours and one shuffler send {kind}{note}")
     ours = next(row for row in rows if row["name"] == "concurrent")
-    table = new_table("", "rms error", "predicted", "largest", "to ours", "messages")
+    table = new_table("", "rms error", "predicted", "largest", "vs ours", "messages")
     for model, row in zip(models, rows, strict=True):
         style = "bold" if model.name == "concurrent" else ""
         ratio = row["predicted_rms_error"] / ours["predicted_rms_error"]

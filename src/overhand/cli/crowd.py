@@ -128,7 +128,7 @@ async def _report(url: str, digest: str, rows: Rows, rate: float | None, pipe: C
 
 
 class _News:
-    """Tells how many were counted, now and then."""
+    """Reports every now and then how many were counted."""
 
     def __init__(self, pipe: Connection) -> None:
         self._pipe = pipe

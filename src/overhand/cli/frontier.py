@@ -28,16 +28,16 @@ from overhand.plan import NOISE_MAKERS, Plan, kinds_of
 from overhand.plots import Line, Panel, frontier_figure
 
 _LEGEND = (
-    "k: shufflers; * nothing in the shuffle model has both less error and fewer messages",
+    "k: shufflers; *: nothing else in the shuffle model has both less error and fewer messages",
     "sealed: a report on the wire; ms: processor time, as measured on one machine;",
-    "one client: the most that it can add to a sum;",
-    "services: each of the two services makes the noise, not the users",
+    "one client: the most that one client can add to a sum;",
+    "services: the two services add the noise, each its own, instead of the users",
 )
 
 
 @dataclass(frozen=True)
 class Trade:
-    """What one plan among those that could be had costs and reaches."""
+    """What one of the feasible plans costs and reaches."""
 
     mechanism: str
     shufflers: int
@@ -50,7 +50,7 @@ class Trade:
 
     @property
     def way(self) -> str:
-        """How values are sent, and who makes the noise if it is not the users."""
+        """How values are sent, and who makes the noise if users do not."""
         return self.mechanism + (", services" if self.plan.noise_by == "services" else "")
 
     def summary(self) -> dict[str, Any]:
@@ -72,7 +72,7 @@ class Trade:
 def show_frontier(asked: PlanOptions, plot: Path | None, *, as_json: bool) -> None:
     """The table, the figure, or the JSON object."""
     if asked.error is not None or asked.max_messages is not None:
-        raise InvalidValue("--frontier shows all trades: --error and --max-messages make one")
+        raise InvalidValue("--frontier shows all trade-offs: leave out --error and --max-messages")
     if asked.tree != "regular":
         raise InvalidValue(f"--frontier compares regular trees, not those of --tree {asked.tree}")
     trades = trades_of(asked)
@@ -90,7 +90,7 @@ def show_frontier(asked: PlanOptions, plot: Path | None, *, as_json: bool) -> No
 
 
 def _table(trades: list[Trade]) -> Table:
-    """All trades in 80 columns, no number cut."""
+    """All trade-offs in 80 columns, no number truncated."""
     table = new_table(
         "mechanism",
         "k",
@@ -119,7 +119,7 @@ def _table(trades: list[Trade]) -> Table:
 
 
 def trades_of(asked: PlanOptions) -> list[Trade]:
-    """The plans of every mechanism and number of shufflers, but those that fewer are as good as."""
+    """The plans of every mechanism and number of shufflers, unless fewer do as well."""
     cases = [(way, k) for way in _ways(asked) for k in range(1, asked.most_shufflers + 1)]
     trades: list[Trade] = []
     with steps_bar("planning", cases, lambda case: f"{case[0]}, {case[1]}") as steps:
@@ -138,7 +138,7 @@ def trades_of(asked: PlanOptions) -> list[Trade]:
 
 
 def _ways(asked: PlanOptions) -> list[tuple[str, NoiseBy]]:
-    """Mechanisms, and who makes their noise: the services do without honest users."""
+    """Mechanisms, and who makes their noise: the services need no honest users."""
     makers = NOISE_MAKERS if asked.honest == 1 else NOISE_MAKERS[:1]
     return [(kind, by) for by in makers for kind in kinds_of(asked.values, by)]
 
@@ -157,7 +157,7 @@ def panel_of(asked: PlanOptions, trades: list[Trade]) -> Panel:
 
 
 def _line(trades: list[Trade]) -> Line:
-    """Those of one mechanism."""
+    """The trade-offs of one mechanism."""
     return Line(
         trades[0].way,
         np.array([trade.plan.messages_per_user for trade in trades]),

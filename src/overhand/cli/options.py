@@ -48,7 +48,9 @@ def Whole(*names: str, help: str, **more: Any) -> Any:
 Horizon = Annotated[int | None, Whole(help="How many users the plan serves.", show_default=False)]
 Shufflers = Annotated[
     int | None,
-    Whole(help="How many shufflers may work at once.", show_default=str(DEFAULT_SHUFFLERS)),
+    Whole(
+        help="How many shufflers may work at the same time.", show_default=str(DEFAULT_SHUFFLERS)
+    ),
 ]
 Epsilon = Annotated[
     float | None,
@@ -67,13 +69,13 @@ ValuesOption = Annotated[
     typer.Option(
         "--values",
         help="What a user holds: bit, real, real:LOW:HIGH, vector:D (norm at most 1), "
-        "vector:D:NORM, histogram:B, histogram:LABELS (with commas between them), "
+        "vector:D:NORM, histogram:B, histogram:LABELS (separated by commas), "
         "binned:LOW:HIGH:B, grouped:LABELS:bit, grouped:LABELS:real:LOW:HIGH, matrix:D, "
         "moments:D.",
     ),
 ]
 Clip = Annotated[
-    bool, typer.Option("--clip", help="Move values that are out of range to its edge.")
+    bool, typer.Option("--clip", help="Move values that are out of range to its nearest end.")
 ]
 MechanismOption = Annotated[
     str | None,
@@ -81,9 +83,9 @@ MechanismOption = Annotated[
         help=f"One of {', '.join(MECHANISM_KINDS)}. "
         "coins: one-bit messages; shares: numbers that mean nothing alone, with Laplace "
         "noise; pairs: one message per level, by secure aggregation between two services; "
-        "ballots: one message per level, with dummies of the shuffling service; best: "
-        "of coins and shares, the one of least error or, with --noise services, the cheaper one "
-        "of ballots and pairs.",
+        "ballots: one message per level, with dummies from the shuffling service; best: "
+        "coins or shares, whichever has less error, or, with --noise services, ballots or "
+        "pairs, whichever is cheaper.",
         show_default="coins, or best with --noise services",
     ),
 ]
@@ -91,17 +93,17 @@ NoiseOption = Annotated[
     str,
     typer.Option(
         "--noise",
-        help="Who makes the noise: users, as in the paper, or services, each against the other.",
+        help="Who makes the noise: users, as in the paper, or services, each of the two enough.",
     ),
 ]
 MaxMessages = Annotated[
     int | None,
-    Whole(help="The most messages that a user may send.", show_default=False),
+    Whole(help="The most messages per user.", show_default=False),
 ]
-Honest = Annotated[float, typer.Option(help="Fraction of the users whose coins may be counted on.")]
-Reports = Annotated[
-    int, Whole(help="How many of the users may be one and the same person, up to 1,000.")
+Honest = Annotated[
+    float, typer.Option(help="The fraction of users who are counted on to add their noise.")
 ]
+Reports = Annotated[int, Whole(help="How many reports one person may send, up to 1,000.")]
 CompositionOption = Annotated[
     Composition, typer.Option(help="How the levels of one user are accounted for.")
 ]
@@ -121,7 +123,7 @@ EngineOption = Annotated[
 ]
 Jobs = Annotated[
     int | None,
-    Whole(help="Processes; as many as cores if not given.", show_default=False),
+    Whole(help="How many processes; one per core if not given.", show_default=False),
 ]
 Figure = Annotated[Path | None, typer.Option("--plot", help="Write a figure (.png, .svg or .pdf).")]
 Input = Annotated[
@@ -133,19 +135,19 @@ Input = Annotated[
 
 
 def processes(jobs: int | None) -> int:
-    """As many as are asked for, or as there are cores."""
+    """The number of processes asked for, or of cores."""
     return processors() if jobs is None else whole("jobs", jobs, least=1)
 
 
 def guarantee(epsilon: float, delta: float) -> Privacy:
-    """An epsilon and a delta under which something is hidden."""
+    """An epsilon and a delta small enough to hide something."""
     privacy = Privacy(epsilon, delta)
     check_epsilon(privacy)
     return privacy
 
 
 def model_note(mechanism: str, noise_by: str = "users") -> str:
-    """What is to be said of a way to send values that is not of the shuffle model."""
+    """A note on a way to send values that is outside the shuffle model."""
     kind, notes = MECHANISMS.get(mechanism), list[str]()
     if kind is not None and not kind.is_shuffle_model:
         notes.append("secure aggregation in the paper's tree, not the shuffle model")
@@ -200,7 +202,7 @@ class PlanOptions:
 
     def plan(self) -> Plan:
         """The best plan for these options."""
-        # Every plan is certified by it. Loaded before the search it takes 0.2 s less.
+        # It certifies every plan. Loaded before the search, it takes 0.2 s less.
         import dp_accounting  # noqa: F401
 
         if self.error is not None and self.epsilon is not None:

@@ -37,18 +37,18 @@ _DESCRIPTION = TextColumn("{task.description}")
 
 
 def print_json(value: Any) -> None:
-    """One JSON object on standard output."""
-    print(json.dumps(value), flush=True)  # before anything that is said of it on stderr
+    """Print one JSON object on standard output."""
+    print(json.dumps(value), flush=True)  # before any comment on it on stderr
 
 
 def say(kind: str, text: str, *, style: str = "") -> None:
-    """One line on standard error, to the letter: nothing in it is taken for markup."""
+    """Print one line on standard error, literally: nothing in it is taken for markup."""
     line = Text.assemble((f"{kind}: ", style), text)
     messages.print(line, soft_wrap=True, highlight=False)
 
 
 def tell(text: str, *, style: str = "") -> None:
-    """A line of a result in which there are names that others chose, to the letter."""
+    """Print a line of a result literally, since it contains names that others chose."""
     console.print(Text(text, style=style), soft_wrap=True)
 
 
@@ -60,7 +60,7 @@ def tell_written(*paths: Path | None) -> None:
 
 
 def check_writable(option: str, path: Path | None) -> None:
-    """Refuse, before any work is done, a file that cannot be written; none is wanted."""
+    """Refuse a file that cannot be written, before any work is done; None is fine."""
     if path is None:
         return
     if path.is_dir():
@@ -88,7 +88,7 @@ def short(value: float) -> str:
 
 
 def size(length: int) -> str:
-    """So many bytes, in the unit that shows them best.
+    """A number of bytes, in the unit that shows it best.
 
     >>> [size(length) for length in (820, 42_140, 999_700, 246_573_720)]
     ['820 B', '42.1 kB', '1 MB', '247 MB']
@@ -101,7 +101,7 @@ def size(length: int) -> str:
 
 
 def duration(seconds: float) -> str:
-    """So many seconds, in milliseconds if they are less than one.
+    """A number of seconds, in milliseconds if it is below one.
 
     >>> [duration(seconds) for seconds in (0.00034, 0.0512, 428.0)]
     ['0.34 ms', '51.2 ms', '428 s']
@@ -124,15 +124,15 @@ def working(label: str) -> AbstractContextManager[object]:
 
 @contextmanager
 def bar(label: str, total: float, *columns: ProgressColumn) -> Iterator[Callable[..., None]]:
-    """A bar on standard error, gone when the work is done; yields a function to change it."""
-    is_seen = messages.is_terminal  # elsewhere even an empty bar would leave empty lines
+    """A bar on standard error, removed when the work is done; yields a function to update it."""
+    is_seen = messages.is_terminal  # otherwise even an empty bar would leave empty lines
     with Progress(*columns, console=messages, transient=True, disable=not is_seen) as progress:
         yield partial(progress.update, progress.add_task(label, total=total))
 
 
 @contextmanager
 def progress_bar(label: str, total: int) -> Iterator[Callable[[int], None]]:
-    """For work that is counted: yields a function to advance the bar."""
+    """A bar for work that is counted; yields a function to advance it."""
     columns = (_DESCRIPTION, BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
     with bar(label, total, *columns) as update:
         yield lambda amount: update(advance=amount)
@@ -142,7 +142,7 @@ def progress_bar(label: str, total: int) -> Iterator[Callable[[int], None]]:
 def steps_bar(
     label: str, steps: Collection[Step], name: Callable[[Step], str]
 ) -> Iterator[Iterator[Step]]:
-    """For a few long steps: yields them, and names the one that is under way."""
+    """A bar for a few long steps; yields them, and names the one that is under way."""
     with bar(label, len(steps), _DESCRIPTION, BarColumn(), MofNCompleteColumn()) as update:
 
         def one_by_one() -> Iterator[Step]:

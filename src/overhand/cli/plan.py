@@ -47,23 +47,25 @@ def plan(
     noise: options.NoiseOption = "users",
     max_messages: options.MaxMessages = None,
     published: Annotated[
-        bool, typer.Option("--published", help="The paper to the letter, constants and all.")
+        bool, typer.Option("--published", help="The paper's plan exactly, with its constants.")
     ] = False,
     frontier: Annotated[
         bool,
-        typer.Option("--frontier", help="Error against messages, over mechanisms and shufflers."),
+        typer.Option(
+            "--frontier", help="Compare error and messages over mechanisms and shufflers."
+        ),
     ] = False,
     recommender: PlanForRegret = False,
     plot: options.Figure = None,
     save: Annotated[Path | None, typer.Option(help="Write the plan to a file.")] = None,
     as_json: options.Json = False,
 ) -> None:
-    """Choose the plan of least error for a guarantee, and show what it will cost and reach."""
+    """Choose the plan with the least error for a guarantee, and show its costs and accuracy."""
     limits = honest, reports, composition, error, max_messages, noise
     asked = PlanOptions(horizon, shufflers, epsilon, delta, values, mechanism, tree, clip, *limits)
     check_writable("--save", save)
     if plot is not None and not frontier:
-        raise InvalidValue("--plot draws the --frontier: give both")
+        raise InvalidValue("--plot draws the --frontier: give both options")
     check_figure_path(plot)
     if recommender and (frontier or published):
         raise InvalidValue("--recommender goes neither with --frontier nor with --published")
@@ -91,7 +93,7 @@ def plan(
 def _published(asked: PlanOptions) -> Plan:
     if asked.error is not None or asked.max_messages is not None:
         raise InvalidValue(
-            "--published has no choice to make: --error and --max-messages do not go with it"
+            "--published has no choice to make: leave out --error and --max-messages"
         )
     levels = None if asked.tree == "binary" else asked.most_shufflers
     return Plan.published(asked.users, levels, asked.privacy, values=asked.values)
@@ -109,7 +111,7 @@ def _advice(asked: PlanOptions, chosen: Plan) -> list[Advice]:
 
 
 def _beside(asked: PlanOptions, chosen: Plan) -> dict[str, Plan]:
-    """The plans that tell what the chosen one gains, and what a limit on messages costs."""
+    """The plans that show what the chosen one gains, and what a limit on messages costs."""
     beside = {
         "published": Plan.published(
             chosen.horizon, chosen.shufflers, chosen.privacy, values=chosen.values
@@ -126,15 +128,15 @@ def show(plan: Plan, beside: dict[str, Plan], advice: list[Advice]) -> None:
     """The plan as tables."""
     users = "users" if plan.values.spec == "bit" else f"users ({escape(plan.values.spec)})"
     console.print(
-        f"[bold]{plan.horizon:,} {users}[/], {plan.tree.levels} of {plan.shufflers} shufflers "
-        f"at [bold]epsilon {plan.privacy.epsilon:.4g}[/], delta {plan.privacy.delta:g}"
+        f"[bold]{plan.horizon:,} {users}[/], using {plan.tree.levels} of {plan.shufflers} "
+        f"shufflers at [bold]epsilon {plan.privacy.epsilon:.4g}[/], delta {plan.privacy.delta:g}"
     )
     console.print(levels_table(plan))
     facts = Table(show_header=False, box=None)
     facts.add_row(*_error_row(plan))
     facts.add_row("largest standard deviation", number(plan.worst_std))
     facts.add_row(
-        f"all errors below, with probability {1 - DEFAULT_FAILURE_PROBABILITY:.0%}",
+        f"{100 * (1 - DEFAULT_FAILURE_PROBABILITY):g} % bound on all errors",
         number(plan.error_bound()),
     )
     for row in _cost_rows(plan):
@@ -156,36 +158,37 @@ def show(plan: Plan, beside: dict[str, Plan], advice: list[Advice]) -> None:
 
 
 def _cost_rows(plan: Plan) -> list[tuple[str, str]]:
-    """What a report costs, and what a client that lies can do."""
+    """What a report costs, and how much a lying client can do."""
     costs = plan.costs
     return [
         ("messages per user", f"{costs.messages:,}, sealed in {costs.report_bytes:,} bytes"),
-        *[("messages opened per user", number(costs.opened))] * (costs.opened > costs.messages),
+        *[("messages opened per user (with dummies)", number(costs.opened))]
+        * (costs.opened > costs.messages),
         (
-            "processor time per report, about",
+            "processor time per report (approx.)",
             f"client {duration(costs.client_seconds)}, shuffling service "
             f"{duration(costs.shuffler_seconds)}, server {duration(costs.server_seconds)}",
         ),
         (
-            "one client adds to a sum at most",
-            f"{number(plan.influence)}, its value alone {number(plan.values.width)}",
+            "one client can move a sum by at most",
+            f"{number(plan.influence)}; its value alone: {number(plan.values.width)}",
         ),
     ]
 
 
 def _guarantee_rows(plan: Plan) -> list[tuple[str, str]]:
-    """What is promised towards whom, if each of the services makes noise against the other."""
+    """What is promised against whom, if each of the services makes noise."""
     held = f"epsilon {plan.privacy.epsilon:.4g}, at the delta above"
     return [
         ("noise made by", "each of the two services"),
-        ("towards the server and all other users", held),
-        ("towards a lying shuffling service and all other users", held),
-        ("towards everybody else", f"epsilon {plan.outside_epsilon:.4g}"),
+        ("against the server and all other users", held),
+        ("against a lying shuffling service and all other users", held),
+        ("against everybody else", f"epsilon {plan.outside_epsilon:.4g}"),
     ]
 
 
 def _error_row(plan: Plan) -> tuple[str, Any]:
-    what = "rms error" if plan.values.is_scalar else "rms error of a coordinate"
+    what = "rms error" if plan.values.is_scalar else "rms error per coordinate"
     return f"{what}, worst input", f"[bold]{number(plan.rms_error)}[/]"
 
 

@@ -27,24 +27,24 @@ if TYPE_CHECKING:
 
 def reproduce(
     full: Annotated[
-        bool, typer.Option("--full/--quick", help="An hour's measurements, or two minutes'.")
+        bool, typer.Option("--full/--quick", help="Measure for an hour, or for two minutes.")
     ] = False,
     sections: Annotated[
-        str, typer.Option(help="Some of the sections, separated by commas; all if not given.")
+        str, typer.Option(help="Which sections, separated by commas; all if not given.")
     ] = "",
     output: Annotated[
-        Path, typer.Option(help="The report; a .json with all numbers is written beside it.")
+        Path, typer.Option(help="The report; a .json file with all numbers is written next to it.")
     ] = Path("reproduction.html"),
     seed: options.Seed = 0,
     jobs: options.Jobs = None,
     dask: Annotated[
-        str, typer.Option(help="Address of a Dask scheduler, whose cluster does the work.")
+        str, typer.Option(help="The address of a Dask scheduler whose cluster does the work.")
     ] = "",
     as_json: options.Json = False,
 ) -> None:
-    """Measure every quantitative claim of the paper, and write one report with all figures.
+    """Measure every quantitative claim of the paper and write one report with all figures.
 
-    Exit code 1 if a check is missed.
+    Exit code 1 if a check fails.
     """
     from overhand.evidence import FULL, QUICK, SECTIONS, html
     from overhand.evidence import reproduce as run
@@ -81,7 +81,7 @@ def _show(found: Reproduction) -> None:
 
 @contextmanager
 def _cluster(scheduler: str) -> Iterator[None]:
-    """Joblib's work goes to this Dask cluster, if there is one."""
+    """Send Joblib's work to this Dask cluster, if there is one."""
     if not scheduler:
         yield
         return
@@ -114,7 +114,7 @@ def _bar() -> Iterator[Callable[[Progress], None]]:
 
 @contextmanager
 def _lines() -> Iterator[Callable[[Progress], None]]:
-    """For a log: a line whenever another tenth of the work is done."""
+    """Write a line to a log whenever another tenth of the work is done."""
     told = 0
 
     def tell(now: Progress) -> None:

@@ -1,7 +1,7 @@
 """Where the services' options come from: command line, environment, file, default, in this order.
 
-The order is Typer's own. Here is what an option is called in each place, what a file may say, and
-how all of it is shown.
+The order is Typer's own. This module decides what an option is called in each place, what a file
+may contain, and how all of it is shown.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from overhand.errors import InvalidValue
 
 _SERVICES = ("server", "shuffler")
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
-# What stands between the first colon after the name and the last @ may be a password with either.
+# Anything between the first colon after the name and the last @ is the password: it may hold both.
 _PASSWORD = re.compile(r"^(\w+://[^:]*):.*@")
 _PASSWORD_OPTION = re.compile(r"(password=)[^&]*", re.IGNORECASE)
 
@@ -44,7 +44,7 @@ class ServiceCommand(TyperCommand):
 
 
 def use_file(ctx: typer.Context, path: Path | None) -> Path | None:
-    """Take from a file what neither the command line nor the environment says."""
+    """Take from a file what neither the command line nor the environment sets."""
     _check_environment(ctx.command, os.environ)
     if path is not None:
         ctx.default_map = dict(_settings_of(ctx, path))
@@ -54,8 +54,8 @@ def use_file(ctx: typer.Context, path: Path | None) -> Path | None:
 ConfigFile = Annotated[
     Path | None,
     typer.Option(
-        help="Options from a file (TOML), in its table of this command's name; the command line "
-        "and environment variables come first.",
+        help="Read options from this TOML file, from the table named after this command; the "
+        "command line and environment variables take precedence.",
         callback=use_file,
         is_eager=True,
     ),
@@ -67,7 +67,7 @@ ShowSettings = Annotated[
 
 
 def without_settings(environment: Mapping[str, str]) -> dict[str, str]:
-    """An environment that sets nothing of a service."""
+    """The environment without any settings of a service."""
     prefixes = tuple(_variable(name, "") for name in _SERVICES)
     return {name: value for name, value in environment.items() if not name.startswith(prefixes)}
 
@@ -84,7 +84,7 @@ def masked(text: str) -> str:
 
 
 def _options_of(command: Any) -> dict[str, Any]:
-    """The options of a command by the names that they have in it."""
+    """The options of a command by their names on the command line."""
     named = {max(option.opts, key=len).removeprefix("--"): option for option in command.params}
     return {key: option for key, option in named.items() if key not in ("help", "show-settings")}
 
@@ -94,20 +94,22 @@ def _variable(command: Any, key: str) -> str:
 
 
 def _check_environment(command: Any, environment: Mapping[str, str]) -> None:
-    """Neither a slip of the pen nor an empty text is left out: it may be what keeps others out."""
+    """Refuse misspelt and empty settings: one of them may be what keeps others out."""
     prefix = _variable(command.name, "")
     known = [option.envvar for option in _options_of(command).values()]
     for name, value in environment.items():
         if not name.startswith(prefix):
             continue
         if name not in known:
-            raise InvalidValue(f"{name} of the environment is no option{_near(name, known)}")
+            raise InvalidValue(
+                f"the environment variable {name} is not an option{_near(name, known)}"
+            )
         if not value:
-            raise InvalidValue(f"{name} of the environment is empty: unset it, or say what it is")
+            raise InvalidValue(f"the environment variable {name} is empty: set it or unset it")
 
 
 def _settings_of(ctx: typer.Context, path: Path) -> Iterator[tuple[str, str | list[str]]]:
-    """What a file says of a command, as if it had been typed, by the names of its parameters."""
+    """A command's settings in a file, as if typed, by the names of its parameters."""
     content = _read(path)
     _check_names(path, content)
     _check_private(path, content)
@@ -117,20 +119,20 @@ def _settings_of(ctx: typer.Context, path: Path) -> Iterator[tuple[str, str | li
 
 
 def _check_names(path: Path, content: Mapping[str, Any]) -> None:
-    commands = {name: loaded(name) for name in _SERVICES}  # a file may be for both
+    commands = {name: loaded(name) for name in _SERVICES}  # a file may serve both
     for name, table in content.items():
         if name not in commands or not isinstance(table, dict):
-            raise InvalidValue(f"{path}: {name} is none of the tables [server] and [shuffler]")
+            raise InvalidValue(f"{path}: {name} is neither the table [server] nor [shuffler]")
         keys = [key for key in _options_of(commands[name]) if key != "config"]
         for key in table:
             if key not in keys:
-                raise InvalidValue(f"{path}: [{name}] has no {key}{_near(key, keys)}")
+                raise InvalidValue(f"{path}: [{name}] has no option {key}{_near(key, keys)}")
 
 
 def _read(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:  # what is no TOML, or no text, is a ValueError
+    except (OSError, ValueError) as error:  # invalid TOML or text is a ValueError
         raise InvalidValue(f"cannot read settings from {path}: {error}") from error
 
 
@@ -151,20 +153,20 @@ def _is_list(option: Any, value: Any) -> bool:
 
 def _text(value: Any, where: str) -> str:
     if isinstance(value, bool) or not isinstance(value, str | int | float):
-        raise InvalidValue(f"{where} must be a text or a number")
+        raise InvalidValue(f"{where} must be a string or a number")
     return str(value)
 
 
 def _check_private(path: Path, content: Mapping[str, Mapping[str, Any]]) -> None:
     texts = [str(value) for table in content.values() for value in table.values()]
     if any(masked(text) != text for text in texts) and path.stat().st_mode & _OTHERS:
-        raise InvalidValue(f"{path} has a password and is open to others: chmod 600 it")
+        raise InvalidValue(f"{path} contains a password and others may read it: chmod 600 it")
 
 
 def _near(name: str, known: Iterable[str]) -> str:
-    """The known name that was meant, perhaps."""
+    """The known name that was probably meant."""
     found = difflib.get_close_matches(name, list(known), n=1, cutoff=0)
-    return f": is {found[0]} meant?" if found else ""
+    return f": did you mean {found[0]}?" if found else ""
 
 
 def _shown(ctx: Any) -> Iterator[str]:

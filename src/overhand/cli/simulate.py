@@ -90,7 +90,7 @@ def _loaded(path: Path, asked: PlanOptions) -> Plan:
 
 
 def _best(asked: PlanOptions, input_form: str) -> Plan:
-    """For as many users as a file has, if that is the input and nothing else is said."""
+    """A plan for as many users as the input file has, unless --horizon is given."""
     if Path(input_form).is_file() and not input_form.endswith(".csv"):
         raise InvalidValue(
             f"--input {input_form} must end in .csv; `overhand sum` reads other tables"
@@ -106,7 +106,7 @@ def _show(plan: Plan, result: Simulation, form: str) -> None:
     table.add_row("rms error", number(result.rms_error), f"{number(plan.rms_error)} (worst input)")
     table.add_row("largest error, mean of runs", number(result.mean_max_error), "")
     table.add_row(
-        "largest error of all",
+        "largest error of all runs",
         number(result.max_error),
         f"< {number(plan.error_bound(0.05 / result.runs))} (95 %)",
     )

@@ -1,4 +1,4 @@
-"""`overhand sum`: what a deployment would publish, of one's own file."""
+"""`overhand sum`: what a deployment would publish about your own file."""
 
 from __future__ import annotations
 
@@ -50,13 +50,14 @@ def sums(
         str, typer.Argument(help="A .csv, .csv.gz or .parquet file, or - for CSV on stdin.")
     ],
     column: Annotated[
-        list[str], typer.Option(help="The column of values; for a vector, several times.")
+        list[str], typer.Option(help="The column of values; repeat it for a vector.")
     ],
     group: Annotated[
         str | None, typer.Option(help="The column of labels, for --values grouped:...")
     ] = None,
     at: Annotated[
-        str | None, typer.Option(help="The column of times, none before the last. Not protected.")
+        str | None,
+        typer.Option(help="The column of times, in ascending order. Times are not protected."),
     ] = None,
     values: Annotated[
         str | None,
@@ -75,13 +76,13 @@ def sums(
         ),
     ] = False,
     missing: Annotated[
-        Literal["refuse", "skip"], typer.Option(help="What to do with rows that lack a value.")
+        Literal["refuse", "skip"], typer.Option(help="What to do with rows without a value.")
     ] = "refuse",
     horizon: Annotated[
         int | None,
         options.Whole(
             help="How many users the plan serves.",
-            show_default="the number of rows, taken for public",
+            show_default="the number of rows, which is taken to be public",
         ),
     ] = None,
     shufflers: options.Shufflers = None,
@@ -91,9 +92,10 @@ def sums(
     noise: options.NoiseOption = "users",
     honest: options.Honest = 1.0,
     reports: options.Reports = 1,
-    points: Annotated[int, options.Whole(help="How many estimates to write, about.")] = 200,
+    points: Annotated[int, options.Whole(help="About how many estimates to write.")] = 200,
     windows: Annotated[
-        str | None, typer.Option(help="Also sums of windows of this length, with --at: 7d, 12h.")
+        str | None,
+        typer.Option(help="Also sum windows of this length, such as 7d or 12h; needs --at."),
     ] = None,
     output: Annotated[
         Path | None, typer.Option(help="Write the estimates to a .csv or .json file.")
@@ -101,14 +103,14 @@ def sums(
     plot: options.Figure = None,
     seed: Annotated[
         int | None,
-        options.Whole(help="For a run that can be repeated.", show_default="OS randomness"),
+        options.Whole(help="Makes the run repeatable.", show_default="OS randomness"),
     ] = None,
     as_json: options.Json = False,
 ) -> None:
     """Private running estimates of a column of your own file: what a deployment would publish.
 
-    The whole protocol is simulated here, a user per row. This process sees every value, so nobody
-    is protected from it: it shows what others would see, and how accurate that is.
+    The whole protocol is simulated here, with one user per row. This process sees every value and
+    protects nobody from itself: it shows what others would see, and how accurate that is.
     """
     check_figure_path(plot)
     check_writable("--output", output)
@@ -150,13 +152,13 @@ def _check(output: Path | None, windows: str | None, at: str | None, points: int
     if output is not None and output.suffix not in (".csv", ".json"):
         raise InvalidValue(f"--output {output} must end in .csv or .json")
     if windows is not None and at is None:
-        raise InvalidValue("--windows need times: name their column by --at")
+        raise InvalidValue("--windows needs times: name their column with --at")
     whole("points", points, least=1, most=_MOST_POINTS)
 
 
 def _planned(asked: PlanOptions, file: str) -> Plan:
     if asked.users < 2:
-        raise InvalidValue(f"{file} has {asked.users} rows: a running sum needs 2 at least")
+        raise InvalidValue(f"{file} has {asked.users} rows: a running sum needs at least 2")
     with working("searching for the best plan"):
         return asked.plan()
 
@@ -169,7 +171,7 @@ class Point(NamedTuple):
 
 
 def _places(plan: Plan, points: int) -> list[int]:
-    """About so many borders of blocks, evenly spread, and the end."""
+    """About this many ends of blocks, evenly spread, and the end of the file."""
     blocks = max(1, plan.horizon // plan.tree.lowest)
     wanted = np.unique(np.linspace(0, blocks, min(points, blocks) + 1).round().astype(np.int64))
     return [*(wanted[1:] * plan.tree.lowest).tolist(), plan.horizon + 1]
@@ -247,7 +249,7 @@ def _of_groups(groups: Sequence[Any]) -> Iterator[Reading]:
 
 
 class Found(NamedTuple):
-    """All that is published of a file."""
+    """Everything that is published about a file."""
 
     kind: Values
     plan: Plan
@@ -274,7 +276,7 @@ class Found(NamedTuple):
                 yield {**span, "users": window.estimate.users, **named, **_numbers(reading)}
 
     def write(self, path: Path) -> None:
-        """As JSON with all there is, or as CSV with the estimates, or the windows if asked for."""
+        """Write everything as JSON, or the estimates (or windows, if asked for) as CSV."""
         with path.open("w", newline="", encoding="utf-8") as file:
             if path.suffix == ".json":
                 estimates, windows = list(self._lines()), list(self._window_lines())
@@ -350,7 +352,7 @@ class Found(NamedTuple):
 
 
 def _full(value: float) -> str:
-    """A sum to the last user: of a billion, too."""
+    """A sum in full, even that of a billion users."""
     return f"{value:,.0f}" if abs(value) >= 1000 else number(value)
 
 

@@ -1,4 +1,4 @@
-"""Tables of one's own, some rows at a time: CSV, plain or compressed, and Parquet."""
+"""Tables in files, read in portions: CSV, plain or compressed, and Parquet."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from overhand.errors import InvalidValue, OverhandError
 
 Role = Literal["number", "label", "time"]
 Column = NDArray[Any]
-"""The cells of some rows: floats, with NaN where one is missing, texts or times, with None."""
+"""Cells of some rows: floats, with NaN where one is missing; strings or times, with None."""
 
 STANDARD_INPUT = "-"
 _PARQUET = (".parquet", ".pq")
@@ -37,19 +37,19 @@ class Table(Protocol):
 
     @property
     def names(self) -> Sequence[str]:
-        """Those of all columns."""
+        """The names of all columns."""
 
     def rows(self) -> int:
-        """How many there are."""
+        """How many rows there are."""
 
     def chunks(self, roles: dict[str, Role]) -> Iterator[list[Column]]:
-        """These columns, some rows at a time, in the order of the file."""
+        """These columns in portions of rows, in the order of the file."""
 
 
 def opened(source: str) -> Table:
     """The table in a file, or on standard input if `source` is "-"."""
     if source != STANDARD_INPUT and not Path(source).is_file():
-        what = "is a directory" if Path(source).is_dir() else "is not there"
+        what = "is a directory" if Path(source).is_dir() else "does not exist"
         raise InvalidValue(f"{source} {what}")
     if source.lower().endswith(_PARQUET):
         return _Parquet.opened(source)
@@ -58,7 +58,7 @@ def opened(source: str) -> Table:
 
 
 def check_columns(source: str, table: Table, wanted: Sequence[str]) -> None:
-    """Refuse names that the table does not have, or has twice."""
+    """Refuse names that the table lacks or has twice."""
     for name in wanted:
         count = list(table.names).count(name)
         if count == 0:
@@ -117,7 +117,7 @@ class _ArrowCsv:
         how = ConvertOptions(
             include_columns=names, column_types=self._types(roles), strings_can_be_null=True
         )
-        # One thread: with more, errors do not know their line.
+        # One thread: with more, errors do not name their line.
         reading = ReadOptions(use_threads=False, block_size=_BLOCK_BYTES)
         with _told(self.source, self.names), _bytes(self.source) as file:
             for batch in open_csv(file, read_options=reading, convert_options=how):
@@ -195,7 +195,7 @@ def _not_a_number(text: str, name: str, line: int | str) -> InvalidValue:
 
 
 def _cells(column: Any, role: Role, name: str) -> Column:
-    """An Arrow array as NumPy has it, without a copy if it is whole numbers or bits."""
+    """An Arrow array as a NumPy array, without a copy if it holds whole numbers or bits."""
     import pyarrow
 
     kind = column.type
@@ -203,7 +203,7 @@ def _cells(column: Any, role: Role, name: str) -> Column:
         column, kind = column.dictionary_decode(), kind.value_type
     is_text = pyarrow.types.is_string(kind) or pyarrow.types.is_large_string(kind)
     if role == "number" and is_text:
-        raise InvalidValue(f"column {name!r} holds texts, where numbers are due")
+        raise InvalidValue(f"column {name!r} holds text, not numbers")
     if role == "number" and pyarrow.types.is_decimal(kind):
         column = column.cast(pyarrow.float64())
     if role == "number" and pyarrow.types.is_boolean(kind):
@@ -222,7 +222,7 @@ def _header(source: str) -> list[str]:
 
 
 def _peeked() -> bytes:
-    """The first line of standard input, which is still to be read."""
+    """The first line of standard input, without consuming it."""
     buffer = sys.stdin.buffer
     head = buffer.peek(1) if isinstance(buffer, io.BufferedReader) else b""
     return head.partition(b"\n")[0]
@@ -234,13 +234,15 @@ def _first_row(source: str, line: bytes) -> list[str]:
     except (UnicodeDecodeError, csv.Error) as error:
         raise InvalidValue(f"{source} is not a CSV file: {error}") from error
     if not rows or not any(cell.strip() for cell in rows[0]):
-        raise InvalidValue(f"{source} is empty: its first line names the columns")
+        raise InvalidValue(f"{source} is empty: its first line should name the columns")
     return rows[0]
 
 
 def _check_can_be_counted(source: str) -> None:
     if source == STANDARD_INPUT:
-        raise InvalidValue("--horizon is missing: rows of standard input cannot be counted ahead")
+        raise InvalidValue(
+            "--horizon is missing: rows of standard input cannot be counted in advance"
+        )
 
 
 def _bytes(source: str) -> AbstractContextManager[Any]:
@@ -257,7 +259,7 @@ def _lines(source: str) -> Iterator[Iterator[list[str]]]:
 
 @contextmanager
 def _told(source: str, names: Sequence[str] = ()) -> Iterator[None]:
-    """What a library says of a file that cannot be read, in one line with its name."""
+    """Turn a library's error about an unreadable file into one line with its name."""
     try:
         yield
     except InvalidValue as error:

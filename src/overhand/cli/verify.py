@@ -21,17 +21,17 @@ if TYPE_CHECKING:
 
 _PATH = "/v1/document"
 _TRUST = {
-    "users": "users make the noise, each a part of it: the guarantee rests on the others doing so "
+    "users": "each user makes a part of the noise: the guarantee rests on the others doing so "
     "(honest={honest:g}), and on a shuffling service that follows the protocol; both services "
     "together learn everything. A client should pin the digest",
-    "services": "the shuffling service and the server each make noise that is enough: the "
-    "guarantee holds if one of them is honest, whatever other users do; both together learn "
-    "everything. A client must pin the digest, and have it from who runs the server",
+    "services": "the shuffling service and the server each make enough noise: the guarantee "
+    "holds if one of them is honest, whatever other users do; both together learn everything. "
+    "A client must pin the digest, obtained from whoever runs the server",
 }
 _DRAWS = {
-    "nothing": "nothing: no client needs a sampler of noise",
+    "nothing": "nothing: clients need no noise sampler",
     "coins": "coins, which are comparisons of random bits",
-    "noise": "its part of the noise, by the law of each level",
+    "noise": "its part of the noise, from the distribution of each level",
 }
 
 
@@ -43,7 +43,7 @@ def verify(
     authorities: Authorities = None,
     as_json: options.Json = False,
 ) -> None:
-    """Check a document and recompute its guarantee, which not every client can do itself."""
+    """Check a document and recompute its guarantee, which some clients cannot do themselves."""
     from overhand.service.protocol import Document
 
     if document.startswith(("http://", "https://")):
@@ -113,7 +113,7 @@ def _told(document: Document) -> dict[str, Any]:
 
 
 def _drawn(plan: Plan) -> str:
-    """What a client draws by a law other than the uniform one, to hide a value."""
+    """What a client draws from a non-uniform distribution to hide a value."""
     if plan.noise_by == "services":
         return "nothing"
     return "coins" if all(m.kind == "coins" for m in plan.mechanisms) else "noise"
@@ -123,10 +123,10 @@ def _show(document: Document, told: dict[str, Any]) -> None:
     plan = document.plan
     often = "once" if plan.reports == 1 else f"{plan.reports} times"
     lines = {
-        "guarantee": f"{plan.privacy} for who reports {often}; recomputed, it spends "
+        "guarantee": f"{plan.privacy} for a person who reports {often}; recomputed, it spends "
         f"delta={plan.delta_spent:.3g}",
         "trust": _TRUST[plan.noise_by].format(honest=plan.honest),
-        "values": f"{plan.values}, of {plan.horizon:,} users at most",
+        "values": f"{plan.values}, of at most {plan.horizon:,} users",
         "a report": f"{told['messages']:,} messages, {size(told['report_bytes'])}",
         "a client draws": _DRAWS[told["client_draws"]],
         "server's key": told["key_id"],
