@@ -54,7 +54,7 @@ ROLES: dict[str, Callable[..., Any]] = {
 @pytest.mark.parametrize("name", ROLES)
 def test_noise_is_never_of_a_source_that_can_be_guessed(name: str) -> None:
     for kind, random in UNSAFE.items():
-        with pytest.raises(InvalidValue, match=f"random is of type {kind}: noise in deployment"):
+        with pytest.raises(InvalidValue, match=f"random is of type {kind}: deployed noise"):
             ROLES[name](random)
 
 

@@ -209,7 +209,7 @@ def test_sums_of_the_same_users_are_not_added_up() -> None:
     joined = total.between(0, 80) + total.between(80, 160)
     assert joined.t == 160
     assert (joined - total.between(0, 80)).is_cautious is False
-    with pytest.raises(InvalidValue, match="users of one are users of the other"):
+    with pytest.raises(InvalidValue, match="they have users in common"):
         total.estimate + total.between(80, 160)
 
 

@@ -151,10 +151,10 @@ def test_means_of_rounded_values_hold_in_real_sums() -> None:
 REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     "no groups": (
         lambda: oh.Estimate(9, 1.0, 1.0, values=oh.Bits()).groups(),
-        "no groups: a sum of bit has no groups, as one of Grouped has",
+        "no groups: a sum of bit has no groups: only sums of Grouped values do",
     ),
     "an unknown kind": (lambda: oh.Estimate(9, 1.0, 1.0).groups(), "an unknown kind has no groups"),
-    "a mean": (lambda: summed(TRUTH).mean().groups(), "no groups of a mean or difference"),
+    "a mean": (lambda: summed(TRUTH).mean().groups(), "a mean or a difference has no groups"),
     "confidence": (lambda: summed(TRUTH).groups(math.nan), "confidence=nan must be"),
     "by": (lambda: summed(TRUTH).top(by="median"), "by='median' must be"),  # type: ignore[arg-type]
     "by of no groups": (

@@ -196,9 +196,9 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
         "no quantiles: a sum of histogram:3 has no edges",
     ),
     "an unknown kind": (lambda: oh.Estimate(9, 1.0, 1.0).cdf(), "of an unknown kind has no edges"),
-    "a mean": (lambda: WORKING.mean().quantile(0.5), "no quantiles of a mean or difference"),
-    "a difference": (lambda: (WORKING - WORKING).cdf(), "no quantiles of a mean or difference"),
-    "nobody": (lambda: counted(np.zeros(10)).quantile(0.5), "no quantiles: the sum is of no users"),
+    "a mean": (lambda: WORKING.mean().quantile(0.5), "a mean or a difference has no quantiles"),
+    "a difference": (lambda: (WORKING - WORKING).cdf(), "a mean or a difference has no quantiles"),
+    "nobody": (lambda: counted(np.zeros(10)).quantile(0.5), "no quantiles: the sum has no users"),
 }
 
 

@@ -74,19 +74,19 @@ def test_a_data_frame_is_taken() -> None:
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ([("DE", 20.0), ("FX", 20.0)], "'FX' of user 12 is none of the 2 labels"),
+        ([("DE", 20.0), ("FX", 20.0)], "'FX' of user 12 is not one of the 2 labels"),
         ([("DE", 20.0), ("FR", 51.0)], "value 51 of user 12 is not between 10 and 50"),
         ([("DE", math.nan)], "user 11 is not finite: nan"),
         ([("DE", "20")], "must be numbers"),
         ([("DE", None)], "must be numbers"),
-        ([(20.0, "DE")], "float 20.0 of user 11 where a label is due"),
-        ([("DE", 20.0, 1)], "not all are pairs: values are pairs of a label"),
-        (["DE"], "must be numbers|none of the 2 labels"),
-        ("DE", "must be numbers|not all are pairs"),
-        (7, "not all are pairs"),
+        ([(20.0, "DE")], "user 11 has float 20.0, not a label"),
+        ([("DE", 20.0, 1)], "some values are not pairs: values are pairs of a label"),
+        (["DE"], "must be numbers|not one of the 2 labels"),
+        ("DE", "must be numbers|some values are not pairs"),
+        (7, "some values are not pairs"),
         (np.zeros(3), r"values of shape \(3,\)"),
         ((["DE"], [20.0], [1]), "a tuple of 3"),
-        ((["DE", "FR"], [20.0]), "2 labels and 1 numbers"),
+        ((["DE", "FR"], [20.0]), "2 labels but 1 numbers"),
         (np.zeros(1, [("a", "U2"), ("b", "f8"), ("c", "f8")]), "a table of 3 columns"),
     ],
 )
@@ -100,10 +100,10 @@ def test_anything_else_is_refused_and_named(given: Any, words: str) -> None:
     ("labels", "of", "other", "words"),
     [
         (["DE"], BITS, None, "labels=1"),
-        (["DE", "DE"], BITS, None, "'DE' is there twice"),
+        (["DE", "DE"], BITS, None, "'DE' occurs twice"),
         (["DE", "FR"], oh.Vectors(2), None, "must be Reals or Bits"),
         (["DE", "FR"], "real", None, "must be Reals or Bits"),
-        (["DE", "FR"], BITS, "real", "take another label"),
+        (["DE", "FR"], BITS, "real", "choose another label"),
     ],
 )
 def test_groups_that_are_none_are_refused(labels: Any, of: Any, other: Any, words: str) -> None:

@@ -202,7 +202,7 @@ def test_noise_comes_from_the_operating_system_unless_told_otherwise(
 def test_a_simulation_says_so_by_the_type_of_its_stream() -> None:
     seeded = seeded_random(1)
     assert source_of(seeded) is seeded
-    with pytest.raises(InvalidValue, match="random is of type SeededRandom: what is deployed"):
+    with pytest.raises(InvalidValue, match="random is of type SeededRandom: deployed noise"):
         secured(seeded)
 
 
@@ -212,7 +212,7 @@ def refuses_what_is_unsafe(source: Callable[[Any], Random]) -> None:
             source(random)
         message = str(refusal.value)
         assert message.startswith(f"random is of type {name}: ")
-        assert "operating system's randomness, which is the default" in message
+        assert "OS randomness, which is the default" in message
 
 
 @pytest.mark.parametrize("source", [source_of, secured])

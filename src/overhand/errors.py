@@ -1,32 +1,32 @@
-"""What can go wrong, and the checks that say so once, with the numbers.
+"""What can go wrong, and the checks that raise it, in one place and with the numbers.
 
 OverhandError
 ├── InvalidValue        a value or argument that cannot be used (also a ValueError)
 │   └── WrongPlan       bytes that were made for another plan or key
 ├── ProtocolViolation   a step that Algorithm 1 does not allow
-│   ├── KeyGone         a batch whose key was destroyed: nothing was left of it
-│   └── Scrubbed        a batch that the server has, and of which nothing is left here
-├── LostBatch           a batch whose sum cannot be told: its node is left out of every estimate
-├── Infeasible          a guarantee or an error that cannot be reached, or not be proved
-├── DamagedPlan         a plan file, or a saved state, that is not what was saved
-│   └── DamagedDocument the same of a public document
+│   ├── KeyGone         a batch whose key was destroyed, so that nothing of it is readable
+│   └── Scrubbed        a batch that the server has and that was erased here
+├── LostBatch           a batch whose sum is unknown: its node is left out of every estimate
+├── Infeasible          a guarantee or an error that cannot be reached, or cannot be proved
+├── DamagedPlan         a plan file, or a saved state, that differs from what was saved
+│   └── DamagedDocument the same for a public document
 └── ServiceError        a service or a client that cannot do what it was asked to
-    ├── StoreUnavailable    a database that cannot do its work now; nothing was done by halves
-    ├── UnsafeSecret        a secret's file that is missing, damaged, in the way, or open to others
-    ├── CannotListen        an address that is taken, or not ours
+    ├── StoreUnavailable    a database that is unavailable now; nothing was left half-done
+    ├── UnsafeSecret        a secret's file that is missing, damaged, in the way, or not private
+    ├── CannotListen        an address that is in use, or not ours
     ├── Refused             a request that is answered with an error
-    ├── Gone                a client that went away before its request was whole
-    ├── Overloaded          more reports than a service wants to hold
-    ├── NotTaken            a release that the server did not take
-    ├── WorkersLost         ciphertexts that took their worker down again and again
+    ├── Gone                a client that disconnected before its request was complete
+    ├── Overloaded          more reports than a service may hold
+    ├── NotTaken            a release that the server did not accept
+    ├── WorkersLost         ciphertexts that crashed their worker again and again
     ├── Unreachable         a service that did not answer
-    │   └── Untrusted       one that cannot show that it is who it should be
-    └── NotCounted          reports that were not counted, or of which it is not known
-        ├── Outdated        a report for a plan or key that is no longer run
+    │   └── Untrusted       a service that cannot prove its identity
+    └── NotCounted          reports that were not counted, or may not have been
+        ├── Outdated        a report for a plan or key that is no longer in use
         └── AlreadyReported a device that has made all the reports that a plan allows it
 
-And two warnings: WeakDelta, a delta at which the guarantee means little, and SecretState, a saved
-state that must be kept as safe as users' values.
+There are two warnings: WeakDelta, a delta at which the guarantee means little, and SecretState, a
+saved state that must be kept as safe as users' values.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class ProtocolViolation(OverhandError):
 
 
 class LostBatch(OverhandError):
-    """A batch whose sum cannot be told: its node is left out of every estimate.
+    """A batch whose sum is unknown: its node is left out of every estimate.
 
     Nothing waits for it: see `SumServer`.
     """
@@ -90,7 +90,7 @@ class Infeasible(OverhandError):
 
 
 class DamagedPlan(OverhandError):
-    """A plan, or the saved state of a sum, that is not the one that was saved.
+    """A plan, or the saved state of a sum, that differs from what was saved.
 
     >>> from overhand.model import Privacy
     >>> from overhand.plan import Plan
@@ -102,7 +102,7 @@ class DamagedPlan(OverhandError):
 
 
 class WeakDelta(UserWarning):
-    """A delta above 1 / horizon: it would allow to publish the value of a user chosen at random.
+    """A delta above 1 / horizon: it would allow publishing the value of a user chosen at random.
 
     >>> import warnings
     >>> from overhand.model import Privacy
@@ -116,9 +116,9 @@ class WeakDelta(UserWarning):
 
 
 class SecretState(UserWarning):
-    """A state was saved or pickled that holds users' values, unused noise and keys.
+    """A saved or pickled state contains users' values, unused noise and keys.
 
-    Who keeps it as safe as the values themselves may say so by `warnings.simplefilter`.
+    If you keep it as safe as the values themselves, silence this by `warnings.simplefilter`.
 
     >>> import warnings
     >>> import overhand as oh
@@ -149,7 +149,7 @@ def whole(name: str, value: object, *, least: int, most: int | None = None) -> i
     overhand.errors.InvalidValue: horizon=0 must be a whole number of at least 1
     """
     bounds = f"of at least {least}" if most is None else f"from {least} to {most}"
-    # What most of them are is not looked up among abstract classes: plans ask very often.
+    # Most values are ints: those skip the slow check of abstract classes, as plans ask very often.
     if type(value) is not int and (isinstance(value, bool) or not isinstance(value, Integral)):
         raise InvalidValue(f"{name}={value!r} must be a whole number {bounds}")
     number = int(value)

@@ -32,7 +32,7 @@ __all__ = [
 ]
 
 LEAST_VARIANCE = 200.0**2
-"""What the anti-concentration lemma asks of the variance of the single bits (Lemma B.4)."""
+"""What the anti-concentration lemma requires of the single bits' variance (Lemma B.4)."""
 
 
 def bit_variance_root(epsilon: float) -> float:
@@ -70,7 +70,7 @@ def big_batch(horizon: int, shufflers: int, epsilon: float) -> float:
 def is_proved(horizon: int, shufflers: int, epsilon: float, delta: float) -> bool:
     """Whether the theorem's conditions hold: enough single bits, and a small enough delta.
 
-    The theorem asks for many users; below, the bound is a guide and not a proof:
+    The theorem requires many users; with fewer, the bound is a guide and not a proof:
 
     >>> [is_proved(horizon, 1, epsilon=1.0, delta=1e-12) for horizon in (10**6, 10**8)]
     [False, True]
@@ -80,7 +80,7 @@ def is_proved(horizon: int, shufflers: int, epsilon: float, delta: float) -> boo
 
 
 def largest_delta(horizon: int, shufflers: int, epsilon: float) -> float:
-    """The delta from which on the theorem says nothing.
+    """The delta at and above which the theorem says nothing.
 
     >>> largest_delta(10**6, shufflers=4, epsilon=1.0)
     5e-09
@@ -143,7 +143,7 @@ class HardInput:
         return np.concatenate([head, tail])[: self.horizon]
 
     def single_places(self) -> Counts:
-        """Where the bits stand that have no copies."""
+        """The places of the bits that have no copies."""
         return np.arange(self.prefix, self.horizon, self.copies + 1)
 
     def spaced_places(self, distance: float) -> Counts:

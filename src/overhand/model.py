@@ -14,13 +14,13 @@ from overhand import errors
 Floats = NDArray[np.float64]
 Counts = NDArray[np.int64]
 Rows = NDArray[Any]
-"""Checked values, one user to a row."""
+"""Checked values, one row per user."""
 NoiseBy = Literal["users", "services"]
 """Who makes the noise: every user a part of it, as in the paper, or each of the two services."""
 
 
 class Messages(NamedTuple):
-    """What users send for one level: a row for every user or, gathered, for every batch.
+    """What users send for one level: a row per user or, gathered, per batch.
 
     >>> messages = Messages.of(np.array([[1, 0], [1, 1]]))
     >>> messages.gathered(2).sealed
@@ -42,7 +42,7 @@ class Messages(NamedTuple):
         return cls(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))
 
     def gathered(self, users: int) -> Messages:
-        """By batches of so many users: their messages side by side, and what is clear added up."""
+        """By batches of this many users: messages side by side, numbers in the clear added up."""
         batches, numbers = len(self.sealed) // users, self.clear.shape[1]
         sealed = self.sealed.reshape(batches, users * self.sealed.shape[1], *self.sealed.shape[2:])
         if not numbers:
@@ -52,12 +52,12 @@ class Messages(NamedTuple):
 
 
 def byte_width(bits: int) -> int:
-    """How many bytes a number of so many bits is written in."""
+    """How many bytes a number of `bits` bits takes."""
     return -(-bits // 8)
 
 
 def to_bytes(numbers: NDArray[Any], width: int) -> bytes:
-    """Little-endian numbers in so many bytes each, one after the other.
+    """Little-endian numbers of `width` bytes each, one after the other.
 
     >>> to_bytes(np.array([1, 258]), width=2)
     b'\\x01\\x00\\x02\\x01'
@@ -75,9 +75,9 @@ def to_numbers(content: bytes, width: int) -> NDArray[np.uint64]:
 
 
 class Shuffled(NamedTuple):
-    """Batches after their shuffler, one to a row: messages in random order, and what was added up.
+    """Batches after their shuffler, one per row: messages in random order, and clear sums.
 
-    Only `overhand.shufflers` makes them, and whoever opens what a shuffler has released: nothing
+    Only `overhand.shufflers` makes them, and the code that opens what a shuffler released: nothing
     else can be analyzed.
     """
 
@@ -87,7 +87,7 @@ class Shuffled(NamedTuple):
 
 @dataclass(frozen=True)
 class Privacy:
-    """An (epsilon, delta) guarantee against the change of one user's value.
+    """An (epsilon, delta) guarantee for a change of one user's value.
 
     >>> Privacy(epsilon=1.0, delta=1e-6)
     Privacy(epsilon=1.0, delta=1e-06)
@@ -132,11 +132,11 @@ class Node(NamedTuple):
 
 @dataclass(frozen=True)
 class Change:
-    """What another value of one user can do to the counts of a batch, in whole steps.
+    """How another value of one user can change the counts of a batch, in whole steps.
 
-    At most `coordinates` of them move, each by at most `largest`, or more of them in a way that is
-    never easier to see; with a `norm`, all of them may, and `norm` bounds the move in l2.
-    `touched` is how many move at all, if that is not `coordinates`.
+    At most `coordinates` of them change, each by at most `largest`, or more of them in a way that
+    is never easier to see; with a `norm`, all of them may, and `norm` bounds the change in l2.
+    `touched` is how many change at all, if that is not `coordinates`.
     """
 
     largest: int
@@ -146,5 +146,5 @@ class Change:
 
     @property
     def counts(self) -> int:
-        """How many counts another value can move, by however little."""
+        """How many counts another value can change, by however little."""
         return self.touched or self.coordinates

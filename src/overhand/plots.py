@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 SUFFIXES = (".png", ".svg", ".pdf")
-"""What the name of a figure's file may end in."""
+"""What a figure's file name may end in."""
 _FAMILIES = {
     "truth": ("#222222",),
     "lower bound": ("#222222",),
@@ -68,12 +68,12 @@ class Line:
     y: Sequence[float] | Floats
     style: str = "-"
     marks: Sequence[str] = field(default=(), repr=False)
-    """What stands in its points, if anything does."""
+    """Text in its points, if any."""
 
 
 @dataclass(frozen=True, eq=False)
 class Band:
-    """A labelled curve and how sure it is."""
+    """A labelled curve and its uncertainty."""
 
     label: str
     x: Counts
@@ -121,7 +121,7 @@ def colour_of(label: str) -> str:
 
 
 def check_figure_path(path: Path | None) -> None:
-    """Refuse, before any work is done, a path that no figure can be written to; none is wanted."""
+    """Refuse a path that no figure can be written to, before any work is done; None is fine."""
     if path is None:
         return
     if path.suffix not in SUFFIXES:
@@ -132,7 +132,7 @@ def check_figure_path(path: Path | None) -> None:
 
 
 def error_over_time(lines: Sequence[Line], path: Path, *, title: str) -> None:
-    """Error against users so far, one line a model."""
+    """Error against users so far, one line per model."""
     figure = new_figure(8.0, 4.8)
     _draw_over_time(figure.subplots(), lines, title)
     figure.savefig(path)
@@ -334,7 +334,7 @@ def _plain(value: float, _: float) -> str:
 
 
 def _short(value: float, _: float) -> str:
-    """As few letters as will do.
+    """A number in as few characters as possible.
 
     >>> [_short(value, 0) for value in (0.25, 3, 1000, 20_000, 1_500_000)]
     ['0.25', '3', '1000', '20k', '1.5M']
@@ -357,7 +357,7 @@ def _ticks(low: float, high: float) -> tuple[float, ...]:
 
 
 def _round_numbers(*times: float) -> Any:
-    """Ticks at so many times a power of ten."""
+    """Ticks at these multiples of powers of ten."""
     from matplotlib.ticker import LogLocator
 
     return LogLocator(subs=times)

@@ -1,8 +1,8 @@
-"""Chance: an AES-256-CTR stream for what is deployed, a seeded one for what is simulated.
+"""Randomness: an AES-256-CTR stream for deployment, a seeded one for simulation.
 
-Both hand out integers only. A coin of probability p is a comparison of a random word with a
+Both give out integers only. A coin of probability p is a comparison of a random word with a
 binary fraction, so its law is exact; no floating-point noise exists anywhere in the package.
-(Values are rounded by uniform floats: the guarantee does not rest on how.)
+(Values are rounded with uniform floats: the guarantee does not depend on rounding.)
 """
 
 from __future__ import annotations
@@ -57,12 +57,14 @@ class BinaryFraction:
         bits = min(WORD_BITS, _SIGNIFICANT_BITS - min(0, int(exponent)))
         numerator = round(probability * 2**bits)
         if not 0 < numerator < 1 << bits:
-            raise errors.Infeasible(f"{probability=:g} is not told from a certainty by {bits} bits")
+            raise errors.Infeasible(
+                f"{probability=:g} cannot be told from a certainty with {bits} bits"
+            )
         return cls(numerator, bits).reduced()
 
     @classmethod
     def at_least(cls, probability: float) -> BinaryFraction:
-        """A fraction of at most 1/2 that is larger by at most a part in 4,000, and quick to sample.
+        """A fraction of at most 1/2 that is larger by at most 1 part in 4,000, and quick to sample.
 
         A coin costs as many random bits as the shortest machine word that its fraction fits in.
 
@@ -109,11 +111,11 @@ class Random(ABC):
     @property
     @abstractmethod
     def state(self) -> dict[str, Any]:
-        """Everything needed to go on with the same stream; a secret if the stream is."""
+        """Everything needed to continue the same stream; secret if the stream is."""
 
     @abstractmethod
     def spawn(self, count: int) -> list[Random]:
-        """So many new streams, independent of this one and of each other."""
+        """`count` new streams, independent of this one and of each other."""
 
     def coins(self, count: int, probability: BinaryFraction) -> NDArray[np.uint8]:
         """`count` independent coins that show 1 with exactly this probability."""
@@ -148,7 +150,7 @@ class Random(ABC):
         """Compare all words with the fraction at once, from the highest bit down.
 
         A word is below the fraction if at the first bit in which they differ it has the 0. Each
-        bit settles half of the words that are still equal, so two fair bits a coin are enough.
+        bit settles half of the words that are still equal, so two fair bits per coin are enough.
         """
         total, equal = 0, trials
         for place in range(probability.bits - 1, -1, -1):
@@ -190,7 +192,7 @@ class Random(ABC):
                 return permuted
 
     def permute_rows(self, rows: NDArray[Any], message_bits: int = 1) -> NDArray[Any]:
-        """Every row of messages of so many bits in a uniformly random order of its own.
+        """Permute every row of messages of this many bits uniformly at random, each on its own.
 
         Sorting distinct random keys is a uniform permutation. Short messages ride in the lowest
         bits of their keys, so that a plain sort does it; for long ones the keys' order is taken.
@@ -287,7 +289,7 @@ os.register_at_fork(after_in_child=_rekey_after_fork)
 
 
 class SeededRandom(Random):
-    """A reproducible stream, for simulation only: anyone who knows the seed sees the values."""
+    """A reproducible stream, only for simulation: anyone who knows the seed sees the values."""
 
     def __init__(self, seed: int | np.random.Generator) -> None:
         if not isinstance(seed, np.random.Generator):
@@ -346,46 +348,46 @@ def seeded_random(seed: int) -> SeededRandom:
 
 
 def source_of(random: Random | None) -> Random:
-    """Where noise comes from: the operating system's randomness, unless a simulation says a seed.
+    """Where noise comes from: OS randomness, unless a simulation gives a seed.
 
     >>> type(source_of(None)).__name__, type(source_of(seeded_random(1))).__name__
     ('SecureRandom', 'SeededRandom')
     >>> source_of(np.random.default_rng(1))
     Traceback (most recent call last):
-    overhand.errors.InvalidValue: random is of type Generator: noise in deployment comes ...
+    overhand.errors.InvalidValue: random is of type Generator: deployed noise comes from ...
     """
     if random is None or isinstance(random, Random):
         return random or SecureRandom()
     raise errors.InvalidValue(
-        f"random is of type {type(random).__name__}: noise in deployment comes from the operating "
-        "system's randomness, which is the default; a simulation passes oh.seeded_random(seed)"
+        f"random is of type {type(random).__name__}: deployed noise comes from OS randomness, "
+        "which is the default; a simulation passes oh.seeded_random(seed)"
     )
 
 
 def secured(random: Random | None) -> Random:
-    """The same for what is only ever deployed: a stream with a seed is refused, too.
+    """The same for code that is only ever deployed: a seeded stream is refused as well.
 
     >>> secured(seeded_random(1))
     Traceback (most recent call last):
-    overhand.errors.InvalidValue: random is of type SeededRandom: what is deployed takes ...
+    overhand.errors.InvalidValue: random is of type SeededRandom: deployed noise comes ...
     """
     if random is None or isinstance(random, SecureRandom):
         return random or SecureRandom()
     raise errors.InvalidValue(
-        f"random is of type {type(random).__name__}: what is deployed takes its noise from the "
-        "operating system's randomness, which is the default"
+        f"random is of type {type(random).__name__}: deployed noise comes from OS randomness, "
+        "which is the default"
     )
 
 
 def generator_of(random: Random) -> np.random.Generator:
     """The generator of continuous noise: only simulations have one."""
     if not isinstance(random, SeededRandom):
-        raise errors.InvalidValue("noise of real numbers is simulated, never deployed")
+        raise errors.InvalidValue("continuous noise is only simulated, never deployed")
     return random.generator
 
 
 def restored_random(state: dict[str, Any]) -> Random:
-    """The stream that `state` was taken from, at the same place."""
+    """The stream that `state` was taken from, at the same position."""
     if state["kind"] == "secure":
         secure = SecureRandom()
         secure._start(bytes.fromhex(state["key"]), state["used"])

@@ -17,9 +17,9 @@ __all__ = ["ConcurrentShufflers", "Server", "Shuffler", "shuffle", "with_added"]
 
 
 def shuffle(batches: Messages, random: Random, *, message_bits: int = WORD_BITS) -> Shuffled:
-    """Every batch, one to a row, in a uniformly random order of its own (step 3).
+    """Permute every batch (one per row) uniformly at random, each on its own (step 3).
 
-    This is all that a shuffler does, in a simulation, an audit or a service: there the messages
+    This is all that a shuffler does, in a simulation, an audit or a service, where the messages
     are ciphertexts. Short messages (`message_bits`) are permuted a little faster.
 
     >>> from overhand.randomness import seeded_random
@@ -69,7 +69,7 @@ class Shuffler:
         """Open a batch (Algorithm 1, step 1)."""
         if self._mechanism is not None:
             raise ProtocolViolation(
-                f"the shuffler holds {len(self._users)} of {self._mechanism.size} users already"
+                f"the shuffler already holds {len(self._users)} of {self._mechanism.size} users"
             )
         self._mechanism = mechanism
 
@@ -100,11 +100,11 @@ class Shuffler:
             twice = min(self._users.intersection(users))
             raise ProtocolViolation(f"user {twice} sent to the same batch twice")
         self._users.update(users)
-        # A copy: what was sent stays as it was sent.
+        # A copy: changes by the sender do not reach it.
         self._messages.append(Messages(*(part.copy() for part in messages)))
 
     def _message_shape(self, messages: Messages) -> tuple[int, ...]:
-        """That of all messages of a batch: the first that came decide."""
+        """The type of all messages of a batch: that of the first."""
         return (self._messages[0] if self._messages else messages).sealed.shape[2:]
 
     def release(self, random: Random) -> Shuffled:
@@ -116,7 +116,7 @@ class Shuffler:
                 f"release at {len(self._users)} of {self._mechanism.size} users"
             )
         together = Messages.joined(self._messages).gathered(self._mechanism.size)
-        # It does not look into messages: what is longer than it should be is not cut short.
+        # It does not look into messages: one that is too long is not truncated.
         shuffled = shuffle(with_added(together, self._mechanism, random), random)
         self._mechanism = None
         self._messages, self._users = [], set()
@@ -124,7 +124,7 @@ class Shuffler:
 
 
 def with_added(batches: Messages, mechanism: Mechanism, random: Random) -> Messages:
-    """Batches with what the shuffling service adds to each: nothing, where users make the noise.
+    """Batches with what the shuffling service adds to each: nothing, if users make the noise.
 
     Numbers in the clear are added up modulo 2^clear_bits.
 
@@ -139,14 +139,14 @@ def with_added(batches: Messages, mechanism: Mechanism, random: Random) -> Messa
     added, sealed = mechanism.added(random, len(batches.sealed)), batches.sealed
     if mechanism.added_messages:
         sealed = np.concatenate([sealed, added.sealed], axis=1)
-    # Modulo 2^clear_bits: how often the sum went beyond that is nobody's business.
+    # Modulo 2^clear_bits: how often the sum wrapped around must not be seen.
     return Messages(sealed, (batches.clear + added.clear) & np.uint64(2**mechanism.clear_bits - 1))
 
 
 class Server(Protocol):
     """What the server of Algorithm 1 decides: from shuffled batches alone, never from values.
 
-    A server that lets the one shuffler there is collect four users at a time:
+    A server that lets the only shuffler collect four users at a time:
 
     >>> from overhand.mechanisms import Coins, CoinSum
     >>> from overhand.randomness import HALF, seeded_random
@@ -175,7 +175,7 @@ class Server(Protocol):
 class ConcurrentShufflers:
     """The concurrent shuffle model: users on one side, a server on the other.
 
-    The server may choose every mechanism and size from what earlier batches showed it. At most
+    The server may choose every mechanism and size by what earlier batches showed. At most
     `shufflers` batches hold any one user, whatever the server chooses.
 
     >>> import overhand as oh
@@ -209,7 +209,7 @@ class ConcurrentShufflers:
             busy = min(set(starting) - idle)
             raise ProtocolViolation(f"shuffler {busy} is not one of the idle {sorted(idle)}")
         running = {i: s.mechanism for i, s in enumerate(self._shufflers) if s.is_active}
-        # Encode for every batch before anything changes: a bad value leaves all as it was.
+        # Encode for every batch before anything changes: a bad value changes nothing.
         encodings = {
             index: mechanism.encode_many([value], self._random)
             for index, mechanism in (running | starting).items()

@@ -1,4 +1,4 @@
-"""The paper's tree of batches, by integer arithmetic: no tree is ever built."""
+"""The paper's tree of batches, in integer arithmetic: no tree is ever built."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from overhand.model import Counts, Floats, Node
 __all__ = ["RegularTree", "Weights", "binary_degrees", "published_degrees"]
 
 Weights = Sequence[float]
-"""What a node weighs, by its level, from 1 on."""
+"""The weight of a node, by its level, counted from 1."""
 
 
 @dataclass(frozen=True)
 class RegularTree:
     """A tree with `degrees[0]` users under a lowest node and `degrees[l]` children at level l + 1.
 
-    Any two batches are nested or disjoint, and one shuffler serves a level. Level 1 is the lowest:
+    Any two batches are nested or disjoint, and each level has one shuffler. Level 1 is the lowest:
     consecutive batches of `lowest` users, called blocks. Users are counted from 1 (`t`), places
     from 0. A batch that would outlast the horizon does not exist.
 
@@ -45,17 +45,17 @@ class RegularTree:
     def __post_init__(self) -> None:
         errors.whole("horizon", self.horizon, least=1)
         if not self.degrees:
-            raise errors.InvalidValue("degrees=() must name at least one level")
+            raise errors.InvalidValue("degrees=() must have at least one level")
         for level, degree in enumerate(self.degrees, start=1):
             errors.whole(f"the degree of level {level}", degree, least=1 if level == 1 else 2)
         if self.sizes[-1] > self.horizon:
             raise errors.InvalidValue(
-                f"batches of {self.sizes[-1]} users do not fit a horizon of {self.horizon}"
+                f"batches of {self.sizes[-1]} users do not fit into a horizon of {self.horizon}"
             )
 
     @cached_property
     def sizes(self) -> tuple[int, ...]:
-        """How many users the batches of each level have, lowest level first."""
+        """The number of users per batch of each level, lowest level first."""
         return tuple(math.prod(self.degrees[: level + 1]) for level in range(len(self.degrees)))
 
     @property
@@ -64,7 +64,7 @@ class RegularTree:
 
     @property
     def lowest(self) -> int:
-        """How many users a block has."""
+        """The number of users per block."""
         return self.degrees[0]
 
     @property
@@ -95,7 +95,7 @@ class RegularTree:
         return nodes
 
     def joins(self, t: int) -> list[Node]:
-        """The nodes that user `t` sends to, lowest first: at most one of every level."""
+        """The nodes that user `t` sends to, lowest first: at most one per level."""
         t = errors.whole("t", t, least=1, most=self.horizon)
         return self.nodes_of(t - 1)
 
@@ -136,17 +136,17 @@ class RegularTree:
             place = node.stop
 
     def closed(self, blocks: Counts) -> list[Counts]:
-        """For every level, how many of its nodes are full after so many blocks."""
+        """For every level, how many of its nodes are full after this many blocks."""
         return [blocks // (size // self.lowest) for size in self.sizes]
 
     def in_cover(self, blocks: Counts) -> list[Counts]:
-        """For every level, how many of its nodes are in the cover after so many blocks."""
+        """For every level, how many of its nodes are in the cover after this many blocks."""
         full = self.closed(blocks)
         parents = zip(full[:-1], self.degrees[1:], full[1:], strict=True)
         return [*(own - degree * above for own, degree, above in parents), full[-1]]
 
     def cover_weight(self, blocks: Counts, weights: Weights) -> Floats:
-        """The total weight of the cover after so many blocks."""
+        """The total weight of the cover after this many blocks."""
         total = np.zeros(len(blocks))
         for covering, weight in zip(self.in_cover(blocks), weights, strict=True):
             total += covering * weight

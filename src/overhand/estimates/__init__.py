@@ -1,4 +1,4 @@
-"""What is published, and what can be read off it, with how far it may be off."""
+"""What is published and what can be read from it, each with its possible error."""
 
 from overhand.estimates.estimate import Difference, Estimate
 from overhand.estimates.ratios import Ratio

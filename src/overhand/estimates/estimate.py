@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 class Estimate:
     """A published sum of the first `t` users, or of those after place `start`.
 
-    `value` is a number, or an array with an entry for every coordinate. `std` is the standard
+    `value` is a number, or an array with an entry per coordinate. `std` is the standard
     deviation of a coordinate's noise (and, for values that are rounded, a bound on it: rounding
     counts with the most it can do), and `kurtosis` how much heavier than Gaussian its tails are.
     Noise comes in whole steps of `unit` (0 if there are none): a batch of bits is off by 3 or by 4.
     `slack` is how far the users that no finished batch holds can move the sum from `value`: it is
-    bounded, not random. `values` is the kind of value that was added up, if it is known: it says
-    what the coordinates are. `origin` says whose noise it has, for differences and ratios.
+    bounded, not random. `values` is the kind of value that was added up, if known: it tells what
+    the coordinates are. `origin` tells whose noise it has, for differences and ratios.
 
     >>> low, high = Estimate(t=100, value=40.0, std=5.0).interval(0.95)
     >>> round(low, 1), round(high, 1)
@@ -51,18 +51,18 @@ class Estimate:
     values: Values | None = None
     origin: Origin | None = field(default=None, compare=False)
     is_sum: bool = field(default=True, compare=False)
-    """Whether it is the sum of its users' values: not if it is a mean, a coordinate, or made of
-    others."""
+    """Whether it is the sum of its users' values, not a mean, a coordinate, or derived from
+    other estimates."""
 
     @property
     def users(self) -> int:
-        """How many users the sum is of."""
+        """The number of users in the sum."""
         return self.t - self.start
 
     def mean(self) -> Estimate:
         """The mean of the users' values: the sum and its error, divided by the number of users."""
         if self.users == 0:
-            raise errors.InvalidValue("no mean: the sum is of no users")
+            raise errors.InvalidValue("no mean: the sum has no users")
         weight = 1 / self.users
         return replace(
             self,
@@ -87,7 +87,7 @@ class Estimate:
         fourth = self.kurtosis * self.std**4 + other.kurtosis * other.std**4
         mine, theirs = (() if one.users == 0 else one.origin for one in (self, other))
         if mine and theirs and have_users_in_common(mine, theirs):
-            raise errors.InvalidValue("no sum of these: users of one are users of the other")
+            raise errors.InvalidValue("these cannot be added: they have users in common")
         return Estimate(
             self.t + other.users,
             self.value + other.value,
@@ -102,11 +102,11 @@ class Estimate:
         )
 
     def __sub__(self, other: Estimate) -> Difference:
-        """One sum less another, with an interval that knows what noise they have in common.
+        """One sum minus another, with an interval that accounts for the noise they share.
 
-        It is known of estimates of one `ContinualSum`, `EndlessSum` or server, also of means,
-        ranges and coordinates of them: batches that are in both cancel out. Different runs have
-        no noise in common (unless they were given one seed). Where it is not known (batches were
+        It is known for estimates of one `ContinualSum`, `EndlessSum` or server, and for means,
+        ranges and coordinates of them: batches that are in both cancel out. Different runs share
+        no noise (unless they were given the same seed). Where it is not known (batches were
         missing or lost, or an estimate was made by hand) the worst is assumed: `is_cautious`.
 
         >>> Estimate(t=100, value=40.0, std=3.0) - Estimate(t=50, value=10.0, std=4.0)
@@ -128,7 +128,7 @@ class Estimate:
         )
 
     def __truediv__(self, other: Estimate) -> Ratio:
-        """One sum over another, with Fieller's interval: see `Ratio`, and `-` on what is known.
+        """One sum over another, with Fieller's interval: see `Ratio`, and `-` on shared noise.
 
         >>> Estimate(t=100, value=40.0, std=3.0) / Estimate(t=50, value=10.0, std=0.0)
         Ratio(value=4)
@@ -170,9 +170,9 @@ class Estimate:
         """The largest coordinates, with bars that hold all of them at once.
 
         The bars allow for having looked at every coordinate, not only at those returned: each
-        holds with probability 1 - (1 - confidence) / coordinates. Of values in groups they are the
-        largest groups `by` their count (if it is not said), sum or mean; a group that may be empty
-        has no mean, and comes last.
+        holds with probability 1 - (1 - confidence) / coordinates. For values in groups they are the
+        largest groups `by` their count (the default), sum or mean; a group that may be empty has no
+        mean, and comes last.
 
         >>> Estimate(t=9, value=np.array([1.0, 6.0, 2.0]), std=0.0).top(1)
         [Bar(coordinate=1, value=6.0, low=6.0, high=6.0, label=None)]
@@ -192,7 +192,7 @@ class Estimate:
         ]
 
     def in_batches(self) -> InBatches:
-        """The sum of those users who are in batches, where it is known who is not.
+        """The sum of the users who are in batches, if it is known which are not.
 
         >>> Estimate(t=9, value=np.array([1.0, 6.0]), std=1.0, slack=2.0).in_batches()
         InBatches(value=array([1., 6.]), users=None, pending=0, slack=2.0)
@@ -221,35 +221,35 @@ class Estimate:
         *,
         simultaneous: bool = False,
     ) -> Bounded | list[Bounded]:
-        """The value below which this part of the users are, or one for each of several parts.
+        """The value below which this fraction of the users are, or one for each of several.
 
         For values in bins (`Binned`). The interval goes from edge to edge, so it holds whatever
-        the values are within their bins, whatever pending users hold, and noise as often as
-        `confidence` says: every quantile on its own, or all of them at once if `simultaneous`.
+        the values are within their bins and whatever pending users hold, with probability
+        `confidence` over the noise: each quantile on its own, or all at once if `simultaneous`.
         The value itself is that of `cdf`, as if users were spread evenly over a bin.
         """
         return quantiles.quantile(self, q, confidence, simultaneous=simultaneous)
 
     def cdf(self, confidence: float = 0.95, *, simultaneous: bool = False) -> Distribution:
-        """What part of the users are below every edge, for values in bins (`Binned`).
+        """The fraction of users below every edge, for values in bins (`Binned`).
 
-        The counts nearest to the noisy ones, by least squares, of all that are not negative and
-        add up to the number of users: post-processing, which costs no privacy. The bounds are
-        those of every edge on its own, or of all at once if `simultaneous`.
+        It uses the nonnegative counts that add up to the number of users and are nearest to the
+        noisy ones, by least squares: post-processing, which costs no privacy. The bounds hold for
+        every edge on its own, or for all at once if `simultaneous`.
         """
         return quantiles.cdf(self, confidence, simultaneous=simultaneous)
 
     def groups(self, confidence: float = 0.95) -> list[Group]:
         """Count, sum and mean of every group, each with an interval, for values in groups.
 
-        For `Grouped` values. The interval of a mean is Fieller's: count and sum have noise in
-        common. Pending users may be in any group, and hold anything. Every interval holds on its
-        own; `top` has those that hold all at once.
+        For `Grouped` values. The interval of a mean is Fieller's: count and sum share noise.
+        Pending users may be in any group, and hold anything. Every interval holds on its own;
+        those of `top` hold all at once.
         """
         return groups.groups(self, confidence)
 
     def to_frame(self, confidence: float = 0.95) -> pandas.DataFrame:
-        """A table with a line for every coordinate, or every group, with its interval.
+        """A table with a row per coordinate, or per group, with its interval.
 
         Needs pandas: `pip install 'overhand[frames]'`.
         """
@@ -258,8 +258,8 @@ class Estimate:
     def interval(self, confidence: float = 0.95) -> tuple[Any, Any]:
         """The shortest symmetric interval that holds the sum with this confidence.
 
-        Whatever the pending users hold: see `half_width`. Half a `unit` is the least that will do
-        for noise of one size of step, and a little too much where batches were combined.
+        It holds whatever the pending users hold: see `half_width`. Half a `unit` is the least that
+        suffices for noise in steps of one size, and a little too much where batches were combined.
 
         >>> Estimate(t=11, value=11.0, std=0.44).interval()[1]  # continuous noise
         11.862...
@@ -279,7 +279,7 @@ class Estimate:
 
     @property
     def rms(self) -> Any:
-        """Root of a coordinate's expected squared error on the worst values of pending users."""
+        """Root of a coordinate's expected squared error for the worst values of pending users."""
         return (
             np.hypot(self.std, self.slack)
             if np.ndim(self.slack)
@@ -303,7 +303,7 @@ class Estimate:
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Difference(Estimate):
-    """One estimate less another. It is of no one set of users, so there is no mean of it.
+    """One estimate minus another. It belongs to no single set of users, so it has no mean.
 
     >>> less = Estimate(t=9, value=4.0, std=0.0) - Estimate(t=5, value=3.0, std=1.0)
     >>> less, less.is_cautious
@@ -311,7 +311,7 @@ class Difference(Estimate):
     """
 
     is_cautious: bool = False
-    """Whether it is not known what noise the two have in common, and the worst is assumed."""
+    """Whether it is unknown what noise the two share, so that the worst is assumed."""
 
     @property
     def users(self) -> int:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @runtime_checkable
 class InGroups(Protocol):
-    """A kind of value whose sums tell of groups: two cells of each, which err independently.
+    """A kind of value whose sums describe groups: two cells each, with independent errors.
 
     A user's cells add up to one.
     """
@@ -38,14 +38,14 @@ class InGroups(Protocol):
 
 
 def are_in(values: object) -> TypeGuard[InGroups]:
-    """Whether sums of these values tell of groups."""
+    """Whether sums of these values describe groups."""
     return isinstance(values, InGroups)
 
 
 def without(values: object) -> str:
-    """That they do not."""
+    """Why they do not."""
     kind = "a sum of an unknown kind" if values is None else f"a sum of {values}"
-    return f"{kind} has no groups, as one of Grouped has"
+    return f"{kind} has no groups: only sums of Grouped values do"
 
 
 class _Cells(NamedTuple):
@@ -54,11 +54,11 @@ class _Cells(NamedTuple):
     counts: Floats
     sums: Floats
     pending: int
-    """Users in no batch: they may be in any group, and hold anything."""
+    """Users in no batch: they may be in any group and hold anything."""
     deviations: float
-    """How many standard deviations noise goes to either side."""
+    """How many standard deviations the noise reaches on either side."""
     covariance: Floats
-    """Of the noise of count and sum, which is that of all groups."""
+    """Of the noise of count and sum, the same for all groups."""
     off: Floats
     """How far count and sum may be off beyond that."""
 
@@ -67,15 +67,15 @@ class _Cells(NamedTuple):
         if not are_in(estimate.values):
             raise errors.InvalidValue(f"no groups: {without(estimate.values)}")
         if not estimate.is_sum:
-            raise errors.InvalidValue("no groups of a mean or difference: ask the sum itself")
+            raise errors.InvalidValue("a mean or a difference has no groups: ask the sum itself")
         confidence = errors.number("confidence", confidence, above=0, below=1)
         batched, reader = estimate.in_batches(), estimate.values.reader
         deviations = half_width(1.0, 0.0, confidence, kurtosis=estimate.kurtosis)
         std = estimate.std + estimate.unit / (2 * deviations) if estimate.std > 0 else 0.0
         cells, of_cells, slack = batched.value, std**2 * np.eye(2), batched.slack
         if batched.users is not None:
-            # All cells add up to the users, exactly: by least squares each has its part of what
-            # they miss to that, and their covariances what is left of the noise.
+            # All cells add up exactly to the number of users: least squares gives each its part
+            # of what is missing, and their covariances are those of the remaining noise.
             cells = cells + (batched.users - cells.sum()) / len(cells)
             of_cells, slack = of_cells - std**2 / len(cells), 2 * slack
         return cls(

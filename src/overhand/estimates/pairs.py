@@ -1,4 +1,4 @@
-"""Two estimates together: the noise of what is made of them."""
+"""Two estimates together: the noise of what is derived from them."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _ROUNDING = 1e-12
 
 
 class Pair(NamedTuple):
-    """Two estimates, and what noise they have in common; None if that cannot be told.
+    """Two estimates, and what noise they share; None if that is unknown.
 
-    Then they are taken to have in common whatever makes the result worst.
+    Then they are assumed to share whatever makes the result worst.
     """
 
     left: Estimate
@@ -28,9 +28,11 @@ class Pair(NamedTuple):
 
     @classmethod
     def of(cls, left: Estimate, right: Estimate, what: str) -> Pair:
-        """Refuses what cannot be compared, coordinate by coordinate."""
+        """Refuse what cannot be compared, coordinate by coordinate."""
         if not hasattr(right, "origin"):
-            raise errors.InvalidValue(f"no {what} of an estimate and {right!r}: both are estimates")
+            raise errors.InvalidValue(
+                f"no {what} of an estimate and {right!r}: both must be estimates"
+            )
         shapes = np.shape(left.value), np.shape(right.value)
         if shapes[0] != shapes[1]:
             raise errors.InvalidValue(f"no {what} of sums of shapes {shapes[0]} and {shapes[1]}")

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @runtime_checkable
 class _InBins(Protocol):
-    """A kind of value whose sums count the users between every two of its edges."""
+    """A kind of value whose sums count the users between neighbouring edges."""
 
     @property
     def edges(self) -> tuple[float, ...]: ...
@@ -31,7 +31,7 @@ class _Counts(NamedTuple):
     edges: Floats
     noisy: Floats
     users: int | None
-    """What the true counts add up to, if it is known."""
+    """What the true counts add up to, if known."""
     pending: int
     """Users in no batch: they may be in any bins."""
     slack: float
@@ -45,33 +45,35 @@ class _Counts(NamedTuple):
         values = estimate.values
         if not isinstance(values, _InBins):
             kind = "a sum of an unknown kind" if values is None else f"a sum of {values}"
-            raise errors.InvalidValue(f"no quantiles: {kind} has no edges, as one of Binned has")
+            raise errors.InvalidValue(
+                f"no quantiles: {kind} has no edges; only sums of Binned values do"
+            )
         if not estimate.is_sum:
-            raise errors.InvalidValue("no quantiles of a mean or difference: ask the sum itself")
+            raise errors.InvalidValue("a mean or a difference has no quantiles: ask the sum itself")
         if estimate.users == 0:
-            raise errors.InvalidValue("no quantiles: the sum is of no users")
+            raise errors.InvalidValue("no quantiles: the sum has no users")
         batched = estimate.in_batches()
         law = (batched.slack, estimate.std, estimate.kurtosis, estimate.unit)
         return cls(np.array(values.edges), batched.value, batched.users, batched.pending, *law)
 
     def fitted(self) -> Floats:
-        """The part of the users below every edge, by the nearest counts that are possible."""
+        """The fraction of users below every edge, by the nearest counts that are possible."""
         users = self.noisy.sum() if self.users is None else self.users
         counts = _on_simplex(self.noisy, float(users)) if users > 0 else np.ones(len(self.noisy))
         below = np.concatenate([[0.0], np.cumsum(counts)])
         return np.asarray(below / below[-1])
 
     def band(self, confidence: float) -> tuple[Floats, Floats]:
-        """What that part is between at every edge: each end fails as often as the other."""
+        """The bounds of that fraction at every edge: both ends fail equally often."""
         inside = self._below_known(confidence) if self.users is not None else None
         low, high = self._below_unknown(confidence) if inside is None else inside
         low, high = np.clip([low, high], 0.0, 1.0)
         return np.concatenate([[0.0], low, [1.0]]), np.concatenate([[0.0], high, [1.0]])
 
     def _below_known(self, confidence: float) -> tuple[Floats, Floats]:
-        """The total is exact, so that noise of either side tells of the other.
+        """The total is exact, so the noise on either side tells about the other.
 
-        Best is the sum of the j bins below, plus j / B of what is missing to the total of all B:
+        The best is the sum of the j bins below, plus j / B of what all B lack to the total:
         generalised least squares, of variance std^2 j (B - j) / B.
         """
         assert self.users is not None
@@ -155,7 +157,7 @@ def _on_simplex(counts: Floats, total: float) -> Floats:
 
 
 def _deviations(kurtosis: Floats, confidence: float) -> Floats:
-    """How many standard deviations noise goes to either side, by its kurtosis."""
+    """How many standard deviations the noise reaches on either side, by its kurtosis."""
     digits = np.ceil(kurtosis * 100) / 100  # which are few, and not too few
     distinct, which = np.unique(digits, return_inverse=True)
     found = [half_width(1.0, 0.0, confidence, kurtosis=float(one)) for one in distinct]

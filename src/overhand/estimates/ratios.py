@@ -20,8 +20,7 @@ from overhand.model import Floats
 class Ratio:
     """One estimate over another, coordinate by coordinate, and how far it may be off.
 
-    `is_cautious` where it is not known what noise they have in common: the interval is then made
-    for the worst.
+    `is_cautious` if it is unknown what noise they share: the interval then allows for the worst.
 
     >>> from overhand.estimates import Estimate
     >>> ratio = Estimate(t=100, value=40.0, std=0.0) / Estimate(t=100, value=80.0, std=4.0)
@@ -31,7 +30,7 @@ class Ratio:
     >>> round(low, 3), round(high, 3)
     (0.455, 0.554)
 
-    Where the lower sum may be 0, the ratio may be anything:
+    If the denominator may be 0, the ratio may be anything:
 
     >>> (Estimate(t=9, value=4.0, std=1.0) / Estimate(t=9, value=1.0, std=1.0)).interval()
     (-inf, inf)
@@ -45,7 +44,7 @@ class Ratio:
 
     @property
     def value(self) -> Any:
-        """The ratio of the two values; not a number where the lower one is 0."""
+        """The ratio of the two values; NaN where the denominator is 0."""
         above, below = (np.asarray(one.value, np.float64) for one in self.pair[:2])
         found = np.divide(above, below, out=np.full(above.shape, math.nan), where=below != 0)
         return found if found.ndim else float(found)
@@ -54,7 +53,7 @@ class Ratio:
         """All ratios r for which above - r * below may be 0, with this confidence (Fieller).
 
         The noise of that difference is known for every r, and pending users may move it by the
-        slacks of both. It is an interval if the interval of the lower sum is on one side of 0;
+        slacks of both. It is an interval if the denominator's interval is on one side of 0;
         otherwise ratios of any size are possible, and it is all numbers.
         """
         confidence = errors.number("confidence", confidence, above=0, below=1)
@@ -119,9 +118,9 @@ def fieller(
     covariance: Any,
     deviations: float,
 ) -> tuple[Floats, Floats]:
-    """The ratios r for which |above - r * below| is within so many of its standard deviations.
+    """The ratios r for which |above - r * below| is within this many standard deviations.
 
-    All numbers where `below` is not so far above 0 itself.
+    All numbers if `below` itself is not that far above 0.
 
     >>> low, high = fieller(np.array([40.0, 4.0]), np.array([80.0, 1.0]), 0.0, 16.0, 0.0, 1.96)
     >>> low.round(3).tolist(), high.round(3).tolist()

@@ -1,4 +1,4 @@
-"""What is read off an estimate: numbers with their bounds."""
+"""What can be read from an estimate: numbers with their bounds."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _SHOWN = 6  # coordinates, of however many
 
 
 class Bounded(NamedTuple):
-    """A number, and what it is between.
+    """A number and its bounds.
 
     >>> Bounded(31.5, 30.0, 34.0).high
     34.0
@@ -40,7 +40,7 @@ class Bar(NamedTuple):
 
 
 class Distribution(NamedTuple):
-    """What part of the users are below every edge, and what that is between.
+    """The fraction of users below every edge, with its bounds.
 
     >>> ends = np.array([0.0, 1.0])
     >>> Distribution(edges=np.array([10.0, 20.0]), value=ends, low=ends, high=ends).at(15.0)
@@ -53,7 +53,7 @@ class Distribution(NamedTuple):
     high: Floats
 
     def at(self, x: float) -> float:
-        """The part of the users below x, as if they were spread evenly over a bin."""
+        """The fraction of users below x, as if they were spread evenly over a bin."""
         return float(np.interp(x, self.edges, self.value))
 
 

@@ -1,4 +1,4 @@
-"""Which batches' noise an estimate has: what two estimates of one run have in common."""
+"""Which batches' noise an estimate has: what two estimates of one run share."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _ROUNDING = 1e-9  # of a sum of variances that were added in another order
 
 @dataclass(frozen=True)
 class Run:
-    """One run of a plan: what is known beforehand of its nodes' estimates, by level.
+    """One run of a plan: what is known in advance about its nodes' estimates, by level.
 
     Estimates of runs of different names have nothing in common. A node's estimate is w times its
     own sum and 1 - w times the sum of its children's estimates. So those of two nodes have noise in
@@ -77,8 +77,8 @@ class Stretch(NamedTuple):
     def nodes(self) -> list[Node] | None:
         """The nodes that were added up; None if they are not those that the plan says.
 
-        Which is so where batches were missing or lost. The plan's have the least variance that an
-        estimate of so many users can have, and no others have.
+        That happens where batches were missing or lost. The plan's nodes have the least variance
+        that an estimate of this many users can have, and no others do.
         """
         tree = self.run.tree
         last = self.stop - self.pending + -self.start % tree.lowest
@@ -91,11 +91,11 @@ class Stretch(NamedTuple):
 
 
 class InBatches(NamedTuple):
-    """What is known of users without those who are pending."""
+    """What is known about the users who are not pending."""
 
     value: Floats
     users: int | None
-    """How many they are, if that is known exactly."""
+    """How many there are, if that is known exactly."""
     pending: int
     slack: float
 
@@ -105,7 +105,7 @@ Origin = tuple[Stretch, ...]
 
 
 def common(left: Origin, right: Origin) -> list[Common] | None:
-    """What two estimates have in common; None if it cannot be told."""
+    """What two estimates share; None if that is unknown."""
     found: list[Common] = []
     for one in left:
         for other in right:

@@ -1,4 +1,4 @@
-"""How far noise goes, with a probability: Gaussian tails, and those of sums of Laplace noise."""
+"""How far noise reaches, with a probability: tails of Gaussian and summed Laplace noise."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def half_width(
 
 @lru_cache(maxsize=4096)
 def _beyond(bias: float, kurtosis: float, confidence: float) -> float:
-    """By how many standard deviations w goes beyond the slack, which is `bias` of them."""
+    """By how many standard deviations w exceeds the slack, which is `bias` of them."""
     from scipy.optimize import brentq
 
     def excess(beyond: float) -> float:

@@ -1,4 +1,4 @@
-"""What users hold: bits, reals, vectors, matrices, buckets, groups; and how it is checked."""
+"""What users hold: bits, reals, vectors, matrices, buckets, groups; and how they are checked."""
 
 from overhand.values.buckets import Binned, Buckets, Histogram
 from overhand.values.groups import Grouped

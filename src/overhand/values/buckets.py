@@ -24,7 +24,7 @@ _MOST_EDGES = MOST_LABELS + 1
 
 
 class Buckets(Values):
-    """One of many buckets, whose numbers are the rows; the sum counts the users of each.
+    """One of many buckets; rows hold its number, and the sum counts the users per bucket.
 
     Another value of one user takes one from a bucket and gives one to another: two coordinates
     move by one, however many there are.
@@ -72,7 +72,7 @@ class Buckets(Values):
 class Histogram(Buckets):
     """A bucket from 0 to `buckets` - 1, or one that has a label.
 
-    What has no label is an error, or in a last bucket of the name `other`, if there is one.
+    A value without a label is an error, or goes to a last bucket named `other`, if there is one.
 
     >>> Histogram(3).coordinates(Histogram(3).rows([2, 0]))
     array([[0, 0, 1],
@@ -92,7 +92,9 @@ class Histogram(Buckets):
     def __init__(self, buckets: int | Sequence[str], other: str | None = None) -> None:
         is_count = isinstance(buckets, str) or not hasattr(buckets, "__len__")
         if is_count and other is not None:
-            raise errors.InvalidValue(f"{other=} is for unknown labels, and {buckets=} has none")
+            raise errors.InvalidValue(
+                f"{other=} is for unknown labels, but {buckets=} has no labels"
+            )
         names = None if is_count else Labels.of(buckets, other)  # type: ignore[arg-type]
         count = buckets if names is None else len(names.names)
         count = errors.whole("buckets", count, least=2, most=MOST_BUCKETS)
@@ -162,11 +164,11 @@ class Histogram(Buckets):
 
 @dataclass(frozen=True, init=False, repr=False)
 class Binned(Buckets):
-    """A number of an interval, of which only the bin counts that it is in.
+    """A number in an interval, of which only its bin counts.
 
-    There are `bins` of one width from `low` to `high`, or one between any two of the `edges`. An
-    edge belongs to the bin above it, the last one to the bin below. What is outside is an error,
-    or in the first or last bin if `clip`.
+    There are `bins` of equal width from `low` to `high`, or one between every two neighbouring
+    `edges`. An edge belongs to the bin above it, the last one to the bin below. A number outside is
+    an error, or goes to the first or last bin if `clip`.
 
     >>> Binned(0, 10, bins=5).rows([0, 1.99, 2, 10])
     array([0, 0, 1, 4])
@@ -212,7 +214,7 @@ class Binned(Buckets):
 
     @property
     def coordinate_names(self) -> tuple[str, ...]:
-        """`from to to`, for every bin."""
+        """`LOW to HIGH`, for every bin."""
         ends = [f"{edge:.12g}" for edge in self.edges]
         return tuple(f"{low} to {high}" for low, high in zip(ends[:-1], ends[1:], strict=True))
 
@@ -265,6 +267,8 @@ def _given(edges: Sequence[float] | Floats) -> tuple[float, ...]:
     numbers = [errors.number("an edge", edge, above=-LARGEST, below=LARGEST) for edge in listed]
     for low, high in zip(numbers[:-1], numbers[1:], strict=True):
         if not low < high:
-            raise errors.InvalidValue(f"edges must rise: {shown(high)} comes after {shown(low)}")
+            raise errors.InvalidValue(
+                f"edges must increase: {shown(high)} comes after {shown(low)}"
+            )
     Reals(numbers[0], numbers[-1])
     return tuple(numbers)

@@ -26,7 +26,7 @@ _GROUP, _HIGH, _LOW = 0, 1, 2  # the columns of the rows
 
 @dataclass(frozen=True, init=False, repr=False)
 class Grouped(Values):
-    """A label, and a number of an interval: counts and sums of every group follow from the sum.
+    """A label and a number in an interval: the sum yields the count and sum of every group.
 
     A user of group j whose number is `low` counts one in the cell "j, low", and one whose number
     is `high` in the cell "j, high"; any other is divided between the two as its number lies
@@ -37,7 +37,7 @@ class Grouped(Values):
     Sensitivity. A user is S steps (rounded, but always S in total: what one cell of its group
     does not have, the other has). Another value of the user takes S steps out of the cells of one
     group, and puts S into those of the same or another group. To move two counts, of noise X and
-    Y, by a and b is never easier to see than to move one by a + b. For let f and g be the
+    Y, by a and b is never easier to see than to move one by a + b. To see why, let f and g be the
     trade-offs between the errors of tests of X + a against X and of Y + b against Y: by way of
     (X + a, Y), those of (X + a, Y + b) against (X, Y) are at least g(1 - f), and that is exactly
     the trade-off of X + a + b if the noise is log-concave, as all of it is (thresholds are best).
@@ -66,7 +66,7 @@ class Grouped(Values):
         if not isinstance(of, Reals | Bits):
             raise errors.InvalidValue(f"{of=!s} must be Reals or Bits")
         if other in ("bit", "real"):
-            raise errors.InvalidValue(f"{other=} is what numbers are called: take another label")
+            raise errors.InvalidValue(f"{other=} names a kind of number: choose another label")
         object.__setattr__(self, "names", Labels.of(labels, other))
         object.__setattr__(self, "of", of)
 
@@ -102,8 +102,8 @@ class Grouped(Values):
     def rounding(self) -> float:
         """Twice that of one cell: what it gains the other loses, which a sum sees twice.
 
-        So counts and sums may be taken for those of cells that err independently: a count does
-        not err by rounding at all, and (high - low)^2 <= 2 (high^2 + low^2).
+        So counts and sums may be treated as if cells had independent errors: a count does not
+        have any rounding error, and (high - low)^2 <= 2 (high^2 + low^2).
         """
         return 0.0 if self.is_whole else 0.5
 
@@ -111,7 +111,7 @@ class Grouped(Values):
     def reader(self) -> Floats:
         """(count, sum) of a group, from (high cell, low cell): two lines of two coefficients.
 
-        Cells err independently of each other, all alike.
+        Cells have independent errors, all with the same distribution.
 
         >>> Grouped(["DE", "FR"], of=Reals(10.0, 50.0)).reader
         array([[ 1.,  1.],
@@ -144,12 +144,12 @@ class Grouped(Values):
         return self.labels[0], self.of.neutral
 
     def rows(self, values: Any, *, first: int = 0) -> Rows:
-        """A line for every user: its group, and its shares of the high and the low cell."""
+        """A row per user: its group, and its shares of the high and the low cell."""
         labels, numbers = _two_columns(values)
         places = self.names.places(labels, first=first)
         held = self.of.rows(_plain(numbers), first=first)
         if len(places) != len(held):
-            raise errors.InvalidValue(f"{len(places)} labels and {len(held)} numbers: not as many")
+            raise errors.InvalidValue(f"{len(places)} labels but {len(held)} numbers")
         return self._joined(places, held)
 
     def _joined(self, places: Counts, held: Rows) -> Rows:
@@ -185,7 +185,7 @@ class Grouped(Values):
         return np.cumsum(self._block_sums(rows, len(rows) // size, size), axis=0)
 
     def _block_sums(self, rows: Rows, blocks: int, size: int) -> Rows:
-        """The sum of every block of so many users, a line to each."""
+        """The sum of every block of this many users, one row each."""
         cells = np.repeat(np.arange(blocks) * self.groups, size) + rows[:, _GROUP].astype(np.int64)
         ends = [
             np.bincount(cells, weights=rows[:, end], minlength=blocks * self.groups)
@@ -232,11 +232,11 @@ def _two_columns(values: Any) -> tuple[Any, Any]:
     try:
         pairs = [(label, number) for label, number in values]
     except (TypeError, ValueError):
-        raise errors.InvalidValue(f"not all are pairs: values are {_FORMS}") from None
+        raise errors.InvalidValue(f"some values are not pairs: values are {_FORMS}") from None
     return [label for label, _ in pairs], [number for _, number in pairs]
 
 
 def _plain(numbers: Any) -> Any:
-    """Numbers that stood in an array beside their labels as what they are."""
+    """Restore numbers that shared an array with their labels."""
     is_mixed = isinstance(numbers, np.ndarray) and numbers.dtype == object
     return numbers.tolist() if is_mixed else numbers

@@ -1,4 +1,4 @@
-"""What every kind of value answers."""
+"""What every kind of value provides."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from overhand.model import Counts, Floats, Rows
 from overhand.randomness import Random
 
 SMALLEST, LARGEST = 1e-100, 1e100
-"""Norms and widths are between these, so that their squares are numbers, too."""
+"""Norms and widths are between these, so that their squares are finite and not 0."""
 
 
 class Values(ABC):
     """A kind of value: what one user may hold, and the coordinates of a sum of such values.
 
-    Coordinate j of one user's value lies in [lows[j], highs[j]]. What a change of one value can
-    do to a sum is said in one of two ways: it moves at most `moves` coordinates, each by at most
+    Coordinate j of one user's value lies in [lows[j], highs[j]]. How a change of one value can
+    move a sum is given in one of two ways: it moves at most `moves` coordinates, each by at most
     its whole width; or, if `moves` is None, any of them, by `sensitivity` in l2.
 
     >>> from overhand.values import Bits, Histogram, Moments, Vectors
@@ -44,7 +44,7 @@ class Values(ABC):
     """Whether rows are what is added up, coordinate by coordinate."""
 
     label_columns: ClassVar[int] = 0
-    """How many cells of a value, the first ones of its line in a table, are labels."""
+    """How many cells of a value, the first ones of its row in a table, are labels."""
 
     @property
     @abstractmethod
@@ -107,12 +107,12 @@ class Values(ABC):
     def rows(self, values: ArrayLike, *, first: int = 0) -> Rows:
         """The values of consecutive users, checked: all of them, or an error that names one.
 
-        `first` is how many users came before, for the error to count from.
+        `first` is how many users came before, so that the error counts from there.
         """
 
     @abstractmethod
     def opposites(self, bits: NDArray[np.uint8]) -> Rows:
-        """For every bit one of two values that are as far apart as two can be."""
+        """For every bit, one of two values that are as far apart as possible."""
 
     @abstractmethod
     def uniform(self, random: Random, users: int) -> Rows:
@@ -129,16 +129,16 @@ class Values(ABC):
         return math.prod(self.given_shape)
 
     def given(self, cells: Sequence[Sequence[str]]) -> Any:
-        """What `rows` takes, from the lines of a table: cells that are no labels are numbers."""
+        """What `rows` takes, from the rows of a table: cells other than labels are numbers."""
         numbers = [[float(cell) for cell in line] for line in cells]
         return np.array(numbers, np.float64).reshape(-1, *self.given_shape)
 
     @property
     def neutral(self) -> Any:
-        """The value of a shuffling service's own reports, which fill up batches that are late.
+        """The value of the shuffling service's own reports, which fill up late batches.
 
-        It is one that everybody knows: 0 where there is one, else an agreed one. How many reports
-        of a batch were the service's own is public, so the server takes them out again.
+        It is one that everybody knows: 0 if that is possible, else an agreed one. How many reports
+        in a batch were the service's own is public, so the server subtracts them again.
 
         >>> from overhand.values import Bits, Histogram, Reals
         >>> Bits().neutral, Reals(10, 50).neutral, Histogram(3).neutral
@@ -147,7 +147,7 @@ class Values(ABC):
         return np.zeros(self.given_shape) if self.given_shape else 0
 
     def neutral_sum(self, reports: int) -> Any:
-        """What so many reports of the neutral value add to a sum.
+        """What this many reports of the neutral value add to a sum.
 
         >>> from overhand.values import Histogram, Reals
         >>> float(Reals(10, 50).neutral_sum(3)), Histogram(3).neutral_sum(5)
@@ -166,7 +166,7 @@ class Values(ABC):
         return float((self.highs - self.lows).max())
 
     def rounded(self, rows: Rows, unit: float, most: Counts, random: Random) -> Rows:
-        """Rows in whole steps of this unit, `most` by coordinate: at random and without bias."""
+        """Rows rounded to whole steps of this unit, `most` per coordinate, at random, unbiased."""
         if self.is_whole:
             return rows
         exact = rows - (self.lows if self.shape else self.lows[0])
@@ -179,7 +179,7 @@ class Values(ABC):
 
     def cells(self, rows: Rows) -> Rows:
         """Of every user the coordinate that is 1, from 1 on, or 0 for none, if they are whole."""
-        raise errors.InvalidValue(f"values of {self} are not in one coordinate each")
+        raise errors.InvalidValue(f"values of {self} do not have one coordinate each")
 
     def coordinates(self, rows: Rows) -> Rows:
         """The same values as points: what is added up."""
@@ -203,7 +203,7 @@ class Values(ABC):
 
 
 def finite_array(values: ArrayLike, *, what: str, shape: tuple[int, ...], first: int) -> Floats:
-    """Floats of this shape for each user, or an error that names the first that is none.
+    """Floats of this shape for each user, or an error that names the first that is not.
 
     >>> finite_array([1, 2.5], what="numbers", shape=(), first=0)
     array([1. , 2.5])
@@ -214,7 +214,7 @@ def finite_array(values: ArrayLike, *, what: str, shape: tuple[int, ...], first:
     try:
         array = np.asarray(values)
     except ValueError:
-        raise errors.InvalidValue(f"values must all be {what}: they differ in length") from None
+        raise errors.InvalidValue(f"values must all be {what}, but they differ in length") from None
     if array.size == 0 and array.ndim == 1:
         array = array.reshape(0, *shape).astype(np.float64)
     if array.ndim != 1 + len(shape) or array.shape[1:] != shape:
@@ -236,7 +236,7 @@ def finite_array(values: ArrayLike, *, what: str, shape: tuple[int, ...], first:
 
 
 def shown(number: float) -> str:
-    """All digits of a number, so that 10.0000001 is not told to be 10.
+    """All digits of a number, so that 10.0000001 is not shown as 10.
 
     >>> shown(10.0000001), shown(10.0)
     ('10.0000001', '10')

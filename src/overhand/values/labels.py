@@ -1,4 +1,4 @@
-"""Labels: names that values are given by, and the places that they have."""
+"""Labels: names for values, and their places."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Labels:
     array([2, 0])
     >>> labels.places(["wow", "lvoe"])
     Traceback (most recent call last):
-    overhand.errors.InvalidValue: 'lvoe' of user 2 is none of the 3 labels: the nearest is 'love'
+    overhand.errors.InvalidValue: 'lvoe' of user 2 is not one of the 3 labels: the nearest is 'love'
     >>> Labels.of(["like", "love"], other="any other").places(["wow", "like"])
     array([2, 0])
     """
@@ -40,18 +40,18 @@ class Labels:
 
     @classmethod
     def of(cls, labels: Sequence[str], other: str | None = None) -> Labels:
-        """Labels that can be told apart and written down, or an error that names the first."""
+        """Distinct labels that can be written down, or an error that names the first bad one."""
         if isinstance(labels, str | bytes | set | frozenset | dict):  # or without an order
             raise errors.InvalidValue(f"labels={labels!r:.60} must be a list of labels")
         names = (*labels, *([] if other is None else [other]))
         errors.whole("the number of labels", len(names), least=2, most=MOST_LABELS)
         if len(labels) == 1 and _is_number(names[0]):
-            raise errors.InvalidValue(f"the label {names[0]!r} alone reads as a number of buckets")
+            raise errors.InvalidValue(f"a single label {names[0]!r} reads as a number of buckets")
         seen = set[str]()
         for name in names:
             _check_name(name)
             if name in seen:
-                raise errors.InvalidValue(f"the label {name!r} is there twice")
+                raise errors.InvalidValue(f"the label {name!r} occurs twice")
             seen.add(name)
         return cls(tuple(str(name) for name in names), None if other is None else str(other))
 
@@ -65,14 +65,14 @@ class Labels:
     @cached_property
     def _place_of(self) -> dict[str | bytes, int]:
         places: dict[str | bytes, int] = {name: i for i, name in enumerate(self.names)}
-        # NumPy's strings of bytes are another type, and never equal to a str.
+        # NumPy's byte strings are another type, and never equal to a str.
         return places | {name.encode(): i for i, name in enumerate(self.names)}
 
     def places(self, values: ArrayLike, *, first: int = 0) -> Counts:
         """The place of every user's label, or an error that names a user who has none.
 
-        Lists and arrays of strings, of NumPy's too, and pandas' Series and Categorical. `first`
-        is how many users came before, for the error to count from.
+        Takes lists and arrays of strings (NumPy's too), and pandas' Series and Categorical. `first`
+        is how many users came before, so that the error counts from there.
         """
         categories = _categories(values)
         if categories is None:
@@ -88,7 +88,7 @@ class Labels:
         return found
 
     def _found(self, held: Sequence[Any]) -> Counts:
-        """The places, and -1 for what has none."""
+        """The places, and -1 for unknown labels."""
         try:
             found = np.fromiter(map(self._place_of.get, held, repeat(-1)), np.int64, len(held))
         except TypeError:  # a list among them, or whatever else has no hash
@@ -107,13 +107,14 @@ class Labels:
             value = value.decode(errors="replace")
         listed = ", ".join(self.names[:_SHOWN]) + (", ..." if len(self.names) > _SHOWN else "")
         if not isinstance(value, str):
-            kind = "no label" if value is None else f"{type(value).__name__} {value!r:.60}"
-            return errors.InvalidValue(f"{kind} of user {user} where a label is due: {listed}")
+            held = f"{type(value).__name__} {value!r:.60}, not a label"
+            found = "no label" if value is None else held
+            return errors.InvalidValue(f"user {user} has {found}: {listed}")
         near = difflib.get_close_matches(value[:LONGEST_LABEL], self.names, n=1)
         hint = f"the nearest is {near[0]!r}" if near else listed
         shown = value if len(value) <= _SHOWN_LETTERS else value[:_SHOWN_LETTERS] + "..."
         return errors.InvalidValue(
-            f"{shown!r} of user {user} is none of the {len(self.names)} labels: {hint}"
+            f"{shown!r} of user {user} is not one of the {len(self.names)} labels: {hint}"
         )
 
 
@@ -129,7 +130,7 @@ def _check_name(name: object) -> None:
         )
     if "," in name or ":" in name or not name.isprintable():
         raise errors.InvalidValue(
-            f"the label {name!r} has a comma, a colon or something that cannot be printed in it"
+            f"the label {name!r} contains a comma, a colon or an unprintable character"
         )
 
 
@@ -151,11 +152,13 @@ def _categories(values: Any) -> tuple[Counts, list[Any]] | None:
 
 
 def _listed(values: Any) -> Sequence[Any]:
-    """The values one by one, as Python has them: a table of names finds these soonest."""
+    """The values one by one as Python objects, which a dictionary looks up fastest."""
     if isinstance(values, list | tuple):
         return values
     if isinstance(values, str | bytes):
-        raise errors.InvalidValue(f"one string {values!r:.60} where labels of many users are due")
+        raise errors.InvalidValue(
+            f"a single string {values!r:.60} instead of the labels of many users"
+        )
     array = np.asarray(values)
     if array.ndim != 1:
         raise errors.InvalidValue(f"values of shape {array.shape} must be labels, of shape (users)")

@@ -1,4 +1,4 @@
-"""Values that are one number: bits, and reals of an interval."""
+"""Values that are one number: bits, and reals in an interval."""
 
 from __future__ import annotations
 
@@ -57,12 +57,12 @@ class Bits(Values):
 
 
 BITS = Bits()
-"""What users hold unless it is said otherwise."""
+"""What users hold by default."""
 
 
 @dataclass(frozen=True)
 class Reals(Values):
-    """A number of an interval. What is outside is an error, or moved to its end if `clip`.
+    """A number in an interval. One outside is an error, or is moved to the nearer end if `clip`.
 
     >>> Reals(0.0, 10.0).rows([2.5, 10])
     array([ 2.5, 10. ])
@@ -134,7 +134,7 @@ class Reals(Values):
 
 
 def as_bits(values: ArrayLike, *, first: int = 0) -> NDArray[np.uint8]:
-    """A one-dimensional array of bits, or an error that names the first that is none.
+    """A one-dimensional array of bits, or an error that names the first that is not a bit.
 
     >>> as_bits([0, 2], first=10)
     Traceback (most recent call last):

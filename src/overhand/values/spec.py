@@ -18,10 +18,10 @@ FORMS = (
 
 
 def values_of(spec: str | Values, *, clip: bool = False) -> Values:
-    """The kind that a word names. `clip` moves values that are out of range to its edge.
+    """The kind that a word names. `clip` moves values that are out of range to its nearest end.
 
-    LABELS and EDGES have commas between them; OTHER is the name of a bucket for all other labels,
-    which may follow those of groups, too.
+    LABELS and EDGES are separated by commas; OTHER is the name of a bucket for all other labels,
+    which may also follow the labels of groups.
 
     >>> values_of("histogram:200"), values_of("real:0:50", clip=True)
     (Histogram(buckets=200), Reals(low=0.0, high=50.0, clip=True))
@@ -47,7 +47,7 @@ def values_of(spec: str | Values, *, clip: bool = False) -> Values:
 
 
 def _named(kind: str, words: list[str], clip: bool) -> Values | None:
-    """Kinds of which a word is a list."""
+    """Kinds whose specification contains a list."""
     match kind, words:
         case "histogram", [labels, other] if not labels.isdecimal():
             return Histogram(labels.split(","), other)

@@ -17,7 +17,7 @@ from overhand.values.kind import LARGEST, SMALLEST, Values, finite_array
 
 MOST_COORDINATES = 1 << 20
 TOLERANCE = 1e-6
-"""A norm too large by at most this part is taken for a rounding error and scaled back."""
+"""A norm that is too large by at most this fraction is a rounding error and is scaled back."""
 
 
 def bounded(
@@ -29,7 +29,7 @@ def bounded(
     name: str = "norm",
     tolerance: float = TOLERANCE,
 ) -> Floats:
-    """The vectors with l2 norms of at most `bound`, or an error that names the first too long.
+    """Vectors of l2 norm at most `bound`, or an error that names the first that is too long.
 
     >>> bounded(np.array([[3.0, 4.0], [0.6, 0.8]]), 1.0, clip=True, first=0)
     array([[0.6, 0.8],
@@ -173,7 +173,7 @@ class SymmetricMatrices(Ball):
         if (apart > TOLERANCE * self.norm).any():
             user = int(np.argmax(apart > TOLERANCE * self.norm))
             raise errors.InvalidValue(f"the matrix of user {first + user + 1} is not symmetric")
-        # Their mean, and not one of the triangles: its norm is no larger.
+        # The mean of both triangles, not one of them: its norm is no larger.
         return packed((matrices + mirrored) / 2)
 
 
@@ -306,13 +306,13 @@ def unpacked(vectors: Floats, side: int) -> Floats:
 
 @lru_cache(maxsize=64)
 def _triangle(side: int) -> tuple[Counts, Counts]:
-    """Which rows and columns the packed upper triangle has, entry by entry."""
+    """The row and column of every entry of the packed upper triangle."""
     return np.triu_indices(side)
 
 
 @lru_cache(maxsize=64)
 def _diagonal(side: int) -> Counts:
-    """Where the diagonal stands in the packed upper triangle."""
+    """The places of the diagonal in the packed upper triangle."""
     lengths = np.arange(side, 0, -1)
     return np.concatenate([[0], np.cumsum(lengths)[:-1]])
 
