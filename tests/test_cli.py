@@ -171,7 +171,7 @@ BAD = [
     ("plan --horizon 100 --tree oak", "tree='oak' must be one of regular, paper, binary"),
     ("plan --horizon 100 --tree path", "a client would have to know its batch"),
     ("compare --horizon 100 --tree path", "2 to 5 % less error"),
-    ("simulate --horizon 100 --tree best", "every tree is a regular one now"),
+    ("simulate --horizon 100 --tree best", "all trees are regular now"),
     ("plan --horizon 100 --save nowhere/plan.json", "nowhere"),
     ("plan --horizon 100 --published --error 3", "--published"),
     ("simulate --horizon 100 --input noise", "noise"),

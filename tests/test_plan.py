@@ -286,7 +286,7 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
         ({"reports": 1001}, "reports=1001"),
         ({"tree": "oak"}, "tree='oak'"),
         ({"composition": "none"}, "composition='none'"),
-        ({"tree": "best"}, "tree='best' must be one of regular, paper, binary: every tree is"),
+        ({"tree": "best"}, "tree='best' must be one of regular, paper, binary: all trees are"),
         (
             {"mechanism": "oak"},
             "mechanism='oak' must be one of coins, shares, pairs, ballots, best",
@@ -320,7 +320,7 @@ def test_accuracy_first_names_bad_arguments_too(changes: dict[str, Any], words: 
 
 
 def test_a_path_tree_is_refused_with_the_reason() -> None:
-    reason = "2 to 5 % less error and could not be deployed, because a client would have to know"
+    reason = "2 to 5 % less error but could not be deployed, because a client would have to know"
     with pytest.raises(oh.InvalidValue, match=f"tree='path' must be one of .*: .*{reason}"):
         oh.Plan.best(100, 2, PRIVACY, tree="path")  # type: ignore[arg-type]
 
@@ -354,7 +354,7 @@ def test_a_plan_of_another_tree_is_refused(degrees: list[Any]) -> None:
 def test_a_plan_of_an_unknown_mechanism_is_refused(kind: Any) -> None:
     saved = json.loads(oh.Plan.best(100, 2, PRIVACY).to_json())
     saved["mechanisms"][0]["mechanism"] = kind
-    with pytest.raises(oh.DamagedPlan, match=f"mechanism {kind!r} is none of coins, shares"):
+    with pytest.raises(oh.DamagedPlan, match=f"mechanism {kind!r} is not one of coins, shares"):
         oh.Plan.from_json(json.dumps(saved))
 
 

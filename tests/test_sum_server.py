@@ -267,7 +267,7 @@ def test_blocks_at_once_are_blocks_one_by_one(
 def test_blocks_at_once_are_of_one_batch_above() -> None:
     server = SumServer(PLAN)
     for start, blocks in ((3, 2), (0, 3), (0, 0)):
-        with pytest.raises(ProtocolViolation, match="not of one batch above"):
+        with pytest.raises(ProtocolViolation, match="not in one batch above"):
             server.receive_blocks(start, blocks, 6.0)
     for start, blocks in ((1, 1), (99, 1), (-3, 1)):
         with pytest.raises(InvalidValue, match="no batch"):
@@ -349,7 +349,7 @@ def test_who_is_in_no_batch_that_came_counts_as_the_middle() -> None:
     estimate = server.estimate(13)
     assert (estimate.t, estimate.value, estimate.slack) == (13, 7.0, 5.0)
     for t in (2, 0):
-        with pytest.raises(ProtocolViolation, match="3 users are counted already"):
+        with pytest.raises(ProtocolViolation, match="3 users are already counted"):
             server.estimate(t)
     for wrong in (-1, 101, 3.0):
         with pytest.raises(InvalidValue):

@@ -180,7 +180,7 @@ def test_lengths() -> None:
         ("2026-03-27", 5, "must be two places or two times"),
         (0, START, "must be two places or two times"),
         ("soon", "2026-03-27", "start, 'soon', is not ISO 8601 text"),
-        ("2026-03-27T00:00Z", "2026-03-28", "start=.* has a zone, where that of user 1 has none"),
+        ("2026-03-27T00:00Z", "2026-03-28", "start=.* has a zone, while that of user 1 has none"),
         ("2026-03-27", np.datetime64("NaT"), "missing"),
         ("2026-03-27", np.datetime64(2**60, "s"), "years 1 to 9999"),
         (0.5, 3, "start=0.5 must be a whole number"),
@@ -207,7 +207,7 @@ def test_ranges_need_an_archive(make: Any) -> None:
     for ask, arguments in (("between", (0, 9)), ("between", (START, START)), ("windows", ("1d",))):
         with pytest.raises(oh.InvalidValue, match="archive=True"):
             getattr(total, ask)(*arguments)
-    with pytest.raises(oh.InvalidValue, match="must not fall"):
+    with pytest.raises(oh.InvalidValue, match="must not decrease"):
         total.update(1, at=START - HOUR)
 
 
@@ -315,5 +315,5 @@ def test_frames_have_a_row_for_every_window_and_coordinate(monkeypatch: pytest.M
         wide.to_frame(confidence=1.5)
     assert Windows().to_frame().empty
     monkeypatch.setitem(sys.modules, "pandas", None)
-    with pytest.raises(oh.InvalidValue, match=r"needs pandas, .*overhand\[frames\]"):
+    with pytest.raises(oh.InvalidValue, match=r"needs pandas: .*overhand\[frames\]"):
         wide.to_frame()

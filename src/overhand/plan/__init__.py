@@ -1,4 +1,4 @@
-"""What to run and how good it will be."""
+"""What to run and how accurate it will be."""
 
 from overhand.plan.calibration import (
     Draft,

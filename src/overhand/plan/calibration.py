@@ -27,7 +27,7 @@ from overhand.plan.request import Terms
 Split = Sequence[float]
 """The proportions of the levels' variances, lowest level first."""
 BitsOfLevels = list[int]
-"""How many coins a user has, by level."""
+"""The number of coins per user, by level."""
 
 _LAPLACE_SHAPES = (1, 2, 3, 5, 8)
 _SAFETY_STEP = 2e-4
@@ -36,8 +36,8 @@ _PRECISION = 2e-5
 _ROUGHLY = 3e-4
 _TYPICAL_SIZE = 1 << 12
 _TYPICAL_STEPS = 24
-_FINE_REPORTS = 12  # of one person; with more, and more noise, rounding may be coarser
-_WIDE = 1e4  # the variance, in steps, from which on noise is as good as Gaussian
+_FINE_REPORTS = 12  # per person; with more, and more noise, rounding may be coarser
+_WIDE = 1e4  # the variance, in steps, from which noise is practically Gaussian
 _FEW = 60.0  # the variance, in steps, below which the number of coins matters
 _PLENTY = 32  # times the fewest coins are as good as any number
 _FEW_COINS_COST = 1.3  # times the variance of any number of coins is what few may take
@@ -65,8 +65,8 @@ def calibrated(sizes: Sequence[int], split: Split, terms: Terms) -> tuple[Mechan
     """The least noise for the guarantee, the levels' variances in proportion to `split`.
 
     A user is in one batch of every size. Under simple and advanced composition every level gets
-    the same share on its own, and `split` is not used: that is what the paper's accounting comes
-    to with exact mechanisms.
+    an equal share, and `split` is not used: that is what the paper's accounting amounts to with
+    exact mechanisms.
 
     >>> [round(m.variance) for m in calibrated((10, 100), (1.0, 2.0), Terms(Privacy(1.0, 1e-6)))]
     [27, 55]
@@ -80,7 +80,7 @@ def calibrated(sizes: Sequence[int], split: Split, terms: Terms) -> tuple[Mechan
 
 @dataclass(frozen=True)
 class Draft:
-    """What `calibrated` comes to, without a certificate: to rank trees by.
+    """What `calibrated` will give, without a certificate: for ranking trees.
 
     >>> draft = Draft.of((10, 100), (1.0, 2.0), Terms(Privacy(1.0, 1e-6)))
     >>> [round(variance) for variance in draft.variances], draft.messages(spare=1.0)
@@ -94,7 +94,7 @@ class Draft:
 
     @classmethod
     def of(cls, sizes: Sequence[int], split: Split, terms: Terms) -> Draft:
-        """Vectors, and noise so wide that it is all but Gaussian, are taken for Gaussian."""
+        """Treat vectors, and noise so wide that it is almost Gaussian, as Gaussian."""
         search = _Calibration(sizes, split, steps_of(sizes, split, terms), terms, _ROUGHLY)
         is_gaussian = terms.values.moves is None or search.is_wide
         scale, coins = (search.first_scale, None) if is_gaussian else search.least()
@@ -108,7 +108,7 @@ class Draft:
         return [(noise.batch_law(n).variance + rounding * n) / s**2 for n, s, noise in levels]
 
     def messages(self, spare: float) -> int:
-        """Of one user, were the noise so many times as large."""
+        """Of one user, if the noise were this many times as large."""
         return sum(m.messages_per_user for m in self.mechanisms(spare))
 
     def mechanisms(self, spare: float = 1.0) -> tuple[Mechanism, ...]:
@@ -139,9 +139,9 @@ def steps_of(sizes: Sequence[int], split: Split, terms: Terms) -> list[int]:
 
 @lru_cache(maxsize=512)
 def unit_variance(terms: Terms, levels: int) -> float:
-    """The variance that each of so many equal levels needs, divided by their number.
+    """The variance that each of this many equal levels needs, divided by their number.
 
-    Of coins without number, or of Laplace noise; for vectors the Gaussian limit.
+    With unlimited coins, or Laplace noise; for vectors, the Gaussian limit.
     """
     values, levels_alone = terms.values, terms.gaussian_variance * levels
     if values.moves is None or terms.recipe.laplace is None and levels_alone > _WIDE:
@@ -219,7 +219,7 @@ class _Calibration:
             if spent_delta(levels_of(mechanisms, terms), terms.privacy) <= terms.privacy.delta:
                 return mechanisms
             scale *= 1 + _SAFETY_STEP * 2**step
-        raise errors.Infeasible(f"no certificate for {terms.privacy} near variance {scale:g}")
+        raise errors.Infeasible(f"no certificate for {terms.privacy} near a variance of {scale:g}")
 
     def least(self) -> tuple[float, BitsOfLevels | None]:
         """The least scale for the guarantee, uncertified, and the coins that it goes with."""
@@ -235,17 +235,17 @@ class _Calibration:
         return fixed if self.is_wide else min(scale, fixed), coins
 
     def limit(self, *, start: float) -> float:
-        """The least scale, were coins for nothing."""
+        """The least scale, if coins cost nothing."""
         plenty = None
         if self.terms.recipe.laplace is None:
             plenty = [_PLENTY * bits for bits in self._fewest_coins(start)]
         return self._scale(plenty, start=start)
 
     def _few_coins(self) -> tuple[float, BitsOfLevels]:
-        """The fewest coins with which noise is little more than with coins without number.
+        """The fewest coins with which noise is little more than with unlimited coins.
 
-        Where noise is small, how far it can go matters more than its variance: coins that are
-        just enough for the variance may need many times as much of it.
+        Where noise is small, its range matters more than its variance: with just enough coins for
+        the variance, many times as much variance may be needed.
         """
         limit = self.first_scale
         coins = self._fewest_coins(limit)
@@ -263,7 +263,7 @@ class _Calibration:
         return quick_delta(levels, self.terms.privacy) <= self.terms.privacy.delta
 
     def _most(self, limit: float, coins: BitsOfLevels) -> float:
-        """The largest scale that so many coins can have and may take: those of a level all fair."""
+        """The largest scale that this many coins can reach and may use: all of a level fair."""
         levels = zip(self.sizes, coins, self._variances(1.0), strict=True)
         fair = min(size * bits / (4 * unit) for size, bits, unit in levels)
         return min(_FEW_COINS_COST * limit, fair)
@@ -282,7 +282,7 @@ class _Calibration:
 
     @property
     def is_wide(self) -> bool:
-        """Whether the noise of every level is all but Gaussian."""
+        """Whether the noise of every level is almost Gaussian."""
         return min(self._variances(self.first_scale)) > _WIDE
 
     def _scale(self, coins: BitsOfLevels | None, *, start: float) -> float:

@@ -1,4 +1,4 @@
-"""How the server adds batch sums up: weights, variances and tails, all known beforehand."""
+"""How the server adds up batch sums: weights, variances and tails, all known in advance."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from overhand.plan.plan import Plan
 
 DEFAULT_FAILURE_PROBABILITY = 0.05
-"""How often a bound on all errors at once may fail, unless it is asked for with another."""
+"""The default probability with which a bound on all errors at once may fail."""
 
 
 def own_weight(own: float, children: float) -> float:
-    """The weight of a node's own sum, of this variance, beside that of its children's estimates.
+    """The weight of a node's own sum, of this variance, relative to its children's estimates.
 
     The estimate of least variance has weights in proportion to 1 / variance.
 
@@ -34,7 +34,7 @@ def own_weight(own: float, children: float) -> float:
 def combined(own: Any, children: Any, weight: float, *, power: int = 1) -> Any:
     """A node's estimate, from its own sum and the sum of its children's estimates.
 
-    With `power`, what goes with a power of the weights, as variances do with the second.
+    With `power`, for quantities that scale with a power of the weights, as variances do with 2.
 
     >>> combined(10.0, 14.0, weight=0.75)
     11.0
@@ -44,7 +44,7 @@ def combined(own: Any, children: Any, weight: float, *, power: int = 1) -> Any:
 
 @dataclass(frozen=True)
 class Combination:
-    """The variance-optimal estimate of a node: own_weight of its sum, the rest of its children's.
+    """The variance-optimal estimate of a node: weights of its own sum and of its children's.
 
     With s the variance of the own sum and C that of the sum of the children's estimates, the
     estimate has variance V = 1 / (1/s + 1/C), and the own sum has weight V / s. No full ancestor of
@@ -72,7 +72,7 @@ class Combination:
         return cls(tuple(weights), tuple(found))
 
     def over(self, tree: RegularTree, own: Weights, *, power: int) -> Weights:
-        """What estimates have of something that goes with a power of the weights, from sums'."""
+        """A quantity of estimates that scales with a power of the weights, from that of sums."""
         found = [float(own[0])]
         levels = zip(own[1:], self.own_weights[1:], tree.degrees[1:], strict=True)
         for of_level, weight, degree in levels:
@@ -81,7 +81,7 @@ class Combination:
 
 
 class NodeSum(NamedTuple):
-    """What is known of some users: a sum, its noise, and how far it may be off beyond that.
+    """What is known about some users: a sum, its noise, and how far it may be off beyond that.
 
     >>> own, children = NodeSum(10.0, 1.0, 0.0, 0.0), NodeSum(14.0, 3.0, 0.0, 0.0)
     >>> own.combined_with(children, own_weight(own.variance, children.variance))
@@ -121,9 +121,9 @@ class NodeSum(NamedTuple):
         rate: Any = None,
         run: Run | None = None,
     ) -> Estimate:
-        """With what the plan says of pending users, the middle of their values or nothing.
+        """Add what the plan assumes for pending users: the middle of their values, or nothing.
 
-        Unless a `rate` is given that they count at: the slack holds whatever they may.
+        If a `rate` is given, they count at that rate: the slack holds whatever they hold.
         """
         variance = self.variance
         kurtosis = max(0.0, self.fourth_cumulant / variance**2) if variance > 0 else 0.0
@@ -147,7 +147,7 @@ class NodeSum(NamedTuple):
 
 
 def run_of(plan: Plan, name: str | None = None) -> Run:
-    """A run of a plan, of a new name if it has none: what estimates of one run have in common.
+    """A run of a plan, with a new name if it has none: what estimates of one run share.
 
     >>> import overhand as oh
     >>> plan = oh.Plan.best(horizon=1000, shufflers=2, privacy=oh.Privacy(1.0, 1e-6))
@@ -181,7 +181,7 @@ def error_bound(
     largest: float,
     events: float,
 ) -> float:
-    """A bound on the noise of all estimates at once, but for a probability of e^-events each.
+    """A bound on the noise of all estimates at once, except with probability e^-events each.
 
     `growth_at(s)` is a bound on ln E exp(s error) of batch sums. For noise whose even cumulants
     are positive, and for rounding, growth at w s is at most w^2 times that at s, so that it adds up
@@ -197,7 +197,7 @@ def error_bound(
 def chernoff_bound(
     growth: Callable[[float], float], *, variance: float, largest: float, events: float
 ) -> float:
-    """What noise exceeds with a probability of at most e^-events.
+    """A value that noise exceeds with probability at most e^-events.
 
     `growth(s)` is a bound on ln E exp(s noise), finite up to `largest`; the search starts where
     Gaussian noise of this `variance` has its best bound.

@@ -1,7 +1,7 @@
-"""What one report costs: bytes on the wire, exactly, and processor time, as it was measured.
+"""What one report costs: bytes on the wire, exactly, and processor time, as measured.
 
-The seconds are those of one machine; `python -m benchmarks costs` measures them, and prints them as
-they stand here. What carries over to another machine is their proportion.
+The seconds are those of one machine; `python -m benchmarks costs` measures them, and prints them in
+this form. On another machine only their proportions carry over.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from overhand.model import byte_width
 
 MAGIC_BYTES = 4
 DIGEST_BYTES = 32
-"""Of a plan's or document's name, a SHA-256 digest."""
+"""The name of a plan or document, a SHA-256 digest."""
 ID_BYTES = 16
 """Of what a client draws for a report, by which it is known again."""
 SEAL_BYTES = 48
-"""By how much a sealed message is longer: an X25519 key and an AES-GCM tag."""
+"""What sealing adds to a message: an X25519 key and an AES-GCM tag."""
 HEADER_BYTES = MAGIC_BYTES + DIGEST_BYTES + ID_BYTES
 """What a report begins with."""
 
@@ -45,7 +45,7 @@ MASK_SECONDS = 5.9e-09
 
 
 def clear_bytes(numbers: int, bits: int) -> int:
-    """The length of so many numbers in the clear, each in whole bytes.
+    """The length of this many numbers in the clear, each in whole bytes.
 
     >>> clear_bytes(numbers=20, bits=17)
     60
@@ -54,7 +54,7 @@ def clear_bytes(numbers: int, bits: int) -> int:
 
 
 def report_bytes(parts: Iterable[int]) -> int:
-    """The length of a report whose levels take so many bytes each.
+    """The length of a report whose levels take these numbers of bytes.
 
     >>> report_bytes([147, 98]) - HEADER_BYTES
     245
@@ -64,7 +64,7 @@ def report_bytes(parts: Iterable[int]) -> int:
 
 @dataclass(frozen=True)
 class Costs:
-    """What one report costs those who make it, pass it on and read it.
+    """What one report costs to make, pass on and read.
 
     >>> from overhand.model import Privacy
     >>> from overhand.plan import Plan
@@ -76,9 +76,9 @@ class Costs:
     messages: int
     """Messages that a user seals."""
     opened: float
-    """Messages that the server opens for a user: those of the shuffling service, too."""
+    """Messages that the server opens per user, including those of the shuffling service."""
     bits: int
-    """What the user sends before anything is sealed."""
+    """Bits that the user sends, before sealing."""
     report_bytes: int
     """What goes over the wire."""
     client_seconds: float
@@ -113,7 +113,7 @@ class Costs:
 
     @property
     def seconds(self) -> dict[str, float]:
-        """Processor time by role, as scripts are told."""
+        """Processor time by role, as JSON output has it."""
         return {
             "client_seconds_per_user": self.client_seconds,
             "shuffler_seconds_per_user": self.shuffler_seconds,

@@ -1,4 +1,4 @@
-"""A plan as it stands in its file, and as it is told to readers."""
+"""A plan as it is saved in a file, and as it is shown to readers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FORMAT = 4
 
 
 def parameters(plan: Plan) -> dict[str, Any]:
-    """All that the plan is: what its digest is of.
+    """Everything that defines the plan, which its digest covers.
 
     >>> from overhand.plan import Plan
     >>> plan = Plan.published(1000, 2, Privacy(1.0, 1e-6))
@@ -44,14 +44,14 @@ def parameters(plan: Plan) -> dict[str, Any]:
 
 
 def fields_of(saved: dict[str, Any]) -> dict[str, Any]:
-    """The fields of the plan with these parameters, or an error if they make none.
+    """The fields of the plan with these parameters, or an error if there is no such plan.
 
     >>> fields_of({"format": 1})
     Traceback (most recent call last):
     overhand.errors.InvalidValue: format 1 is not 4
     """
     if saved["format"] != FORMAT:
-        raise errors.InvalidValue(f"format {saved['format']} is not {FORMAT}")
+        raise errors.InvalidValue(f"the format is {saved['format']}, not {FORMAT}")
     values = values_of(saved["values"]["kind"], clip=saved["values"]["clip"])
     return {
         "tree": RegularTree(saved["horizon"], tuple(saved["degrees"])),
@@ -81,14 +81,14 @@ def read(text: str, plan_of: Callable[..., Plan]) -> Plan:
 def _mechanism_of(entry: dict[str, Any], values: Values) -> Mechanism:
     kind = entry["mechanism"]
     if kind not in MECHANISMS:
-        raise errors.InvalidValue(f"mechanism {kind!r} is none of {', '.join(MECHANISMS)}")
+        raise errors.InvalidValue(f"mechanism {kind!r} is not one of {', '.join(MECHANISMS)}")
     return MECHANISMS[kind].of_entry(entry, noise_of(entry["noise"]), values)
 
 
 def summary(plan: Plan) -> dict[str, Any]:
-    """What `overhand plan --json` prints, but for processor times, which another machine has not.
+    """What `overhand plan --json` prints, except processor times, which depend on the machine.
 
-    A plan's file carries it, and is checked against it when it is read.
+    A plan's file contains it, and is checked against it when it is read.
     """
     return {
         "horizon": plan.horizon,

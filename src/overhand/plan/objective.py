@@ -34,17 +34,17 @@ class Objective(Protocol):
     """
 
     def cost(self, noise: Floats, pending: Floats) -> Floats:
-        """To be made small; `pending` is the root mean square of the number of pending users."""
+        """To be minimised; `pending` is the root mean square of the number of pending users."""
 
     def largest_lowest(self, variance: float, horizon: int) -> float:
-        """The lowest batch beyond which no tree can pay, one level needing this variance."""
+        """The largest lowest batch that can pay in any tree, if one level needs this variance."""
 
 
 @dataclass(frozen=True)
 class SquaredError:
     """The mean squared error of a running sum, the pending users all at one end.
 
-    They are taken for the middle of their interval, so each can be missed by half of its width.
+    They are taken to be at the middle of their interval, so each is off by at most half its width.
     """
 
     def cost(self, noise: Floats, pending: Floats) -> Floats:
@@ -57,7 +57,7 @@ class SquaredError:
 
 @dataclass(frozen=True)
 class Delay:
-    """What noise and waiting cost one who learns from the sums, in users.
+    """What noise and waiting cost a learner that uses the sums, in users.
 
     Noise of one width is as bad as `users_per_width` more users who are served by an old rule.
     Squared, so that it is measured as errors of sums are.
@@ -84,4 +84,4 @@ class Delay:
 
 
 SQUARED_ERROR = SquaredError()
-"""What plans are chosen by unless another objective is given."""
+"""The default objective by which plans are chosen."""

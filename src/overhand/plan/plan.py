@@ -40,8 +40,8 @@ _CLOSER = 20
 class Plan:
     """What users, shufflers and server agree on: everything here is public.
 
-    The guarantee is not a field that someone wrote down: `delta_spent` is computed from the
-    mechanisms by the accountant whenever it is asked for. All errors are those of one coordinate.
+    The guarantee is not a field that someone filled in: the accountant computes `delta_spent` from
+    the mechanisms whenever it is asked for. All errors are per coordinate.
 
     >>> plan = Plan.best(horizon=1000, shufflers=2, privacy=Privacy(1.0, 1e-6))
     >>> plan.delta_spent <= 1e-6, plan == Plan.from_json(plan.to_json())
@@ -50,7 +50,7 @@ class Plan:
 
     tree: RegularTree
     mechanisms: tuple[Mechanism, ...]
-    """One for every level, lowest first."""
+    """One per level, lowest first."""
     privacy: Privacy
     shufflers: int
     honest: float = 1.0
@@ -72,7 +72,7 @@ class Plan:
         if len({mechanism.values for mechanism in self.mechanisms}) > 1:
             raise errors.InvalidValue("all levels of a plan must have the same values")
         if len({mechanism.noise_by for mechanism in self.mechanisms}) > 1:
-            raise errors.InvalidValue("users or services make the noise, at all levels alike")
+            raise errors.InvalidValue("either users or services must make the noise, at all levels")
 
     @classmethod
     def best(
@@ -91,16 +91,15 @@ class Plan:
         noise: NoiseBy = "users",
         objective: Objective = SQUARED_ERROR,
     ) -> Plan:
-        """The plan of least error for a guarantee; a process searches for the same one once.
+        """The plan with the least error for a guarantee; a process searches for each plan once.
 
         The error that is minimised is `rms_error`, exactly as the plan will have it, unless there
         is another `objective`. `noise` says who makes the noise: users, as in the paper, or each
-        of the two services. `honest` is the fraction of the users of any batch whose noise may be
-        counted on, `reports` how many of the users may be one and the same person, and
-        `max_messages` the most that a user may send. `mechanism` is how values are sent: "coins"
-        if it is not said, or "best", the one of least error; if the services make the noise, what
-        costs least of "ballots" and "pairs". `values` is a kind of value, or its name on the
-        command line.
+        of the two services. `honest` is the fraction of the users in any batch who are counted on
+        to add their noise, `reports` how many reports one person may send, and `max_messages` the
+        most messages per user. `mechanism` is how values are sent: "coins" by default, or "best",
+        the one with the least error; if the services make the noise, the cheaper one of "ballots"
+        and "pairs". `values` is a kind of value, or its name on the command line.
 
         >>> Plan.best(1000, 2, Privacy(1.0, 1e-6), values="histogram:5").values
         Histogram(buckets=5)
@@ -128,7 +127,7 @@ class Plan:
         max_messages: int | None = None,
         noise: NoiseBy = "users",
     ) -> Plan:
-        """The plan of least epsilon whose `rms_error` is at most `error`.
+        """The plan with the smallest epsilon whose `rms_error` is at most `error`.
 
         The other arguments are those of `best`.
 
@@ -146,9 +145,9 @@ class Plan:
             plan = _made(replace(request, terms=at))
             if plan.rms_error <= error:
                 return plan
-            # The search's idea of rounded values is not exact: errors go about as 1 / epsilon.
+            # The search treats rounded values only roughly: errors go about as 1 / epsilon.
             epsilon *= 1.001 * plan.rms_error / error
-        raise errors.Infeasible(f"{error=:g} was missed: {plan.rms_error:g} came closest")
+        raise errors.Infeasible(f"{error=:g} was not reached: {plan.rms_error:g} came closest")
 
     @classmethod
     def published(
@@ -160,11 +159,11 @@ class Plan:
         values: Values | str = BITS,
         constant: float | None = None,
     ) -> Plan:
-        """The paper to the letter (Algorithms 2 and 3).
+        """The paper's plan exactly (Algorithms 2 and 3).
 
         The degrees of Section 3.2 (or, without `shufflers`, the binary tree), the published
         mechanism for the values with its constant, simple composition, batch sums used as they
-        come, and the last estimate held while users are pending.
+        are, and the last estimate kept while users are pending.
         """
         horizon = errors.whole("horizon", horizon, least=2)
         if shufflers is None:
@@ -192,14 +191,14 @@ class Plan:
 
     @cached_property
     def delta_spent(self) -> float:
-        """The certificate: what all batches of one user cost at this epsilon, pessimistically."""
+        """The certificate: the delta that all batches of one user spend, rounded against us."""
         return spent_delta(self._levels, self.privacy)
 
     @cached_property
     def outside_epsilon(self) -> float:
-        """What the plan costs, at its delta, towards whoever is neither of the two services.
+        """The epsilon that holds, at the plan's delta, against everybody but the two services.
 
-        Such a one sees only what both have added noise to, if both make it.
+        They see only what both services have added noise to, if the services make it.
         """
         if self.noise_by == "users":
             return self.privacy.epsilon
@@ -211,7 +210,7 @@ class Plan:
 
     @property
     def delta_leaked(self) -> float:
-        """The part of `delta_spent` that is for shares showing more than their sum."""
+        """The part of `delta_spent` that covers shares revealing more than their sum."""
         return leaked_delta(self._levels, self.privacy.epsilon)
 
     @cached_property
@@ -227,12 +226,12 @@ class Plan:
 
     @property
     def messages_per_user(self) -> int:
-        """The messages that a user sends, all levels together."""
+        """The messages per user, all levels together."""
         return self.costs.messages
 
     @property
     def bits_per_user(self) -> int:
-        """The bits that a user sends, before its messages are sealed."""
+        """The bits per user, before messages are sealed."""
         return self.costs.bits
 
     @cached_property
@@ -242,7 +241,7 @@ class Plan:
 
     @cached_property
     def plausibility(self) -> Plausibility:
-        """What honest batch sums are within: others are not believed."""
+        """Bounds of honest batch sums: others are not believed."""
         return Plausibility.of(self.tree, self.mechanisms)
 
     @cached_property
@@ -263,12 +262,12 @@ class Plan:
 
     @cached_property
     def unit(self) -> float:
-        """The largest step that the noise of a batch sum comes in."""
+        """The largest step size of the noise of a batch sum."""
         return max(m.unit for m in self.mechanisms)
 
     @cached_property
     def combination(self) -> Combination:
-        """How batch sums become node estimates, and what variance these have."""
+        """How batch sums become node estimates, and the variances of these."""
         return Combination.of(self.tree, self.level_variances, combine=self.combine)
 
     @cached_property
@@ -280,11 +279,11 @@ class Plan:
 
     @cached_property
     def pending_slack(self) -> Any:
-        """How far one pending user can be from what is added for it, by coordinate."""
+        """How far one pending user can be from what is added for it, per coordinate."""
         return self.slack_of(self.imputed)
 
     def slack_of(self, rate: Any) -> Any:
-        """The same for one who counts as something else, if it is not None."""
+        """The same for a user who counts as something else, if it is not None."""
         if rate is None:
             return self.pending_slack
         slack = np.maximum(self.values.highs - rate, rate - self.values.lows)
@@ -292,7 +291,7 @@ class Plan:
 
     @cached_property
     def pending_weight(self) -> float:
-        """The same for the coordinate where it is most."""
+        """The same for the coordinate where it is largest."""
         return float(np.max(self.pending_slack))
 
     def noise_variance(self, t: Counts) -> Floats:
@@ -323,7 +322,7 @@ class Plan:
         return math.sqrt(self.tree.heaviest_cover(self.combination.variances))
 
     def error_bound(self, failure_probability: float = DEFAULT_FAILURE_PROBABILITY) -> float:
-        """alpha of Definition 2.1: a bound on all errors at once, but for this probability."""
+        """alpha of Definition 2.1: a bound on all errors at once, except with this probability."""
         failure_probability = errors.number(
             "failure_probability", failure_probability, above=0, below=1
         )
@@ -387,7 +386,7 @@ class Plan:
 
 @lru_cache(maxsize=256)
 def _made(request: Request) -> Plan:
-    """A search takes half a second and more: what was asked for twice is found once."""
+    """A search takes half a second or more, so a repeated request is searched for once."""
     terms, horizon = request.terms, request.horizon
     if terms.privacy.delta * horizon > 1:
         # Such a delta would allow a mechanism that publishes some user's value every time.

@@ -1,4 +1,4 @@
-"""What honest batch sums are within: a sum beyond it was poisoned, and is not believed.
+"""Bounds of honest batch sums: a sum outside was poisoned, and is not believed.
 
 Computed from noisy sums alone, so it costs no privacy. A lowest sum must be within what its users
 may hold and the noise reaches; a sum above it must agree with those of its children. What one
@@ -20,7 +20,7 @@ from overhand.plan.combination import Combination, NodeSum, chernoff_bound
 from overhand.trees import RegularTree
 
 FALSE_ALARM = 1e-6
-"""How likely any check of a plan is wrong, in all its life."""
+"""The probability that any check of a plan is ever wrong."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Plausibility:
 
     @classmethod
     def of(cls, tree: RegularTree, mechanisms: Sequence[Mechanism]) -> Plausibility:
-        """With a probability of `FALSE_ALARM` divided by the number of checks for each."""
+        """Each check fails with probability `FALSE_ALARM` divided by the number of checks."""
         nodes = [tree.horizon // size for size in tree.sizes]
         checks = (sum(nodes) + sum(nodes[1:])) * mechanisms[0].values.dimension
         probability = FALSE_ALARM / checks
@@ -61,7 +61,7 @@ class Plausibility:
         )
 
     def is_possible(self, level: int, users: int, value: Any, slack: float = 0.0) -> bool:
-        """Whether so many users, and noise, can have this sum, which may be off by `slack`."""
+        """Whether this many users, with noise, can have this sum, which may be off by `slack`."""
         reach = self.reaches[level - 1] + slack
         is_within = (users * self.lows - reach <= value) & (value <= users * self.highs + reach)
         return bool(np.all(is_within))
@@ -86,7 +86,7 @@ class Plausibility:
 
 
 def _disagreement(degree: int, child: Mechanism, parent: Mechanism, probability: float) -> float:
-    """What a sum less those of its children exceeds so rarely, whichever way these were made.
+    """What a sum minus those of its children exceeds that rarely, however these were made.
 
     An estimate of a child that is combined with its own children has less noise than its sum.
     """

@@ -19,7 +19,7 @@ from overhand.randomness import HALF
 from overhand.trees import RegularTree
 
 _DRAFTS = 20  # lowest batches that are worth a draft, for every number of levels
-_NEAR = 1.4  # times the least rough cost: few coins may take so much more
+_NEAR = 1.4  # times the least rough cost: few coins may take this much more
 _NEXT = 1.005  # times the rough cost of a tree: its neighbours that look worse are left out
 _STRIDES = (16, 64, 256)  # degrees are changed by these parts of themselves, or by one
 _MANY_USERS = 100  # honest users in a batch are enough for any mechanism
@@ -121,7 +121,7 @@ def _all_degrees(horizon: int, levels: int, lowest: Counts) -> Counts:
 
 
 def _rough_costs(horizon: int, degrees: Counts, terms: Terms, limit: float = math.inf) -> Floats:
-    """Costs as if all levels were alike and coins for nothing; infinite beyond the limit."""
+    """Costs as if all levels were alike and coins cost nothing; infinite beyond the limit."""
     sizes = np.asarray(np.cumprod(degrees, axis=1, dtype=np.float64), np.float64)
     full = np.floor((horizon + 1) / sizes)
     rest = horizon + 1 - full * sizes
@@ -147,7 +147,7 @@ def _rough_costs(horizon: int, degrees: Counts, terms: Terms, limit: float = mat
 
 
 def _thinned(firsts: Counts, scores: Floats) -> Counts:
-    """The places of at most so many trees to draft, of one tree for every lowest batch.
+    """The places of at most this many trees to draft, of one tree for every lowest batch.
 
     The very best by rough cost, and of those that come close as many as there is time for.
     """
@@ -198,6 +198,6 @@ def _mixtures(length: int, values: Counts) -> Iterator[tuple[int, ...]]:
 
 
 def _grid(most: int) -> Counts:
-    """Whole numbers from 1 on: all of the small ones, then one in every two percent."""
+    """Whole numbers from 1 on: all of the small ones, then one in every two per cent."""
     points = np.unique(np.floor(np.geomspace(1, most, 1 + math.ceil(math.log(most + 1) / 0.02))))
     return points.astype(np.int64)

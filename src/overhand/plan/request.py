@@ -1,4 +1,4 @@
-"""What a plan is asked for, and what its noise must be enough for."""
+"""What is asked of a plan, and what its noise must suffice for."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ TREE_KINDS: tuple[TreeKind, ...] = ("regular", "paper", "binary")
 MECHANISM_KINDS = (*MECHANISMS, "best")
 """How values may be sent.
 
-"best" is the one of least error in the shuffle model or, if the services make the noise, the one
-that costs least: there the error is the same.
+"best" is the one with the least error in the shuffle model or, if the services make the noise, the
+cheapest one: there the error is the same.
 """
 NOISE_MAKERS: tuple[NoiseBy, ...] = ("users", "services")
 """Who may make the noise."""
 MOST_EPSILON = 100.0
-"""Where a guarantee hides nothing any more: e^100 has 44 digits."""
+"""Above it a guarantee hides nothing: e^100 has 44 digits."""
 _LEAST_EPSILON = 1e-5
 
 _GONE = {
-    "path": "path trees had 2 to 5 % less error and could not be deployed, because a client would "
+    "path": "path trees had 2 to 5 % less error but could not be deployed, because a client would "
     "have to know its batch",
-    "best": "every tree is a regular one now",
+    "best": "all trees are regular now",
 }
 _LEAK_SHARE = 0.01  # of delta is what all messages may leak
 _WIDEST = 1e5  # standard deviation, beyond which the noise for many reports would fill memory
@@ -60,7 +60,7 @@ def checked_tree(kind: str) -> TreeKind:
 
 
 def check_epsilon(privacy: Privacy) -> None:
-    """Refuse an epsilon under which nothing is hidden, or nothing can be learnt.
+    """Refuse an epsilon at which nothing is hidden, or nothing can be learned.
 
     >>> check_epsilon(Privacy(500.0, 1e-6))
     Traceback (most recent call last):
@@ -72,12 +72,12 @@ def check_epsilon(privacy: Privacy) -> None:
         )
     if privacy.epsilon < _LEAST_EPSILON:
         raise errors.InvalidValue(
-            f"epsilon={privacy.epsilon:g} is below {_LEAST_EPSILON:g}: nothing could be learnt"
+            f"epsilon={privacy.epsilon:g} is below {_LEAST_EPSILON:g}: nothing could be learned"
         )
 
 
 def _check_kinds(privacy: object, values: object) -> None:
-    """Words and pairs of numbers are not taken for what they name."""
+    """Refuse words and pairs of numbers in place of objects."""
     if not isinstance(privacy, Privacy):
         raise errors.InvalidValue(
             f"privacy={privacy!r} must be a Privacy, such as Privacy(1.0, 1e-6)"
@@ -85,17 +85,17 @@ def _check_kinds(privacy: object, values: object) -> None:
     check_epsilon(privacy)
     if not isinstance(values, Values):
         raise errors.InvalidValue(
-            f"values={values!r} must be a kind of values, such as Bits() or Reals(0, 50)"
+            f"values={values!r} must be a kind of value, such as Bits() or Reals(0, 50)"
         )
 
 
 @dataclass(frozen=True)
 class Terms:
-    """What noise must be enough for: the guarantee, the values, and on whom it may count.
+    """What noise must suffice for: the guarantee, the values, and whom it may count on.
 
     Variances are in units of the squared width of a coordinate's interval, so that all kinds of
     values look like bits to a search for trees: a pending user can be missed by one half.
-    `coarseness` allows rounding to add so many times more than it usually may.
+    `coarseness` allows rounding to add this many times more than it usually may.
 
     >>> Terms(Privacy(1.0, 1e-6), honest=0.5).honest_users(9)  # rounded against us
     4
@@ -119,16 +119,16 @@ class Terms:
             raise errors.InvalidValue(f"noise={self.noise_by!r} must be one of {makers}")
         if self.noise_by == "services" and self.honest != 1:
             raise errors.InvalidValue(
-                f"honest={self.honest:g} has no meaning if the services make the noise: it rests "
-                "on no other user"
+                f"honest={self.honest:g} has no meaning if the services make the noise: the "
+                "guarantee depends on no other user"
             )
         errors.fraction("honest", self.honest)
         errors.whole("reports", self.reports, least=1, most=MOST_REPORTS)
         width = self.reports * math.sqrt(gaussian_variance(self.privacy))
         if self.reports > 1 and width > _WIDEST:
             raise errors.Infeasible(
-                f"reports={self.reports} at {self.privacy} need noise of a standard deviation of "
-                f"about {width:,.0f} users: its law is tabulated up to {_WIDEST:,.0f}"
+                f"reports={self.reports} at {self.privacy} need noise with a standard deviation of "
+                f"about {width:,.0f} users: its distribution is tabulated up to {_WIDEST:,.0f}"
             )
         if self.composition not in ("exact", "advanced", "simple"):
             raise errors.InvalidValue(
@@ -155,7 +155,7 @@ class Terms:
         return 0.0 if self.values.moves else max(share, coarser)
 
     def steps(self, size: ArrayLike, variance: ArrayLike) -> Counts:
-        """So many steps that rounding stays within its shares, in batches of `size`."""
+        """Enough steps for rounding to stay within its shares, in batches of `size`."""
         if self.values.is_whole:
             return np.ones(np.shape(size), np.int64)
         share = self.recipe.mechanism.rounding_share * self.coarseness
@@ -167,7 +167,7 @@ class Terms:
         return np.maximum(1, np.ceil(steps)).astype(np.int64)
 
     def honest_users(self, size: int) -> int:
-        """How many users of a batch are honest at least: rounded against us."""
+        """The least number of honest users in a batch, rounded against us."""
         users = math.floor(self.honest * size)
         if users < 1:
             raise errors.Infeasible(
@@ -176,7 +176,7 @@ class Terms:
         return users
 
     def room(self, size: int) -> int | None:
-        """How many reports of one person a batch of `size` users can hold, if that is sure.
+        """How many reports of one person a batch of `size` users can hold at most.
 
         The services' noise is for shuffling services that lie, also about who is in a batch.
         """
@@ -194,7 +194,7 @@ class Terms:
 
 
 def kinds_of(values: Values, noise_by: NoiseBy) -> list[str]:
-    """The mechanisms that can send these values, if these make the noise.
+    """The mechanisms that can send these values, given who makes the noise.
 
     >>> from overhand.values import Histogram, Vectors
     >>> [kinds_of(values, "services") for values in (Histogram(5), Vectors(3))]
@@ -209,7 +209,7 @@ def kinds_of(values: Values, noise_by: NoiseBy) -> list[str]:
 
 @dataclass(frozen=True)
 class Request:
-    """All that `Plan.best` was asked for."""
+    """Everything that `Plan.best` was asked for."""
 
     horizon: int
     shufflers: int
@@ -234,7 +234,7 @@ class Request:
             if kind not in possible:
                 raise errors.InvalidValue(
                     f"mechanism={kind!r} cannot send {self.terms.values} with noise made by "
-                    f"{self.terms.noise_by}: one of {', '.join(possible)} can"
+                    f"{self.terms.noise_by}: use one of {', '.join(possible)}"
                 )
 
     @property

@@ -1,8 +1,8 @@
-"""The tree of least cost, over levels, degrees, block sizes and budget splits.
+"""The tree with the least cost, over levels, degrees, block sizes and budget splits.
 
 Trees of every number of levels are ranked roughly, all at once; the promising ones are drafted,
-noise and messages as they will be but for the certificate; the best of these is improved degree by
-degree. What turns out to be infeasible gives way to the next best.
+with noise and messages as they will be except for the certificate; the best of these is improved
+degree by degree. A tree that turns out to be infeasible gives way to the next best.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def best_levels(request: Request) -> tuple[RegularTree, tuple[Mechanism, ...]]:
     A candidate that turns out to be infeasible gives way to the next. A certificate may take a
     little more noise, and with it more messages than there may be: then more is left to spare.
     """
-    failure = errors.Infeasible(f"no tree keeps to max_messages={request.max_messages}")
+    failure = errors.Infeasible(f"no tree stays within max_messages={request.max_messages}")
     for spare in _SPARE if request.max_messages is not None else (1.0,):
         for found in candidates(request, spare)[:_TRIES]:
             terms = replace(found.terms, composition=request.terms.composition)
@@ -90,7 +90,7 @@ def best_candidate(request: Request) -> Candidate:
 
 
 def candidates(request: Request, spare: float) -> list[Candidate]:
-    """Trees that keep to the messages even with so much more noise, best first.
+    """Trees that stay within the limit even with this much more noise, best first.
 
     What is best without a limit stays the best if it keeps to it, so that a larger limit is
     never worse.
@@ -108,13 +108,13 @@ def candidates(request: Request, spare: float) -> list[Candidate]:
 
 @dataclass(frozen=True)
 class Limit:
-    """The most messages a user may send, were noise `spare` times as large as it looks."""
+    """The most messages per user, if noise were `spare` times as large as it looks."""
 
     messages: float = math.inf
     spare: float = 1.0
 
     def allows(self, found: Candidate) -> bool:
-        """Whether a user keeps to the limit."""
+        """Whether a user stays within the limit."""
         if self.messages == math.inf:
             return True
         with suppress(errors.Infeasible):
@@ -123,7 +123,7 @@ class Limit:
 
 
 def _over_recipes(request: Request, limit: Limit) -> list[Candidate]:
-    """Every recipe and number of levels is searched alike, whatever others there are.
+    """Search every recipe and number of levels alike, whatever others there are.
 
     So one more shuffler never takes away what was found with fewer. What looks hopeless is left
     out.
@@ -153,8 +153,8 @@ def _all_terms(request: Request, limit: Limit) -> Iterator[Terms]:
 
 def _why_nothing(request: Request, limit: Limit) -> str:
     if limit.messages < math.inf:
-        return f"no tree keeps to max_messages={limit.messages:g}"
-    return f"no batch of any tree has enough honest users if honest={request.terms.honest:g}"
+        return f"no tree stays within max_messages={limit.messages:g}"
+        return f"no batch of any tree has enough honest users if honest={request.terms.honest:g}"
 
 
 def least_epsilon(request: Request, error: float) -> float:
@@ -254,18 +254,18 @@ class _Search:
                 return best
 
     def _better(self, best: Candidate | None, found: Candidate | None) -> Candidate | None:
-        """What was found, if it is better than the best and keeps to the messages."""
+        """What was found, if it is better than the best and stays within the limit."""
         if found is None or (best is not None and found.cost >= best.cost):
             return None
         return found if self.limit.allows(found) else None
 
     def allowed(self) -> list[Candidate]:
-        """All that was drafted and keeps to the messages."""
+        """Everything drafted that stays within the limit."""
         drafts = [found for found in self.drafts.values() if found is not None]
         return [found for found in drafts if self.limit.allows(found)]
 
     def _draft(self, tree: RegularTree, *, refined: bool = False) -> Candidate | None:
-        """The candidate as it will be but for the certificate, or None if there is none."""
+        """The candidate as it will be except for the certificate, or None if there is none."""
         key = tree, refined
         if key not in self.drafts:
             try:
@@ -277,7 +277,7 @@ class _Search:
 
 
 def candidate_of(tree: RegularTree, terms: Terms, *, refined: bool = False) -> Candidate:
-    """What a tree costs, as it will be but for the certificate."""
+    """What a tree costs, as it will be except for the certificate."""
     terms = with_best_laplace(terms, tree.levels)
     split = tuple(best_split(tree) if refined else closed_form_split(tree))
     found = Draft.of(tree.sizes, split, terms)

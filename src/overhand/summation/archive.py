@@ -16,7 +16,7 @@ from overhand.plan import NodeSum, Plan, own_weight
 from overhand.trees import RegularTree
 
 Pending = Literal["middle", "rate"]
-"""What users count as who are in no batch that came: the middle, or the rate of the last blocks."""
+"""How users in no received batch count: as the middle, or at the rate of the last blocks."""
 _RECENT = 256  # blocks whose rate is that of the users who are pending
 
 
@@ -26,12 +26,12 @@ def is_rate(pending: Pending, *, archive: bool) -> bool:
         known = ", ".join(get_args(Pending))
         raise errors.InvalidValue(f"pending={pending!r} must be one of {known}")
     if pending == "rate" and not archive:
-        raise errors.InvalidValue("pending='rate': only with archive=True")
+        raise errors.InvalidValue("pending='rate' needs archive=True")
     return pending == "rate"
 
 
 class Numbers:
-    """Numbers of batches that came, as half-open intervals: no larger than its gaps are many.
+    """Numbers of received batches, as half-open intervals: its size is its number of gaps.
 
     >>> numbers = Numbers()
     >>> [numbers.add(first, stop) for first, stop in ((0, 2), (5, 6), (4, 5), (2, 3), (1, 3))]
@@ -63,7 +63,7 @@ class Numbers:
         return place > 0 and number < self._stops[place - 1]
 
     def add(self, first: int, stop: int) -> bool:
-        """Add consecutive numbers, unless one of them is there: whether that was so."""
+        """Add consecutive numbers unless one is already there; returns whether one was."""
         place = bisect_right(self._starts, first)
         before = self._stops[place - 1] if place else -1
         after = self._starts[place] if place < len(self._starts) else math.inf
@@ -138,7 +138,7 @@ class Children(NamedTuple):
     lost_users: int
     is_settled: bool
     is_lost: bool
-    """Whether one of them is."""
+    """Whether one of them is lost."""
 
     @classmethod
     def of(cls, spans: Mapping[int, Span], size: int, places: range) -> Children:
@@ -234,7 +234,7 @@ class BatchSums:
         return self._values[index][:batches], self._slacks[index][:batches]
 
     def state(self) -> dict[str, Any]:
-        """Ready for JSON: what is not there is null."""
+        """Ready for JSON: a missing sum is null."""
         levels = [self.of_level(level, stop) for level, stop in enumerate(self.stops, start=1)]
         return {
             "sums": [_rows(values) for values, _ in levels],
@@ -276,7 +276,7 @@ def _grown(array: Floats, needed: int, missing: float) -> Floats:
 
 
 class Archive:
-    """The sums and estimates of all nodes so far: public, and few beside the users they are of."""
+    """The sums and estimates of all nodes so far: public, and few compared with their users."""
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
@@ -304,7 +304,7 @@ class Archive:
         self._best[node] = best
 
     def lose(self, node: Node, users: int) -> None:
-        """A batch of so many users has no sum, or none that is believed."""
+        """A batch of this many users has no sum, or none that is believed."""
         if node.level == 1:
             self.sums.lost_users[node.start // node.size] = users
         elif self._best.pop(node, None) is not None:
@@ -323,7 +323,7 @@ class Archive:
         return NodeSum(values[number], law.variance, law.fourth_cumulant, float(slacks[number]))
 
     def rate(self, covered: int) -> Any:
-        """What one user after these is likely to hold, by coordinate: the rate of the last blocks.
+        """What one later user is likely to hold, by coordinate: the rate of the last blocks.
 
         Shrunk towards the middle as far as noise alone would take it there (James and Stein): with
         m and s the middle and the variance of a coordinate's rate, m + w (rate - m), where w is 1
@@ -346,7 +346,7 @@ class Archive:
         return found
 
     def between(self, start: int, stop: int, covered: int, run: Run | None) -> Estimate:
-        """The sum of a range; who is in none of its batches counts as the middle of its values."""
+        """The sum of a range; users in none of its batches count as the middle of their values."""
         start = errors.whole("start", start, least=0)
         stop = errors.whole("stop", stop, least=start)
         if stop > covered + self._lowest - 1:

@@ -35,9 +35,9 @@ def _is_bit(value: object) -> bool:
 class ContinualSum(Ranged, Resumable):
     """A private running sum over one plan.
 
-    Each batch's noise is drawn once from the law of its users' coins: exactly what the messages
-    would have summed to. `overhand.simulation` has an engine that sends them all. Randomness is
-    the operating system's; a simulation asks for `seeded_random(seed)`.
+    Each batch's noise is drawn once from the distribution of its users' coins: exactly what the
+    messages would have summed to. `overhand.simulation` has an engine that sends them all. It uses
+    OS randomness; a simulation passes `seeded_random(seed)`.
 
     >>> import overhand as oh
     >>> plan = oh.Plan.best(horizon=1000, shufflers=2, privacy=oh.Privacy(1.0, 1e-6))
@@ -74,7 +74,7 @@ class ContinualSum(Ranged, Resumable):
         self._start_sums = [zero] * plan.tree.levels
 
     def update(self, value: Any, at: Time | None = None) -> None:
-        """One user, and when it came: see `update_many`."""
+        """Add one user, and when it came: see `update_many`."""
         if not self._is_of_bits:
             self.update_many([value], None if at is None else [at])
             return
@@ -100,15 +100,15 @@ class ContinualSum(Ranged, Resumable):
                 self._block_times.keep_one(stamp[0], self.t)
 
     def update_many(self, values: ArrayLike, at: Times | None = None) -> None:
-        """Many users at once: the same as one by one, and all of them or none.
+        """Add many users at once: the same as one by one, and all of them or none.
 
         `at` says when each of them came, which makes ranges and windows by time possible: a pandas
         Series or index, a NumPy array or a list of datetimes, Timestamps, datetime64 or ISO 8601
-        text, for all users or for none, all with a zone or all without, and none before the last.
-        Of every block the first and the last time are kept, to the microsecond.
+        text, for all users or for none, all with a zone or all without, in ascending order. The
+        first and the last time of every block are kept, to the microsecond.
 
-        Times are not protected by epsilon: they are kept and shown as they are. Where it tells
-        something about a user when it came, round them, or leave them out.
+        Times are not protected by epsilon: they are kept and shown as they are. If the time of a
+        user is sensitive, round the times, or leave them out.
         """
         self.update_rows(self.plan.values.rows(values, first=self.t), at)
 
@@ -219,7 +219,7 @@ class ContinualSum(Ranged, Resumable):
 
     @property
     def past(self) -> tuple[SumServer, BlockTimes]:
-        """All that is public of a sum that is at its end."""
+        """Everything public about a sum that has ended."""
         return self._server, self._block_times
 
     def __repr__(self) -> str:
@@ -233,7 +233,7 @@ class ContinualSum(Ranged, Resumable):
         return self.plan, text
 
     def secret_state(self) -> dict[str, Any]:
-        """All that is needed to go on, ready for JSON."""
+        """Everything needed to continue, ready for JSON."""
         return {
             "plan": self.plan.digest,
             "t": self.t,
@@ -249,7 +249,7 @@ class ContinualSum(Ranged, Resumable):
 
     @classmethod
     def from_json(cls, plan: Plan, text: str) -> ContinualSum:
-        """The sum that was saved, over the same plan; `DamagedPlan` if it is not what was saved."""
+        """The saved sum, over the same plan; `DamagedPlan` if it differs from what was saved."""
         return cls._restored(text, lambda state: cls.resumed(plan, state))
 
     @classmethod
@@ -275,7 +275,7 @@ class ContinualSum(Ranged, Resumable):
 
 
 class TreeServer:
-    """Algorithms 2 and 3 for `ConcurrentShufflers`: one shuffler to a level of the tree.
+    """Algorithms 2 and 3 for `ConcurrentShufflers`: one shuffler per level of the tree.
 
     The first user opens a batch at every level:
 
@@ -351,7 +351,7 @@ class _NoiseStock:
         self._used = 0
 
     def take(self, batches: int, random: Random) -> Floats:
-        """The noise of the next so many batches."""
+        """The noise of the next `count` batches."""
         missing = self._used + batches - len(self._ready)
         if missing > 0:
             portions = -(-missing // self._portion)

@@ -24,7 +24,7 @@ from overhand.values import Values
 
 
 class EndlessSum(Ranged, Resumable):
-    """Serves any number of users by a sequence of plans, each `growth` times as long.
+    """Serves any number of users with a sequence of plans, each `growth` times as long.
 
     The users of different plans are disjoint, so the guarantee is that of a single plan. When a
     plan is used up, its last estimate and variance stay and, with `archive`, the sums of its
@@ -68,7 +68,7 @@ class EndlessSum(Ranged, Resumable):
         return self._current.t + (0 if self._settled is None else self._settled.t)
 
     def update(self, value: Any, at: Time | None = None) -> None:
-        """One user, and when it came: see `update_many`."""
+        """Add one user, and when it came: see `update_many`."""
         if self._current.t == self._current.plan.horizon:
             self.update_many([value], None if at is None else [at])
             return
@@ -83,7 +83,7 @@ class EndlessSum(Ranged, Resumable):
             self._clock.keep_one(stamp)
 
     def update_many(self, values: ArrayLike, at: Times | None = None) -> None:
-        """Many users at once: the same as one by one, and all of them or none.
+        """Add many users at once: the same as one by one, and all of them or none.
 
         `at` says when each of them came: see `ContinualSum.update_many`. Times are not protected
         by epsilon.
@@ -144,7 +144,7 @@ class EndlessSum(Ranged, Resumable):
             if place < users:
                 return times.span(place, place + 1)
             place -= users
-        raise errors.InvalidValue(f"nobody is at place {place} after the last")
+        raise errors.InvalidValue(f"there is no user at place {place}")
 
     def __repr__(self) -> str:
         plan = f"plan {len(self.plans)} for {self.plans[-1].horizon}"
@@ -158,7 +158,7 @@ class EndlessSum(Ranged, Resumable):
         return self._plan_for, text
 
     def secret_state(self) -> dict[str, Any]:
-        """All that is needed to go on, ready for JSON."""
+        """Everything needed to continue, ready for JSON."""
         return {
             "growth": self._growth,
             "next_horizon": self._next_horizon,
@@ -173,9 +173,9 @@ class EndlessSum(Ranged, Resumable):
 
     @classmethod
     def from_json(cls, plan_for: Callable[[int], Plan], text: str) -> EndlessSum:
-        """The sum that was saved, or `DamagedPlan` if it is not what was saved.
+        """The saved sum, or `DamagedPlan` if it differs from what was saved.
 
-        `plan_for` makes the plans to come; those that it made are in the saved state.
+        `plan_for` makes future plans; those it has made are in the saved state.
         """
         return cls._restored(text, lambda state: cls._resumed(plan_for, state))
 
@@ -209,7 +209,7 @@ class EndlessSum(Ranged, Resumable):
         return ContinualSum(plan, self._random.spawn(1)[0], archive=self._archive)
 
     def _plans_for(self, users: int) -> list[Plan]:
-        """The plans that so many more users need, besides the current one."""
+        """The plans that this many more users need, besides the current one."""
         room, horizon = self._current.plan.horizon - self._current.t, self._next_horizon
         plans: list[Plan] = []
         while room < users:
@@ -242,7 +242,7 @@ def _numbers(estimate: Estimate) -> dict[str, Any]:
 def _settled_sum(
     values: Values, past: list[tuple[SumServer, BlockTimes]], numbers: Mapping[str, Any] | None
 ) -> Estimate | None:
-    """What the plans that are used up ended with.
+    """The final estimate of the plans that are used up.
 
     Their batches say what it has in common with other estimates; without an archive that is lost.
     """

@@ -1,4 +1,4 @@
-"""The history of a sum, told again: every prefix by all batches that are in now.
+"""The history of a sum in hindsight: every prefix from all batches received so far.
 
 The sums of batches are measurements of the sums of lowest batches, with independent noise of known
 variance. Generalised least squares over all of them is the best linear unbiased estimate of every
@@ -32,9 +32,9 @@ _DIGITS = 100.0  # steps within a factor of e: kurtosis and bias are rounded up 
 
 @dataclass(frozen=True, eq=False)
 class Curve:
-    """Sums of the first t users, for many t: arrays with a row for each.
+    """Sums of the first t users, for many t: arrays with a row per t.
 
-    All fields mean what they mean of an `Estimate`; `std` and `kurtosis` are those of any
+    All fields mean the same as in an `Estimate`; `std` and `kurtosis` are the same for every
     coordinate.
 
     >>> deviations, nothing = np.array([1.0, 2.0]), np.zeros(2)
@@ -55,21 +55,21 @@ class Curve:
         return len(self.t)
 
     def at(self, places: Counts) -> Curve:
-        """Those in these places alone."""
+        """Only those at these places."""
         errors_of = self.std[places], self.slack[places], self.kurtosis[places]
         return Curve(self.t[places], self.value[places], *errors_of, self.unit)
 
     @property
     def rms(self) -> float:
-        """Root of the mean of the expected squared error over all of them, at its worst."""
+        """Root of the mean expected squared error over all of them, in the worst case."""
         worst = self.std**2 + np.mean(flat(self.slack) ** 2, axis=1)
         return math.sqrt(np.mean(worst)) if len(self) else 0.0
 
     def interval(self, confidence: float = 0.95) -> tuple[Floats, Floats]:
         """For every t, the shortest symmetric interval that holds the sum with this confidence.
 
-        Each by itself. Kurtosis and the ratio of slack to noise are rounded up by at most 1 %, so
-        that few different ones have to be looked for.
+        Each on its own. Kurtosis and the ratio of slack to noise are rounded up by at most 1 %, so
+        that few different intervals have to be computed.
         """
         confidence = errors.number("confidence", confidence, above=0, below=1)
         rows = (len(self), *(1,) * (self.value.ndim - 1))
@@ -104,11 +104,11 @@ def _rounded_up(numbers: Floats) -> Floats:
 
 @dataclass(frozen=True, eq=False)
 class Hindsight(Curve):
-    """The history at the ends of lowest batches, as all batches that are in now tell it.
+    """The history at the ends of lowest batches, from all batches received so far.
 
-    What was published stays as it was: `published` is that series, beside this one. (Such as it is
-    where batches come in order and none is lost or damaged; else it is what those that end by t
-    would tell.)
+    What was published stays unchanged: `published` is that series, for comparison. (It is exact if
+    batches come in order and none is lost or damaged; otherwise it is what the batches that end by
+    t would give.)
 
     A lowest batch without a sum counts as a measurement too: the middle of what its users may hold,
     off by `slack` at most. It has little weight where the batches above it tell more.
@@ -128,16 +128,16 @@ class Hindsight(Curve):
 
     @property
     def ratio(self) -> float:
-        """The rms error beside that of what was published: computed from the laws of the noise."""
+        """The rms error relative to that of what was published, computed from the noise."""
         return self.rms / self.published.rms if self.published.rms > 0 else 1.0
 
     def possible(self) -> Floats:
-        """The nearest history that can be: no batch's sum outside of what its users may hold.
+        """The nearest possible history: no batch's sum is outside what its users may hold.
 
-        A count of bits neither falls nor rises by more than one a user; of a histogram or vector,
-        no coordinate leaves its own range. Least squares over all times: since the truth is such a
-        history, this one is never farther from it, all times together. It has no `std`: it is
-        closer than this says, by how much depends on the data.
+        A count of bits neither falls nor rises by more than one per user; in a histogram or vector,
+        no coordinate leaves its own range. It uses least squares over all times: since the truth is
+        such a history, this one is never farther from it, over all times together. It has no `std`:
+        it is closer than that would say, and by how much depends on the data.
         """
         values = self.plan.values
         ends = zip(flat(self.value).T, values.lows, values.highs, strict=True)
@@ -145,7 +145,7 @@ class Hindsight(Curve):
         return np.stack(paths, axis=1).reshape(self.value.shape)
 
     def to_frame(self, confidence: float = 0.95) -> pandas.DataFrame:
-        """A row for each t and, if there are several, coordinate; see also `Estimate.to_frame`.
+        """A row per t and, if there are several, per coordinate; see also `Estimate.to_frame`.
 
         Needs pandas: `pip install 'overhand[frames]'`.
         """

@@ -1,4 +1,4 @@
-"""One way to save, restore and pickle what goes on: sums, and what learns from them."""
+"""One way to save, restore and pickle running objects: sums, and what learns from them."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ FORMAT = 2
 
 
 class Resumable(ABC):
-    """What can be saved and goes on with the very same future: `to_json`, `from_json` and pickle.
+    """Can be saved and continued with exactly the same future: `to_json`, `from_json`, pickle.
 
     A state with secure randomness is secret, and saving or pickling it warns (`SecretState`): it
     holds values that no finished batch has mixed yet, noise not yet used and the keys of the
-    random streams. Go on with one of the two: two futures share their noise, and what both publish
-    tells the difference of their users exactly. That is why no copy is made in memory, except of
-    a simulation.
+    random streams. Continue with only one of the two: two futures share their noise, and what both
+    publish reveals the difference of their users exactly. That is why copying in memory is refused,
+    except for simulations.
 
     >>> import pickle
     >>> import overhand as oh
@@ -36,20 +36,20 @@ class Resumable(ABC):
     @property
     @abstractmethod
     def _is_secret(self) -> bool:
-        """Whether noise is to be kept from others: it is not from a seed."""
+        """Whether the noise is secret: it is not if it comes from a seed."""
 
     @abstractmethod
     def secret_state(self) -> dict[str, Any]:
-        """All that is needed to go on, ready for JSON."""
+        """Everything needed to continue, ready for JSON."""
 
     @abstractmethod
     def _arguments(self, text: str) -> tuple[Any, ...]:
-        """What `from_json` takes to make the same of a saved state."""
+        """The other arguments that `from_json` takes to restore a saved state."""
 
     def to_json(self) -> str:
-        """The state, from which `from_json` goes on with the very same future.
+        """The state, from which `from_json` continues with exactly the same future.
 
-        Keep it as safe as the values themselves, and go on with one of the two.
+        Keep it as safe as the values themselves, and continue with only one of the two.
         """
         return self._saved()
 
@@ -61,7 +61,7 @@ class Resumable(ABC):
         if self._is_secret:
             warnings.warn(
                 f"the saved {name} holds secrets: values of open batches, unused noise and keys. "
-                "Keep it as safe as the values, and go on with one of the two only",
+                "Keep it as safe as the values, and continue with only one of the two",
                 errors.SecretState,
                 stacklevel=3,
             )
@@ -71,11 +71,11 @@ class Resumable(ABC):
     @classmethod
     @abstractmethod
     def from_json(cls, plan: Any, text: str) -> Self:
-        """What was saved, or `DamagedPlan` if this is not what was saved."""
+        """The saved object, or `DamagedPlan` if this differs from what was saved."""
 
     @classmethod
     def _restored(cls, text: str, made_of: Callable[[dict[str, Any]], Self]) -> Self:
-        """What is made of a saved state, or `DamagedPlan` if nothing can be."""
+        """The object of a saved state, or `DamagedPlan` if there is none."""
         state = _opened(cls.__name__, text)
         try:
             return made_of(state)
@@ -86,7 +86,7 @@ class Resumable(ABC):
         if self._is_secret:
             raise errors.ProtocolViolation(
                 f"a copy of this {type(self).__name__} would use the same noise again: what both "
-                "publish would tell their users apart"
+                "publish would reveal how their users differ"
             )
         make, arguments = self.__reduce__()
         copied: Self = make(*arguments)
@@ -109,7 +109,7 @@ def _opened(name: str, text: str) -> dict[str, Any]:
             f"this is not a saved {name} of format {FORMAT}, but {saved!r} of format {made!r}"
         )
     if digest != _digest(state):
-        raise errors.DamagedPlan(f"the saved {name} was changed: its digest is another")
+        raise errors.DamagedPlan(f"the saved {name} was changed: its digest is different")
     return dict(state)
 
 

@@ -20,23 +20,23 @@ from overhand.summation.hindsight import Hindsight, in_hindsight
 
 
 class SumServer:
-    """Adds up whatever batches there are, in any order, late ones included.
+    """Adds up the batches received so far, in any order, late ones included.
 
-    Where a batch is missing, those below it stand in, with the larger error bar that is theirs;
-    where a lowest batch is missing, the estimate waits for it or for one above it. Whoever of the
-    users of an estimate is in no batch that came counts as the middle of what it may hold; with
-    `pending="rate"`, at the rate of the last 256 lowest batches.
+    Where a batch is missing, those below it stand in, with their larger error bar; where a lowest
+    batch is missing, the estimate waits for it or for one above it. A user of an estimate who is in
+    no received batch counts as the middle of what it may hold or, with `pending="rate"`, at the
+    rate of the last 256 lowest batches.
 
-    A batch that is lost (it came, and its sum cannot be told) holds up nothing. Those below it
-    stand in for good. The users of a lowest one count as pending ones do, at once, and for as long
-    as no batch above it has a sum.
+    A batch that is lost (it came, but its sum is unknown) holds up nothing. Those below it stand in
+    for good. The users of a lowest one count as pending at once, and for as long as no batch above
+    it has a sum.
 
     What no later estimate can need is forgotten: batches below one that is settled, and settled
-    ones that every estimate begins with. So memory grows with batches that are missing, not with
-    those that came or are lost. With `archive`, every node's sum and estimate are kept, which is
-    what sums of ranges, `hindsight` and `pending="rate"` need. With `checks`, a sum that honest
-    users cannot have is lost, and one that disagrees with those below it gives way to them: both
-    are `distrusted`.
+    ones that every estimate begins with. So memory grows with the number of missing batches, not
+    of received or lost ones. With `archive`, every node's sum and estimate are kept, as sums of
+    ranges, `hindsight` and `pending="rate"` require. With `checks`, a sum that honest users cannot
+    have is lost, and one that disagrees with those below it gives way to them: both are
+    `distrusted`.
 
     Full batches in, as their shufflers release them; estimates out:
 
@@ -83,7 +83,7 @@ class SumServer:
         self._has_rate = is_rate(pending, archive=archive)
 
     def copy(self) -> SumServer:
-        """Another one that has received the same, without an archive and what needs one."""
+        """A server that has received the same, without an archive and what needs one."""
         result = copy.copy(self)
         result.distrusted, result.archive, result._has_rate = [], None, False
         result._came, result._tails = [came.copy() for came in self._came], self._tails.copy()
@@ -91,30 +91,28 @@ class SumServer:
         return result
 
     def receive(self, node: Node, shuffled: Shuffled, random: Random | None = None) -> None:
-        """A batch that became full (Algorithm 2, step 4); `random` is for the server's own noise.
+        """Receive a full batch (Algorithm 2, step 4); `random` is for the server's own noise.
 
-        Which is the operating system's, unless a simulation says a seed.
+        That is OS randomness, unless a simulation gives a seed.
         """
         mechanism = self.plan.mechanism(node)
         noise = mechanism.server_noise(source_of(random), 1)
         self.receive_sum(node, mechanism.sum_of(shuffled, noise))
 
     def receive_sum(self, node: Node, value: Any, slack: float = 0.0, own: int = 0) -> None:
-        """The analyzed sum of a batch, which may be off by `slack` beyond its noise.
+        """Receive the analyzed sum of a batch, which may be off by `slack` beyond its noise.
 
         `own` reports of it were the shuffling service's, which count as nothing.
         """
         if (self._shape or not isinstance(value, float)) and np.shape(value) != self._shape:
-            raise errors.InvalidValue(
-                f"a sum of shape {np.shape(value)} where one of shape {self._shape} is due"
-            )
+            raise errors.InvalidValue(f"a sum of shape {np.shape(value)} instead of {self._shape}")
         self._note(node, own=own)
         checks, users = self._checks, node.size - own
         if checks is not None and not checks.is_possible(node.level, users, value, slack):
             self.distrusted.append(node)
             self._lose(node, users)
             return
-        # A copy: what was received stays as it was received.
+        # A copy: later changes by the caller do not reach it.
         kept = np.array(value, np.float64) if self._shape else float(value)
         known = NodeSum(kept, *self._laws[node.level - 1], slack)
         if self.archive is not None:
@@ -123,20 +121,20 @@ class SumServer:
         self._take(node.level, node.start, Span(node.stop, known, known, is_settled))
 
     def receive_blocks(self, start: int, blocks: int, total: Any) -> None:
-        """The sum of consecutive lowest batches within one batch of the next level.
+        """Receive the sum of consecutive lowest batches within one batch of the next level.
 
         An archive is told of them one by one, by `archive.keep_blocks`.
         """
         stop = start + blocks * self._sizes[0]
         if len(self._sizes) > 1 and start // self._sizes[1] != (stop - 1) // self._sizes[1]:
-            raise ProtocolViolation(f"lowest batches {start} .. {stop} are not of one batch above")
+            raise ProtocolViolation(f"lowest batches {start} .. {stop} are not in one batch above")
         self._note(Node(1, start, stop), blocks)
         variance, fourth = self._laws[0]
         own = NodeSum(total, blocks * variance, blocks * fourth, 0.0)
         self._take(1, start, Span(stop, own, own, True))
 
     def lose(self, node: Node, own: int = 0) -> None:
-        """A batch came, and its sum cannot be told: no estimate waits for it.
+        """Note that a batch came whose sum is unknown: no estimate waits for it.
 
         `own` reports of it were the shuffling service's, which count as nothing.
         """
@@ -153,14 +151,14 @@ class SumServer:
         self._take(node.level, node.start, lost)
 
     def _note(self, node: Node, batches: int = 1, own: int = 0) -> None:
-        """Refuse what is no batch of the plan, or so many of them, or came already."""
+        """Refuse anything that is not `count` batches of the plan, or that came already."""
         level, start, stop = node
         size = self._sizes[level - 1] if 1 <= level <= len(self._sizes) else 0
         is_whole = size > 0 and start % size == 0 and stop - start == batches * size
         if not is_whole or not 0 <= start < stop <= self._tree.horizon:
             raise errors.InvalidValue(f"no batch of this plan is {node}")
         if not self._came[level - 1].add(start // size, stop // size):
-            raise ProtocolViolation(f"{node} received twice")
+            raise ProtocolViolation(f"{node} was received twice")
         self._run = None if own else self._run
 
     # Everything that came, as spans: batches of one level side by side, all of one batch above.
@@ -309,7 +307,7 @@ class SumServer:
 
     @property
     def lost_users(self) -> int:
-        """How many of them are in lost batches alone: the middle of what they may hold counts."""
+        """How many of them are only in lost batches: they count as the middle of their values."""
         return self._prefix().lost_users
 
     @property
@@ -327,14 +325,14 @@ class SumServer:
         covered, total, lost_users, _ = self._prefix()
         t = covered if t is None else errors.whole("t", t, least=0, most=self.plan.horizon)
         if t < covered:
-            raise ProtocolViolation(f"no estimate at t={t}: {covered} users are counted already")
+            raise ProtocolViolation(f"no estimate at t={t}: {covered} users are already counted")
         pending = t - covered + lost_users
         rate = self._archived("a rate").rate(covered) if pending and self._has_rate else None
         return total.estimate(self.plan, t, pending=pending, rate=rate, run=self._run)
 
     def between(self, start: int, stop: int) -> Estimate:
         """The sum of the users at places start .. stop - 1, from the fewest batches."""
-        return self._archived("sums of a range").between(start, stop, self.covered, self._run)
+        return self._archived("a sum of a range").between(start, stop, self.covered, self._run)
 
     def hindsight(self) -> Hindsight:
         """The whole history at the ends of lowest batches, by all batches that are in now."""
@@ -342,7 +340,7 @@ class SumServer:
 
     def _archived(self, what: str) -> Archive:
         if self.archive is None:
-            raise errors.InvalidValue(f"{what}: only with a server that has archive=True")
+            raise errors.InvalidValue(f"{what} needs a server with archive=True")
         return self.archive
 
     @property

@@ -1,6 +1,6 @@
-"""When users came: whatever a caller calls a time, as whole microseconds since 1970 in UTC.
+"""When users came: times in any form, as whole microseconds since 1970 in UTC.
 
-Nothing here is protected: times are taken for public, and are kept as they are.
+Nothing here is protected: times are taken to be public, and are kept as they are.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ Stamp = tuple[int, tzinfo | None]
 
 @dataclass(frozen=True)
 class Checked:
-    """The times of some users, none before the last: NumPy's ticks as they came.
+    """The times of some users, in ascending order: NumPy's ticks as they were given.
 
     Only those that are asked for become microseconds: two for every block, not one per user.
     """
@@ -104,12 +104,12 @@ def _check(name: str, ticks: int, moment: int) -> None:
     if ticks == _NOT_A_TIME:
         raise errors.InvalidValue(f"{name} is missing (NaT)")
     if not _LEAST <= moment <= _MOST:
-        raise errors.InvalidValue(f"{name} is not of the years 1 to 9999")
+        raise errors.InvalidValue(f"{name} is not in the years 1 to 9999")
 
 
 def falling(user: int, time: datetime, before: datetime) -> errors.InvalidValue:
     return errors.InvalidValue(
-        f"times must not fall: user {user} came at {time.isoformat()}, after one of "
+        f"times must not decrease: user {user} came at {time.isoformat()}, after one of "
         f"{before.isoformat()}"
     )
 
@@ -156,7 +156,7 @@ def _ticks_of_each(at: Times, first: int) -> tuple[Counts, str, tzinfo | None]:
 
 def unlike(time: str, zone: tzinfo | None, other: str) -> errors.InvalidValue:
     has, others = ("has no zone", "has one") if zone is None else ("has a zone", "has none")
-    return errors.InvalidValue(f"{time} {has}, where that of {other} {others}")
+    return errors.InvalidValue(f"{time} {has}, while that of {other} {others}")
 
 
 def moment_of(name: str, time: Time) -> Stamp:
@@ -195,7 +195,7 @@ def _moment_of_numpy(name: str, time: np.datetime64) -> Stamp:
 
 
 def shown(moment: int, zone: tzinfo | None) -> datetime:
-    """A time as it is told: with a zone, if it came with one.
+    """A time as it is shown: with a zone, if it was given with one.
 
     >>> shown(0, None).isoformat(), shown(0, timezone(timedelta(hours=1))).isoformat()
     ('1970-01-01T00:00:00', '1970-01-01T01:00:00+01:00')
@@ -274,7 +274,7 @@ class Clock:
     def moment_of(self, name: str, time: Time) -> int:
         """The microseconds of a time that is compared with those of users."""
         if self.last is None:
-            raise errors.InvalidValue(f"{name}={time!r} is a time, and no user has one")
+            raise errors.InvalidValue(f"{name}={time!r} is a time, but users have no times")
         moment, zone = moment_of(name, time)
         if (zone is None) != (self.zone is None):
             raise unlike(f"{name}={time!r}", zone, "user 1")

@@ -24,7 +24,7 @@ _MOST_WINDOWS = 100_000
 
 
 class Window(NamedTuple):
-    """The users of some time, to the nearest block, and their sum.
+    """The users of a range of time, to the nearest block, and their sum.
 
     >>> import overhand as oh
     >>> plan = oh.Plan.best(1000, 2, oh.Privacy(1.0, 1e-6))
@@ -48,23 +48,23 @@ class Window(NamedTuple):
 
 
 class Windows(list[Window]):
-    """Windows side by side, of which nobody is in two.
+    """Adjacent windows; nobody is in two of them.
 
     >>> Windows().to_frame().columns.tolist()
     ['stop', 'first', 'last', 'users', 'value', 'std', 'slack', 'low', 'high']
     """
 
     def to_frame(self, confidence: float = 0.95) -> Any:
-        """A pandas frame with a row for every window, by its start.
+        """A pandas frame with a row per window, by its start.
 
-        If sums have several coordinates, a row for every window and coordinate. `low` and `high`
-        are the ends of the interval of one of them.
+        If sums have several coordinates, a row per window and coordinate. `low` and `high` are the
+        ends of each interval.
         """
         try:
             pandas = import_module("pandas")  # which is optional, and slow to load
         except ImportError:
             raise errors.InvalidValue(
-                "a frame needs pandas, which `pip install 'overhand[frames]'` brings"
+                "a frame needs pandas: pip install 'overhand[frames]'"
             ) from None
         confidence = errors.number("confidence", confidence, above=0, below=1)
         columns = [*_COLUMNS, "users", "value", "std", "slack", "low", "high"]
@@ -87,7 +87,7 @@ def _rows(window: Window, confidence: float) -> Iterator[tuple[Any, ...]]:
 
 
 class Ranged(ABC):
-    """A running sum of which ranges can be asked, too."""
+    """A running sum that also answers for ranges."""
 
     _clock: Clock
 
@@ -113,9 +113,9 @@ class Ranged(ABC):
 
         By place, it is of those at places start .. stop - 1, from 0. By time, of those who came
         from `start` on and before `stop`, to the nearest blocks: a block is in if its first user
-        is, so that ranges side by side share nobody and leave nobody out. The estimate is of the
-        users at places `estimate.start` to `estimate.t`; `window` says when they came. Whoever is
-        in a block that is not full counts as pending.
+        is, so that adjacent ranges share nobody and leave nobody out. The estimate is of the users
+        at places `estimate.start` to `estimate.t`; `window` says when they came. Users in a block
+        that is not full count as pending.
 
         Times are anything that `at` takes. They are not protected by epsilon.
         """
@@ -138,7 +138,7 @@ class Ranged(ABC):
 
     def _check_archive(self) -> None:
         if not self._is_archived:
-            raise errors.InvalidValue("sums of a range need a sum with archive=True")
+            raise errors.InvalidValue("a sum of a range needs a sum with archive=True")
 
     def _window(self, start: int, stop: int) -> Window:
         places, zone = (self._place(start), self._place(stop)), self._clock.zone
@@ -149,19 +149,19 @@ class Ranged(ABC):
         )
 
     def windows(self, length: str | timedelta) -> Windows:
-        """All users so far by windows of this length, from the first one's on.
+        """All users so far, in windows of this length that start with the first user's.
 
         A length is a timedelta or text: "12h", "30min", "15s", and "7d" or "1w" for days. As
         pandas' `resample` has it, windows are counted from midnight of the day of the first time,
         in the zone of that time; those of whole days go from midnight to midnight even where the
         clock is changed. Borders go to blocks as those of `between` do.
 
-        The last window may not be over yet, and windows in which nobody came are windows.
+        The last window may not be over yet, and windows in which nobody came are included.
         """
         self._check_archive()
         step, zone, last = _step(length), self._clock.zone, self._clock.last
         if last is None:
-            raise errors.InvalidValue("windows need times, and no user came with `at`")
+            raise errors.InvalidValue("windows need times, but users came without `at`")
         first, _ = self._span(0, 1)
         return Windows(self._window(*pair) for pair in pairwise(_borders(first, last, step, zone)))
 
@@ -182,7 +182,7 @@ def _is_time(bound: object) -> bool:
 
 
 def _step(length: object) -> timedelta:
-    """The length of a window, or an error that says what would be one."""
+    """The length of a window, or an error that says what a length is."""
     microseconds = _microseconds(length)
     try:
         if microseconds > 0:
