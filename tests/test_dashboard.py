@@ -53,7 +53,7 @@ def test_a_sum_that_goes_on_says_how_many_were_before(
 ) -> None:
     server.status["plan"]["users_before"] = 600
     visit = open_page()
-    visit.wait_for("users", "88 of 1,000,000 users, after 600 of earlier plans")
+    visit.wait_for("users", "88 of 1,000,000 users, after 600 in earlier plans")
     first = visit.page.locator("#chart text", has_text="users").first
     expect(first).to_have_text(re.compile(r"^6\d\d users$"))
 

@@ -35,7 +35,7 @@ def test_late_batches_need_attention_until_they_come(open_page: Opener, server: 
     server.send("levels", levels(40, late=3))
     expect(visit.page.locator("#level-rows tr").nth(0)).to_contain_text("3 batches late")
     expect(health).to_have_text("Needs attention")
-    expect(alarms).to_contain_text("batches should be here and are not")
+    expect(alarms).to_contain_text("batches should have arrived and have not")
     server.send("levels", levels(43, late=0))
     expect(health).to_have_text("Healthy")
 
@@ -60,7 +60,7 @@ def test_trust_and_fallback_are_visible(open_page: Opener, server: FakeServer) -
     assert "Together they learn everything" in visit.text("trust")
     assert visit.page.locator("#fallback").is_hidden()
     server.send("estimate", estimate(t=700, fallback=True))
-    visit.wait_for("fallback", re.compile("^A batch is missing, .* still right.$"))
+    visit.wait_for("fallback", re.compile("^A batch is missing, .* still correct.$"))
     expect(visit.page.locator("#fallback")).to_be_visible()
 
 
@@ -72,7 +72,7 @@ def test_users_who_were_lost_are_counted(
 ) -> None:
     server.status = status(estimate=estimate(fallback=True, lost_users=lost))
     visit = open_page()
-    visit.wait_for("fallback", re.compile(f"{words} as the middle of what .* still right.$"))
+    visit.wait_for("fallback", re.compile(f"{words} as the middle of what .* still correct.$"))
     expect(visit.page.locator("#fallback")).to_be_visible()
 
 
@@ -98,7 +98,7 @@ def test_an_unhealthy_server_without_an_alarm_is_shown(
 ) -> None:
     server.status = status(healthy=False)
     visit = open_page()
-    visit.wait_for("alarm-list", "The server says that it is not healthy.")
+    visit.wait_for("alarm-list", "The server reports that it is not healthy.")
 
 
 def test_hostile_text_is_shown_as_text(open_page: Opener, server: FakeServer) -> None:
@@ -120,7 +120,7 @@ def test_a_lost_server_is_waited_for(mode: str, open_page: Opener, server: FakeS
     visit.wait_for("connection-state", "Reconnecting")
     visit.page.clock.fast_forward(31_000)
     visit.wait_for("connection-state", "Server gone")
-    visit.wait_for("connection-news", re.compile(r"last news 3\d s ago, still trying"))
+    visit.wait_for("connection-news", re.compile(r"last update 3\d s ago, still trying"))
     visit.wait_for("number", "343")
     server.status = status(estimate=estimate(t=9000, value=4500.0))
     server.turn("up")
@@ -148,7 +148,7 @@ def test_a_quiet_line_is_asked_and_stays_live(open_page: Opener, server: FakeSer
     with visit.page.expect_response("**/v1/history*"):
         visit.page.clock.fast_forward(32_000)
     assert server.asked.count("/v1/status") > before
-    visit.wait_for("connection-news", re.compile("last news [0-5] s ago"))
+    visit.wait_for("connection-news", re.compile("last update [0-5] s ago"))
     visit.wait_for("connection-state", "Live")
 
 

@@ -1,6 +1,6 @@
 """The page that shows what the server publishes: its files, and the headers to send with them.
 
-The page is plain HTML, CSS and JavaScript modules. It asks nobody but the server it came from, and
+The page is plain HTML, CSS and JavaScript modules. It contacts only the server it came from, and
 shows only what is published: how full an open batch is would tell when somebody came.
 """
 

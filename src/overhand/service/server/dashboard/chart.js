@@ -70,8 +70,8 @@ export class Chart {
     box.addEventListener("keydown", (event) => this.#key(event));
   }
 
-  // `start`: the t at the left edge. `from`: the t from which on everything has to fit; what is
-  // before may run out of the picture. `zero`: whether 0 has to be in it. `empty`: what to say
+  // `start`: the t at the left edge. `from`: the t from which everything has to fit; earlier points
+  // may run out of the picture. `zero`: whether 0 has to be in it. `empty`: what to say
   // without a point. `told`: a second line, if there is one.
   show(series, { start, from, zero, empty, told = null }) {
     this.#series = series;

@@ -222,8 +222,8 @@ function showHealth() {
   chip.dataset.health = good ? "good" : "bad";
   const list = part("alarm-list");
   const newestFirst = [...alarms].reverse().map(String);
-  if (late) newestFirst.unshift(`${words.count(late, "batch", "batches")} should be here and ${late === 1 ? "is" : "are"} not.`);
-  if (!good && !newestFirst.length) newestFirst.push("The server says that it is not healthy.");
+  if (late) newestFirst.unshift(`${words.count(late, "batch", "batches")} should have arrived and ${late === 1 ? "has" : "have"} not.`);
+  if (!good && !newestFirst.length) newestFirst.push("The server reports that it is not healthy.");
   if ([...list.children].map((item) => item.textContent).join("\n") !== newestFirst.join("\n")) {
     list.replaceChildren(...newestFirst.map((text) => {
       const item = document.createElement("li");
@@ -298,7 +298,7 @@ const chart = new Chart(part("chart"), (i) => {
     part("chart-reading"),
     i === null ? "" : `After ${words.count(series.t[i], "user")}`,
     i === null ? null : pointOf(i),
-    series.t.length ? "Point at the chart, or use the arrow keys, to read it." : "",
+    series.t.length ? "Point at the chart, or use the arrow keys, to read values." : "",
   );
   const told = i === null ? "" : hindsight.reading(series.t[i], viewed);
   part("chart-reading").append(told);
@@ -309,7 +309,7 @@ const bars = new Bars(part("bars"), (i) => showReading(
   part("bars-reading"),
   i === null ? "" : named(i),
   i === null ? null : viewed(reading(estimate, i), estimate.t),
-  "Bars with 95 % error bars, each by itself. Choose one to follow it above.",
+  "Bars with 95 % error bars, each on its own. Choose one to follow it above.",
 ), choose);
 
 const columnsOf = (points) => Object.fromEntries(

@@ -1,4 +1,4 @@
-// Numbers and sentences. Everything here is text: nothing of it is ever read as markup.
+// Numbers and sentences. Everything here is text: none of it is ever read as markup.
 
 const formats = new Map();
 
@@ -12,8 +12,8 @@ export function number(value, decimals = 0) {
   return formats.get(decimals).format(value);
 }
 
-// As many decimals as the band gives a meaning: two digits of its half-width, none beyond the point
-// if that is 10 or more.
+// As many decimals as the band makes meaningful: two digits of its half-width, no decimals if that
+// is 10 or more.
 export function decimalsFor({ value, low, high }) {
   const half = (high - low) / 2;
   if (half > 0 && Number.isFinite(half)) {
@@ -52,31 +52,31 @@ function percent(fraction) {
 // Whose noise hides a person's value, in words.
 function noiseMakers(by, honest) {
   if (by === "services") {
-    return "The shuffling service and this server each add noise, one against the other: it holds towards "
-      + "either of them, whatever all other users do, and the shuffling service may even lie.";
+    return "The shuffling service and this server each add enough noise: the guarantee holds against either "
+      + "of them, whatever all other users do, even if the shuffling service lies.";
   }
   return honest < 1
     ? `It holds as long as at least ${percent(honest)} of the users in a batch add their noise.`
-    : "Users make the noise: it counts on that of every user in a batch.";
+    : "Users make the noise: it holds if every user in a batch adds theirs.";
 }
 
 export function guarantee({ epsilon, delta, delta_spent: spent, honest, reports, noise_by: by }) {
   const slack = delta > 0 ? `1 in ${number(Math.round(1 / delta))}` : "0";
   const people = reports > 1
     ? `It covers a person who sends up to ${count(reports, "report")}.`
-    : "It covers one report of each person.";
+    : "It covers one report per person.";
   return [
-    "Whatever anybody else knows, all that leaves the shufflers looks almost the same whichever "
+    "Whatever else anybody knows, everything that leaves the shufflers looks almost the same whichever "
       + `value one person reports: no outcome becomes more than ${tiny(Math.exp(epsilon))} times as likely `
-      + `(epsilon ${tiny(epsilon)}), give or take a probability of ${slack} (delta ${tiny(delta)}).`,
-    ...(Number.isFinite(spent) ? [`The noise of this plan spends a delta of ${tiny(spent)}.`] : []),
+      + `(epsilon ${tiny(epsilon)}), except with probability ${slack} (delta ${tiny(delta)}).`,
+    ...(Number.isFinite(spent) ? [`This plan spends a delta of ${tiny(spent)}.`] : []),
     `${people} ${noiseMakers(by, honest)}`,
   ];
 }
 
 export function progress(done, horizon, before) {
   const here = `${number(done)} of ${count(horizon, "user")}`;
-  return before > 0 ? `${here}, after ${number(before)} of earlier plans` : here;
+  return before > 0 ? `${here}, after ${number(before)} in earlier plans` : here;
 }
 
 export function waiting(levels) {
@@ -87,14 +87,14 @@ export function waiting(levels) {
 
 // Why a band is wider than planned.
 export function fallback({ lost_users: lost = 0 }) {
-  const still = "the band is wider than planned, and still right.";
+  const still = "the band is wider than planned, but still correct.";
   if (!(lost > 0)) return `A batch is missing, so smaller batches are added up in its place: ${still}`;
   const middle = lost === 1 ? "counts as the middle of what it" : "count as the middle of what they";
-  return "Batches are lost to unreadable messages. Smaller ones are added up in their place; "
-    + `${count(lost, "user")} whose batches are all lost ${middle} may hold: ${still}`;
+  return "Batches were lost to unreadable messages. Smaller ones are added up in their place; "
+      + `${count(lost, "user")} whose batches are all lost ${middle} may hold: ${still}`;
 }
 
-// What is out of the ordinary at a level: [words, whether it is bad].
+// What is unusual about a level: [words, whether it is bad].
 export function levelNotes({ received = 0, published = 0, lost = 0, late = 0, own = 0, garbage = 0 }) {
   const opening = received - published - lost;
   return [
