@@ -205,7 +205,7 @@ def test_a_file_that_was_exchanged_is_brought_forward_or_left_alone(
     assert firsts(BatchKeys(path)) == {1: 5, 2: 2}
     BatchKeys.create(other := path.with_name("other.keys"), LEVELS)
     shutil.copy(other, path)
-    with pytest.raises(UnsafeSecret, match="has other keys now"):
+    with pytest.raises(UnsafeSecret, match="now has other keys"):
         keys.keep_only({1: {6}, 2: {2}})
     assert path.read_bytes() == other.read_bytes()
 
@@ -257,7 +257,7 @@ def test_files_that_hold_no_keys_are_refused(keys: BatchKeys, path: Path) -> Non
             keys.keep_only({1: {1}, 2: {0}})
     path.write_bytes(whole)
     path.chmod(0o640)
-    with pytest.raises(UnsafeSecret, match="open to others"):
+    with pytest.raises(UnsafeSecret, match="accessed by others"):
         BatchKeys(path)
     path.unlink()
     with pytest.raises(UnsafeSecret, match="No such file"):
@@ -484,7 +484,7 @@ def test_an_old_copy_of_a_store_is_refused(tmp_path: Path) -> None:
 def test_two_stores_never_share_their_keys(places: Places) -> None:
     where, other = places.new(), places.new()
     with closing(where.open()) as store:
-        with pytest.raises(InvalidValue, match="a new store has new keys"):
+        with pytest.raises(InvalidValue, match="a new store needs new keys"):
             open_store(other.place, SHAPES, HORIZON, where.keys)
         admit(store, [1])
     where.open().close()

@@ -328,7 +328,7 @@ def test_a_book_without_its_guard_can_be_read_and_nothing_else(tmp_path: Path) -
     assert settled_sum(BALLOTS, str(path)).value == (publisher.estimate["value"],)
     with closing(Book(path, BALLOTS.digest)) as read:
         assert len(read.sums(0, 9)) == 1
-        with pytest.raises(InvalidValue, match="to be read only"):
+        with pytest.raises(InvalidValue, match="it can only be read"):
             read.receive(full((1, 1)))
         with pytest.raises(InvalidValue, match="its book needs a guard"):
             publisher_of(read)
@@ -342,7 +342,7 @@ def test_a_book_needs_the_keys_it_was_made_with(places: Places) -> None:
         Book.of(BALLOTS, where.place, keys=other.keys)
     with pytest.raises(UnsafeSecret, match="the keys were made with the book"):
         Book.of(BALLOTS, where.place, keys=where.keys.with_name("nowhere.keys"))
-    with pytest.raises(InvalidValue, match="a new book has new keys"):
+    with pytest.raises(InvalidValue, match="a new book needs new keys"):
         Book.of(BALLOTS, places.new().place, keys=where.keys)
     open_book(where).close()
 

@@ -45,7 +45,7 @@ def test_messages_that_came_before_are_struck_counted_and_alarmed(
     with closing(open_book(where)) as other:
         assert other.receive(copied)
         assert other.news().levels[1].repeats == 3
-        words = ["3 messages of batch 1 of level 1 came before, and do not count"]
+        words = ["3 messages of batch 1 of level 1 came before and do not count"]
         assert other.alarms() == words
         with other.claimed(), other.claimed() as kept:
             assert kept is not None

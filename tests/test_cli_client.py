@@ -85,14 +85,14 @@ def test_a_device_reports_no_more_than_the_plan_allows(deployed: Deployment) -> 
     code, said = deployed.command(*call[:-1], "0" * 64, "1")
     assert (code, f"not {'0' * 64}" in said) == (2, True)
     code, said = deployed.command(*call, "--file", values_file(deployed.folder, 2))
-    assert (code, "2 values: the plan allows one person 1 reports" in said) == (2, True)
+    assert (code, "2 values: the plan allows 1 reports per person" in said) == (2, True)
     assert not (deployed.folder / "mine").exists()
     code, said = deployed.command(*call, "1")
     assert (code, said.strip()) == (0, "1 counted")
     code, said = deployed.command(*call, "1", "--json")
     told = json.loads(said[: said.index("error")])
     assert (code, told) == (2, {"counted": 1, "undelivered": None, "begun": 0})
-    assert "1 of the 1 reports that the plan allows one person" in said
+    assert "1 of the 1 reports that the plan allows per person" in said
 
 
 def test_what_a_device_could_not_deliver_is_in_its_file(deployed: Deployment) -> None:

@@ -66,7 +66,7 @@ def test_a_document_that_promises_too_much_is_refused(tmp_path: Path) -> None:
     path.write_text(Document(boasting, document.public_key).to_json())
     result = overhand("verify", str(path))
     assert (result.returncode, result.stdout) == (2, "")
-    assert "promises epsilon=0.5, delta=1e-06 and spends delta=" in result.stderr
+    assert "promises epsilon=0.5, delta=1e-06 but spends delta=" in result.stderr
 
 
 def test_what_is_no_document_is_one_line(tmp_path: Path) -> None:

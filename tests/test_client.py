@@ -249,7 +249,7 @@ def test_an_address_and_its_certificates_are_checked_at_once(tmp_path: Path) -> 
 @pytest.mark.parametrize("made", [AsyncClient, Client])
 def test_noise_that_somebody_may_know_is_refused(made: Callable[..., object]) -> None:
     for kind, random in {**UNSAFE, "SeededRandom": seeded_random(1)}.items():
-        with pytest.raises(InvalidValue, match=f"random is of type {kind}: what is deployed"):
+        with pytest.raises(InvalidValue, match=f"random is of type {kind}: deployed noise"):
             made("https://here", random=random)
     made("https://here", random=oh.secure_random())
 

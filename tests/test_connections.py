@@ -277,7 +277,7 @@ def test_what_is_no_request_is_told_so_and_left(role: Role, said: bytes) -> None
     async def test(port: Port) -> None:
         async with port.line() as line:
             line.say(said)
-            assert await line.answer() == (400, {"error": "this is no HTTP request"})
+            assert await line.answer() == (400, {"error": "this is not an HTTP request"})
             assert line.headers["connection"] == "close"
             assert await line.rest() == b""
 
@@ -328,7 +328,7 @@ def test_listeners_leave_room_for_others(server: Role) -> None:
                     listener.say(ask)
                     assert await listener.status() == 200
                 other.say(ask)
-                assert await other.answer() == (503, {"error": "too many listen already"})
+                assert await other.answer() == (503, {"error": "too many listeners"})
                 assert int(other.headers["retry-after"]) > 0
                 other.say(HEALTH, b"\r\n")
                 assert (await other.answer())[0] == 200

@@ -157,7 +157,7 @@ def test_what_nobody_agreed_upon_is_not_even_read(tmp_path: Path, content: bytes
     digest = hashlib.sha256(content).hexdigest()
     with pytest.raises(DamagedDocument, match="is not"):
         Document.load(path, digest)
-    with pytest.raises(errors.InvalidValue, match=f"has digest {digest}, not 000000000000"):
+    with pytest.raises(errors.InvalidValue, match=f"has the digest {digest}, not 000000000000"):
         Document.load(path, "0" * 64)
 
 

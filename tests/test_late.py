@@ -165,7 +165,7 @@ def test_a_plan_fills_places_or_leaves_them_empty(where: Where, places: Places) 
         assert store.arrived == 1
     with closing(places.new().open()) as store:
         admit(store, [1])
-        with pytest.raises(InvalidValue, match="are filled with reports"):
+        with pytest.raises(InvalidValue, match="be filled with reports"):
             store.leave_empty(0)
         assert store.arrived == 1
 

@@ -247,7 +247,7 @@ def test_an_origin_that_no_browser_writes_is_refused(origin: Any) -> None:
 
 
 def test_every_origin_is_named_alone() -> None:
-    with pytest.raises(InvalidValue, match="name it alone"):
+    with pytest.raises(InvalidValue, match="give it alone"):
         Origins([PAGE, "*"])
 
 

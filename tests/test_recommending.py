@@ -337,7 +337,7 @@ THEORY = Theory(dimension=3, horizon=400, entry_error=20.0)
 BAD_LEARNING: dict[str, tuple[dict[str, Any], str]] = {
     "key": ({"rule_key": bytes(31)}, "31 bytes"),
     "names": ({"features": ("a", "b")}, "2 names for 3"),
-    "same names": ({"features": ("a", "b", "a")}, "not different"),
+    "same names": ({"features": ("a", "b", "a")}, "must differ"),
     "no name": ({"features": ("a", "", "c")}, "no name"),
     "unprintable": ({"features": ("a", "b\n", "c")}, "no name"),
     "arm": ({"arms": {"a": (0.6, 0.1)}}, "shape"),

@@ -302,7 +302,7 @@ def test_a_store_from_before_schema_1_is_refused(places: Places) -> None:
 
 
 def test_later_schemas_are_refused_in_one_line_and_left_alone(where: Where) -> None:
-    line = "has schema 3, this program knows up to 2: run the newer version"
+    line = "has schema 3, but this program only knows up to 2: run the newer version"
     with closing(where.open()) as store:
         admit(store, [1])
     set_version(where.place, 3)
@@ -320,7 +320,9 @@ def test_a_later_book_is_refused_before_it_is_read(place: str) -> None:
     with closing(Book(place, DOCUMENT.digest)):
         pass
     set_version(place, 7)
-    with pytest.raises(InvalidValue, match="^the book has schema 7, this program knows up to 3:"):
+    with pytest.raises(
+        InvalidValue, match="^the book has schema 7, but this program only knows up to 3:"
+    ):
         Book(place, "b" * 64)
 
 
@@ -328,7 +330,7 @@ def test_a_later_file_of_keys_is_refused_in_one_line(tmp_path: Path) -> None:
     path = tmp_path / "keys"
     BatchKeys.create(path, [1, 2])
     record = path.read_bytes()[: path.stat().st_size // 2]
-    words = "has schema 2, this program knows up to 1: run the newer version"
+    words = "has schema 2, but this program only knows up to 1: run the newer version"
     for second in (b"OVK2", b"OVK1"):  # a crash while the later version wrote its first
         path.write_bytes(b"OVK2" + record[4:] + second + record[4:])
         with pytest.raises(UnsafeSecret, match=words):
@@ -381,7 +383,9 @@ def test_migrations_run_once_each_in_their_order(place: str) -> None:
     assert open_things(place, _one, _two) == [(1, 2)]
     assert open_things(place, _one, _two) == [(1, 2)]
     assert (version_of(place), run(place, "SELECT number FROM more")) == (3, [(3,)])
-    with pytest.raises(InvalidValue, match="the thing has schema 3, this program knows up to 2"):
+    with pytest.raises(
+        InvalidValue, match="the thing has schema 3, but this program only knows up to 2"
+    ):
         open_things(place, _one)
 
 

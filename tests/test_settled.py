@@ -64,14 +64,14 @@ def test_what_a_plan_ended_with_comes_back_from_its_file(tmp_path: Path) -> None
 def test_a_damaged_file_is_one_clear_error(tmp_path: Path, changed: dict[str, Any]) -> None:
     written = {**json.loads(BITS.to_json()), **changed}
     (path := tmp_path / "settled.json").write_text(json.dumps(written))
-    with pytest.raises(InvalidValue, match="not what a plan ended with"):
+    with pytest.raises(InvalidValue, match="not the final sum of a plan"):
         Settled.load(path)
 
 
 def test_what_is_no_such_file_is_one_clear_error(tmp_path: Path) -> None:
     for content in (b"", b"[]", b"{}", b"junk", b"\xff"):
         (path := tmp_path / "settled.json").write_bytes(content)
-        with pytest.raises(InvalidValue, match="not what a plan ended with|cannot read"):
+        with pytest.raises(InvalidValue, match="not the final sum of a plan|cannot read"):
             Settled.load(path)
     with pytest.raises(InvalidValue, match="No such file"):
         Settled.load(tmp_path / "nowhere.json")
@@ -80,7 +80,7 @@ def test_what_is_no_such_file_is_one_clear_error(tmp_path: Path) -> None:
 def test_a_sum_goes_on_as_one_of_the_same_values_only() -> None:
     for values in (oh.Reals(0, 2), oh.Histogram(2), oh.Vectors(1)):
         with pytest.raises(
-            InvalidValue, match=f"sum of bit does not go on as one of {values.spec}"
+            InvalidValue, match=f"sum of bit cannot continue as one of {values.spec}"
         ):
             BITS.estimate(values)
 

@@ -127,7 +127,7 @@ def test_what_is_no_message_is_not_written(messages: list[float]) -> None:
 
 @pytest.mark.parametrize("plaintexts", [[b""], [b"ab", b"c"], [b"abc", b"a"]])
 def test_plaintexts_of_another_length_are_refused(plaintexts: list[bytes]) -> None:
-    with pytest.raises(errors.InvalidValue, match="has not 2 bytes"):
+    with pytest.raises(errors.InvalidValue, match="must have 2 bytes"):
         LevelFormat(1, 3, 1, 4, 12).bytes_to_messages(plaintexts)
 
 

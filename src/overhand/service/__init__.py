@@ -1,1 +1,1 @@
-"""The roles as processes: client, shuffling service, server. They meet only on the wire."""
+"""The roles as processes: client, shuffling service, server. They communicate only by wire."""

@@ -1,4 +1,4 @@
-"""Processes of their own for work that holds the interpreter's lock: to seal, and to open."""
+"""Separate processes for work that holds the interpreter's lock: sealing and opening."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _TRIES = 3
 
 
 class WorkersLost(errors.ServiceError):
-    """The same messages took their worker down again and again."""
+    """The same messages crashed their worker again and again."""
 
 
 @dataclass
@@ -103,7 +103,7 @@ class WorkerPool(Generic[Result]):
             except BrokenProcessPool:
                 self._replace(task.executor)
                 task = self._submitted(task.level, task.chunk)
-        raise WorkersLost(f"{len(task.chunk)} messages took down their worker {_TRIES} times")
+        raise WorkersLost(f"{len(task.chunk)} messages crashed their worker {_TRIES} times")
 
     def _submitted(self, level: int, chunk: list[bytes]) -> _Task[Result]:
         for _ in range(_TRIES):

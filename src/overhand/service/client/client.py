@@ -27,11 +27,11 @@ T = TypeVar("T")
 _ATTEMPTS = 8
 _FIRST_WAIT, _LONGEST_WAIT = 0.2, 30.0
 _ENCODED_AT_ONCE = 16
-_LOOKS = 4  # turns of the loop: a closed line is seen in one, let go of in the next
+_LOOKS = 4  # turns of the loop: a closed connection is seen in one, dropped in the next
 _MOST_SHOWN = 200
 _NEVER_ANEW = (
-    "the value is not sealed again for another document: where the services make the noise, each "
-    "time would cost epsilon once more, and a service may ask for it as often as it likes"
+    "the value is not sealed again for another document: if the services make the noise, each "
+    "time would cost epsilon once more, and a service could ask for it as often as it likes"
 )
 _TRY_AGAIN = {
     HTTPStatus.REQUEST_TIMEOUT,
@@ -49,12 +49,13 @@ class AsyncClient:
     The document is fetched once, from the shuffling service and never from the server, and its
     guarantee is recomputed before anything is reported. Give its `digest` if you know it: then no
     other plan or key is accepted. If the services make the noise it must be known, and not from the
-    shuffling service, who could hand out a key of its own and read what is sealed to it; or
-    `trust_service` says that nobody is protected from that service.
+    shuffling service, which could hand out a key of its own and read what is sealed to it; or set
+    `trust_service`, which protects nobody from that service.
 
     A report is encoded once and resent byte for byte, so retries cost no privacy and count once.
-    `kept` is a file for the reports of one person: each is in it before it is sent, and whatever
-    becomes of this program, no more are made than the plan allows one person (`KeptReports`).
+    `kept` is a file for the reports of one person: each is saved there before it is sent and,
+    whatever happens to this program, no more are made than the plan allows per person
+    (`KeptReports`).
     `authorities` is a file of certificates to trust instead of the system's.
 
     >>> import overhand as oh
@@ -115,8 +116,8 @@ class AsyncClient:
 
         If the service says that it runs another plan or key now, the value is encoded anew for
         that, once; but never if the services make the noise. Users' noise comes with each report,
-        the services' with each batch: a lying service that can have the same value sealed as often
-        as it likes would put it into as many batches, and epsilon would be that many times larger.
+        the services' with each batch: a lying service that could have the same value sealed again
+        and again would put it into as many batches, and epsilon would be that many times larger.
         """
         document = await self.document()
         rows = document.plan.values.rows([value])
@@ -127,10 +128,10 @@ class AsyncClient:
             await self.send(*self._encoded(other, other.plan.values.rows([value])))
 
     async def _other_than(self, refused: Document, refusal: Outdated) -> Document:
-        """The document that a refused report is made anew for.
+        """The document for which a refused report is made anew.
 
-        There must be another one: who refuses reports for the document that it gives out may well
-        have counted them, and a second one would count twice.
+        It must be another one: a service that refuses reports for the very document it gives out
+        may have counted them, and a second report would count twice.
         """
         if refused.plan.noise_by == "services":
             raise NotCounted(f"{refusal}; {_NEVER_ANEW}", refusal.reports) from refusal
@@ -144,7 +145,7 @@ class AsyncClient:
         return document
 
     def _encoded(self, document: Document, rows: Rows) -> list[bytes]:
-        """The reports of these values, kept if they are to be."""
+        """The reports of these values, saved if `kept` is given."""
         if self._kept is None:
             return encode_reports(document, rows, self._random)
         encode = partial(encode_reports, document, rows, self._random)
@@ -157,12 +158,12 @@ class AsyncClient:
         at_once: int = 16,
         advance: Callable[[int], object] | None = None,
     ) -> int:
-        """Report many values, with so many requests under way; returns how many were counted.
+        """Report many values, `at_once` requests at a time; returns how many were counted.
 
-        All values are checked before the first is sent. When a report fails for good no other is
+        All values are checked before the first is sent. When a report fails for good, no other is
         begun, those under way are finished, and `NotCounted` tells what became of them. `advance`
-        is told whenever a report was counted. Reports that are `kept` are all one person's: values
-        that are more than the plan still allows are refused, all of them.
+        is called whenever a report was counted. Reports that are `kept` are all one person's: if
+        there are more values than the plan still allows, all of them are refused.
         """
         document = await self.document()
         rows = document.plan.values.rows(list(values))
@@ -175,10 +176,10 @@ class AsyncClient:
         at_once: int = 16,
         advance: Callable[[int], object] | None = None,
     ) -> int:
-        """The same for values that were checked already: what `rows` of the plan's values gives."""
+        """The same for values that were already checked, by `rows` of the plan's values."""
         document = await self.document()
         sending = self._sending(at_once, advance)
-        # All at once if they are kept: they are few, and none is made if there is one too many.
+        # All at once if they are kept: they are few, and none is made if there are too many.
         step = _ENCODED_AT_ONCE if self._kept is None else max(1, len(rows))
         for start in range(0, len(rows), step):
             for body in self._encoded(document, rows[start : start + step]):
@@ -190,12 +191,12 @@ class AsyncClient:
     async def resend(
         self, *, at_once: int = 16, advance: Callable[[int], object] | None = None
     ) -> int:
-        """Send the reports that are `kept` for this document and not known to be delivered.
+        """Send the reports `kept` for this document that are not known to be delivered.
 
-        Byte for byte as they were made. Returns how many were counted, or raises `NotCounted`.
+        They are sent byte for byte. Returns how many were counted, or raises `NotCounted`.
         """
         if self._kept is None:
-            raise InvalidValue("kept= is missing: the file of the reports that are to be resent")
+            raise InvalidValue("kept= is missing: the file of the reports to resend")
         sending = self._sending(at_once, advance)
         for body in self._kept.undelivered(await self.document()):
             await sending.begin(body)
@@ -214,7 +215,7 @@ class AsyncClient:
             self._note_delivered(sending.delivered)
 
     async def send(self, body: bytes) -> None:
-        """Send a report that is encoded already, until it is counted."""
+        """Send a report that is already encoded, until it is counted."""
         await self._deliver(body)
         self._note_delivered([body])
 
@@ -227,25 +228,25 @@ class AsyncClient:
             await self._request("POST", "/v1/reports", body)
         except NotCounted as error:
             if isinstance(error, Outdated):
-                self._document = None  # the next report is made for what the service runs then
+                self._document = None  # the next report is made for what the service runs by then
             raise type(error)(str(error), [body]) from error
 
     async def fetched(self, path: str, *, missing: bool = False) -> bytes | None:
-        """What the service has at a path; None if it has nothing there and that may be so."""
+        """What the service has at a path; None if it has nothing there and that is allowed."""
         answer = await self._request("GET", path, missing=missing)
         return None if answer.status == HTTPStatus.NOT_FOUND else answer.body
 
     async def _request(
         self, method: str, path: str, body: bytes | None = None, *, missing: bool = False
     ) -> Answer:
-        """Try until there is an answer that settles it, with waits that grow."""
+        """Try until an answer settles it, with growing waits."""
         wait, failure, is_certain = _FIRST_WAIT, "it was not tried", True
         for attempt in range(_ATTEMPTS):
             if attempt:
                 await asyncio.sleep(wait * jitter.uniform(0.5, 1.5))
             try:
                 answer = await self._transport.request(method, path, body)
-            except Untrusted as error:  # nothing was said to it
+            except Untrusted as error:  # nothing was sent to it
                 failure = str(error)
                 break
             except Unreachable as error:
@@ -275,7 +276,7 @@ class AsyncClient:
 
 
 class ClientOptions(TypedDict, total=False):
-    """What `AsyncClient` is told."""
+    """The arguments of `AsyncClient`."""
 
     token: str | None
     digest: str | None
@@ -328,11 +329,11 @@ class Client:
         return self._run(self._client.report_many(values, at_once=at_once, advance=advance))
 
     def resend(self, *, at_once: int = 16, advance: Callable[[int], object] | None = None) -> int:
-        """Send what is kept and not known to be delivered; returns how many were counted."""
+        """Send kept reports that are not known to be delivered; returns how many were counted."""
         return self._run(self._client.resend(at_once=at_once, advance=advance))
 
     def send(self, body: bytes) -> None:
-        """Send a report that is encoded already, until it is counted."""
+        """Send a report that is already encoded, until it is counted."""
         self._run(self._client.send(body))
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
@@ -350,8 +351,8 @@ class Client:
 
 
 def run_after_a_look(runner: asyncio.Runner, work: Coroutine[Any, Any, T]) -> T:
-    """Nobody looks at connections between calls, and one into which a report is lost leaves open
-    whether it was counted: so look first which of them were closed meanwhile.
+    """Between calls nobody watches the connections, and a report that is lost in a closed one
+    may or may not be counted: so first drop those that were closed in the meantime.
     """
     return runner.run(_after_a_look(work))
 
@@ -366,15 +367,15 @@ def _check_needs_no_digest(document: Document) -> None:
     if document.plan.noise_by == "services":
         raise InvalidValue(
             "digest= (--digest) is missing: the services make the noise of this plan, and a "
-            "shuffling service that hands out a key of its own would read every value. Get the "
-            "document's digest from who runs the server: `overhand prepare` prints it, and so does "
-            "`sha256sum document.json`. Or say trust_service=True (--trust-service), if nobody is "
-            "to be protected from the shuffling service"
+            "shuffling service that hands out a key of its own could read every value. Get the "
+            "document's digest from the server's operator: `overhand prepare` prints it, and so "
+            "does `sha256sum document.json`. Or set trust_service=True (--trust-service) if nobody "
+            "needs protection from the shuffling service"
         )
 
 
 def _words(answer: Answer) -> str:
-    """What the service says went wrong: as much of it as is fit to be shown."""
+    """What the service says went wrong, as far as it is fit to be shown."""
     try:
         said = str(json.loads(answer.body)["error"])
     except (ValueError, KeyError, TypeError, RecursionError):

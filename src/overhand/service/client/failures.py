@@ -1,4 +1,4 @@
-"""What became of reports that are not known to be counted."""
+"""Reports that are not known to be counted."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from overhand.errors import ServiceError
 
 
 class NotCounted(ServiceError):
-    """Reports that were not counted, or of which it is not known.
+    """Reports that were not counted, or may not have been.
 
-    `reports` are their bytes: to try once more, `send` those again, as often as you like. To
-    report the value again instead would cost privacy again, and might count twice. `counted`
-    others were counted, and of what came after nothing was encoded.
+    `reports` are their bytes: to try again, `send` those, as often as you like. Reporting the
+    value again instead would cost privacy again, and might count twice. `counted` others were
+    counted, and nothing that came after was encoded.
 
     >>> import asyncio
     >>> from overhand.service.client import AsyncClient
@@ -51,7 +51,7 @@ class Outdated(NotCounted):
 
 
 class AlreadyReported(NotCounted):
-    """A device has made all the reports that the plan allows one person, and makes no other.
+    """A device has made all the reports that the plan allows per person, and makes no more.
 
     `reports` are those that are not known to be delivered: `resend` sends them. `counted` others
     were delivered.

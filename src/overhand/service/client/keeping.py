@@ -2,8 +2,8 @@
 
 The file is `OVK1`, the SHA-256 of what follows, and for every report whether it was delivered
 (1 byte), its length (4 bytes, big endian) and its bytes, which say for which document it was made.
-A file that is not exactly that is refused: whoever cannot tell how many reports were made makes
-none.
+A file that is not exactly that is refused: if it is unknown how many reports were made, no more are
+made.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ class _Kept(NamedTuple):
 class KeptReports:
     """The reports of one person's device, which outlive the program that made them.
 
-    There need not be a file yet. If it is lost, nobody knows that reports were made: it belongs
-    where the device keeps what it must not forget.
+    There need not be a file yet. If it is lost, nobody knows that reports were made: keep it where
+    the device keeps what it must not lose.
 
     >>> import tempfile
     >>> import overhand as oh
@@ -69,20 +69,20 @@ class KeptReports:
 
     @classmethod
     def create(cls, path: Path, reports: Iterable[bytes]) -> KeptReports:
-        """Reports that are made already and were not delivered, in a new file."""
+        """Reports that are already made and were not delivered, in a new file."""
         write_secret(path, _packed(_Kept(False, report) for report in reports))
         return cls(path)
 
     def sealed(
         self, document: Document, count: int, encode: Callable[[], list[bytes]]
     ) -> list[bytes]:
-        """`count` reports for this document, made by `encode` and kept before anyone has them.
+        """`count` reports for this document, made by `encode` and saved before anyone gets them.
 
-        `AlreadyReported` if that would be more than the plan allows one person: then none is made.
+        `AlreadyReported` if that would be more than the plan allows per person: then none is made.
         """
         most = document.plan.reports
         if count > most:
-            raise InvalidValue(f"{count} values: the plan allows one person {most} reports")
+            raise InvalidValue(f"{count} values: the plan allows {most} reports per person")
         with self._held() as kept:
             self._check_left(document, [one for one in kept if one.is_for(document)], count)
             made = encode()
@@ -96,7 +96,7 @@ class KeptReports:
         left = [one.report for one in made if not one.is_delivered]
         advice = f"; {len(left)} of them are not known to be delivered: resend them" if left else ""
         raise AlreadyReported(
-            f"{len(made)} of the {most} reports that the plan allows one person are in "
+            f"{len(made)} of the {most} reports that the plan allows per person are in "
             f"{self._path}, so {count} more cannot be made{advice}",
             left,
             len(made) - len(left),
@@ -158,7 +158,7 @@ def _parsed(content: bytes, path: Path) -> list[_Kept]:
     body = content[_HEAD_BYTES:]
     if content[:_HEAD_BYTES] != _MAGIC + hashlib.sha256(body).digest():
         raise UnsafeSecret(
-            f"{path} does not hold reports, or is damaged: nobody can tell which were made"
+            f"{path} does not hold reports, or is damaged: it is unknown which were made"
         )
     kept, place = list[_Kept](), 0
     while place < len(body):

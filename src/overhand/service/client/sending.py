@@ -11,7 +11,7 @@ from overhand.service.client.failures import NotCounted
 class Sending:
     """Reports under way, never more than `at_once`, and what became of them.
 
-    `noting` says whether to remember those that were delivered, and not only how many they are.
+    `noting` says whether to remember which were delivered, and not only how many.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Transactions in SQLite or PostgreSQL: what the store and the book are made of."""
+"""Transactions in SQLite or PostgreSQL, on which the store and the book are built."""
 
 from __future__ import annotations
 

@@ -1,14 +1,14 @@
-"""The keys of the batches of a store or a book, each of which is destroyed when its batch is done.
+"""The keys of a store's or book's batches, each of which is destroyed when its batch is done.
 
 A database leaves copies behind that nobody can take back: a log, its archive, backups, pages that
 were moved. So what it has of a batch is sealed under keys that the database never sees. They are
 in a small file: from a batch's key follow those of all later batches of its level, and of no
-earlier one. When a batch is done, the file is overwritten with the next key, and no copy of what
-there was of it can be read.
+earlier one. When a batch is done, the file is overwritten with the next key, and no copy of its
+data can be read any more.
 
-In a store a batch is done when it stands as one release, in random order and added up: its pieces
-would tell, with the server's key, who sent what. In a book it is done when its sum is there: who
-opens it again draws other noise, and two noises hide less than one.
+In a store a batch is done when it is one release, in random order and added up: its pieces would
+tell, with the server's key, who sent what. In a book it is done when its sum is there: opening it
+again would draw new noise, and the same batch with two noises is hidden less than with one.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class BatchKeys:
         if keys.is_claimed:
             raise InvalidValue(
                 f"{path} has the keys of another {noun}, or of this one before it was lost: "
-                f"a new {noun} has new keys"
+                f"a new {noun} needs new keys"
             )
         return keys
 
@@ -99,7 +99,7 @@ class BatchKeys:
         if not path.exists():
             raise UnsafeSecret(
                 f"there is no file {path}: the keys were made with the {noun}; copy them from the "
-                f"machine that made it. If they are gone, so is what is in the {noun}"
+                f"machine that made it. If they are lost, so are the contents of the {noun}"
             )
         keys = cls(path)
         if (keys.name, keys.levels) != (name, list(levels)):
@@ -140,7 +140,7 @@ class BatchKeys:
     def mark(self, kind: bytes, content: bytes) -> bytes:
         """What is kept of something to know it again.
 
-        Keyed, or whoever has the store and a release could try which messages make up a report.
+        Keyed, because otherwise the store and a release would show which messages make up a report.
         """
         return hashlib.blake2b(
             content, digest_size=MARK_BYTES, key=self._saved.marking, person=kind
@@ -193,7 +193,7 @@ class BatchKeys:
                 fcntl.flock(file, fcntl.LOCK_EX)
                 saved = _parsed(os.pread(file, os.fstat(file).st_size, 0), self._path)
                 if saved.marking != self._saved.marking:
-                    raise UnsafeSecret(f"{self._path} has other keys now")
+                    raise UnsafeSecret(f"{self._path} now has other keys")
                 yield file, saved
             finally:
                 os.close(file)
@@ -302,8 +302,8 @@ def _refuse_later(content: bytes, path: Path) -> None:
     kind, version = content[: len(_MAGIC) - 1], content[len(_MAGIC) - 1 : len(_MAGIC)]
     if kind == _MAGIC[:-1] and version.isdigit() and version > _MAGIC[-1:]:
         raise UnsafeSecret(
-            f"{path} has schema {int(version)}, this program knows up to {int(_MAGIC[-1:])}: "
-            "run the newer version"
+            f"{path} has schema {int(version)}, but this program only knows up to "
+            f"{int(_MAGIC[-1:])}: run the newer version"
         )
 
 

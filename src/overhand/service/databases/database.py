@@ -1,4 +1,4 @@
-"""What the store and the book ask of a database, whichever it is."""
+"""What the store and the book need from any database."""
 
 from __future__ import annotations
 
@@ -99,8 +99,8 @@ class Contents:
             self.create(transaction, dialect)
         elif found > self.version:
             raise InvalidValue(
-                f"the {self.noun} has schema {found}, this program knows up to {self.version}: "
-                "run the newer version"
+                f"the {self.noun} has schema {found}, but this program only knows up to "
+                f"{self.version}: run the newer version"
             )
         else:
             for migrate in self.migrations[found - 1 :]:
@@ -112,8 +112,8 @@ class Database(ABC):
     """One database. Many threads may use it, and other processes may have it open as well.
 
     If it is full, locked, read-only or down, `StoreUnavailable` is raised and nothing was changed,
-    or all of a transaction was and its end was not seen: work must be such that it may be run
-    again. It works again when the database does.
+    or a whole transaction was committed unseen: work must be safe to run again. It works again when
+    the database does.
     """
 
     def __init__(self) -> None:

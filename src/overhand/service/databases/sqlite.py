@@ -1,4 +1,4 @@
-"""One SQLite file: for one machine, and any number of its threads and processes."""
+"""One SQLite file: for one machine, with any number of threads and processes."""
 
 from __future__ import annotations
 
@@ -106,9 +106,7 @@ class SqliteDatabase(Database):
 
     def _refuse_foreign(self, contents: Contents) -> None:
         if self._tables() and self._value("PRAGMA application_id") != contents.application:
-            raise InvalidValue(
-                f"{self._path} is a database of something else, not a {contents.noun}"
-            )
+            raise InvalidValue(f"{self._path} is a database of another kind, not a {contents.noun}")
 
     def _schema(self) -> int | None:
         """Which version of its tables the file has; the first did not say so."""
@@ -148,7 +146,7 @@ class SqliteDatabase(Database):
             finally:
                 self._connection.execute(f"PRAGMA busy_timeout = {round(1000 * _WAIT)}")
         if busy:
-            raise StoreUnavailable(f"{self._path}: a reader keeps the log from being emptied")
+            raise StoreUnavailable(f"{self._path}: a reader prevents the log from being emptied")
 
     @contextmanager
     def _one_error(self) -> Iterator[None]:

@@ -2,11 +2,11 @@
 
 It holds the plan's parameters and the server's public key. The server writes it, the shuffling
 service pins its `digest` and gives the same bytes to every client; a client never takes it from the
-server, who could give each its own key and so tell them apart.
+server, which could give each client its own key and so tell them apart.
 
-There is one way to write a document. Another text is refused: with an unknown field, another order
-or another space it could carry a mark, and its digest would be another. So the digest is what
-`sha256sum` says of the file.
+There is one way to write a document. Any other text is refused: with an unknown field, another
+order or another space it could carry a mark, and its digest would differ. So the digest is what
+`sha256sum` prints for the file.
 
 A plan has one key for as long as it runs; a new key comes with a new plan.
 """
@@ -35,7 +35,7 @@ from overhand.service.protocol.wire import ID_BYTES, VERSION, Formats, LevelForm
 _FLOAT_MARGIN = 1e-9
 _MOST_CHARACTERS = 1 << 18
 _WIDEST_NOISE = float(1 << 20)
-"""Steps of standard deviation: the laws of wider noise fit into no ordinary memory."""
+"""Steps of standard deviation: tables of wider noise fit into no ordinary memory."""
 
 _UNREADABLE = (
     errors.OverhandError,
@@ -49,14 +49,14 @@ _UNREADABLE = (
 
 
 class DamagedDocument(errors.DamagedPlan):
-    """A document that is not one that a server of this version wrote."""
+    """A document that no server of this version wrote."""
 
 
 @dataclass(frozen=True)
 class Document:
     """A plan that can be deployed, and the key that its messages are sealed to.
 
-    That of a recommender says how it learns, too.
+    A recommender's document also says how it learns.
     """
 
     plan: Plan
@@ -70,7 +70,7 @@ class Document:
         self._check_noise()
 
     def _check_noise(self) -> None:
-        """A short report may still ask for work without end: shares carry noise of any width."""
+        """A short report may still require endless work: shares carry noise of any width."""
         for level, mechanism in enumerate(self.plan.mechanisms, start=1):
             width = math.sqrt(mechanism.noise().variance)
             if not width <= _WIDEST_NOISE:
@@ -91,7 +91,7 @@ class Document:
 
     @cached_property
     def mechanisms(self) -> tuple[Mechanism, ...]:
-        """Those of the plan, as they run under this document, lowest level first."""
+        """The plan's mechanisms, as they run under this document, lowest level first."""
         digest = self.formats.digest
         levels = enumerate(self.plan.mechanisms, start=1)
         return tuple(mechanism.bound_to(info(digest, level)) for level, mechanism in levels)
@@ -110,15 +110,15 @@ class Document:
         return hashlib.sha256(self.to_json().encode()).hexdigest()
 
     def check_guarantee(self) -> None:
-        """Recompute what the plan costs, or `Infeasible` if it is more than it promises.
+        """Recompute the guarantee; `Infeasible` if the plan spends more than it promises.
 
-        The plan says which noise is added; that it is enough is for everyone to compute, not to
-        believe. It takes the accountant a moment, so it is not part of reading.
+        The plan says which noise is added; that it is enough can be computed and need not be
+        believed. It takes the accountant a moment, so it is not part of reading.
         """
         spent, promised = self.plan.delta_spent, self.plan.privacy.delta
         if not spent <= promised * (1 + _FLOAT_MARGIN):
             raise errors.Infeasible(
-                f"the plan promises {self.plan.privacy} and spends delta={spent:.3g}"
+                f"the plan promises {self.plan.privacy} but spends delta={spent:.3g}"
             )
 
     def to_json(self) -> str:
@@ -137,7 +137,7 @@ class Document:
 
     @classmethod
     def load(cls, path: str | Path, pinned: str | None = None) -> Document:
-        """The document of a file, if it has the digest that was agreed upon."""
+        """Read a document from a file, if it has the pinned digest."""
         try:
             content = Path(path).read_bytes()
         except OSError as error:
@@ -146,13 +146,13 @@ class Document:
 
     @classmethod
     def from_bytes(cls, content: bytes, pinned: str | None = None) -> Document:
-        """The document of these bytes, if they have the digest that was agreed upon.
+        """The document of these bytes, if they have the pinned digest.
 
-        The digest comes first: what nobody agreed upon is not worth the work of reading it.
+        The digest comes first: another document is not worth reading.
         """
         digest = hashlib.sha256(content).hexdigest()
         if pinned is not None and digest != pinned:
-            raise errors.InvalidValue(f"the document has digest {digest}, not {pinned}")
+            raise errors.InvalidValue(f"the document has the digest {digest}, not {pinned}")
         try:
             text = content.decode()
         except UnicodeDecodeError as error:
@@ -164,7 +164,7 @@ class Document:
         """The document of a text, or `DamagedDocument` if anything in it was changed."""
         if len(text) > _MOST_CHARACTERS:
             raise DamagedDocument(
-                f"{len(text)} characters are no document: one has at most {_MOST_CHARACTERS}"
+                f"{len(text)} characters: a document has at most {_MOST_CHARACTERS}"
             )
         try:
             saved = json.loads(text)
@@ -182,7 +182,7 @@ class Document:
         except _UNREADABLE as error:
             raise DamagedDocument(f"this is not a document: {error}") from error
         if text != expected:
-            raise DamagedDocument("the document is not written as its content is: it was edited")
+            raise DamagedDocument("the document is not in its canonical form: it was edited")
         return document
 
 
@@ -197,7 +197,7 @@ def encode_report(document: Document, value: Any, random: Random) -> bytes:
 
 
 def encode_reports(document: Document, rows: Rows, random: Random) -> list[bytes]:
-    """The reports of many users, from values that were checked."""
+    """The reports of many users, from checked values."""
     formats = document.formats
     levels = zip(formats.levels, document.mechanisms, strict=True)
     parts = [

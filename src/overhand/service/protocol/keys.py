@@ -1,6 +1,6 @@
-"""Secrets in files: the server's private key, and the tokens by which processes know each other.
+"""Secrets in files: the server's private key, and the tokens that processes identify with.
 
-A secret's file is made once, whole, readable by its owner alone, and never overwritten; one that
+A secret's file is made once, whole, readable only by its owner, and never overwritten; a file that
 others may read is refused, as ssh does.
 """
 
@@ -35,7 +35,7 @@ _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 
 class UnsafeSecret(errors.ServiceError):
-    """A secret's file that is missing, damaged, in the way, or open to others."""
+    """A secret's file that is missing, damaged, in the way, or not private."""
 
 
 class KeyPair:
@@ -50,7 +50,7 @@ class KeyPair:
         return cls(X25519PrivateKey.generate())
 
     def save(self, path: str | Path) -> None:
-        """Write it to a new file for its owner alone."""
+        """Write it to a new file that only its owner can read."""
         write_secret(path, _pem(self.private_key))
 
     @classmethod
@@ -96,7 +96,7 @@ class RuleKey:
         return cls(Ed25519PrivateKey.from_private_bytes(private_key))
 
     def save(self, path: str | Path) -> None:
-        """Write it to a new file for its owner alone."""
+        """Write it to a new file that only its owner can read."""
         write_secret(path, _pem(self._private_key))
 
     @classmethod
@@ -133,17 +133,17 @@ def key_id(public_key: bytes) -> bytes:
 
 
 def new_token() -> str:
-    """A token that nobody can guess, in characters that need no quoting."""
+    """A token that cannot be guessed, in characters that need no quoting."""
     return secrets.token_urlsafe(TOKEN_BYTES)
 
 
 def hashed(token: str) -> bytes:
-    """What is kept of a token by those who only check it; a random token needs no salt."""
+    """What a service that only checks a token keeps of it; a random token needs no salt."""
     return hashlib.sha256(token.encode("utf-8", "surrogatepass")).digest()
 
 
 def matches(token: str, expected: bytes) -> bool:
-    """Whether this is the token of that hash, in a time that does not tell how nearly."""
+    """Whether this is the token of that hash, compared in constant time."""
     return hmac.compare_digest(hashed(token), expected)
 
 
@@ -166,7 +166,7 @@ def load_token(path: str | Path) -> str:
 
 
 def load_hashes(path: str | Path) -> frozenset[bytes]:
-    """The hashes of tokens, one in hex a line."""
+    """The hashes of tokens, in hex, one per line."""
     try:
         lines = Path(path).read_text("ascii").splitlines()
     except (OSError, ValueError) as error:
@@ -185,7 +185,7 @@ def _hash(line: str, where: str) -> bytes:
 
 
 def write_secret(path: str | Path, secret: bytes) -> None:
-    """Write a new file for its owner alone, durable and whole when its name appears."""
+    """Write a new file only its owner can read, durable and whole when its name appears."""
     target = Path(path)
     partial = _partial(target)
     try:
@@ -202,12 +202,12 @@ def write_secret(path: str | Path, secret: bytes) -> None:
 
 
 def replace_secret(path: str | Path, secret: bytes) -> None:
-    """Write a file for its owner alone where another may be: one of the two is there, whole."""
+    """Replace a file, readable only by its owner: always the old or the new one is there, whole."""
     _replace(Path(path), secret)
 
 
 def replace_file(path: str | Path, content: bytes) -> None:
-    """Write a file where another is, for its owner and mode: one of the two is there, whole."""
+    """Replace a file, with its owner and mode: always the old or the new one is there, whole."""
     _replace(Path(path), content, keeps_owner=True)
 
 
@@ -227,7 +227,7 @@ def _replace(target: Path, content: bytes, *, keeps_owner: bool = False) -> None
 
 
 def _hand_over(path: Path, before: os.stat_result) -> None:
-    """To the user of another file: who reads it may not be who writes it."""
+    """Give it to the owner of another file: its reader may not be its writer."""
     now = os.stat(path)
     if (now.st_uid, now.st_gid) != (before.st_uid, before.st_gid):
         os.chown(path, before.st_uid, before.st_gid)
@@ -256,7 +256,7 @@ def _check_private(path: str | Path, mode: int) -> None:
         raise UnsafeSecret(f"{path} is not a file")
     if mode & _OTHERS:
         raise UnsafeSecret(
-            f"{path} is open to others (mode {stat.S_IMODE(mode):04o}): chmod 600 it, and "
+            f"{path} can be accessed by others (mode {stat.S_IMODE(mode):04o}): chmod 600 it, and "
             "replace the secret if others may have read it"
         )
 

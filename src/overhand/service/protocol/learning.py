@@ -1,9 +1,8 @@
 """How a deployed recommender learns, and the rules that its server signs.
 
-A rule is made of released sums alone, so anybody may see it. It is signed, for a client gets it
-from the shuffling service, sees its choice taken by an arm that others may see, and so would tell
-about its context to whoever made up the rule: one that is forged for a single victim could ask it
-any question.
+A rule is made from released sums alone, so anybody may see it. It is signed, because a client gets
+it from the shuffling service and then takes an arm that others may see, which tells something about
+its context to the author of the rule: a rule forged for a single victim could ask it any question.
 """
 
 from __future__ import annotations
@@ -38,9 +37,8 @@ _KINDS: dict[str, type[Practical] | type[Theory]] = {"practical": Practical, "th
 class Learning:
     """What the document of a recommender says besides its plan and key.
 
-    `constants` turn sums into rules, `rule_key` is who signs them. `features` are names, `arms`
-    the features of arms that are the same for everybody, by their names: both are public, and both
-    may be left out.
+    `constants` turn sums into rules, `rule_key` verifies them. `features` are names, `arms` the
+    features of arms that are the same for everybody, by their names: both are public and optional.
 
     >>> key = RuleKey.generate()
     >>> learning = Learning(Practical(2, constant=0.5), key.public_key, ("always", "jazz"))
@@ -62,7 +60,7 @@ class Learning:
         for name in (*self.features, *self.arms):
             _check_name(name)
         if len(set(self.features)) != len(self.features):
-            raise InvalidValue(f"names of features are not different: {', '.join(self.features)}")
+            raise InvalidValue(f"names of features must differ: {', '.join(self.features)}")
         if len(self.arms) > _MOST_ARMS:
             raise InvalidValue(f"{len(self.arms)} arms are more than {_MOST_ARMS}")
         if self.arms:
@@ -79,7 +77,7 @@ class Learning:
         return self.features or tuple(f"feature {i + 1}" for i in range(self.constants.dimension))
 
     def check(self, values: Values) -> None:
-        """Refuse a plan that does not add up what is learnt from."""
+        """Refuse a plan that does not add up what the recommender learns from."""
         if values != self.learner.moments:
             raise InvalidValue(f"a plan for {values} cannot serve {self.learner.moments}")
 
@@ -97,7 +95,7 @@ class Learning:
 
     @classmethod
     def of_entry(cls, entry: dict[str, Any]) -> Learning:
-        """What `entry` wrote; what else is wrong with it, a document sees when it is written."""
+        """What `entry` wrote; any other fault shows when the document is written again."""
         kind = _KINDS[entry["rule"]]
         constants = kind(**{name: entry[name] for name in kind.__dataclass_fields__})
         arms = {name: tuple(arm) for name, arm in entry["arms"].items()}
@@ -107,7 +105,7 @@ class Learning:
 
 def _check_name(name: object) -> None:
     if not isinstance(name, str) or not 0 < len(name) <= _MOST_NAME or not name.isprintable():
-        raise InvalidValue(f"{name!r} is no name: one has 1 to {_MOST_NAME} printable characters")
+        raise InvalidValue(f"{name!r} is not a name of 1 to {_MOST_NAME} printable characters")
 
 
 @dataclass(frozen=True)
@@ -131,7 +129,7 @@ class Rule:
         return cls(digest, number, policy, key.sign(_signed_bytes(digest, number, policy)))
 
     def to_json(self) -> str:
-        """Its text: floats are written so that they are read as they were."""
+        """Its text: floats are written so that they are read back exactly."""
         return json.dumps(
             {
                 "document": self.digest.hex(),
@@ -145,7 +143,7 @@ class Rule:
 
     @classmethod
     def from_json(cls, text: str | bytes, rule_key: bytes, digest: bytes, dimension: int) -> Rule:
-        """The rule of a text, if it is of this document and signed: else `ProtocolViolation`."""
+        """The rule of a text; `ProtocolViolation` unless it is this document's, and signed."""
         try:
             rule = _parsed(text, dimension)
         except (errors.OverhandError, ValueError, TypeError, LookupError, RecursionError) as error:
@@ -180,12 +178,12 @@ def _parsed(text: str | bytes, dimension: int) -> Rule:
 def _numbers(listed: Any, shape: tuple[int, ...]) -> np.ndarray[Any, np.dtype[np.float64]]:
     array = np.array(listed, np.float64)
     if array.shape != shape or not np.isfinite(array).all():
-        raise InvalidValue(f"numbers of shape {array.shape} where finite ones of {shape} are due")
+        raise InvalidValue(f"numbers of shape {array.shape} instead of finite ones of {shape}")
     return array
 
 
 def _signed_bytes(digest: bytes, number: int, policy: Policy) -> bytes:
-    """What a signature is of: the numbers themselves, not the way in which they are written."""
+    """What is signed: the numbers themselves, not the way in which they are written."""
     dimension = len(policy.theta)
     head = struct.pack("<QQI", number, policy.t, dimension)
     numbers = np.concatenate([policy.theta, policy.width.ravel()]).astype(_FLOAT)

@@ -68,10 +68,10 @@ class Sealer:
         try:
             SUITE.encrypt(b"", self._key, bound)
         except (ValueError, InvalidTag):
-            raise errors.InvalidValue("the public key is one that hides nothing") from None
+            raise errors.InvalidValue("the public key is weak: it would hide nothing") from None
 
     def seal(self, level: int, plaintexts: Iterable[bytes]) -> list[bytes]:
-        """One ciphertext for every message."""
+        """One ciphertext per message."""
         bound = info(self._digest, level)
         return [SUITE.encrypt(plaintext, self._key, bound) for plaintext in plaintexts]
 

@@ -13,17 +13,17 @@ from overhand.service.protocol.keys import UnsafeSecret, load_hashes, replace_fi
 
 
 def hash_lines(hashes: Collection[bytes]) -> bytes:
-    """What a file of hashes holds. Sorted: their order is not to tell that of the tokens."""
+    """What a file of hashes holds. Sorted: the order must not reveal that of the tokens."""
     return "".join(f"{line}\n" for line in sorted(one.hex() for one in hashes)).encode("ascii")
 
 
 def change_hashes(
     path: str | Path, *, added: Collection[bytes] = (), revoked: Collection[bytes] = ()
 ) -> int:
-    """Add hashes to a file and take others out of it, or change nothing; how many it has then.
+    """Add hashes to a file and remove others, or change nothing; returns how many it has then.
 
-    Who reads the file sees all of the change or nothing of it. Two who change it at the same time
-    wait for each other.
+    A reader of the file sees all of the change or none of it. Two writers at the same time wait
+    for each other.
     """
     target = Path(path).resolve()  # or a link would be replaced
     with _held_folder(target):

@@ -6,9 +6,9 @@ level (1 byte), batch number (8), number of the shuffling service's own reports 
 batch came to; numbers are big endian. A part of a report and a batch look alike: ciphertexts and,
 if the mechanism sends any, numbers in the clear, which a batch has added up modulo 2^clear_bits. A
 message and a number in the clear are little endian, in as few bytes as their bits need; a message
-of more than 64 bits is no number but bytes, such as a seed. Whatever is read is either right to the
-last byte or refused with one error: `WrongPlan` for another plan's
-bytes, else `InvalidValue`.
+of more than 64 bits is not a number but bytes, such as a seed. Whatever is read is either correct
+to the last byte or refused with one error: `WrongPlan` for another plan's bytes, else
+`InvalidValue`.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ REPORT_MAGIC = b"OVH2"
 RELEASE_MAGIC = b"OVR1"
 
 MOST_NUMBER_BITS = 64
-"""A longer message is no number but bytes: an array of them has an axis more."""
+"""A longer message is not a number but bytes: an array of them has one more axis."""
 MOST_MESSAGE_BITS = 256
 MOST_LEVELS = 255
 MOST_REPORT_BYTES = 1 << 24
-"""There is an end to what a document may ask of a client, who makes reports as it says."""
+"""A limit on the work that a document may ask of a client."""
 
 _RELEASE_HEADER = struct.Struct(f">4s{DIGEST_BYTES}sBQI")
 _NUMBERS_AT_ONCE = 1 << 17
@@ -68,9 +68,9 @@ class Batch(NamedTuple):
 
 
 class Report(NamedTuple):
-    """What a user sends: one part for every level, under an id drawn for it alone.
+    """What a user sends: one part per level, under an id drawn for it alone.
 
-    The id says nothing of the parts: who knows the one cannot try the other.
+    The id says nothing about the parts: neither can be guessed from the other.
     """
 
     id: bytes
@@ -89,7 +89,7 @@ class Release:
     own: int
     body: bytes
     repeats: int = 0
-    """Messages that came more than once: struck out, a reason to look at who may send reports."""
+    """Messages that came more than once: struck out; check who may send reports."""
 
     @cached_property
     def digest(self) -> bytes:
@@ -105,15 +105,15 @@ class LevelFormat:
     batches: int
     """Whole batches within the horizon; their numbers count from 0."""
     messages: int
-    """Messages of one user."""
+    """Messages per user."""
     message_bits: int
     clear_numbers: int = 0
-    """Numbers that one user sends in the clear."""
+    """Numbers per user in the clear."""
     clear_bits: int = 0
     added_messages: int = 0
     """Messages that the shuffling service adds to a batch."""
     is_filled: bool = True
-    """Whether the service's own reports fill places that nobody took: else these stay empty."""
+    """Whether the service's own reports fill vacant places: otherwise these stay empty."""
 
     @property
     def plaintext_bytes(self) -> int:
@@ -143,11 +143,11 @@ class LevelFormat:
         return self.messages * self.ciphertext_bytes + self.clear_bytes
 
     def users(self, own: int) -> int:
-        """Who sent messages to a batch, of which so many places are the service's own."""
+        """How many users sent messages to a batch in which `own` places are the service's own."""
         return self.size if self.is_filled else self.size - own
 
     def batch_messages(self, own: int = 0) -> int:
-        """Messages of a whole batch, of which so many places are the service's own."""
+        """Messages of a whole batch in which `own` places are the service's own."""
         return self.users(own) * self.messages + self.added_messages
 
     def batch_bytes(self, own: int = 0) -> int:
@@ -159,7 +159,7 @@ class LevelFormat:
         return ciphertexts + to_bytes(clear, self._clear_width)
 
     def ciphertexts(self, body: bytes) -> NDArray[np.uint8]:
-        """The ciphertexts of a part or a batch, one to a row."""
+        """The ciphertexts of a part or a batch, one per row."""
         sealed = np.frombuffer(body, np.uint8)[: len(body) - self.clear_bytes]
         return sealed.reshape(-1, self.ciphertext_bytes)
 
@@ -228,7 +228,7 @@ class LevelFormat:
         """The messages of plaintexts that all have the right length, however large they are."""
         if any(len(plaintext) != self.plaintext_bytes for plaintext in plaintexts):
             raise errors.InvalidValue(
-                f"a plaintext of level {self.level} has not {self.plaintext_bytes} bytes"
+                f"a plaintext of level {self.level} must have {self.plaintext_bytes} bytes"
             )
         content = b"".join(plaintexts)
         if self.has_numbers:

@@ -46,11 +46,11 @@ T = TypeVar("T")
 
 TRUST = (
     "The shuffling service learns who reported, never what; this server learns what, never who. "
-    "If both are run by the same operator, nobody is protected from that operator."
+    "If the same operator runs both, nobody is protected from that operator."
 )
 SERVICES_NOISE = (
-    " Each of the two services adds noise of its own, which is enough to hide a user: neither has "
-    "to trust the other, nor has anybody to trust other users. Both together learn everything."
+    " Each of the two services adds enough noise of its own to hide a user: neither has to trust "
+    "the other, and nobody has to trust other users. Both together learn everything."
 )
 _HEADERS = {**dashboard.HEADERS, "Cache-Control": "no-store"}
 _NUMBER = re.compile("[0-9]{1,18}")
@@ -68,7 +68,7 @@ _ESTIMATE = record(
     std={"type": "number", "description": "Standard deviation, all noise included."},
     fallback={
         "type": "boolean",
-        "description": "Whether lower nodes stand in for batches that did not come, or are lost.",
+        "description": "Whether lower nodes stand in for batches that are missing or lost.",
     },
     lost_users={
         **COUNT,
@@ -93,7 +93,7 @@ _STATUS = record(
     ),
     estimate={
         "oneOf": [_ESTIMATE, {"type": "null"}],
-        "description": "The last one, or null as long as nothing was published.",
+        "description": "The last one, or null until something is published.",
     },
     alarms={"type": "array", "items": TEXT},
     healthy={"type": "boolean"},
@@ -107,13 +107,13 @@ _HINDSIGHT = record(
     high=_LINE,
     ratio={
         "type": "number",
-        "description": "The rms error of all points beside that of what was published, computed.",
+        "description": "The rms error of all points relative to that of what was published.",
     },
 )
 
 
 class ServerApp(Application):
-    """Everything that the server answers, and the news that it tells by itself."""
+    """Everything that the server answers, and the events that it sends."""
 
     def __init__(
         self,
@@ -152,7 +152,7 @@ class ServerApp(Application):
                 json_content(),
                 parameters=("number",),
                 words={
-                    400: "The number is none from 1 on.",
+                    400: "The number is not a whole number from 1 on.",
                     404: "There is no rule yet: any arm will do.",
                 },
             ),
@@ -160,7 +160,7 @@ class ServerApp(Application):
                 "learnt",
                 "/v1/learnt",
                 self._learnt,
-                "Mean reward so far, what was learnt by feature, how the document's arms rank.",
+                "Mean reward so far, what was learned by feature, how the document's arms rank.",
                 json_content(),
             ),
         ]
@@ -175,13 +175,13 @@ class ServerApp(Application):
                 "release",
                 "/v1/releases/{level}/{number}",
                 self._release,
-                "Keep a batch. The same bytes again are fine; others are refused for good.",
+                "Store a batch. Sending the same bytes again is fine; others are refused for good.",
                 json_content(status="kept"),
                 "PUT",
                 parameters=("level", "number"),
                 body=release,
                 refusals=(400, 401, 413, 415),
-                words={409: "Another release of this batch is kept: there is an alarm."},
+                words={409: "Another release of this batch is already stored: an alarm is raised."},
                 is_secured=True,
             ),
             Operation(
@@ -204,7 +204,7 @@ class ServerApp(Application):
                 "hindsight",
                 "/v1/hindsight",
                 self._hindsight,
-                "The same history told again, by all batches that are in now: at most 500 points.",
+                "The history in hindsight, from all batches received so far: at most 500 points.",
                 json_content(_HINDSIGHT),
                 parameters=("coordinate",),
                 words={400: "The coordinate is no number below the dimension."},
@@ -220,15 +220,15 @@ class ServerApp(Application):
         ]
 
     def announce(self) -> None:
-        """Wake up everybody who listens for news."""
+        """Wake all listeners."""
         self.news.announce()
 
     def stop(self) -> None:
-        """Say goodbye to everybody who listens for news."""
+        """Say goodbye to all listeners."""
         self.news.stop()
 
     def show_late(self, batches: Iterable[Batch]) -> None:
-        """The batches that should be here for a while, and are not."""
+        """The batches that should have arrived a while ago and have not."""
         late = Counter(level for level, _ in batches)
         if late != self._late:
             self._late = late
@@ -248,7 +248,7 @@ class ServerApp(Application):
             raise Refused(HTTPStatus.BAD_REQUEST, str(error)) from error
         named = (request.path_params["level"], request.path_params["number"])
         if named != tuple(map(str, release.batch)):
-            raise Refused(HTTPStatus.BAD_REQUEST, "the release is of another batch than its path")
+            raise Refused(HTTPStatus.BAD_REQUEST, "the release is not of the batch in its path")
         try:
             await self._asked(lambda: self._book.receive(release))
         except ProtocolViolation as error:
@@ -259,11 +259,11 @@ class ServerApp(Application):
         return Reply(HTTPStatus.OK, {"status": "kept"})
 
     def _note_sender(self, is_known: bool) -> None:
-        """Say so when a stranger comes, once: its operator may have mixed up the tokens."""
+        """Log an unknown token once: its operator may have mixed up the tokens."""
         if self._has_stranger == is_known:
             self._has_stranger = not is_known
             if not is_known:
-                log("a release came with a token that is not known", level=logging.WARNING)
+                log("a release came with an unknown token", level=logging.WARNING)
 
     async def _page(self, request: Request) -> Response:
         return _file(dashboard.PAGE)
@@ -275,7 +275,7 @@ class ServerApp(Application):
         return JSONResponse(await self._asked(self.status), headers=_HEADERS)
 
     def status(self) -> dict[str, Any]:
-        """All that the server knows, which anybody may know."""
+        """Everything that the server knows, all of which is public."""
         plan, alarms = self._document.plan, self._book.alarms()
         return {
             "version": __version__,
@@ -318,14 +318,18 @@ class ServerApp(Application):
         text = request.query_params.get("coordinate", "0")
         dimension = self._document.plan.values.dimension
         if not (_NUMBER.fullmatch(text) and int(text) < dimension):
-            raise Refused(HTTPStatus.BAD_REQUEST, f"the coordinate is no number below {dimension}")
+            raise Refused(
+                HTTPStatus.BAD_REQUEST, f"the coordinate is not a number below {dimension}"
+            )
         answer = await self._asked(lambda: told(int(text)))
         return JSONResponse(answer, headers=_HEADERS)
 
     async def _policy(self, request: Request) -> Response:
         text = request.query_params.get("number")
         if text is not None and not (_NUMBER.fullmatch(text) and int(text) > 0):
-            raise Refused(HTTPStatus.BAD_REQUEST, f"number={text!r} is none from 1 on")
+            raise Refused(
+                HTTPStatus.BAD_REQUEST, f"number={text!r} is not a whole number from 1 on"
+            )
         number = None if text is None else int(text)
         rule = await self._asked(lambda: self._publisher.rule(number))
         if rule is None:
@@ -346,7 +350,7 @@ class ServerApp(Application):
 
     async def _events(self, request: Request) -> Response:
         if self.news.listeners >= self.load.most_connections // 4:  # or none are left for releases
-            raise Refused(HTTPStatus.SERVICE_UNAVAILABLE, "too many listen already", retry=True)
+            raise Refused(HTTPStatus.SERVICE_UNAVAILABLE, "too many listeners", retry=True)
         return Heard(self.news, {**_HEADERS, "X-Accel-Buffering": "no"})
 
     def _edition(self) -> Edition:
@@ -359,7 +363,7 @@ class ServerApp(Application):
 
 
 def _names(values: Values) -> list[str] | None:
-    """The names of the coordinates, unless there are so many that nobody reads them."""
+    """The names of the coordinates, unless there are too many to read."""
     names = values.coordinate_names if values.dimension <= _MOST_NAMES else None
     return None if names is None else list(names)
 

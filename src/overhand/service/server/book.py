@@ -50,7 +50,7 @@ def _always(batch: Batch) -> bool:
 
 @dataclass(frozen=True)
 class Settled:
-    """What an earlier plan ended with: the running sum goes on although plan and key are new.
+    """The final sum of an earlier plan: the running sum continues with a new plan and key.
 
     The last estimate of a plan for these values; as public as everything that was published.
     """
@@ -73,7 +73,7 @@ class Settled:
     def estimate(self, values: Values) -> Estimate:
         """The same as a sum of these values, if it is one."""
         if values.spec != self.values or len(self.value) != values.dimension:
-            raise InvalidValue(f"a sum of {self.values} does not go on as one of {values.spec}")
+            raise InvalidValue(f"a sum of {self.values} cannot continue as one of {values.spec}")
         if len(self.slack) not in (1, values.dimension):
             raise InvalidValue(f"a slack of {len(self.slack)} numbers for {values.spec}")
         value = sum_of(values, self.value)
@@ -96,7 +96,7 @@ class Settled:
                 **{name: number(name, saved[name], above=_LEAST) for name in _NUMBERS},
             )
         except (ValueError, TypeError, LookupError) as error:
-            raise InvalidValue(f"this is not what a plan ended with: {error}") from error
+            raise InvalidValue(f"this is not the final sum of a plan: {error}") from error
 
     @classmethod
     def load(cls, path: str | Path) -> Settled:
@@ -153,12 +153,12 @@ class Book:
     ) -> Book:
         """The book of a document, with the guard that it needs.
 
-        Its keys are in a file of their own, which is made together with the book, beside a SQLite
-        file unless told otherwise. Keep it out of every backup.
+        Its keys are in a file of their own, which is made together with the book, next to a SQLite
+        file by default. Keep it out of every backup.
         """
         if document.plan.noise_by == "users":
             if keys is not None:
-                raise InvalidValue("the users make the noise of this plan: its book has no keys")
+                raise InvalidValue("users make the noise of this plan: its book has no keys")
             return cls(address, document.digest, settled)
         if keys is None:
             if is_postgres(address):
@@ -185,14 +185,14 @@ class Book:
         settled = Settled.from_json(text) if text else None
         if self.settled not in (None, settled):
             raise InvalidValue(
-                "the book has begun, and not with this: what an earlier plan ended with is for a "
+                "the book has begun without this: the final sum of an earlier plan is only for a "
                 "new book"
             )
         self.settled = settled
         if self.guard is not None:
             if not keys:
                 raise InvalidValue(
-                    "the book was begun without keys, by an older version: a message might count "
+                    "an older version began the book without keys: a message might count "
                     "twice. Start a new plan, with a new book"
                 )
             self.guard.find(keys)
@@ -205,14 +205,14 @@ class Book:
         return self._database.write(lambda transaction: work(BookTables(transaction)))
 
     def receive(self, release: Release) -> bool:
-        """Keep a release, durable when this returns; whether it is new.
+        """Store a release, durable when this returns; returns whether it is new.
 
         The same bytes again are fine, at any time; others for the same batch raise
         `ProtocolViolation`, and leave an alarm. Messages that came before in another release leave
         one as well, and are struck out.
         """
         if self._is_readable_only:
-            raise InvalidValue("the book has keys, and was opened without them: to be read only")
+            raise InvalidValue("the book has keys but was opened without them: it can only be read")
 
         def work(tables: BookTables) -> bool | None:
             if tables.register(release):
@@ -243,11 +243,11 @@ class Book:
         kept, repeats = self.guard.once(release, tables)
         tables.keep(self.guard.sealed(kept))
         if repeats:
-            tables.alarm(f"{repeats} messages of {release.batch} came before, and do not count")
+            tables.alarm(f"{repeats} messages of {release.batch} came before and do not count")
         return repeats
 
     def alarm(self, words: str) -> None:
-        """Raise an alarm, which stays; the same words again are one."""
+        """Raise an alarm, which stays; the same words again are the same alarm."""
         self._write(lambda tables: tables.alarm(words))
 
     def alarms(self) -> list[str]:

@@ -1,4 +1,4 @@
-"""Server-sent events: what is new is written once, however many listen."""
+"""Server-sent events: news is written once, however many clients listen."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class News:
         return len(self._listening)
 
     def announce(self) -> None:
-        """Have everybody who listens told how things are now."""
+        """Send the current state to all listeners."""
         self._is_new = True
         if not self._listening:
             self._edition = None
@@ -62,7 +62,7 @@ class News:
             self._waking = asyncio.create_task(self._wake())
 
     def stop(self) -> None:
-        """Say goodbye to everybody who listens."""
+        """Say goodbye to all listeners."""
         self._is_stopping = True
         for woken in self._listening:
             woken.set()

@@ -1,4 +1,4 @@
-"""What a book does beside keeping, where the services make the noise.
+"""What else a book does if the services make the noise.
 
 The server's noise hides a user from everybody else, a lying shuffling service included, if the
 user's message is in one batch of a level, and if the noise of a batch is drawn once. So a message

@@ -1,4 +1,4 @@
-"""What a recommender has learnt, for whoever looks: all of it is read off published sums."""
+"""What a recommender has learned, for the public: all of it is read from published sums."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Rules:
         learning = document.learning
         if learning is None:
             if key is not None:
-                raise InvalidValue("the document is of no recommender: it needs no key for rules")
+                raise InvalidValue("the document is not a recommender's: it needs no key for rules")
             return None
         if key is None:
             raise InvalidValue("the rules of a recommender are signed: --rule-key is missing")
@@ -131,7 +131,7 @@ def _half_widths(learning: Learning, estimate: Estimate) -> Floats:
 
 
 def arms_of(learning: Learning, rule: Rule) -> list[dict[str, Any]]:
-    """What the rule promises of the arms that the document names, the best first.
+    """What the rule expects of the arms that the document names, the best first.
 
     `expected` is what it expects of an arm, `bonus` how much it does not know: it takes the arm
     with the largest of both together.

@@ -46,7 +46,7 @@ _MOST_MISSING = 1000  # batches that are named
 
 @dataclass(frozen=True)
 class Total:
-    """The first `count` sums of a book, and what an earlier plan ended with if there was one.
+    """The first `count` sums of a book, and the final sum of an earlier plan if there was one.
 
     It never changes: what is new makes a new one.
     """
@@ -125,7 +125,7 @@ class Publisher:
         self._lock = RLock()
         self._random = secure_random()
         if self._plan.noise_by == "services" and book.guard is None:
-            raise InvalidValue("the services make the noise of this plan: its book needs a guard")
+            raise InvalidValue("services make the noise of this plan: its book needs a guard")
         begun = Total.begun(self._plan, book)
         self._first = _published(begun)
         self._total = begun.followed(book)
@@ -139,7 +139,7 @@ class Publisher:
         self.follow()
 
     def step(self) -> bool:
-        """Open a release that nobody has in hand, and publish; whether there was one."""
+        """Open a release that nobody is opening, and publish; returns whether there was one."""
         with self._book.claimed(self._is_due) as release:
             if release is None:
                 return False

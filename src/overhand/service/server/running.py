@@ -42,13 +42,13 @@ _LOOK = 1.0
 """Seconds after which a process looks for what others have published."""
 
 _PER_LEVEL = {
-    "received": "Batches that came",
+    "received": "Batches received",
     "published": "Batches that were opened and added up",
-    "lost": "Batches whose sum cannot be told",
-    "late": "Batches that should be here",
+    "lost": "Batches whose sum is unknown",
+    "late": "Batches that should have arrived",
     "own": "Reports of the shuffling service itself",
     "garbage": "Messages that could not be opened",
-    "repeats": "Messages that had come before, and count as garbage",
+    "repeats": "Messages that came before and count as garbage",
 }
 
 
@@ -81,13 +81,13 @@ class ServerSettings:
 
 
 def settled_sum(document: Document, address: str) -> Settled:
-    """What the plan of a document has come to, by the book at this address."""
+    """The final sum of a document's plan, from the book at this address."""
     if not is_postgres(address) and not Path(address).is_file():
         raise InvalidValue(f"there is no book {address}")
     with closing(Book(address, document.digest)) as book:
         latest = Total.begun(document.plan, book).followed(book).latest()
     if latest is None:
-        raise InvalidValue("nothing was published: there is nothing to go on from")
+        raise InvalidValue("nothing was published: there is nothing to continue from")
     return Settled.of(document.plan.values, latest)
 
 
@@ -144,7 +144,7 @@ async def publish(
     stopping: asyncio.Event,
     patience: float,
 ) -> None:
-    """Open what there is, those of an earlier life first, and wait for more.
+    """Open all releases, those from before a restart first, and wait for more.
 
     A database that is down or a worker that dies costs time, and nothing else: what is not
     published is still in the book.
@@ -182,7 +182,9 @@ class ServerMetrics(Metrics):
         self.follow(app.readiness)
         self._app = app
         self._levels = {name: self.gauge(name, help, "level") for name, help in _PER_LEVEL.items()}
-        self._users = self.gauge("users_published", "Reports in the published sum, own ones too")
+        self._users = self.gauge(
+            "users_published", "Reports in the published sum, including own ones"
+        )
         self._lost_users = self.gauge("users_lost", "Reports that count as the middle of a range")
         self._alarms = self.gauge("alarms", "Alarms since the plan began")
         self._book_is_up = self.gauge("book_is_up", "Whether the book answers")

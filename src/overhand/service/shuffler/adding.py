@@ -1,4 +1,4 @@
-"""What the service itself adds to batches: drawn when a batch is frozen, and never kept apart."""
+"""What the service itself adds to batches: drawn when a batch is frozen, never stored apart."""
 
 from __future__ import annotations
 

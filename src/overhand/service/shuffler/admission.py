@@ -18,7 +18,7 @@ Done = Callable[[Outcome | Exception], None]
 class ShufflerMetrics(Metrics):
     """What became of reports, requests and batches.
 
-    For the service's operator alone: fill levels tell when users came.
+    Only for the service's operator: fill levels tell when users came.
     """
 
     def __init__(self) -> None:
@@ -45,15 +45,15 @@ class ShufflerMetrics(Metrics):
 
 
 class Overloaded(ServiceError):
-    """More reports wait than the service wants to hold."""
+    """More reports are waiting than the service may hold."""
 
 
 class Admission:
     """Collects the reports of concurrent requests and admits them in groups.
 
-    A report is answered when its group is committed, so whoever was told yes was counted for
-    good. While one group is being committed the next one gathers: under load groups grow by
-    themselves, and alone nobody waits.
+    A report is answered when its group is committed, so an accepted report is counted for good.
+    While one group is being committed the next one gathers: under load groups grow by themselves,
+    and a single report does not wait.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class Admission:
     def enter(self, arrival: Arrival, done: Done) -> None:
         """Put a report into the next group; `done` hears what became of it, once it is durable."""
         if self._closing or len(self._waiting) >= self._most_waiting:
-            raise Overloaded(f"{len(self._waiting)} reports are waiting already")
+            raise Overloaded(f"{len(self._waiting)} reports are already waiting")
         self._waiting.append((arrival, done, time.perf_counter()))
         self._wake.set()
 

@@ -35,7 +35,7 @@ _DESCRIPTION = Description(
 )
 _COUNTED = Reply(HTTPStatus.OK, {"status": "counted"})
 _ANSWERS = {
-    # A repeat is told what the first was told: whether a copy came is nobody's business.
+    # A repeat gets the same answer as the first: nobody learns whether a copy came.
     Outcome.ADMITTED: _COUNTED,
     Outcome.REPEATED: _COUNTED,
     Outcome.TOKEN_USED: Reply(HTTPStatus.FORBIDDEN, {"error": "this token has reported already"}),
@@ -46,9 +46,9 @@ _ANSWERS = {
 class ShufflerApp(Application):
     """Everything that the shuffling service answers.
 
-    `tokens` are the hashes of those who may report, once each; None lets everybody. Nobody may
-    report more often than `per_address` and `per_token` times a second, if they are not 0. Pages
-    of the `origins` may report. For a recommender, `relay` has the newest rule.
+    `tokens` are the hashes of the tokens that may report, once each; None lets everybody report.
+    An address or a token may report at most `per_address` or `per_token` times per second, if these
+    are not 0. Pages of the `origins` may report. For a recommender, `relay` has the newest rule.
     """
 
     def __init__(
@@ -107,7 +107,7 @@ class ShufflerApp(Application):
                 "report",
                 "/v1/reports",
                 self._report,
-                "Count a report. The same id again is counted once and answered alike.",
+                "Count a report. The same id again is counted once and gets the same answer.",
                 json_content(status="counted"),
                 "POST",
                 body=report,
@@ -146,7 +146,7 @@ class ShufflerApp(Application):
         await self.admission.readiness.check()
 
     async def _report(self, request: Request) -> Response:
-        """The slow way: whoever sends something unusual is told what is wrong with it."""
+        """The slow way: the sender of an unusual request is told what is wrong with it."""
         client = request.client
         authorization = header(request.scope, b"authorization")
         token = self.admitted(None if client is None else client.host, authorization)
@@ -157,7 +157,7 @@ class ShufflerApp(Application):
         reply: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
 
         def answer(said: Reply) -> None:
-            if not reply.done():  # who went away is counted all the same
+            if not reply.done():  # a report is counted even if its sender disconnected
                 reply.set_result(said)
 
         self.take(body, token, answer)
@@ -171,9 +171,9 @@ class ShufflerApp(Application):
             raise _outdated(error) from error
 
     def admitted(self, address: str | None, authorization: bytes | None) -> bytes | None:
-        """Who wants to report, by the hash of its token if there are any: before the body is read.
+        """Who wants to report, by the hash of a token if one is needed: before the body is read.
 
-        Who reports too often, or has no token, is `Refused`.
+        A client that reports too often, or has no token, is `Refused`.
         """
         sender = address_key(address)
         if sender is not None and not self._per_address.allows(sender):
@@ -215,7 +215,7 @@ class ShufflerApp(Application):
         return known
 
     def _settled(self, result: Outcome | Exception) -> Reply:
-        """What a client is told of its report."""
+        """The answer to a client's report."""
         match result:
             case Outcome():
                 self.metrics.outcomes[result].inc()
@@ -237,7 +237,7 @@ def _outdated(error: WrongPlan) -> Refused:
 
 
 def _too_often() -> Refused:
-    words = "too many reports from here: come back later"
+    words = "too many reports from here: try again later"
     return Refused(HTTPStatus.TOO_MANY_REQUESTS, words, retry=True, is_early=True)
 
 

@@ -18,12 +18,11 @@ _AT_ONCE = 256  # reports that are made together: all of them wait for their com
 class Filler:
     """Completes a lowest batch that did not fill within the deadline.
 
-    Where users make the noise, with reports of its own: reports like any others, at all levels at
-    once. Where services do, the noise does not lack anybody, and places that nobody took stay
-    empty, at all levels at once. How many of a batch these are is told to the server. They never
-    begin a batch: a real report that came in the meantime makes one of them superfluous, and so
-    does another process that completes the same batch. No time is stored: after a restart the
-    deadline starts again.
+    If users make the noise, it adds reports of its own: reports like any others, at all levels at
+    once. If services do, nobody's noise is missing, and vacant places stay empty, at all levels at
+    once. The server learns how many of a batch these are. They never begin a batch: a real report
+    that came in the meantime makes one of them superfluous, and so does another process that
+    completes the same batch. No time is stored: after a restart the deadline starts again.
     """
 
     def __init__(
@@ -71,7 +70,7 @@ class Filler:
             log("a late batch was closed", empty=empty)
 
     async def _filled(self, reports: int) -> int:
-        """Admit so many reports of the neutral value, or as many as are needed."""
+        """Admit this many reports of the neutral value, or as many as are needed."""
         own = 0
         for start in range(0, reports, _AT_ONCE):
             outcomes = await self._admitted(min(_AT_ONCE, reports - start))

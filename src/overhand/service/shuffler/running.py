@@ -37,13 +37,13 @@ from overhand.service.web import (
 class ShufflerSettings:
     """Where the shuffling service finds what it needs.
 
-    `store` is a path of a SQLite file or the address of a PostgreSQL database, `store_keys` the
-    file of its keys, beside the SQLite file if it is not said. `pinned` is the digest of the
-    document that it was agreed upon to serve. `workers` processes seal what the service itself
-    adds to batches, if it adds messages: one for every core if it is not said. One address and one
-    token may report so many times a second, or as often as they like if that is 0: many people
-    share an address, and a token is for one report and its repeats. Web pages may report if their
-    origin is named, or all if "*" is.
+    `store` is the path of a SQLite file or the address of a PostgreSQL database, `store_keys` the
+    file of its keys, by default next to the SQLite file. `pinned` is the agreed digest of the
+    document to serve. `workers` processes seal what the service itself adds to batches, if it adds
+    messages: one per core by default. `per_address` and `per_token` limit the reports per second
+    from one address and with one token, unless they are 0: many people share an address, and a
+    token is for one report and its repeats. Web pages may report if their origin is named, or all
+    pages if "*" is.
     """
 
     document: Path

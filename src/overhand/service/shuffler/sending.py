@@ -23,13 +23,13 @@ _PUTS_AT_ONCE = 4
 
 
 class NotTaken(ServiceError):
-    """The server did not take a release: it is sent again later."""
+    """The server did not accept a release: it is sent again later."""
 
 
 class Sender:
     """Sends every full batch until the server has it.
 
-    It works in ticks with jitter, so that the time of a release does not tell when the last user
+    It works in ticks with jitter, so that the time of a release does not reveal when the last user
     of the batch came.
     """
 
@@ -141,9 +141,9 @@ class Sender:
             yield group
 
     async def _scrub(self) -> None:
-        """Overwriting files is dear: under load it is done every few ticks, else at once.
+        """Overwriting files is expensive: under load it is done every few ticks, else at once.
 
-        Also by who sends nothing: batches that others sent have keys here too.
+        Processes that send nothing do it too: batches that others sent have keys here as well.
         """
         is_idle = self._unscrubbed and not self._has_sent and not self._has_to_wait
         if is_idle or self._ticks % _TICKS_A_SCRUB == 0:
@@ -215,7 +215,7 @@ class Sender:
         return put.result()
 
     def _put_aside(self, batch: Batch, why: str) -> None:
-        """Nothing that a program can do will help: the others go on without it."""
+        """No retry will help: the others go on without it."""
         self._set_aside.add(batch)
         self._metrics.set_aside.labels(batch.level).inc()
         log(why, level=logging.ERROR, batch_level=batch.level, number=batch.number)
@@ -229,7 +229,7 @@ def _raise_first(answers: Iterable[Answer | BaseException]) -> None:
         if answer.status == HTTPStatus.UNAUTHORIZED:
             raise NotTaken(
                 "the server does not know this service's token: its token.sha256 and the token "
-                "here are not of the same `overhand prepare`"
+                "here are not from the same `overhand prepare`"
             )
         if answer.status not in (HTTPStatus.OK, HTTPStatus.CONFLICT):
             raise NotTaken(f"the server answered {answer.status} to a release")

@@ -1,4 +1,4 @@
-"""What the operator of a shuffling service sees, as it is when somebody looks."""
+"""What the operator of a shuffling service sees, up to date at every look."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""HTTP as both services speak it: how they listen, answer, count, log, and ask each other."""
+"""HTTP for both services: how they listen, answer, count, log, and call each other."""
 
 from overhand.service.web.application import Application, Gone, Refused, Reply
 from overhand.service.web.bodies import BINARY, Receive, Scope, Send, bearer, body_of, header

@@ -1,4 +1,4 @@
-"""What both services are to the web: routes with their description, and errors in one form."""
+"""What both services share on the web: described routes, and errors in one form."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ RETRY_SECONDS = 5
 
 
 class Refused(ServiceError):
-    """A request that is answered with an error: its status, and words for whoever sent it."""
+    """A request that is answered with an error: its status, and words for the sender."""
 
     def __init__(
         self,
@@ -40,16 +40,16 @@ class Refused(ServiceError):
         self.retry = retry
         self.allow = allow
         self.is_early = is_early or status in (401, 408, 413, 415)
-        """Whether the body may not have been read: then nobody waits for the rest of it."""
+        """Whether the body may be unread: then the rest of it is not waited for."""
 
     @classmethod
     def nowhere(cls) -> Refused:
-        """A path that there is not."""
+        """A path that does not exist."""
         return cls(HTTPStatus.NOT_FOUND, "no such page")
 
 
 class Gone(ServiceError):
-    """The other side went away before its request was whole: there is nobody to answer."""
+    """The client disconnected before its request was complete: there is nobody to answer."""
 
 
 class Reply(Response):
@@ -61,7 +61,7 @@ class Reply(Response):
 
     @classmethod
     def to(cls, refusal: Refused, *, closing: bool = False) -> Reply:
-        """What is said to whoever is refused; `closing` the connection if it must be."""
+        """The answer to a refused request; `closing` the connection if necessary."""
         headers = {
             "retry-after": str(RETRY_SECONDS) if refusal.retry else None,
             "allow": refusal.allow,
@@ -95,8 +95,8 @@ class Reply(Response):
 class Application(Starlette):
     """A service's operations, which it also describes, and pages that need no description.
 
-    Whether it is ready is asked of `check`, which raises `Refused` if it is not. No body has
-    more than `most_body` bytes. Pages of the `origins` may talk to it.
+    `check` raises `Refused` if the service is not ready. No body has more than `most_body` bytes.
+    Pages of the `origins` may call it.
     """
 
     def __init__(
@@ -120,7 +120,7 @@ class Application(Starlette):
         async def describe(request: Request) -> Response:
             return Reply(HTTPStatus.OK, self.description)
 
-        about = "Whether the service can do its work: its database answers, and can be written."
+        about = "Whether the service can work: its database answers, and can be written."
         probed = Operation("readiness", "/readyz", ready, about, json_content(status="ready"))
         every = [*operations, _LIVENESS, probed]
         self.description = description.of(every)
@@ -139,10 +139,10 @@ class Application(Starlette):
         await self._shared(scope, receive, send)
 
     def note(self, refusal: Refused) -> None:
-        """Somebody is refused: a service may count it."""
+        """A request is refused: a service may count it."""
 
     def refusal(self, refusal: Refused) -> Reply:
-        """What whoever is refused is told."""
+        """The answer to a refused request."""
         self.note(refusal)
         return Reply.to(refusal)
 
@@ -151,7 +151,7 @@ class Application(Starlette):
         return self.refusal(error)
 
     async def _not_here(self, request: Request, error: Exception) -> Response:
-        """What the framework refuses, in our words."""
+        """A refusal by the framework, in our words."""
         assert isinstance(error, HTTPException)
         methods = (error.headers or {}).get("Allow")
         if methods is None:
@@ -161,12 +161,12 @@ class Application(Starlette):
         return self.refusal(Refused(status, f"only {allow} here", allow=allow))
 
     async def _fault(self, request: Request, error: Exception) -> Response:
-        """A fault of ours: it is in the log, and nobody else is told."""
+        """A fault of ours: it is in the log, and the client learns nothing of it."""
         return self.refusal(Refused(HTTPStatus.INTERNAL_SERVER_ERROR, "a fault", retry=True))
 
 
 async def _alive(request: Request) -> Response:
-    """Whatever becomes of the database: to start the process again would not mend that."""
+    """Whatever state the database is in: a restart of the process would not repair that."""
     return Reply(HTTPStatus.OK, {"status": "healthy"})
 
 
@@ -174,7 +174,7 @@ _LIVENESS = Operation(
     "health",
     "/healthz",
     _alive,
-    "That the process answers, whatever becomes of its database.",
+    "Whether the process answers, whatever state its database is in.",
     json_content(status="healthy"),
 )
 

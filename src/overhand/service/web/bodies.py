@@ -13,18 +13,18 @@ Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 BINARY = b"application/octet-stream"
-"""The only type of a body. A page from elsewhere cannot send it without asking first, which only
-the origins are allowed that an operator names: so no other page makes its readers report."""
+"""The only type of a body. A page from elsewhere cannot send it without a preflight request, which
+succeeds only for the origins that the operator names: so no other page makes its readers report."""
 
 PATIENCE = 20.0
-"""Seconds that a request may take to come, and an answer to be taken: a slow client holds a
+"""Seconds that a request may take to arrive, and an answer to be read: a slow client holds a
 connection, and nothing else."""
 
 SLOWEST_LINE = 1 << 16
-"""Bytes a second: a body is given as long again as such a line takes. Both sides go by it."""
+"""Bytes per second: a body gets that much more time. Both sides use it."""
 
 LOOK_BYTES = 64
-"""Of a body that is too long, so many may tell why."""
+"""How many bytes of a body that is too long may tell why."""
 
 
 def header(scope: Scope, name: bytes) -> bytes | None:
@@ -50,7 +50,7 @@ def seconds_for(length: int) -> float:
 
 
 def too_slow(length: int) -> Refused:
-    return Refused(408, f"the body did not come within {seconds_for(length):.3g} seconds")
+    return Refused(408, f"the body did not arrive within {seconds_for(length):.3g} seconds")
 
 
 async def body_of(
@@ -90,7 +90,7 @@ async def _read(receive: Receive, enough: int, length: int) -> bytes:
             while len(body) <= enough:
                 event = await receive()
                 if event["type"] == "http.disconnect":
-                    raise Gone("the client went away")
+                    raise Gone("the client disconnected")
                 body += event.get("body", b"")
                 if not event.get("more_body", False):
                     break

@@ -1,4 +1,4 @@
-"""What a connection may cost: a protocol that lets nobody keep one for nothing."""
+"""What a connection may cost: a protocol that lets no client keep an idle one."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ class _Endless(Exception):
 
 
 class Impatient(HttpToolsProtocol):
-    """Reads requests, and lets nobody keep a connection for nothing.
+    """Reads requests, and lets no client keep an idle connection.
 
     From its first byte, or the connection's beginning, a message has `bodies.PATIENCE` seconds to
     be whole, and those that its body may take by the length that it says; whether or not it was
     answered meanwhile, and with few bytes besides its body. So long may what we write wait to be
     taken. An answer may go on for as long as it is read. What was read and not answered counts in
-    the `load`. Who offers to upgrade to another protocol is answered as if it had not.
+    the `load`. A client that offers to upgrade to another protocol is answered as if it had not.
     """
 
     _watch: asyncio.TimerHandle | None = None
@@ -90,7 +90,7 @@ class Impatient(HttpToolsProtocol):
         try:
             self._parse(memoryview(data))
         except httptools.HttpParserError:
-            self._refuse(Refused(HTTPStatus.BAD_REQUEST, "this is no HTTP request"))
+            self._refuse(Refused(HTTPStatus.BAD_REQUEST, "this is not an HTTP request"))
         if self._said > _MOST_SAID or len(self.headers or ()) > _MOST_HEADERS:
             self._refuse(_endless_head())
         if self._is_coming:

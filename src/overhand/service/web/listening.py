@@ -1,4 +1,4 @@
-"""How a service listens, and how it stops: every request that was taken is answered."""
+"""How a service listens, and how it stops: every accepted request is answered."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from overhand.service.web.logs import log
 
 _BACKLOG = 2048
 _FEW = 32
-"""Connections to what is nobody's but the operator's."""
+"""Connections to what is only for the operator."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Listener:
 
     def __post_init__(self) -> None:
         if (self.certificate is None) != (self.certificate_key is None):
-            raise InvalidValue("a certificate and its key go together")
+            raise InvalidValue("a certificate and its key must be given together")
         for path in (self.certificate, self.certificate_key):
             if path is not None and not path.is_file():
                 raise InvalidValue(f"there is no file {path}")
@@ -52,8 +52,8 @@ class Listener:
             context.load_cert_chain(certificate, self.certificate_key, password="")
         except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
             raise InvalidValue(
-                f"{certificate} and {self.certificate_key} are not a certificate and its key, "
-                f"in PEM and without a password: {error}"
+                f"{certificate} and {self.certificate_key} are not a certificate and its key "
+                f"in PEM without a password: {error}"
             ) from error
 
     def bound(self) -> socket.socket:
@@ -66,7 +66,7 @@ class Listener:
 
 
 def loopback(port: int | None) -> Listener | None:
-    """A listener that nobody outside this machine reaches, if there is a port for it."""
+    """A listener that only this machine reaches, if there is a port for it."""
     return None if port is None else Listener("127.0.0.1", port)
 
 

@@ -1,4 +1,4 @@
-"""What the connections of a site hold of a process, and how much of it they may hold."""
+"""How much memory the connections of a site hold, and how much they may hold."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MOST_HANDSHAKES = 1024
 """Each holds some 80 kB, and all that are honest are over within a second."""
 _MOST_BYTES = 3 << 23
 _BODIES = 8
-"""So many of the longest bodies are let in at once, however long they are: twice as many releases
+"""How many of the longest bodies are let in at once, however long they are: twice as many releases
 as a shuffling service has under way."""
 _USUAL_BODY = 1 << 20
 _BESIDES = 5 << 16
@@ -27,7 +27,7 @@ _OTHER_FILES = 96
 
 
 class CannotListen(ServiceError):
-    """An address that is taken, or not ours, or no room to answer anybody there."""
+    """An address that is in use, or not ours, or there is no room to answer anybody."""
 
 
 class Droppable(Protocol):
@@ -41,8 +41,8 @@ class Load:
     """The connections of a site, with those that are not secured yet, and the bytes they hold.
 
     A byte is held from when it was read until its request is answered. If all together hold too
-    many, whoever has been sending a request for longest is dropped: an honest report is whole
-    within moments, so that is who sends slowly on purpose. Of handshakes likewise.
+    many, the client that has been sending a request for longest is dropped: an honest report is
+    complete within moments, so that one sends slowly on purpose. The same holds for handshakes.
     """
 
     def __init__(

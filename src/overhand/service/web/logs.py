@@ -1,4 +1,4 @@
-"""Structured logs that hold no address, no id and no time: whoever collects them adds its own."""
+"""Structured logs without address, id or time: a log collector adds its own times."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _LOGGER = logging.getLogger("overhand.service")
 
 
 def start_logging(role: str) -> None:
-    """One JSON object a line on standard error; the libraries' own logs only if they are errors."""
+    """One JSON object per line on standard error; libraries' own logs only if they are errors."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_Lines(role))
     logging.basicConfig(level=logging.ERROR, handlers=[handler], force=True)
@@ -54,7 +54,7 @@ class _Lines(logging.Formatter):
 
 
 def _event(record: logging.LogRecord) -> str:
-    """Our own events as they are; of others' only the kind of error, for they may quote data."""
+    """Our own events as they are; only the kind of others' errors, because they may quote data."""
     if record.name == _LOGGER.name:
         return record.getMessage()
     kind = record.exc_info[0] if record.exc_info else None

@@ -1,4 +1,4 @@
-"""Numbers for whoever runs a service, on a listener of their own: some tell when users came."""
+"""Numbers for a service's operator, on a separate listener: some tell when users came."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Metrics:
 
     def watch(self, load: Load) -> None:
         """Gauges of what the connections of the public site hold."""
-        connections = self.gauge("connections", "Connections, with those not secured yet")
+        connections = self.gauge("connections", "Connections, including those not secured yet")
         connections.set_function(lambda: load.connections)
         handshakes = self.gauge("handshakes", "Connections that are not secured yet")
         handshakes.set_function(lambda: len(load.handshakes))
@@ -59,7 +59,7 @@ class Metrics:
 
     def follow(self, readiness: Readiness) -> None:
         """Whether the service is ready, and how often its database kept it from its work."""
-        ready = self.gauge("ready", "Whether the service can do its work")
+        ready = self.gauge("ready", "Whether the service can work")
         ready.set_function(lambda: float(readiness.reason is None))
         faults = self.counter("store_faults", "Work that the database kept from being done")
         readiness.count = faults.inc

@@ -17,22 +17,22 @@ Entry = dict[str, Any]
 TEXT: Entry = {"type": "string"}
 COUNT: Entry = {"type": "integer", "minimum": 0}
 _REFUSALS = {
-    400: "Not of the plan's shape, to the last byte.",
+    400: "Not exactly of the plan's format.",
     401: "No token, or an unknown one.",
     403: "This token has reported already.",
     404: "There is no such path.",
     405: "The path takes other methods: those in Allow.",
-    408: "The request did not come in time.",
+    408: "The request did not arrive in time.",
     409: "Made for another plan or key: fetch the document again.",
     410: "The plan is complete.",
-    413: "Longer than any body here.",
-    415: "Of another content type than application/octet-stream, or none, or compressed.",
-    429: "Too many reports, of this address or token, or of all: come back after Retry-After "
+    413: "Longer than any body may be.",
+    415: "Content type missing or other than application/octet-stream, or body compressed.",
+    429: "Too many reports from this address or token, or in total: try again after Retry-After "
     "seconds.",
     431: "Too many bytes before the body, or after it.",
-    500: "A fault of the service: come back after Retry-After seconds.",
-    503: "The database is not available, or too many are connected: come back after Retry-After "
-    "seconds.",
+    500: "A fault of the service: try again after Retry-After seconds.",
+    503: "The database is unavailable, or there are too many connections: try again after "
+    "Retry-After seconds.",
 }
 _ANYWHERE = (408, 431, 500, 503)
 _ELSEWHERE = {404: "NotFound", 405: "MethodNotAllowed"}

@@ -1,4 +1,4 @@
-"""Which web pages may talk to a service: those of the origins that its operator names (CORS).
+"""Which web pages may call a service: those of the origins that its operator names (CORS).
 
 Answers leave a service in two ways, by the framework and past it, so this is no middleware of the
 framework alone: both add the same headers.
@@ -35,8 +35,8 @@ Lines = list[tuple[bytes, bytes]]
 class Origins:
     """The origins whose pages may read what a service says and send it what it takes.
 
-    None, unless they are named; "*" names all. No page sends credentials that a browser keeps: who
-    may report shows a token.
+    None, unless they are named; "*" names all. No page sends credentials that a browser keeps:
+    reports are authorised by a token.
 
     >>> named = Origins(["https://poll.example"])
     >>> for name, value in named.headers(b"https://poll.example"):
@@ -51,7 +51,9 @@ class Origins:
     def __init__(self, named: Iterable[str] = ()) -> None:
         origins = [_checked(origin) for origin in named]
         if EVERY in origins and len(set(origins)) > 1:
-            raise InvalidValue(f"origin {EVERY!r} is every origin: name it alone, or the others")
+            raise InvalidValue(
+                f"origin {EVERY!r} means every origin: give it alone, or leave it out"
+            )
         self._named = frozenset(origin.encode() for origin in origins)
 
     def headers(self, origin: bytes | None) -> Lines:
@@ -100,14 +102,14 @@ def _allowed() -> Response:
 
 
 def _checked(origin: Any) -> str:
-    """An origin as browsers write it: another spelling would match no page, and nobody told why."""
+    """An origin as browsers write it: another spelling would silently match no page."""
     if origin == EVERY:
         return EVERY
     found = _ORIGIN.fullmatch(origin) if isinstance(origin, str) else None
     if found is None:
         raise InvalidValue(
             f"origin {origin!r} must be as browsers write it: scheme://host or scheme://host:port, "
-            f"in small letters and without a path, or {EVERY!r} for every page"
+            f"in lower case and without a path, or {EVERY!r} for every page"
         )
     scheme, port = origin.partition("://")[0], found[2]
     if port is not None and port == _USUAL_PORTS.get(scheme):

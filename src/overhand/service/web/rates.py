@@ -8,15 +8,15 @@ from ipaddress import IPv6Address
 from itertools import islice
 
 BURST = 10.0
-"""Seconds: what may be asked in so many may be asked at once, by whoever was silent before."""
+"""Seconds: the requests allowed in this time may come at once, after a silence."""
 _MOST_KEYS = 1 << 16
 
 
 class Rate:
-    """So many times a second for each key, and in a burst what comes to `BURST` seconds; 0 is any.
+    """This many times per second for each key, in bursts of up to `BURST` seconds' worth; 0 is any.
 
-    Of a key only the time is kept until which what it asked for is used up. It is forgotten when
-    that is over, or earlier if too many are known, who was silent for longest first.
+    For each key only the time is kept until which its allowance is used up. It is forgotten after
+    that, or earlier if too many keys are known, those silent for longest first.
 
     >>> rate = Rate(0.1)
     >>> rate.allows("somebody"), rate.allows("somebody"), rate.allows("another")

@@ -1,4 +1,4 @@
-"""Whether a service can do its work: faults of its database are said once, counted and shown."""
+"""Whether a service can work: faults of its database are logged once, counted and shown."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Readiness:
 
     @property
     def reason(self) -> str | None:
-        """What is wrong, in words for anybody, as far as is known; None if nothing is."""
+        """What is known to be wrong, in words for anybody; None if nothing is."""
         return self._trouble.reason
 
     def worked(self) -> None:

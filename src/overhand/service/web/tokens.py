@@ -1,4 +1,4 @@
-"""Who may come, as a file says now: tokens are added and revoked while a service runs."""
+"""Who may report, by the current file: tokens are added and revoked while a service runs."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _LOOK = 1.0
 class TokenFile(Collection[bytes]):
     """The hashes of tokens in the file `path`, which must be good when a service starts.
 
-    `follow` reads it again when it has changed. One that is gone or damaged changes nothing, and
-    is said once: nobody is to be let in, or locked out, by half a file.
+    `follow` reads it again when it has changed. A missing or damaged file changes nothing, and is
+    logged once: nobody is let in, or locked out, by half a file.
     """
 
     def __init__(self, path: Path) -> None:
@@ -55,7 +55,7 @@ class TokenFile(Collection[bytes]):
             hashes = load_hashes(self._path)
         except UnsafeSecret:
             if not self._is_bad:
-                log("tokens cannot be read: the old ones stay", level=logging.ERROR)
+                log("tokens cannot be read: the old ones stay valid", level=logging.ERROR)
             self._is_bad = True
             return
         if hashes != self._hashes or self._is_bad:

@@ -19,11 +19,11 @@ _PIECE = 1 << 20
 
 
 class Unreachable(ServiceError):
-    """No answer: whether the request was handled is not known."""
+    """No answer: it is unknown whether the request was handled."""
 
 
 class Untrusted(Unreachable):
-    """Who is at the address cannot show that it is who it should be: nothing was sent."""
+    """The service at this address cannot prove its identity: nothing was sent."""
 
 
 class Answer(NamedTuple):
@@ -48,15 +48,15 @@ class Transport(Protocol):
 class HttpTransport:
     """HTTP/1.1 over kept-alive connections, to the address `url`.
 
-    No redirect is followed and no cookie is kept: nobody is to send a client elsewhere, or to mark
-    it. `authorities` is a file of certificates to trust instead of the system's.
+    No redirect is followed and no cookie is kept: nobody can send a client elsewhere, or mark it.
+    `authorities` is a file of certificates to trust instead of the system's.
     """
 
     def __init__(
         self, url: str, *, token: str | None = None, authorities: Path | None = None
     ) -> None:
         if not url.startswith(("http://", "https://")):
-            raise InvalidValue(f"{url!r} is not an address: it starts with http:// or https://")
+            raise InvalidValue(f"{url!r} is not an address: it must start with http:// or https://")
         self._url = url.rstrip("/")
         self._headers = {"user-agent": "overhand", "content-type": "application/octet-stream"}
         if token is not None:
@@ -86,12 +86,12 @@ class HttpTransport:
     def _why_untrusted(self, error: aiohttp.ClientConnectorCertificateError) -> str:
         reason = getattr(error.certificate_error, "verify_message", "") or "it cannot be verified"
         return (
-            f"the certificate of {self._url} is not trusted: {reason}. If it is of an authority "
-            "of your own, name its file (--ca, authorities=); if not, look at the clock"
+            f"the certificate of {self._url} is not trusted: {reason}. If your own authority "
+            "issued it, name its file (--ca, authorities=); if not, check the clock"
         )
 
     def _connected(self) -> aiohttp.ClientSession:
-        """Made late, for it belongs to the loop that runs."""
+        """Made late, because it belongs to the running loop."""
         return aiohttp.ClientSession(
             headers=self._headers,
             cookie_jar=aiohttp.DummyCookieJar(),
@@ -119,7 +119,7 @@ def _in_pieces(body: bytes | None) -> bytes | BytesIO | None:
 def _limits(length: int) -> aiohttp.ClientTimeout:
     """How long a request with a body of this length may take.
 
-    There is a limit on the whole of it, for an answer may come byte by byte, each of them in time;
+    There is a limit on the whole, because an answer may come byte by byte, each of them in time;
     and none on the silence after the body, most of which may still be on its way.
     """
     total = _PATIENCE + length / bodies.SLOWEST_LINE
@@ -137,7 +137,7 @@ async def _content(answer: aiohttp.ClientResponse) -> bytes:
 
 
 def _seconds(header: str | None) -> float:
-    """What Retry-After asks for, if it is a number and not a date: nobody has to wait for ever."""
+    """What Retry-After asks for, if it is a number and not a date, within limits."""
     if header is None or not (header.isascii() and header.isdigit()):
         return 0.0
     return min(float(header), _LONGEST_RETRY)

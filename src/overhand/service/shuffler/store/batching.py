@@ -38,7 +38,7 @@ def lowest_of(formats: Formats) -> LevelFormat:
     if not levels or levels != sorted(set(levels)):
         raise InvalidValue(f"levels {levels} must be distinct, at least one, and lowest first")
     if len({level.is_filled for level in formats.levels}) > 1:
-        raise InvalidValue("places that nobody took are filled at all levels, or at none")
+        raise InvalidValue("vacant places must be filled at all levels, or at none")
     for level in formats.levels:
         whole("level", level.level, least=1)
         whole("size", level.size, least=1)
@@ -57,9 +57,9 @@ class Outcome(Enum):
 
     ADMITTED = "admitted"
     REPEATED = "repeated"
-    """It was admitted before: the client is told the same, and it is counted once."""
+    """It was admitted before: the client gets the same answer, and it is counted once."""
     TOKEN_USED = "token used"
-    """Its token has admitted another report already."""
+    """Its token has already admitted another report."""
     CLOSED = "closed"
     """All arrivals of the plan are taken."""
     NOT_NEEDED = "not needed"
@@ -98,9 +98,9 @@ class Arrival:
         lengths = [len(part) for part in self.parts]
         expected = [level.part_bytes for level in levels]
         if lengths != expected:
-            raise InvalidValue(f"parts of {lengths} bytes, expected {expected}")
+            raise InvalidValue(f"parts have {lengths} bytes, not {expected}")
         if self.is_own and not levels[0].is_filled:
-            raise InvalidValue("the service has no reports of its own where services make noise")
+            raise InvalidValue("the service has no reports of its own if services make the noise")
         if len(self.id) != ID_BYTES:
             raise InvalidValue(f"a report's id has {ID_BYTES} bytes, not {len(self.id)}")
 
@@ -197,7 +197,7 @@ def pieces(
 
 
 def empty_pieces(levels: Sequence[LevelFormat], places: int, arrived: int) -> Iterator[Piece]:
-    """What so many places after the first `arrived` add to batches if nobody takes them."""
+    """What this many places after the first `arrived` add to batches if nobody takes them."""
     for level in levels:
         for batch, part in _cut(level, places, arrived):
             body = level.pack(b"", np.zeros(level.clear_numbers, np.uint64))
@@ -307,7 +307,7 @@ def _with_added(
 
 
 def permuted(messages: NDArray[np.uint8], random: Random) -> NDArray[np.uint8]:
-    """The same messages, one to a row, in uniformly random order: one batch, as shufflers do it."""
+    """The same messages, one per row, in uniformly random order: one batch, as shufflers do it."""
     shuffled: NDArray[np.uint8] = shuffle(Messages.of(messages[np.newaxis]), random).sealed[0]
     return shuffled
 

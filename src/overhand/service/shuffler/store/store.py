@@ -4,8 +4,8 @@ The life of a batch: *open* while reports are admitted; *full* once it holds exa
 *frozen* when its messages stand in random order as one release, byte for byte what will be sent,
 however often, and the key to everything else that was ever stored of it is destroyed;
 *acknowledged* when the server has it; *scrubbed* when nothing of it is left but its number and the
-digest of its release. Every step is one transaction, and every step may be asked for again after a
-crash: what the crash left of the keys is destroyed at the next start, and before anything is sent.
+digest of its release. Every step is one transaction, and every step may be repeated after a crash:
+keys that the crash left behind are destroyed at the next start, and before anything is sent.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Store:
     """The reports of one document, in a SQLite file or a PostgreSQL database of their own.
 
     Many threads and, if the database allows it, many processes may use stores of the same document
-    at the same time. It closes after the last whole batch: what came later could never be released.
+    at the same time. It closes after the last whole batch: later reports could never be released.
     A database that is full, locked, read-only or down raises `StoreUnavailable` and changes
     nothing; the store works again when the database does. All steps may be run again, so the
     database may retry a transaction whose end it did not see.
@@ -74,8 +74,8 @@ class Store:
     write a log that shows the order of commit groups, SQLite until the next checkpoint; PostgreSQL
     appends rows, so its files show it too. The order of a release does not come from them, and what
     the groups hold is sealed under the keys of the file `keys`, which is made together with the
-    store; those of a SQLite file are beside it unless told otherwise. Keep it out of every backup:
-    a database from before a batch was frozen is refused, for the batch's key is gone.
+    store, by default next to a SQLite file. Keep it out of every backup: a database from before a
+    batch was frozen is refused, because the batch's key is gone.
 
     `added` says what the service itself adds to a batch when its release is made.
     """
@@ -100,7 +100,9 @@ class Store:
         self._added = added
         adds = not lowest.is_filled or any(level.added_messages for level in formats.levels)
         if added is nothing_added and adds:
-            raise InvalidValue("the service adds something to batches of this plan: say what")
+            raise InvalidValue(
+                "the service adds messages to batches of this plan: added= is missing"
+            )
         made = (self._create, self._check, MIGRATIONS, _CACHE)
         self._database = open_database(address, Contents("store", _APPLICATION, "progress", *made))
         self._keys.claim()
@@ -121,7 +123,7 @@ class Store:
         if made_for != self._origin:
             difference = difference_of(made_for, self._origin)
             raise InvalidValue(
-                f"the store was made for {difference}: a new plan or key has a new database"
+                f"the store was made for {difference}: a new plan or key needs a new database"
             )
         self._keys = BatchKeys.found(self._keys_path, keys, list(self._levels), "store")
         needed = self._needed(StoreTables(transaction, self._keys))
@@ -185,14 +187,16 @@ class Store:
         self._write(lambda tables: tables.touch(self._open_batches))
 
     def leave_empty(self, number: int) -> int:
-        """Close this lowest batch, which is late: nobody takes the rest of its places any more.
+        """Close this late lowest batch: nobody takes the rest of its places any more.
 
         Where services make the noise, which does not depend on how many users there are. Returns
         how many places stay empty, at all levels; none if the batch is not the open one, or if
         nobody is in it: a batch is for somebody.
         """
         if self._is_filled:
-            raise InvalidValue("places of this plan are filled with reports: their noise is needed")
+            raise InvalidValue(
+                "vacant places of this plan must be filled with reports: it needs noise"
+            )
         return self._write(lambda tables: self._leave_empty(tables, number))
 
     def _leave_empty(self, tables: StoreTables, number: int) -> int:
@@ -232,10 +236,10 @@ class Store:
     def freeze_all(self, batches: Sequence[Batch]) -> list[Release]:
         """The releases of full batches: made once, the same bytes ever after, keys destroyed.
 
-        The order, and what the service adds, are drawn from the system's randomness, while others
-        admit reports: a full batch never changes. One that is not full raises `ProtocolViolation`,
-        and there is no way around it; those that were scrubbed are left out. Of messages that are
-        equal one stays, and the others become bytes that nobody can open.
+        The order, and what the service adds, are drawn from OS randomness, while others admit
+        reports: a full batch never changes. One that is not full raises `ProtocolViolation`, and
+        there is no way around it; those that were scrubbed are left out. Of equal messages one
+        stays, and the others become bytes that nobody can open.
         """
         found = self._states_of(batches)
         fresh = self._released(zip(batches, found, strict=True))

@@ -111,7 +111,7 @@ def _take_out_format(transaction: Transaction, dialect: Dialect) -> None:
     found = origin(transaction)
     made_for = json.loads(found[0]) if found is not None else {}
     if made_for.pop("format", None) != 2:
-        raise InvalidValue("the store is older than schema 1: a new plan has a new database")
+        raise InvalidValue("the store is older than schema 1: start a new plan with a new database")
     transaction.change("UPDATE progress SET plan = ?", json.dumps(made_for))
 
 
