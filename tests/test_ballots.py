@@ -99,7 +99,7 @@ def test_the_accountant_charges_for_what_is_cut_off() -> None:
 def test_noise_too_wide_for_a_table_is_refused_at_once() -> None:
     """A document of a stranger may ask for any: nothing of it is tabulated."""
     entry = {"each_service": Polya(1, 1, 1 - 1e-12).entry(), "bound": 3}
-    with pytest.raises(oh.InvalidValue, match="its law is tabulated up to"):
+    with pytest.raises(oh.InvalidValue, match="its distribution is tabulated"):
         noise_of(entry)
 
 
@@ -360,14 +360,14 @@ def test_one_plan_has_one_kind_of_makers() -> None:
     lowest = plan.mechanisms[0]
     assert isinstance(lowest, PairsSum)
     of_users = replace(lowest, noise_part=Polya(1, lowest.size, 0.9))
-    with pytest.raises(oh.InvalidValue, match="at all levels alike"):
+    with pytest.raises(oh.InvalidValue, match="at all levels"):
         replace(plan, mechanisms=(of_users, *plan.mechanisms[1:]))
 
 
 @pytest.mark.parametrize(
     ("noise", "dummies", "words"),
     [
-        (NOISE, 20, "the services', and bounded"),
+        (NOISE, 20, "need bounded noise"),
         (replace(NOISE, bound=10), 9, "dummies=9"),
         (replace(NOISE, bound=10), 21, "dummies=21"),
     ],

@@ -81,7 +81,7 @@ def test_the_frontier_shows_every_trade(tmp_path: Path) -> None:
         assert row["is_best"] == (not better)
     shown = overhand(*asked)
     assert shown.returncode == 0
-    assert "nothing in the shuffle model has both" in shown.stdout
+    assert "nothing else in the shuffle model has both" in shown.stdout
 
 
 @pytest.mark.parametrize("values", ["bit", "histogram:1000000"])

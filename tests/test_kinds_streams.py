@@ -53,7 +53,7 @@ def test_a_file_is_read_as_the_values_it_holds(
     plan = kind_plan(REGULAR, values)
     alike = [simulate(plan, form, seed=3).rms_error for form in (str(file), raw)]
     assert alike[0] == alike[1]
-    with pytest.raises(oh.InvalidValue, match="53 values, the plan's horizon is 50"):
+    with pytest.raises(oh.InvalidValue, match="53 values, but the plan's horizon is 50"):
         stream_for(str(file), 50, values=values)
 
 

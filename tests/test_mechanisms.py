@@ -199,7 +199,7 @@ def test_an_unregistered_mechanism_is_unknown_to_plans_and_files() -> None:
     try:
         with pytest.raises(InvalidValue, match="mechanism='tally' must be one of coins, shares"):
             oh.Plan.best(300, 2, PRIVACY, mechanism="tally")
-        with pytest.raises(DamagedPlan, match="'tally' is none of coins, shares"):
+        with pytest.raises(DamagedPlan, match="'tally' is not one of coins, shares"):
             oh.Plan.from_json(saved)
     finally:
         MECHANISMS["tally"] = TallySum

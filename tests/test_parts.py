@@ -434,7 +434,7 @@ def test_coins_that_are_not_opposed_have_their_mean_taken_off() -> None:
     coins = Coins(3, BinaryFraction(1, 2), opposed=False)
     ones = coins.draw_sums(keyed(9), 4, samples_for(DISCREPANCY)) + 3
     assert_follows(ones.astype(np.int64), stats.binom(12, 0.25), discrepancy=DISCREPANCY)
-    with pytest.raises(InvalidValue, match="only if opposed"):
+    with pytest.raises(InvalidValue, match="only if coins are opposed"):
         coins.draw(keyed(9), 1)
 
 
@@ -493,7 +493,7 @@ def test_noise_without_a_meaning_is_refused(make: Callable[[], object], name: st
 
 
 def test_too_few_coins_for_a_variance_are_refused() -> None:
-    with pytest.raises(Infeasible, match="cannot have variance"):
+    with pytest.raises(Infeasible, match="cannot have a variance of"):
         Coins.with_variance(8, 100.0, bits=2)
 
 

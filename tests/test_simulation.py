@@ -307,24 +307,24 @@ def test_values_of_every_kind_are_read_from_csv(
         (Histogram(4), "1\n1.5\n", "value 1.5 of user 2 is not a bucket"),
         (Histogram(4), "1\n-1\n", "value -1.0 of user 2 is not a bucket"),
         (oh.Histogram(["like", "love"]), "like\nlvoe\n", "'lvoe' of user 2 .* is 'love'"),
-        (oh.Histogram(["like", "love"]), "mood\nlove\n", "'mood' of user 1 is none"),
+        (oh.Histogram(["like", "love"]), "mood\nlove\n", "'mood' of user 1 is not one"),
         (oh.Histogram(["like", "love"]), "value\nlove\n\n", "line 3: ''"),
         (oh.Grouped(["DE", "FR"], of=BITS), "DE,1\nFR,x\n", "line 2: 'FR,x' is not 1 number"),
-        (oh.Grouped(["DE", "FR"], of=BITS), "DE,1\nFX,1\n", "'FX' of user 2 is none"),
-        (oh.Grouped(["DE", "FR"], of=BITS), "DE\nFR\n", "1 columns, a value has 2"),
+        (oh.Grouped(["DE", "FR"], of=BITS), "DE,1\nFX,1\n", "'FX' of user 2 is not one"),
+        (oh.Grouped(["DE", "FR"], of=BITS), "DE\nFR\n", "1 columns, but a value has 2"),
         (Vectors(2), "0.1,0.2\n0.3,0.4,0.5\n", "line 2: '0.3,0.4,0.5' has 3 columns, not 2"),
         (Vectors(2), "x,y\n0.1\n", "line 2: '0.1' has 1 columns, not 2"),
-        (Vectors(2), "0.1\n0.2\n", "1 columns, a value has 2"),
-        (Vectors(2), "x,y,z\n0.1,0.2,0.3\n", "3 columns, a value has 2"),
+        (Vectors(2), "0.1\n0.2\n", "1 columns, but a value has 2"),
+        (Vectors(2), "x,y,z\n0.1,0.2,0.3\n", "3 columns, but a value has 2"),
         (Vectors(2), "0.1,0.2x\n0.1,0.2\n", "line 1: '0.1,0.2x' is not 2 numbers"),
         (Vectors(2), "0.1,\n0.1,0.2\n", "line 1: '0.1,' is not 2 numbers"),
         (Vectors(2), ",\n0.1,0.2\n", "line 1: ',' is not 2 numbers"),
         (Vectors(2), "x,y\n0.1,0.2\n1,1\n", "value of user 3 has norm"),
         (Vectors(2), "", "no values"),
         (SymmetricMatrices(2), "0,0.5,0.4,0\n", "matrix of user 1 is not symmetric"),
-        (SymmetricMatrices(2), "0,0.5,0\n", "3 columns, a value has 4"),
+        (SymmetricMatrices(2), "0,0.5,0\n", "3 columns, but a value has 4"),
         (Moments(1), "0.5,0.5\n0.5,1.5\n", "value of user 2 has a response of size"),
-        (Moments(2), "0.5,0.5\n", "2 columns, a value has 3"),
+        (Moments(2), "0.5,0.5\n", "2 columns, but a value has 3"),
     ],
 )
 def test_a_line_that_is_no_value_of_its_kind_is_named(
@@ -345,7 +345,7 @@ def test_files_that_cannot_be_used_are_refused(tmp_path: Path) -> None:
     with pytest.raises(oh.InvalidValue, match="not a CSV"):
         read_rows(tmp_path / "raw.csv", BITS)
     (tmp_path / "long.csv").write_text("1\n" * 11)
-    with pytest.raises(oh.InvalidValue, match="11 values, the plan's horizon is 10"):
+    with pytest.raises(oh.InvalidValue, match="11 values, but the plan's horizon is 10"):
         stream_for(str(tmp_path / "long.csv"), 10)
 
 

@@ -160,7 +160,7 @@ def test_flights_are_in_the_order_of_landing(flights: Recorded, flights_table: A
     _, starts = np.unique(flights.times, return_index=True)
     np.testing.assert_array_equal(np.add.reduceat(flights.rows.astype(int), starts), by_time)
     assert said(len(flights), int(flights.rows.sum()), len(flights_table) - len(arrived))
-    assert flights.unit.startswith("one flight. It is no personal data")
+    assert flights.unit.startswith("one flight. This is not personal data")
 
 
 def test_a_table_out_of_order_is_put_in_order(tests: Recorded, covid_table: Any) -> None:

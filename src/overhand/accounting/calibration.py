@@ -60,7 +60,7 @@ def least_scale(
 
 
 def _secant(excess: Callable[[float], float], fall: float, precision: float) -> float | None:
-    """Where ln delta is nearly a line, as it is for most noise, a few steps along it will do."""
+    """If ln delta is nearly linear, as it is for most noise, a few steps along the line suffice."""
     at, beyond = 0.0, excess(0.0)
     slope = fall
     for _ in range(_SECANTS):

@@ -2,7 +2,7 @@
 
 At the release of a batch, given all that was shown before, its count is a function of the
 transcript and of the other users, plus the victim's value, plus noise that nothing shown before
-depends on. So the victim's view is an adaptive composition of additive-noise mechanisms, one a
+depends on. So the victim's view is an adaptive composition of additive-noise mechanisms, one per
 level, whatever the batches share and however others react to what is published.
 
 A person with many reports may have them in one batch of a level or in many. Under log-concave
@@ -27,7 +27,7 @@ from overhand.mechanisms import Noise
 from overhand.model import Change, Floats, Privacy
 
 SMALLEST_DELTA = 1e-12
-"""Below this, rounding in the transforms is no longer small beside delta."""
+"""Below this, rounding in the transforms is no longer small compared with delta."""
 
 ROUNDING = 1e-14
 """Added to every composed delta: more than the rounding of sums and transforms can take away."""
@@ -44,12 +44,12 @@ _CERTIFICATE_STEPS = 5000
 
 @dataclass(frozen=True)
 class Level:
-    """One participation of a user: the law of the noise of its batch.
+    """One participation of a user: the distribution of its batch's noise.
 
-    `change` is what another value of the user can do to the batch, `reports` how many values one
+    `change` is how another value of the user can change the batch, `reports` how many values one
     person may hold among the users of the plan, and `leak` how far one count of a batch is, in
     total variation, from being shown as its law says. A batch holds at most `size` reports, if
-    that is sure.
+    given.
 
     What it costs that one person may report twice:
 
@@ -87,7 +87,7 @@ class Level:
 
 
 def check_delta(privacy: Privacy) -> None:
-    """Refuse a delta that floating-point transforms cannot vouch for.
+    """Refuse a delta for which floating-point transforms are not precise enough.
 
     >>> check_delta(Privacy(1.0, 1e-13))
     Traceback (most recent call last):
@@ -151,7 +151,7 @@ def certified_delta(levels: Sequence[Level], epsilon: float) -> float:
 
 
 def _is_bare(runs: Mapping[_Move, int], step: float) -> bool:
-    """Whether next to nothing is hidden: no loss is left then that dp-accounting could compose."""
+    """Whether almost nothing is hidden: then dp-accounting has no finite loss to compose."""
     hidden = 0.0
     for move, count in runs.items():
         seen = max(float(deltas[-1]) for deltas in _curves(move, step).deltas)
@@ -164,7 +164,7 @@ def advanced_share(privacy: Privacy, levels: int) -> Privacy:
 
     (e0, d0) each gives sqrt(2 k ln(1/d')) e0 + k e0 (e^e0 - 1) at delta k d0 + d' (Dwork,
     Rothblum and Vadhan 2010; the footnote of Section 1 abbreviates it), with d' = delta / 2.
-    For few levels simple composition allows more, and then it is what is used.
+    For few levels simple composition allows more, and is used instead.
 
     At 4 levels it is the share of simple composition, which at 100 would be 0.01:
 
@@ -242,7 +242,7 @@ def _curves(move: _Move, step: float) -> _Curves:
 
 
 def _reach(law: Noise, shift: int) -> float:
-    """A loss that a change by `shift` exceeds with a probability of at most about 1e-17."""
+    """A loss that a change by `shift` exceeds with probability at most about 1e-17."""
     probabilities = law.window.probabilities
     tail = np.cumsum(probabilities[::-1])[::-1]
     up = max(shift, int(np.searchsorted(-tail, -_TAIL)) - 1)

@@ -43,7 +43,7 @@ def dominated_delta(levels: Sequence[Level], privacy: Privacy) -> float:
         raise errors.InvalidValue("a guarantee needs at least one level")
     runs = sum(level.change.coordinates * level.reports for level in levels)
     exception = _EXCEPTION_SHARE * privacy.delta / runs
-    # More noise never hides less, so of laws much wider than needed a part will do.
+    # More noise never hides less, so a part of a law much wider than needed is enough.
     enough = _ENOUGH * math.sqrt(len(levels)) / privacy.epsilon
     square = 0.0
     for level in levels:
@@ -68,7 +68,7 @@ def _moved(level: Level) -> tuple[float, int]:
 def slope(law: Noise, largest: int, exception: float) -> float:
     """The least c such that no shift by s <= largest is easier to see than a Gaussian's by c s.
 
-    But for a probability `exception`. The law is log-concave, so all tests are thresholds, and
+    Except with probability `exception`. The law is log-concave, so all tests are thresholds, and
     mu(s) is the largest difference of normal quantiles over all of them. A Gaussian is as far from
     its shift as its shift from it, so one direction bounds both, skewed laws' too.
     """

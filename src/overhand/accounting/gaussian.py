@@ -1,4 +1,4 @@
-"""The Gaussian limit: where every search for a noise level starts, and what it is measured by."""
+"""The Gaussian limit: where every search for a noise level starts, and its yardstick."""
 
 from __future__ import annotations
 

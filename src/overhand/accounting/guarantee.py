@@ -51,7 +51,7 @@ def _delta(
 def spent_epsilon(levels: Sequence[Level], delta: float) -> float:
     """An epsilon at which all levels together spend at most this delta: certified.
 
-    It is the least, but for about a thousandth.
+    It is the least such epsilon to about a thousandth.
 
     >>> from overhand.mechanisms import CoinSum
     >>> level = Level(CoinSum.with_variance(size=1000, variance=40.0).noise())
@@ -70,7 +70,7 @@ def spent_epsilon(levels: Sequence[Level], delta: float) -> float:
 
 
 def leaked_delta(levels: Sequence[Level], epsilon: float) -> float:
-    """What it costs that counts are shown only almost as their laws say.
+    """The cost of counts that follow their laws only approximately.
 
     A count within eta of its law, on either of two neighbouring inputs, adds eta + e^epsilon eta;
     only counts that one person can move are concerned.

@@ -15,9 +15,9 @@ from overhand.model import Floats, Privacy
 from overhand.randomness import Random
 
 FAILURE_RATE = 1e-3
-"""How likely any bound of a report may be too large."""
+"""The probability that any bound of a report is too large."""
 
-_CHOOSING = 4  # one run in so many is for the choice of the event
+_CHOOSING = 4  # one run in this many is for choosing the event
 _MESSAGES_AT_ONCE = 1 << 21
 _MOST_THRESHOLDS = 1000
 
@@ -72,9 +72,9 @@ class Shown:
 
 @dataclass(frozen=True)
 class Finding:
-    """What one audit came to.
+    """The result of one audit.
 
-    `largest` is what so many runs can show at most, and `expected` what they show, about, by the
+    `largest` is the most that this many runs can show, and `expected` about what they show by the
     exact law of the noise: a fault that is not in the noise shows more. None if answers are local.
 
     >>> from overhand.audit import Attacker, Case
@@ -125,8 +125,8 @@ def audited(
 ) -> Finding:
     """A lower bound on the epsilon of what is played, too large with probability `rate` at most.
 
-    A quarter of the runs chooses one event a statistic; the others, which nothing was chosen
-    from, bound its probabilities. The rate is shared by the statistics, and by the two sides.
+    A quarter of the runs chooses one event per statistic; the others, from which nothing was
+    chosen, bound its probabilities. The rate is shared by the statistics, and by the two sides.
 
     (The seed that an attacker tries differs from run to run, and so may an event's probability:
     alike on both inputs, and counts of trials that are not all alike are closer to their mean

@@ -50,7 +50,7 @@ def most_probability(successes: ArrayLike, trials: int, rate: float) -> Floats:
 def epsilon_shown(
     likely: ArrayLike, rare: ArrayLike, trials: int, *, delta: float, rate: float
 ) -> Any:
-    """The epsilon that an event shows, wrong (too large) with a probability of at most `rate`.
+    """The epsilon that an event shows, wrong (too large) with probability at most `rate`.
 
     It happened `likely` times in `trials` runs on one input and `rare` times in as many on the
     other: P[E] <= e^epsilon Q[E] + delta leaves no smaller epsilon.
@@ -64,7 +64,7 @@ def epsilon_shown(
 
 
 def largest_epsilon(trials: int, *, delta: float, rate: float) -> float:
-    """What so many runs can show at most: an event that always happens, or never.
+    """The most that this many runs can show: an event that always happens, or never.
 
     >>> [round(largest_epsilon(trials, delta=0.01, rate=1e-3), 1) for trials in (1000, 60_000)]
     [4.9, 9.0]
@@ -118,7 +118,7 @@ class LossLaw:
         return float(max(up, down))
 
     def shown(self, runs: int, *, delta: float, rate: float) -> float:
-        """The bound that so many runs come to, about, by the best event there is."""
+        """About the bound that this many runs reach, with the best event there is."""
         up = [np.cumsum(law[::-1])[::-1] for law in (self.one, self.zero)]
         down = [np.cumsum(law) for law in (self.zero, self.one)]
         bounds = []

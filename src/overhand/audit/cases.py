@@ -32,7 +32,7 @@ LEAST_RUNS = 1000
 
 _DEGREE = 2
 _COARSE = 64.0  # how much more rounding may add than it usually may
-_DEAR_MESSAGES = 1000  # from the work of so many messages a run on, fewer runs are affordable
+_DEAR_MESSAGES = 1000  # if a run takes the work of more messages, fewer runs are affordable
 _COARSE_MESSAGES = 10_000  # from here on values are rounded in few steps
 _MOST_MESSAGES = 50_000  # of a run
 _SEED_WORK = 120  # to expand a seed takes as long as so many messages
@@ -40,7 +40,7 @@ _SEED_WORK = 120  # to expand a seed takes as long as so many messages
 
 @dataclass(frozen=True)
 class Deployment:
-    """One mechanism a level, lowest level first, and the steps between a value and the server.
+    """One mechanism per level, lowest level first, and the steps between a value and the server.
 
     A planted fault is a subclass that gets one of these steps wrong.
 
@@ -80,7 +80,7 @@ class Deployment:
         return [m.encode_rows(rows, random) for m in self.mechanisms]
 
     def gathered(self, mechanism: Mechanism, messages: Messages, random: Random) -> Messages:
-        """The batches of a level, one to a row: those of the first run, of the second, ..."""
+        """The batches of a level, one per row: those of the first run, of the second, ..."""
         return messages.gathered(mechanism.size)
 
     def service_random(self, random: Random, attempt: int) -> Random:
@@ -149,9 +149,9 @@ def messages_of(mechanisms: Sequence[Mechanism]) -> int:
 
 
 def neighbours(mechanism: Mechanism, victim: int, runs: int) -> Rows:
-    """Users of so many runs of the same batch: one holds `victim` (0 or 1), all others 0.
+    """Users of this many runs of the same batch: one holds `victim` (0 or 1), all others 0.
 
-    0 and 1 stand for two values that are as far apart as two can be.
+    0 and 1 stand for two values that are as far apart as possible.
     """
     bits = np.zeros((runs, mechanism.size), np.uint8)
     bits[:, 0] = victim

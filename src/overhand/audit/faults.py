@@ -1,7 +1,7 @@
 """Planted faults: deployments that get one step wrong, for the audit to catch.
 
 Each is a mistake that a person could make and that estimates do not show: they stay unbiased, and
-as good as planned or better, but for shared noise. Some are seen by the server, others by the
+as good as planned or better, except with shared noise. Some are seen by the server, others by the
 shuffling service.
 """
 

@@ -233,7 +233,7 @@ class Scope:
 def verdict_on(job: Job, privacy: Privacy, *, of: int, random: Random | None = None) -> Verdict:
     """One of so many audits, which are all right with probability 1 - 1e-3 together.
 
-    Randomness is the system's if none is given.
+    It uses OS randomness if none is given.
 
     >>> from overhand.randomness import seeded_random
     >>> scope = Scope(kinds=("coins",), specs=("bit",), shufflers=1, runs=1000)

@@ -32,7 +32,7 @@ if TYPE_CHECKING:  # all else is audited without the extra `service`
     from overhand.service.shuffler.store import Arrival
 
 _GROUPS = (*[1] * 8, 8, 2, 3, 3, 16, 5, 11)
-"""Reports to a commit: single ones, a whole batch, parts of one, two batches, across borders."""
+"""Reports per commit: single ones, a whole batch, parts of one, two batches, across borders."""
 _HEAD_BYTES = 8  # two honest ciphertexts begin alike with probability 2^-64
 _EPHEMERAL_BYTES = 32  # of the key that every ciphertext begins with
 _MEMORY = Path("/dev/shm")  # where there is one, a commit waits for no disk
@@ -55,7 +55,7 @@ def has_service() -> bool:
 class ThroughStore(Deployment):
     """Every run is a batch of the highest level: all are in one store, with a long horizon.
 
-    The order of messages comes from the system's randomness, whatever the users draw from.
+    The order of messages comes from OS randomness, whatever the users draw from.
 
     >>> from overhand.audit import Case
     >>> from overhand.model import Privacy

@@ -24,7 +24,7 @@ class GrowingBatches:
     """Batches of one shuffler, each `ratio` times as large as the one before.
 
     A user is in one batch, so no budget is split, and only about log(horizon) batches are ever
-    added up: hard to beat as long as users are all alike. Who comes with something new waits for
+    added up: hard to beat as long as users are all alike. A user who brings something new waits for
     a batch that lasts a good part of the whole stream.
 
     >>> from overhand.mechanisms import CoinSum

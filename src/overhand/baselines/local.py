@@ -1,7 +1,8 @@
 """The local model: every user answers for itself, and nobody is trusted.
 
-For every kind of value the best mechanism known to us. All answers are unbiased and independent,
-so a running sum errs by about sqrt(t). Here is what they share, and the answers that are simple.
+For every kind of value it has the best mechanism known to us. All answers are unbiased and
+independent, so the error of a running sum grows as sqrt(t). This module has what they share, and
+the simple answers.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ class LocalSum(ABC):
     @property
     @abstractmethod
     def user_variance(self) -> float:
-        """Mean over coordinates of the variance of one answer, on the value where it is most."""
+        """Mean over coordinates of the variance of one answer, for the value where it is most."""
 
     @property
     def worst_variance(self) -> float:
@@ -155,7 +156,7 @@ def just_above(probability: float) -> BinaryFraction:
 class LocalResponse(LocalSum):
     """Randomised response: a bit is flipped with probability 1 / (1 + e^epsilon).
 
-    The best there is for one bit of one user; its running sum errs by about sqrt(t).
+    The best there is for one bit per user; the error of its running sum grows as sqrt(t).
 
     >>> local = LocalResponse.best(1_000_000, Privacy(1.0, 1e-6))
     >>> round(float(local.flip), 3), round(local.epsilon_spent, 6), round(local.rms_error)
@@ -193,7 +194,7 @@ class LocalResponse(LocalSum):
 class SubsetResponse(LocalSum):
     """Subset selection (Ye and Barg 2018): a random set of `size` buckets.
 
-    It misses the user's own with probability `miss`, and is uniform but for that. Sets of one
+    It misses the user's own with probability `miss`, and is uniform otherwise. Sets of one
     bucket are k-ary randomised response. Unary encoding (RAPPOR, and the optimised one of Wang et
     al. 2017) is a mixture of all sizes: given how many bits are set, which ones is this mechanism
     with the same epsilon. As var X >= E var(X | size), and as by Jensen's inequality a mixture of

@@ -55,7 +55,7 @@ class WindowResponse(LocalSum):
     def with_window(
         cls, horizon: int, privacy: Privacy, values: Values, window: int, places: int = _PLACES
     ) -> WindowResponse:
-        """So many neighbours of so many places, with their best worths."""
+        """A window of this many neighbours among this many places, with their best worths."""
         outside = (places - window) * math.exp(-privacy.epsilon)
         miss = just_above(outside / (outside + window))
         worths = best_worths(places, window, float(miss))

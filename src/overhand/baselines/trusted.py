@@ -26,9 +26,9 @@ _FINE = 0.1
 def trusted_tree(horizon: int, privacy: Privacy, *, combine: bool, values: Values = BITS) -> Plan:
     """The binary tree of Dwork et al. and Chan et al., with the server's own coins.
 
-    It is a plan like any other, whose lowest batches are single users: there is nobody to wait
-    for. With `combine`, nodes are combined with their children (Honaker's estimate) and the
-    budget is split for that. Its coins cost nobody anything, so values are rounded finely.
+    It is a plan like any other, whose lowest batches are single users: nobody has to wait. With
+    `combine`, nodes are combined with their children (Honaker's estimate) and the budget is split
+    for that. Its coins cost nothing, so values are rounded finely.
 
     >>> for combine in (False, True):
     ...     plan = trusted_tree(10_000, Privacy(1.0, 1e-6), combine=combine)
@@ -48,7 +48,7 @@ def trusted_tree(horizon: int, privacy: Privacy, *, combine: bool, values: Value
 
 @dataclass(frozen=True)
 class _NormalNoise(ABC):
-    """Normal noise of a server that every user moves by at most so much: exactly accounted."""
+    """Normal noise of a server, for users of bounded sensitivity: exactly accounted."""
 
     horizon: int
     privacy: Privacy
@@ -91,7 +91,7 @@ class _NormalNoise(ABC):
 class GaussianTree(_NormalNoise):
     """A node for every dyadic batch of users, single users included, each with noise N(0, s^2).
 
-    A user is in one node a level, so s = sensitivity sqrt(levels) / mu for the guarantee, exactly.
+    A user is in one node per level, so s = sensitivity sqrt(levels) / mu, exactly.
     The sum at t has as many nodes as t has binary ones.
 
     >>> tree = GaussianTree(horizon=1000, privacy=Privacy(1.0, 1e-6), values=BITS)

@@ -18,7 +18,7 @@ from overhand.randomness import Random, SeededRandom
 from overhand.simulation import Counter, CoverNoise, simulate, stream_for
 from overhand.values import BITS
 
-_CELLS = 1 << 20  # numbers at a time: more do not fit the cache, fewer are all overhead
+_CELLS = 1 << 20  # numbers at a time: more do not fit the cache, fewer are mostly overhead
 _SIDE_BY_SIDE = 4  # runs at a time, at least: the walk along the tree is shared
 _WALK = 1.16
 """The standard deviation of the mean square of a random walk, over its mean (2 / sqrt(3))."""
@@ -61,8 +61,8 @@ def mean_squares(plan: Plan, runs: int, random: Random) -> Floats:
 
     It is what `simulate(plan, "ones")` measures, for whole values and without their estimates.
     Users who all hold the same extreme value make the largest error that pending users can. What
-    an estimate is off by is then known between the ends of batches, so that it takes one draw a
-    batch to have the error at every time: with one shuffler a hundred times less work than a
+    an estimate is off by is then known between the ends of batches, so that one draw per batch
+    gives the error at every time: with one shuffler a hundred times less work than a
     simulation, which goes through users one by one.
 
     >>> import overhand as oh
@@ -102,7 +102,7 @@ def _squares(noise: Floats, missed: Floats) -> Floats:
 
 
 def shufflers(scale: Scale) -> Section:
-    """(b) What more shufflers bring, and what nobody can beat."""
+    """(b) What more shufflers gain, and the bound that nobody can beat."""
     cost = 1.0 + scale.users * scale.runs / _USERS_A_SECOND["hard inputs"]
     tasks = (
         Task(f"hard inputs for {k} shufflers", _on_hard_inputs, (scale, k), cost)
@@ -161,7 +161,12 @@ def _against_the_bound(scale: Scale, results: list[Any]) -> Evidence:
             ),
         ),
         checks=(
-            Check("largest error on hard inputs / rep, the least", min(gaps), 1.0, float("inf")),
+            Check(
+                "least ratio of the largest error on hard inputs to rep",
+                min(gaps),
+                1.0,
+                float("inf"),
+            ),
         ),
     )
 
@@ -203,8 +208,8 @@ def _trusted(scale: Scale, errors: dict[str, list[float]]) -> Evidence:
         "trusted server, and far below the local model's.",
         method=f"{scale.users:,} users holding 1, delta = {scale.privacy.delta:g}; every model "
         "with its best noise. The local one is randomised response; the best known trusted one is "
-        "the square-root factorisation with Gaussian noise. What has a tree is measured over so "
-        f"many runs that it is within about {100 * scale.precision:g} %, the others over "
+        "the square-root factorisation with Gaussian noise. Models with a tree are measured over "
+        f"enough runs to be within about {100 * scale.precision:g} %, the others over "
         f"{scale.runs}.",
         columns=("rms error", *(f"epsilon {epsilon:g}" for epsilon in scale.epsilons)),
         rows=tuple((name, *(round(e, 2) for e in of_model)) for name, of_model in errors.items()),
@@ -244,7 +249,7 @@ def _composed(scale: Scale, variances: dict[str, list[float]]) -> Evidence:
         "composition.",
         method=f"Largest variance of a batch sum in trees with the paper's degrees, "
         f"{scale.users:,} users at {scale.privacy}. 'published' has the constants of the papers; "
-        "the others have noise that our accountant finds enough under simple, advanced and exact "
+        "the others have the noise that our accountant certifies under simple, advanced and exact "
         "composition of the levels.",
         columns=("variance", *(f"k = {k}" for k in scale.shufflers)),
         rows=tuple((name, *(round(value, 1) for value in row)) for name, row in rows.items()),
@@ -289,7 +294,7 @@ def _sent(scale: Scale, plans: dict[str, list[tuple[int, int, float]]]) -> Evide
         method=f"Plans for {scale.users:,} users at {scale.privacy}. Bytes are those of the "
         "messages themselves and of numbers in the clear; sealing adds 48 to each message. Pairs "
         "are secure aggregation in the paper's tree: they need two services that do not collude, "
-        "and are not of the shuffle model.",
+        "and are outside the shuffle model.",
         columns=("mechanism", "shufflers", "messages per user", "bytes per user", "rms error"),
         rows=tuple(
             (name, k, *row)

@@ -1,4 +1,4 @@
-"""(g) Whether estimates are right on average, and bands hold the truth as often as they say."""
+"""(g) Whether estimates are unbiased, and bands hold the truth as often as they say."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def _sum_of(tallies: Iterable[Tally]) -> Tally:
 
 
 def _cost(scale: Scale, kind: str) -> float:
-    """Rounding takes a draw a user and level; the rest is to look at every time."""
+    """Rounding takes a draw per user and level; the rest of the work is per time."""
     values = values_of(kind)
     numbers = min(_TASK_RUNS, scale.coverage_runs) * scale.coverage_users * values.dimension
     return 0.5 + numbers * (1 if values.is_whole else 4) / _NUMBERS_A_SECOND
@@ -129,7 +129,7 @@ def _stated(scale: Scale, kind: str) -> Stated:
 
 
 def tally(scale: Scale, kind: str, first: int) -> Tally:
-    """So many runs from this one on."""
+    """A group of runs, from this one on."""
     stated = _stated(scale, kind)
     random = np.random.default_rng([scale.seed, _KINDS.index(kind), first])
     runs = min(_TASK_RUNS, scale.coverage_runs - first)
@@ -165,15 +165,15 @@ def _covered(scale: Scale, found: dict[str, Tally]) -> Evidence:
     return Evidence(
         key="coverage",
         title="Bands hold what they promise",
-        claim="Every estimate is unbiased, and its 95 % band holds the truth 95 times of 100.",
+        claim="Every estimate is unbiased, and its 95 % band holds the truth 95 times out of 100.",
         method=f"{scale.coverage_users:,} users who all hold an extreme value, {_SHUFFLERS} "
         f"shufflers at {scale.privacy}; {scale.coverage_runs:,} estimates of each kind of value "
-        "at every time from the end of the first batch on, beside the bands that the real sum "
-        "states; of coordinates the one that is held least often. (Before, nothing is random.) "
-        "Noise comes in whole steps, so a band is held at least as often as it says, and not "
-        "exactly as often. Between ends of batches bands are made for the worst that pending users "
-        "can hold, which is what they hold here, and the middle is off by it: the mean error is "
-        "judged at the ends of batches.",
+        "at every time from the end of the first batch on, compared with the bands that the real "
+        "sum states; of the coordinates, the one that is covered least often. (Before that, "
+        "nothing is random.) Noise comes in whole steps, so a band covers the truth at least as "
+        "often as it says, and not exactly as often. Between ends of batches, bands allow for the "
+        "worst that pending users can hold, which is what they hold here, and the middle is off "
+        "by that: the mean error is judged at the ends of batches.",
         columns=("values", "times", "least", "mean", "most", "bias in standard errors, largest"),
         rows=tuple(_row(scale, kind, tally) for kind, tally in found.items()),
         figures=(Figure("users t", "bands that hold the truth, %", lines, "plot"),),

@@ -159,11 +159,11 @@ def _growth_of_error(scale: Scale, found: dict[tuple[int, int], Measured]) -> Ev
         claim="Theorem 3.4: with k shufflers the error grows as n^(1/(2k+1)); Corollary 3.3: with "
         "log n - 1 of them it is polylogarithmic.",
         method=f"Trees with the paper's degrees, noise by exact accounting at {scale.privacy}, all "
-        "users holding 1; root mean square error over all times and so many runs that each is "
-        f"within about {100 * scale.precision:g} %. Exponents are least-squares slopes of log "
-        "error against log n, plus or minus a standard deviation; 'predicted' is the slope of the "
-        "errors that the plans state, which has no noise. What lies between it and the claim is "
-        "small n: the fewer users a batch has, the more noise it needs, and degrees are whole "
+        "users holding 1; root mean square error over all times and over enough runs to be within "
+        f"about {100 * scale.precision:g} %. Exponents are least-squares slopes of log error "
+        "against log n, plus or minus a standard deviation; 'predicted' is the slope of the "
+        "errors that the plans state, which has no noise. It differs from the claim because n is "
+        "small: the fewer users a batch has, the more noise it needs, and degrees are whole "
         "numbers.",
         columns=("shufflers", *horizons, "exponent", "predicted", "claimed"),
         rows=tuple(rows),
@@ -258,7 +258,7 @@ def _growth_of_regret(
         method=f"Users of audiences that change four times, {_ARMS} arms, {_DIMENSION} features, "
         f"{scale.privacy}, {scale.bandit_runs} runs, the same learner for all; plus or minus one "
         "standard error. Measured exponents are least-squares slopes. The theorem is about the "
-        "worst crowd, this is one crowd, so growth may be slower. 'Bound' is the theorem's own "
+        "worst users, these are one example, so growth may be slower. 'Bound' is the theorem's own "
         f"formula at large n. The curves are those of {scale.rounds[-1]:,} users.",
         columns=("regret", *(f"n = {n:,}" for n in scale.rounds), "exponent", "claimed"),
         rows=(*(_row(scale, name, found, measured[name]) for name in _RIVALS), *of_bounds),

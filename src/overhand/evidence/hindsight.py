@@ -1,4 +1,4 @@
-"""(h) What the history gains when it is told again, and whether its bands hold the truth."""
+"""(h) What the history gains in hindsight, and whether its bands hold the truth."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Bands(NamedTuple):
 
 
 class Gain(NamedTuple):
-    """Squared errors, mean over all t and runs, beside what the laws of the noise say."""
+    """Squared errors, mean over all t and runs, measured and computed from the noise."""
 
     hindsight: float
     published: float
@@ -95,14 +95,14 @@ def _shown(scale: Scale, found: dict[str, list[Gain | Bands]]) -> Evidence:
     )
     return Evidence(
         key="hindsight",
-        title="The history told again",
-        claim="Once larger batches are in, the past is known with 0.80 of the error that was "
-        "published or less, and its 95 % bands hold the truth 95 times of 100.",
+        title="The history in hindsight",
+        claim="Once larger batches are in, the error of the past is at most 0.80 of what was "
+        "published, and its 95 % bands hold the truth 95 times out of 100.",
         method=f"Noise alone, {_SHUFFLERS} shufflers at {scale.privacy}, at the ends of lowest "
         f"batches. Errors: {scale.users:,} users, {scale.runs:,} runs, root of the mean square "
         f"over all t at the end of the stream. Bands: {scale.coverage_users:,} users, "
-        f"{scale.coverage_runs // _PART:,} runs, each point by itself. The ratio is also computed "
-        "from the laws of the noise; a measured one is off by a few per cent, since few large "
+        f"{scale.coverage_runs // _PART:,} runs, each point on its own. The ratio is also computed "
+        "from the law of the noise; a measured one is off by a few per cent, since few large "
         "batches make up most of a run's error.",
         columns=("mechanism", "published, rms", "hindsight, rms", "ratio", "computed",
                  "bands, least", "bands, most"),

@@ -1,4 +1,4 @@
-"""(h) Whether quantiles, groups, differences and ratios are as often right as they say."""
+"""(h) Whether quantiles, groups, differences and ratios hold as often as they say."""
 
 from __future__ import annotations
 
@@ -191,15 +191,15 @@ def _read(scale: Scale, tallies: Iterable[Tally]) -> Evidence:
     return Evidence(
         key="readings",
         title="Quantiles, groups, differences and ratios hold what they promise",
-        claim="Every interval that is read off an estimate holds the truth 95 times of 100.",
+        claim="Every interval that is read from an estimate holds the truth 95 times out of 100.",
         method=f"{scale.coverage_users:,} users, {_SHUFFLERS} shufflers at {scale.privacy}; "
         f"{scale.reading_runs:,} estimates of every kind of value at four times, at one of which "
-        "users are pending who hold an extreme, read as the library reads them. A place is a time "
-        "with an edge, a part of the users or a group. With so many runs an interval that holds 95 "
-        "times of 100 is taken for one below 94 less than once in a million, and one that holds 93 "
-        "times is always found. What goes from edge to edge of bins, holds at all edges at once, "
-        "covers the worst of pending users on both sides or ends where a mean can be is held more "
-        "often than it says: of that, only the least is judged.",
+        "pending users hold an extreme value, read as the library reads them. A place is a time "
+        "with an edge, a fraction of the users or a group. With this many runs, an interval that "
+        "holds 95 times out of 100 is mistaken for one below 94 less than once in a million, and "
+        "one that holds 93 times is always found. Intervals that go from edge to edge of bins, "
+        "hold at all edges at once, cover the worst of pending users on both sides or end where a "
+        "mean can be hold more often than they say: for them, only the least is judged.",
         columns=("what", "places", "least", "mean", "most"),
         rows=tuple(
             (

@@ -34,7 +34,7 @@ def html(reproduction: Reproduction) -> str:
     >>> "Every check is met." in html(Reproduction(QUICK, evidence=(), seconds=1.0))
     True
     """
-    verdict = "Every check is met." if reproduction.is_met else "Some checks are missed."
+    verdict = "All checks are met." if reproduction.is_met else "Some checks are not met."
     scale = reproduction.scale
     parts = [_section(found) for found in reproduction.evidence]
     contents = "".join(

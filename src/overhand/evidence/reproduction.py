@@ -90,8 +90,8 @@ def reproduce(
     Tasks go through joblib, so they run wherever it is told to run them: inside
     `joblib.parallel_config(backend="dask")` on a Dask cluster, with Ray's backend on Ray. `jobs`
     is the number of processes; -1 is all there are. Every task has random numbers of its own, so
-    that results are the same wherever they are made. `progress` hears of every task that is done,
-    and once before the first.
+    that results are the same wherever they are made. `progress` is called after every task, and
+    once before the first.
 
     >>> from dataclasses import replace
     >>> from overhand.evidence import QUICK
@@ -101,7 +101,7 @@ def reproduce(
     """
     unknown = set(sections) - set(SECTIONS)
     if unknown or not sections:
-        raise errors.InvalidValue(f"sections {sorted(unknown)} are none of {', '.join(SECTIONS)}")
+        raise errors.InvalidValue(f"sections {sorted(unknown)} are not among {', '.join(SECTIONS)}")
     errors.whole("seed", scale.seed, least=0)
     started = time.perf_counter()
     made = {key: SECTIONS[key](scale) for key in sections}

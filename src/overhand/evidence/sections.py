@@ -40,7 +40,7 @@ class Scale:
     shufflers: tuple[int, ...] = (1, 2, 3, 4, 5)
     """For everything that is shown against their number."""
     epsilons: tuple[float, ...] = (0.25, 0.5, 1.0, 2.0, 4.0)
-    """For errors of those whom one may trust."""
+    """For the errors of models of trust."""
     privacy: Privacy = Privacy(1.0, 1e-6)
     seed: int = 0
 
@@ -89,12 +89,12 @@ class Check:
 
     @classmethod
     def near(cls, what: str, value: float, target: float, tolerance: float) -> Check:
-        """A number that must be within so much of another."""
+        """A number that must be within a tolerance of another."""
         return cls(what, value, target - tolerance, target + tolerance)
 
     @property
     def is_met(self) -> bool:
-        """Whether it does."""
+        """Whether it lies between them."""
         return self.least <= self.value <= self.most
 
     def summary(self) -> dict[str, Any]:
@@ -120,7 +120,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class Evidence:
-    """For or against one claim: who made it, how it was measured, what came out.
+    """Evidence for or against one claim: who made it, how it was measured, what came out.
 
     >>> check = Check("exponent", value=0.4, least=0.30, most=0.36)
     >>> evidence = Evidence(

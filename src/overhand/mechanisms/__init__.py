@@ -1,6 +1,6 @@
 """Shuffle mechanisms: public parameters, an encoder, an analyzer and the law of the noise.
 
-A mechanism takes its noise as a parameter and never knows an accountant; the calibration in
+A mechanism takes its noise as a parameter and knows no accountant; the calibration in
 `overhand.plan` chooses the parameter and `overhand.accounting` judges it.
 """
 

@@ -1,4 +1,4 @@
-"""Sums by ballots: every user sends its value alone, and the shuffling service adds dummies."""
+"""Sums by ballots: every user sends only its value, and the shuffling service adds dummies."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from overhand.values import BITS, Values
 
 @dataclass(frozen=True)
 class BallotSum(Mechanism):
-    """A user sends the number of its bucket, from 1 on, or 0 for a blank; of a bit, the bit.
+    """A user sends the number of its bucket, from 1 on, or 0 for a blank; for a bit, the bit.
 
-    The shuffling service adds `dummies` messages to every batch before it permutes it. Of those,
-    so many are in bucket j as its noise says, which is moved to 0 and above, and the rest are
-    blank. So a batch shows its counts and that noise, and nothing else: how many blanks there are
-    follows from the counts. The server adds noise of its own to every count.
+    The shuffling service adds `dummies` messages to every batch before it permutes it. The number
+    of those in bucket j is its noise, shifted so that it is never negative, and the rest are blank.
+    So a batch shows its counts with that noise, and nothing else: the number of blanks follows from
+    the counts. The server adds noise of its own to every count.
 
     One client, whatever it sends, moves one count by one.
 
@@ -61,7 +61,7 @@ class BallotSum(Mechanism):
         if not self.values.is_whole:
             raise errors.InvalidValue(f"ballots are for bits and histograms, not for {self.values}")
         if self.noise_part.made_by != "services" or self.noise_part.bound is None:
-            raise errors.InvalidValue("the noise of ballots is the services', and bounded")
+            raise errors.InvalidValue("ballots need bounded noise, made by the services")
         least = self.values.dimension * self.noise_part.bound
         errors.whole("dummies", self.dummies, least=least, most=2 * least)
 
@@ -82,7 +82,7 @@ class BallotSum(Mechanism):
     ) -> BallotSum:
         """With the fewest dummies: noise, and the sum of all buckets', go beyond so rarely."""
         if not isinstance(noise_part, ServiceNoise) or not isinstance(noise_part.part, Polya):
-            raise errors.InvalidValue("the noise of ballots is the services', and Laplace")
+            raise errors.InvalidValue("ballots need Laplace noise, made by the services")
         law = noise_part.part.law(1)
         bound = max(1, int(law.exact_reach(distance)))
         together = _of_all_buckets(law, values.dimension).reach(distance)
@@ -93,7 +93,7 @@ class BallotSum(Mechanism):
     @classmethod
     def of_entry(cls, saved: dict[str, Any], noise: NoisePart, values: Values) -> BallotSum:
         if not isinstance(noise, ServiceNoise):
-            raise errors.InvalidValue("the noise of ballots is the services'")
+            raise errors.InvalidValue("ballots need noise made by the services")
         return cls(saved["size"], noise, saved["dummies"], values, saved["steps"])
 
     def entry(self) -> dict[str, Any]:
@@ -170,7 +170,7 @@ class BallotSum(Mechanism):
 
     @cached_property
     def overflow_probability(self) -> float:
-        """How likely the dummies of all buckets are too many, and drawn again."""
+        """The probability that all buckets have too many dummies together, and are drawn again."""
         bound, buckets = self.noise_part.bound or 0, self.values.dimension
         if self.dummies >= 2 * buckets * bound:
             return 0.0

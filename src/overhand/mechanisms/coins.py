@@ -167,7 +167,7 @@ class CoinSum(Mechanism):
             by_bit = np.bincount(batch, minlength=kinds).reshape(-1, 2)
             if np.array_equal(by_bit.sum(axis=1), self.size * self._messages_by_coordinate):
                 return by_bit[:, 1]
-        raise errors.InvalidValue("a batch with messages of the wrong coordinates")
+        raise errors.InvalidValue("the batch has messages of the wrong coordinates")
 
     def repaired(self, shuffled: Shuffled, garbage: int) -> tuple[Shuffled, int]:
         """A coordinate with too few messages is filled with zeros.

@@ -1,8 +1,8 @@
-"""What every shuffle mechanism is: values become whole steps, steps are summed, sums return.
+"""What all shuffle mechanisms share: values become steps, steps are summed, sums return.
 
 A new mechanism is a file with a subclass, and a line in `overhand.mechanisms.MECHANISMS`: the
-search, the calibration, files, both engines, the wire, the services and the audit ask it all that
-they need to know.
+search, the calibration, files, both engines, the wire, the services and the audit ask it for
+everything they need.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _COINS_A_DRAW = 256
 
 @dataclass(frozen=True)
 class Recipe:
-    """A kind of mechanism and the noise that it carries: what calibration chooses parameters of.
+    """A kind of mechanism and its noise, whose parameters calibration chooses.
 
     `laplace` is the shape of discrete Laplace noise, of which 1 is best for few levels and many
     are close to Gaussian noise; None stands for coins.
@@ -46,7 +46,7 @@ class Recipe:
 
 
 class Mechanism(ABC):
-    """A shuffle mechanism for sums: public parameters only, one run a batch of `size` users.
+    """A shuffle mechanism for sums: public parameters only, one run per batch of `size` users.
 
     Coordinate j of a value v becomes (v_j - low_j) / unit, rounded to a whole number of steps at
     random and without bias; the widest coordinate has `steps` of them. Every run rounds afresh.
@@ -68,7 +68,7 @@ class Mechanism(ABC):
     """
 
     kind: ClassVar[str]
-    """What it is called in plans and on the command line."""
+    """Its name in plans and on the command line."""
     rounding_share: ClassVar[float]
     """How much rounding may add to the variance of the noise: less where steps cost nothing."""
     norm_share: ClassVar[float]
@@ -132,16 +132,16 @@ class Mechanism(ABC):
     @property
     @abstractmethod
     def messages_per_user(self) -> int:
-        """How many messages one user sends."""
+        """The number of messages per user."""
 
     @property
     @abstractmethod
     def message_bits(self) -> int:
-        """How many bits a message has."""
+        """The number of bits per message."""
 
     @abstractmethod
     def encode_rows(self, rows: Rows, random: Random) -> Messages:
-        """A row of messages for every user, from values that were checked."""
+        """A row of messages per user, from checked values."""
 
     def encode_many(self, values: ArrayLike, random: Random) -> Messages:
         """A row of messages for every user, with noise of its own."""
@@ -157,7 +157,7 @@ class Mechanism(ABC):
 
     @abstractmethod
     def own_steps(self, messages: Messages) -> Counts:
-        """What messages say whose sender is known, by user and coordinate: an attacker's wish."""
+        """What messages say if their sender is known, by user and coordinate: for attacks."""
 
     @property
     @abstractmethod
@@ -167,20 +167,20 @@ class Mechanism(ABC):
     # What the two services add of their own; nothing, where users make the noise.
 
     def added(self, random: Random, batches: int = 1) -> Messages:
-        """What the shuffling service adds to batches before it permutes them, a row to each."""
+        """What the shuffling service adds to batches before it permutes them, one row each."""
         return Messages.of(
             np.empty((batches, self.added_messages), np.uint64),
             np.zeros((batches, self.clear_numbers), np.uint64),
         )
 
     def server_noise(self, random: Random, batches: int) -> Counts | None:
-        """What the server adds to the sums of so many batches, in steps, before all else."""
+        """What the server adds to the sums of this many batches, in steps, before anything else."""
         if self.noise_by == "users":
             return None
         return self._drawn(random, batches)
 
     def _drawn(self, random: Random, batches: int) -> Counts:
-        """What one maker adds to the coordinates of so many batches, a row to each."""
+        """What one maker adds to the coordinates of this many batches, one row each."""
         drawn = self.noise_part.draw(random, batches * self.values.dimension)
         return drawn.reshape(batches, self.values.dimension)
 
@@ -190,7 +190,9 @@ class Mechanism(ABC):
             return self
         errors.whole("users", users, least=1, most=self.size)
         if self.noise_by == "users":
-            raise errors.InvalidValue(f"a batch of {users} users lacks the noise of {self.size}")
+            raise errors.InvalidValue(
+                f"a batch of {users} users lacks the noise of {self.size} users"
+            )
         return replace(self, size=users)  # type: ignore[type-var]
 
     # What the server reads off a batch.
@@ -208,12 +210,12 @@ class Mechanism(ABC):
         return 0.0
 
     def analyze(self, shuffled: Shuffled, noise: Counts | None = None) -> Floats:
-        """Unbiased sums of the values of shuffled batches, one to a row."""
+        """Unbiased sums of the values of shuffled batches, one per row."""
         sums = self.step_sums(shuffled, noise) - self.offset
         return np.asarray(self.value_of(sums.reshape(-1, *self.values.shape)), np.float64)
 
     def summed(self, shuffled: Shuffled, garbage: int, random: Random) -> tuple[Any, float]:
-        """The sum of one batch with so much garbage, and how far that may be off for it."""
+        """The sum of one batch with this much garbage, and how far it may be off because of it."""
         repaired, missing = self.repaired(shuffled, garbage)
         return self.sum_of(repaired, self.server_noise(random, 1)), missing * self.unit
 
@@ -232,7 +234,7 @@ class Mechanism(ABC):
         self._check_number(shuffled, garbage)
         if garbage:
             raise errors.LostBatch(
-                f"{garbage} messages of a batch are garbage: the rest mean nothing"
+                f"{garbage} messages of a batch are garbage: the rest mean nothing without them"
             )
         return shuffled, 0
 
@@ -241,7 +243,7 @@ class Mechanism(ABC):
         return self.size * self.messages_per_user + self.added_messages
 
     def _check_number(self, shuffled: Shuffled, garbage: int = 0) -> None:
-        """Refuse batches that have not the messages of `size` users."""
+        """Refuse batches that do not have the messages of `size` users."""
         garbage, found = errors.whole("garbage", garbage, least=0), shuffled.sealed.shape[1]
         if found + garbage != self.messages_per_batch:
             lost = f" and {garbage} garbage" if garbage else ""
@@ -257,7 +259,7 @@ class Mechanism(ABC):
         return self.noise_part.made_by
 
     def noise(self, makers: int | None = None) -> Noise:
-        """The law of one coordinate's noise, in steps: of all who make it, or of so many."""
+        """The law of one coordinate's noise, in steps: of all who make it, or of this many."""
         return self._whole_noise if makers is None else self.noise_part.law(makers)
 
     @cached_property
@@ -265,13 +267,13 @@ class Mechanism(ABC):
         return self.noise_part.batch_law(self.size)
 
     def hiding_noise(self, honest: int | None = None) -> Noise:
-        """What hides a user: the noise of so many honest users (of all), or of one service."""
+        """What hides a user: the noise of this many honest users (or all), or of one service."""
         if honest is None and self.noise_by == "users":
             return self._whole_noise
         return self.noise(self.noise_part.hiders(self.size if honest is None else honest))
 
     def draw_noise(self, random: Random, batches: int) -> Floats:
-        """The noise of the analyzed sums of so many batches: its law, without messages."""
+        """The noise of the analyzed sums of this many batches, drawn without messages."""
         makers, count = self.noise_part.makers(self.size), batches * self.values.dimension
         return self.scaled(self.noise_part.draw_sums(random, makers, count, exact=False))
 
@@ -372,7 +374,7 @@ class Mechanism(ABC):
         """The mechanism with these parameters."""
 
     def summary(self) -> dict[str, Any]:
-        """What readers are told."""
+        """What readers see."""
         return {
             "mechanism": self.kind,
             "batch_size": self.size,

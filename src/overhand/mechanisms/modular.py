@@ -1,4 +1,4 @@
-"""Sums modulo a power of two: what shares and pairs have in common."""
+"""Sums modulo a power of two: what shares and pairs share."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ class ModularSum(Mechanism):
 
     @staticmethod
     def fewest_bits(largest_sum: int, noise: NoisePart, size: int, distance: float) -> int:
-        """Into which the sum and its noise fit, except with a probability of this distance."""
+        """The bits into which the sum and its noise fit, except with this probability."""
         reach = noise.batch_law(size).reach(distance)
         bits = (largest_sum + 2 * reach).bit_length()
         if bits > MOST_MODULUS_BITS:
             raise errors.Infeasible(
-                f"sums of {size} users need {bits} bits, not {MOST_MODULUS_BITS}"
+                f"sums of {size} users need {bits} bits, more than {MOST_MODULUS_BITS}"
             )
         return bits
 

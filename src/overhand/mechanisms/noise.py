@@ -175,7 +175,7 @@ class CoinNoise(Noise):
         return min(1.0, 2 * math.exp(self.variance * (math.hypot(1, x) - 1 - x * math.asinh(x))))
 
     def at_most(self, variance: float) -> CoinNoise:
-        """So many of these coins that their variance is at most this; all, if it is."""
+        """As many of these coins as have at most this variance; all, if they do."""
         if self.variance <= variance:
             return self
         part = variance / self.variance

@@ -24,14 +24,14 @@ _AT_ONCE = 1 << 20  # bytes of masks that are added up together, eight times as 
 class PairsSum(ModularSum):
     """A user seals a seed for the server, and sends its steps and noise, masked, in the clear.
 
-    If the services make the noise, a user sends its steps alone; the shuffling service adds noise
-    to the sum of what is masked, and the server to the sum of both.
+    If the services make the noise, a user sends only its steps; the shuffling service adds noise to
+    the sum of the masked numbers, and the server to the sum of both.
 
     The mask is what the seed expands to, a number modulo 2^modulus_bits for every coordinate. The
     shuffling service adds up what is masked, the server the masks, and both together have the sum
     and nothing else: a seed alone and a masked number alone are uniform. This is secure
-    aggregation in the paper's tree, and not the shuffle model: it does not matter in which order
-    the seeds come, but that the two services do not share what they have.
+    aggregation in the paper's tree, not the shuffle model: the order of the seeds does not matter,
+    but the two services must not share what they have.
 
     `context` is what masks are made for: a seed has others under another document or level.
 
@@ -121,7 +121,7 @@ class PairsSum(ModularSum):
         return numbers.reshape(-1, self.clear_numbers) & self._mask
 
     def _stretched(self, seeds: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        """What seeds expand to, one to a row: SHAKE128 of the context and the seed.
+        """What seeds expand to, one per row: SHAKE128 of the context and the seed.
 
         Little-endian numbers of as many bytes as the modulus needs, for one coordinate after the
         other; higher bits than those of the modulus do not count.
@@ -149,8 +149,8 @@ class PairsSum(ModularSum):
         due = (self.messages_per_batch, SEED_BYTES), (self.clear_numbers,)
         if (seeds.shape[1:], clear.shape[1:]) != due:
             raise errors.InvalidValue(
-                f"seeds of shape {seeds.shape[1:]} and {clear.shape[1:]} in the clear in a batch, "
-                f"where {due[0]} and {due[1]} are due"
+                f"a batch has seeds of shape {seeds.shape[1:]} and {clear.shape[1:]} in the clear, "
+                f"not {due[0]} and {due[1]}"
             )
         return self._lifted(clear + self._mask_sums(seeds), noise)
 

@@ -1,6 +1,6 @@
 """The mechanisms that the papers prove private, with the papers' constants.
 
-The constants are parameters: what a guarantee rests on is the accountant, not the paper.
+The constants are parameters: a guarantee rests on the accountant, not on the paper.
 """
 
 from __future__ import annotations

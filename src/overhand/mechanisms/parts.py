@@ -40,34 +40,34 @@ class NoisePart(ABC):
     made_by: ClassVar[NoiseBy] = "users"
 
     def makers(self, users: int) -> int:
-        """How many add a part to a batch of so many users."""
+        """How many makers add a part to a batch of this many users."""
         return users
 
     def hiders(self, honest: int) -> int:
-        """How many of them surely hide a user of a batch of which so many users are honest."""
+        """How many of them surely hide a user, if this many users of the batch are honest."""
         return honest
 
     @abstractmethod
     def law(self, makers: int) -> Noise:
-        """The law of what so many add."""
+        """The law of what this many makers add."""
 
     def batch_law(self, users: int) -> Noise:
-        """The law of what all of them add to a batch of so many users."""
+        """The law of what all of them add to a batch of this many users."""
         return self.law(self.makers(users))
 
     @abstractmethod
     def draw_sums(self, random: Random, makers: int, count: int, *, exact: bool = True) -> Floats:
-        """What so many add together, less its mean, so many times.
+        """What this many makers add together, minus its mean, `count` times.
 
         Exact coins are drawn one by one; else, where they are many, from a table.
         """
 
     @abstractmethod
     def draw(self, random: Random, count: int) -> Counts:
-        """What single ones add, less its mean."""
+        """What single makers add, minus its mean."""
 
     def toss(self, random: Random, users: int) -> NDArray[np.uint8]:
-        """The single coins of so many users, a row each, if there are any to be sent."""
+        """The single coins of this many users, a row each, if coins can be sent."""
         raise errors.InvalidValue(f"{self} is not made of coins that could be sent one by one")
 
     @property
@@ -77,10 +77,10 @@ class NoisePart(ABC):
 
     @abstractmethod
     def reduced(self, part: float, users: int) -> NoisePart:
-        """Noise of which a batch of so many users has this part of the variance."""
+        """Noise of which a batch of this many users has this fraction of the variance."""
 
     def increased(self, part: float, users: int) -> NoisePart:
-        """Noise of which a batch of so many users has so many times the variance."""
+        """Noise of which a batch of this many users has this multiple of the variance."""
         return self.reduced(part, users)
 
     @abstractmethod
@@ -89,7 +89,7 @@ class NoisePart(ABC):
 
     @abstractmethod
     def summary(self, users: int) -> dict[str, Any]:
-        """What readers are told of the noise of a batch of so many users."""
+        """What readers see of the noise of a batch of this many users."""
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,7 @@ class Coins(NoisePart):
         share = variance / (users * bits)
         if not 0 < share <= 0.25:
             raise errors.Infeasible(
-                f"noise_bits={bits} coins of each of {users} users cannot have variance "
+                f"noise_bits={bits} coins of each of {users} users cannot have a variance of "
                 f"{variance:g}"
             )
         # p (1 - p) = share, without cancellation for a small share.
@@ -158,7 +158,9 @@ class Coins(NoisePart):
     def draw(self, random: Random, count: int) -> Counts:
         """Only opposed coins have a whole mean."""
         if not self.opposed:
-            raise errors.InvalidValue("the noise of single users is whole only if opposed")
+            raise errors.InvalidValue(
+                "the noise of single users is whole only if coins are opposed"
+            )
         half = self.bits // 2
         if half > _MANY_COINS and not isinstance(random, SeededRandom):
             return self._tabulated(random, half, count)
@@ -299,15 +301,15 @@ class ServiceNoise(NoisePart):
                 raise errors.InvalidValue("only Laplace noise is bounded")
             if not (variance := self.part.law(1).variance) <= _WIDEST_BOUNDED:
                 raise errors.InvalidValue(
-                    f"bounded noise of variance {variance:.3g}: its law is tabulated up to "
-                    f"{_WIDEST_BOUNDED:.3g}"
+                    f"bounded noise of variance {variance:.3g}: its distribution is tabulated "
+                    f"only up to {_WIDEST_BOUNDED:.3g}"
                 )
 
     def makers(self, users: int) -> int:
         return SERVICES
 
     def hiders(self, honest: int) -> int:
-        """A service hides nobody from itself."""
+        """A service's own noise hides nobody from itself."""
         return 1
 
     def law(self, makers: int) -> Noise:

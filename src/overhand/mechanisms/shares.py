@@ -168,7 +168,7 @@ class SharesSum(ModularSum):
         if not np.array_equal(
             np.bincount(labels, minlength=dimension), np.full(dimension, self.size * self.shares)
         ):
-            raise errors.InvalidValue("a batch with shares of the wrong coordinates")
+            raise errors.InvalidValue("the batch has shares of the wrong coordinates")
         share = batch & self._mask
         # Halves of 24 bits: their sums are exact as floats.
         low, high = share & np.uint64((1 << _HALF_WORD) - 1), share >> np.uint64(_HALF_WORD)

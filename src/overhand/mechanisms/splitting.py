@@ -43,7 +43,7 @@ _SMALL = 64
 _TABLE = 2 * _SMALL + 2  # up to here E is computed user by user
 _LARGEST_LOG = 700.0  # e^this is still a float
 _OUTWARD = 1.001  # more than the rounding of logarithms can take away
-_MANY = 10**9  # more users count as so many: rounding would take more
+_MANY = 10**9  # more users count as this many: rounding would take more
 
 
 def view_distance(users: int, shares: int, modulus_bits: int) -> float:
@@ -67,13 +67,15 @@ def fewest_shares(users: int, modulus_bits: int, distance: float) -> int:
     """
     distance = errors.number("distance", distance, above=0, below=1)
     if users < LEAST_USERS:
-        raise errors.Infeasible(f"shares of {users} user hide nothing: at least {LEAST_USERS}")
+        raise errors.Infeasible(
+            f"shares of {users} user hide nothing: at least {LEAST_USERS} are needed"
+        )
     low, high = 2, 4
     while view_distance(users, high, modulus_bits) > distance:
         low, high = high, 2 * high
         if high > MOST_SHARES:
             raise errors.Infeasible(
-                f"{MOST_SHARES} shares of {users} users are not within {distance:g}"
+                f"even {MOST_SHARES} shares per user do not hide {users} users within {distance:g}"
             )
     while high - low > 1:
         middle = (low + high) // 2

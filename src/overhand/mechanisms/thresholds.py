@@ -39,7 +39,7 @@ class Thresholds:
         self._low = np.array([limit & _LOW for limit in limits], np.uint64)
 
     def draw(self, random: Random, count: int) -> Counts:
-        """So many independent values.
+        """`count` independent values.
 
         The bits of an integer are drawn from the highest down, 16, 48 and 64 of them, and only as
         long as they matter: what is below the first threshold by its first 16 bits alone passes

@@ -28,7 +28,7 @@ class AliasTable:
         self._mask = np.uint64((1 << int(self._shift)) - 1)
 
     def draw(self, random: Random, count: int) -> Floats:
-        """So many independent values of the noise, less its mean."""
+        """`count` independent values of the noise, minus its mean."""
         words = random.words(count, np.uint64)
         column = (words >> self._shift).astype(np.intp)
         words &= self._mask

@@ -21,11 +21,11 @@ _BUFFER = 1 << 15  # numbers that are rounded at once: fits the first-level cach
 
 
 class CountsRun:
-    """One run over a stream, fed in whole blocks (but for the last users).
+    """One run over a stream, fed in whole blocks (except for the last users).
 
     An estimate is the true sum of the completed blocks, plus the noise of the cover (and what
     rounding adds to its nodes), plus the middle of what the pending users may hold. Only the
-    noise needs the tree, and only once a block.
+    noise needs the tree, and only once per block.
 
     >>> import overhand as oh
     >>> plan = oh.Plan.best(300, shufflers=2, privacy=oh.Privacy(1.0, 1e-6), tree="paper")
@@ -77,7 +77,7 @@ class CoverNoise:
     """The noise of the estimates at block boundaries, drawn as the stream goes on.
 
     Each level keeps running sums of its nodes' noise, from the oldest node of the cover on, so
-    memory does not grow with the horizon. It is the noise of one run, or, with `runs`, of so many
+    memory does not grow with the horizon. It is the noise of one run, or, with `runs`, of several
     side by side: rows and noise then have an axis of runs after that of users or blocks. If
     `gaussian`, normal noise of the same variance stands in for that of the mechanisms.
 

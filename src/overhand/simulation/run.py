@@ -34,7 +34,7 @@ class Run(Protocol):
 
     @property
     def granularity(self) -> int:
-        """Values come in multiples of it, but for the last."""
+        """Values come in multiples of it, except for the last."""
 
     def estimates(self, rows: Rows) -> Floats:
         """The estimates after each of the next users, whose values were checked."""
@@ -134,7 +134,7 @@ class Curve:
 
 @dataclass(frozen=True)
 class Simulation:
-    """Every error of every run, summed up: errors of single coordinates.
+    """Every error of every run, summarised: errors per coordinate.
 
     >>> import overhand as oh
     >>> plan = oh.Plan.best(300, shufflers=2, privacy=oh.Privacy(1.0, 1e-6), tree="paper")
@@ -171,7 +171,7 @@ def estimate_all(
     """
     rows = plan.values.rows(values)
     if len(rows) > plan.horizon:
-        raise errors.InvalidValue(f"{len(rows)} values are beyond the horizon {plan.horizon}")
+        raise errors.InvalidValue(f"{len(rows)} values exceed the horizon {plan.horizon}")
     run = PlanCounter(plan, engine).start(random)
     if plan.values.is_scalar:
         return run.estimates(rows)
@@ -201,7 +201,7 @@ def simulate(
     """Run a plan (or a baseline) on a stream and measure the error of every estimate.
 
     Memory does not grow with the horizon. Run r draws from the stream with seed (seed, r), so a
-    longer simulation begins with the same runs. `progress` is told of users as they are done.
+    longer simulation begins with the same runs. `progress` is called with numbers of users done.
 
     >>> import overhand as oh
     >>> plan = oh.Plan.best(300, shufflers=2, privacy=oh.Privacy(1.0, 1e-6), tree="paper")

@@ -25,7 +25,7 @@ FORMS = "zeros, ones, bernoulli:P, uniform, hard or a .csv file"
 
 @dataclass(frozen=True)
 class Stream:
-    """The users' values: so many of them, drawn a part at a time.
+    """The users' values: `users` of them, drawn in parts.
 
     >>> from overhand.randomness import seeded_random
     >>> ones = Stream(users=5, parts=lambda random: lambda start, stop: np.ones(stop - start))
@@ -44,7 +44,7 @@ def stream_for(
 ) -> Stream:
     """The stream that a word on the command line names.
 
-    For values that are not bits, 0 and 1 stand for two that are as far apart as two can be.
+    For values that are not bits, 0 and 1 stand for two that are as far apart as possible.
 
     >>> from overhand.randomness import seeded_random
     >>> stream_for("ones", 5).parts(seeded_random(1))(0, 3)
@@ -63,7 +63,9 @@ def stream_for(
     if form.endswith(".csv"):
         rows = read_rows(Path(form), values)
         if len(rows) > horizon:
-            raise InvalidValue(f"{form} has {len(rows)} values, the plan's horizon is {horizon}")
+            raise InvalidValue(
+                f"{form} has {len(rows)} values, but the plan's horizon is {horizon}"
+            )
         return values_stream(rows)
     raise InvalidValue(f"input {form!r} must be {FORMS}")
 
@@ -113,7 +115,7 @@ def _slices(rows: Rows) -> Callable[[int, int], Rows]:
 
 
 def read_rows(path: Path, values: Values) -> Rows:
-    """One user a line: a number (or a column named `value` or `bit`), or the numbers of a vector.
+    """One user per line: a number (or a column named `value` or `bit`), or a vector's numbers.
 
     Or a label, or a label and a number. A first line of names, none of them a number, is a header;
     of labels alone, one that says `value` or `label`.
@@ -136,7 +138,7 @@ def read_rows(path: Path, values: Values) -> Rows:
     try:
         return values.rows(values.given(cells), first=first_line)
     except InvalidValue as error:
-        raise InvalidValue(f"{path}, a user a line: {error}") from None
+        raise InvalidValue(f"{path}, one user per line: {error}") from None
 
 
 def _plain_bits(text: bytes) -> NDArray[np.uint8] | None:
@@ -190,7 +192,7 @@ def _first_column(path: Path, header: list[str], columns: int) -> int:
             )
         return named[0]
     if columns > 1 and len(names) != columns:
-        raise InvalidValue(f"{path} has {len(names)} columns, a value has {columns}")
+        raise InvalidValue(f"{path} has {len(names)} columns, but a value has {columns}")
     return 0
 
 
