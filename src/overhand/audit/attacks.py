@@ -159,7 +159,7 @@ class Attacker:
         return self._deployment.messages
 
     def play(self, victim: int, runs: int, random: Random, attempt: int) -> Floats:
-        """The statistics of so many runs in which the victim holds 0 or 1."""
+        """The statistics of this many runs in which the victim holds 0 or 1."""
         rows = neighbours(self.mechanisms[-1], victim, runs)
         transcript = self._deployment.transcript(rows, random, attempt)
         return self.statistics(transcript, runs, KNOWN_SEED + attempt)
@@ -230,7 +230,7 @@ def _first_of_each_run(batches: Batches, runs: int, place: int = 0) -> Batches:
 
 @dataclass(frozen=True)
 class Answers:
-    """A user who holds either of two values as far apart as two can be, and answers.
+    """A user who holds either of two values as far apart as possible, and answers.
 
     One answer is all that the server sees of a user of a local mechanism.
 

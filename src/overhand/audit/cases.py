@@ -35,7 +35,7 @@ _COARSE = 64.0  # how much more rounding may add than it usually may
 _DEAR_MESSAGES = 1000  # if a run takes the work of more messages, fewer runs are affordable
 _COARSE_MESSAGES = 10_000  # from here on values are rounded in few steps
 _MOST_MESSAGES = 50_000  # of a run
-_SEED_WORK = 120  # to expand a seed takes as long as so many messages
+_SEED_WORK = 120  # to expand a seed takes as long as this many messages
 
 
 @dataclass(frozen=True)
@@ -181,7 +181,7 @@ def _steps(mechanism: Mechanism, rows: Rows) -> Counts:
 
 @dataclass(frozen=True)
 class Case:
-    """A plan for a guarantee: batches of `size` users on the lowest of so many levels.
+    """A plan for a guarantee: batches of `size` users on the lowest of this many levels.
 
     >>> from overhand.values import BITS
     >>> case = Case("shares", BITS, levels=2, size=8, privacy=Privacy(1.0, 0.01))

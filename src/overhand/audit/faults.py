@@ -45,7 +45,7 @@ class SharedNoise(Deployment):
     As antithetic variates would, so that less noise is left when levels are combined. The noise
     of each batch alone has the right law, and is more than the plan asks for; but added up, the
     sums of two levels show the value without any. (Noise that is drawn once and sent with the
-    same sign is no leak: a batch's sum is then that of the batches below it, and shows nothing
+    same sign does not leak: a batch's sum is then that of the batches below it, and shows nothing
     that they did not.)
     """
 

@@ -50,7 +50,7 @@ class Listener:
         return self._deployment.messages
 
     def play(self, victim: int, runs: int, random: Random, attempt: int) -> Floats:
-        """The statistics of so many runs in which the victim holds 0 or 1."""
+        """The statistics of this many runs in which the victim holds 0 or 1."""
         highest = self._deployment.mechanisms[-1]
         heard = self._deployment.sent(neighbours(highest, victim, runs), random, attempt)
         known = seeded_random(KNOWN_SEED + attempt)

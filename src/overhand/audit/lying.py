@@ -90,7 +90,7 @@ class LyingService:
         return messages_of(self.mechanisms)
 
     def play(self, victim: int, runs: int, random: Random, attempt: int) -> Floats:
-        """The statistics of so many runs in which the victim holds 0 or 1."""
+        """The statistics of this many runs in which the victim holds 0 or 1."""
         starts = range(0, runs, _RUNS_OF_A_BOOK)
         counts = [min(_RUNS_OF_A_BOOK, runs - start) for start in starts]
         return np.concatenate([self._of_a_book(victim, count, random) for count in counts], axis=1)

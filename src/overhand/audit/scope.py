@@ -35,9 +35,9 @@ from overhand.values import BITS, values_of
 DEFAULT_RUNS = 60_000
 """Enough to notice that half of the noise is missing."""
 
-_PLAIN = 10  # one run in so many is enough for a fault that shows the value
-_LIED_TO = 24  # one run in so many is enough to see half of the noise of a single level
-_STORED = 15  # one run in so many is affordable if its reports are written to a database
+_PLAIN = 10  # one run in this many is enough for a fault that shows the value
+_LIED_TO = 24  # one run in this many is enough to see half of the noise of a single level
+_STORED = 15  # one run in this many is affordable if its reports are written to a database
 
 
 @dataclass(frozen=True)
@@ -208,7 +208,7 @@ class Scope:
             yield from self._servers() if noise_by == "services" else ()
 
     def _mutant(self, kind: str, fault: Fault, noise_by: NoiseBy) -> Job:
-        """With all levels or, where runs are dear, with as few as the fault needs."""
+        """With all levels or, where runs are expensive, with as few as the fault needs."""
         case = Case(kind, BITS, self.shufflers, self.size, self.privacy, noise_by)
         right = case.deployment()
         if affordable(self.runs, right.work) < self.runs:
@@ -231,7 +231,7 @@ class Scope:
 
 
 def verdict_on(job: Job, privacy: Privacy, *, of: int, random: Random | None = None) -> Verdict:
-    """One of so many audits, which are all right with probability 1 - 1e-3 together.
+    """One of this many audits, which are all right with probability 1 - 1e-3 together.
 
     It uses OS randomness if none is given.
 

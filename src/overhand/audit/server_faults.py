@@ -14,7 +14,7 @@ from overhand.audit.service_faults import without_noise
 from overhand.mechanisms import BallotSum, PairsSum
 from overhand.model import Counts
 
-_PLAIN = 60  # one run in so many is enough for a fault that shows the value almost without noise
+_PLAIN = 60  # one run in this many is enough for a fault that shows the value almost without noise
 
 
 class RestoredBook(LyingService):
@@ -55,7 +55,7 @@ class ServerFault:
     planted: Callable[[Case], LyingService]
     levels: int = 1
     one_in: int = _PLAIN
-    """One run in so many is enough."""
+    """One run in this many is enough."""
     kind: str = BallotSum.kind
     """The kind of mechanism that it is planted in: the server's steps are the same for all."""
 

@@ -40,7 +40,7 @@ def without_noise(mechanism: Mechanism) -> Mechanism:
 
 @dataclass(frozen=True)
 class Repeated(ServiceNoise):
-    """The last of so many draws is the first again, of one number each."""
+    """The last of this many draws is the first again, of one number each."""
 
     every: int = 1
 

@@ -154,7 +154,7 @@ def _parts(level: LevelFormat, messages: Messages, random: Random) -> list[bytes
 
 
 def _read(level: LevelFormat, bodies: Sequence[bytes]) -> Shuffled:
-    """The messages of releases, one to a row, in the order in which they were released.
+    """The messages of releases, one per row, in the order in which they were released.
 
     But those whose ciphertexts begin as others do come last: honest ones never do.
     """

@@ -93,7 +93,7 @@ NoiseOption = Annotated[
     str,
     typer.Option(
         "--noise",
-        help="Who makes the noise: users, as in the paper, or services, each of the two enough.",
+        help="Who makes the noise: users, as in the paper, or both services, each on its own.",
     ),
 ]
 MaxMessages = Annotated[

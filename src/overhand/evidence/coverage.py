@@ -77,7 +77,7 @@ class Tally:
 
 
 def coverage(scale: Scale) -> Section:
-    """(g) Some runs a task, of every kind of value."""
+    """(g) Some runs per task, of every kind of value."""
     return Section.crossed(
         _KINDS,
         range(0, scale.coverage_runs, _TASK_RUNS),

@@ -190,7 +190,7 @@ class Raced(NamedTuple):
 
 
 def regret(scale: Scale) -> Section:
-    """(e) Every rival at every number of users, some runs a task; and the bound's exponents."""
+    """(e) Every rival at every number of users, some runs per task; and the bound's exponents."""
     groups = range(0, scale.bandit_runs, _GROUP)
     asked = [(name, n) for name in _RIVALS for n in scale.rounds]
     races = tuple(

@@ -55,7 +55,7 @@ def hindsight(scale: Scale) -> Section:
 
 
 def _noise(plan: Plan, runs: int, random: SeededRandom) -> Hindsight:
-    """The history of users who all hold 0, in so many runs."""
+    """The history of users who all hold 0, in this many runs."""
     sums = BatchSums(plan.tree, (runs,))
     for level, mechanism in enumerate(plan.mechanisms, start=1):
         batches = plan.horizon // mechanism.size

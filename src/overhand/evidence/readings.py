@@ -77,7 +77,7 @@ def _known(users: int, scale: Scale, kind: str) -> Known:
 
 
 def _drawn(known: Known, runs: int, random: SeededRandom) -> Iterator[list[Estimate]]:
-    """Run by run, the estimates at all times: those of the real sum, but for their noise."""
+    """Run by run, the estimates at all times: those of the real sum, except for their noise."""
     plan, lowest = known.plan, known.plan.tree.lowest
     noise = CoverNoise(plan, random, runs=(runs,)).at(0, plan.tree.blocks, np.empty(0))
     finished = [
@@ -161,7 +161,7 @@ class Tally:
 
 
 def readings(scale: Scale) -> Section:
-    """(h) Some runs a task, of every kind of value that something is read off."""
+    """(h) Some runs per task, of every kind of value that something is read off."""
     return Section.crossed(
         tuple(_HELD),
         range(0, scale.reading_runs, _TASK_RUNS),

@@ -111,7 +111,7 @@ class Mechanism(ABC):
         values: Values,
         steps: int,
     ) -> Self:
-        """The one with the fewest messages, if so many users are honest.
+        """The one with the fewest messages, if this many users are honest.
 
         `distance` is what it may leak, if it does at all: see `leak`.
         """
@@ -285,7 +285,7 @@ class Mechanism(ABC):
     def leak(self, honest: int) -> float:
         """How far a coordinate of a batch is, in total variation, from showing its sum alone.
 
-        If so many of its users are honest.
+        If this many of its users are honest.
         """
         return 0.0
 
@@ -352,7 +352,7 @@ class Mechanism(ABC):
         return steps * self.unit + self.size * low
 
     def scaled(self, noise: Floats) -> Floats:
-        """Noise in steps, as it stands in the analyzed sums of batches, one to a row."""
+        """Noise in steps, as it stands in the analyzed sums of batches, one per row."""
         if self.unit != 1.0:
             noise *= self.unit
         return noise.reshape(-1, *self.values.shape)

@@ -202,7 +202,7 @@ class LaplaceNoise(Noise):
     """The difference of two Polya (negative binomial) variables of this shape and ratio.
 
     With shape 1 it is discrete Laplace noise, P[k] in proportion to ratio^|k|; with a whole shape
-    it is the sum of so many. A shape of at least 1 is log-concave. Any shape can be divided among
+    it is the sum of that many. A shape of at least 1 is log-concave. Any shape can be divided among
     users: the difference of Polya variables of shapes r and r' adds up to that of r + r'.
 
     >>> noise = LaplaceNoise(Fraction(1), ratio=0.5)

@@ -19,7 +19,7 @@ from overhand.randomness import HALF, BinaryFraction, Random, SeededRandom
 
 _MANY_COINS = 64  # from here on a table is quicker than coins
 _MANY_COINS_TOGETHER = 1 << 16
-_MOST_TABULATED = 1 << 27  # coins: more are drawn in parts, for a table of all would fill memory
+_MOST_TABULATED = 1 << 27  # coins: more are drawn in parts, as a table of all would fill memory
 
 
 _WIDEST_BOUNDED = 2.0**32  # a table of a wider law would fill memory
@@ -114,7 +114,7 @@ class Coins(NoisePart):
 
     @classmethod
     def with_variance(cls, users: int, variance: float, *, bits: int | None = None) -> Coins:
-        """Coins of which so many users have this variance together, or a part in 4,000 more."""
+        """Coins of which this many users have this variance together, or a part in 4,000 more."""
         users = errors.whole("size", users, least=1)
         variance = errors.number("variance", variance, above=0)
         bits = int(fewest_coins(users, variance)) if bits is None else bits
@@ -228,7 +228,7 @@ class Polya(NoisePart):
 
     @classmethod
     def with_variance(cls, users: int, variance: float, *, shape: int) -> Polya:
-        """The noise of which so many users have this variance together."""
+        """The noise of which this many users have this variance together."""
         variance = errors.number("variance", variance, above=0)
         return cls(shape, users, ratio_of(shape, variance))
 
@@ -371,7 +371,7 @@ def noise_of(entry: dict[str, Any]) -> NoisePart:
 
 
 def fewest_coins(users: ArrayLike, variance: ArrayLike) -> Floats:
-    """The least even number of coins per user with which so many can have this variance.
+    """The least even number of coins per user with which this many can have this variance.
 
     >>> fewest_coins([10, 1000], 90.0)
     array([36.,  2.])

@@ -128,7 +128,7 @@ def _table(edges: int, modulus_bits: int) -> Floats:
 
 
 def _log_sum(logs: Floats) -> float:
-    """ln of the sum of e^logs. What is no number is refused: it would pass every comparison."""
+    """ln of the sum of e^logs. NaN is refused: it would pass every comparison."""
     largest = float(np.max(logs))
     if math.isnan(largest):
         raise errors.Infeasible("the distance of shares from showing their sum is not a number")

@@ -109,7 +109,7 @@ def _bounded_split(logs: Floats) -> Floats:
 
 
 def _all_degrees(horizon: int, levels: int, lowest: Counts) -> Counts:
-    """All lowest batches with all near-equal degrees above, one tree to a row."""
+    """All lowest batches with all near-equal degrees above, one tree per row."""
     if levels == 1:
         return lowest[:, np.newaxis]
     upper = _grid(max(2, math.ceil((2 * horizon) ** (1 / (levels - 1)))))[1:]

@@ -44,7 +44,7 @@ class Candidate:
 
     The cost is that of the objective: for sums, the mean squared error, in units of the squared
     width of a coordinate. `terms` are those asked for, with the shape of the noise that is best
-    for so many levels.
+    for this many levels.
     """
 
     tree: RegularTree
@@ -154,7 +154,7 @@ def _all_terms(request: Request, limit: Limit) -> Iterator[Terms]:
 def _why_nothing(request: Request, limit: Limit) -> str:
     if limit.messages < math.inf:
         return f"no tree stays within max_messages={limit.messages:g}"
-        return f"no batch of any tree has enough honest users if honest={request.terms.honest:g}"
+    return f"no batch of any tree has enough honest users if honest={request.terms.honest:g}"
 
 
 def least_epsilon(request: Request, error: float) -> float:

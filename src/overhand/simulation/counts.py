@@ -270,7 +270,7 @@ class _RoundingErrors:
         return np.concatenate([np.zeros((1, *self._shape)), rounded - sums])
 
     def of_nodes(self, level: int, blocks: int, start: int, stop: int) -> Floats:
-        """The errors of nodes of a level, each of so many blocks."""
+        """The errors of nodes of a level, each of this many blocks."""
         errors = self._errors[level - 1]
         ends = np.arange(start, stop + 1, dtype=np.int64) * blocks - self._first
         result = np.diff(errors[np.maximum(ends, 0)], axis=0)

@@ -197,7 +197,7 @@ def _first_column(path: Path, header: list[str], columns: int) -> int:
 
 
 def _is_header(names: list[str], values: Values) -> bool:
-    """Names where numbers are due; or, of labels alone, one that a column is called by."""
+    """Names instead of numbers; or, for labels alone, the name of a column."""
     if names and values.label_columns == len(names):
         is_label = names[0] in (values.labels or ())
         return names[0].lower() in (*COLUMNS, "label") and not is_label

@@ -220,7 +220,7 @@ class _Level(NamedTuple):
         return _running(self.squares)
 
     def holding(self, ends: Counts) -> Counts:
-        """The batch that holds the last of so many lowest ones; `batches` if there is none."""
+        """The batch that holds the last of this many lowest ones; `batches` if there is none."""
         return np.minimum((ends - 1) // self.blocks, self.batches)
 
 

@@ -73,7 +73,7 @@ class SumServer:
         self._spans: list[dict[int, Span]] = [{} for _ in self._sizes]
         self._tails = [-1] * len(self._sizes)  # where the span starts that grew last
         self._upper_reach = 0  # where the last batch above the lowest level ends
-        self._begin = 0  # every estimate begins with the same sum of so many users
+        self._begin = 0  # every estimate begins with the same sum of this many users
         nothing: Any = 0.0 if plan.values.is_scalar else np.zeros(plan.values.shape)
         self._zero = self._beginning = NodeSum(nothing, 0.0, 0.0, 0.0)
         self._begin_lost = 0  # of those users, how many are in no batch that has a sum

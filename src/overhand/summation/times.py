@@ -31,7 +31,7 @@ UNITS = {
     "m": (60 * _SECOND, 1), "s": (_SECOND, 1), "ms": (1_000, 1), "us": (1, 1),
     "ns": (1, 10**3), "ps": (1, 10**6), "fs": (1, 10**9), "as": (1, 10**12),
 }  # fmt: skip
-"""NumPy's units as fractions of microseconds, but for months and years."""
+"""NumPy's units as fractions of microseconds, except months and years."""
 _MONTHS = {"Y": 12, "M": 1}
 _MOST_MONTHS = 12 * 10_000  # a little more than a datetime can say
 _NOT_A_TIME = np.iinfo(np.int64).min

@@ -147,7 +147,7 @@ class BatchKeys:
         ).digest()
 
     def seal(self, batch: Batch, own: int, body: bytes) -> bytes:
-        """Messages of a batch, of which so many reports are the service's own."""
+        """Messages of a batch, of which this many reports are the service's own."""
         nonce = secrets.token_bytes(_NONCE_BYTES)
         return nonce + self._cipher(batch).encrypt(nonce, body, _BATCH.pack(*batch, own))
 

@@ -198,7 +198,7 @@ class ServerApp(Application):
                 "What was published, in at most 500 points.",
                 json_content({"type": "object", "additionalProperties": {"type": "array"}}),
                 parameters=("coordinate",),
-                words={400: "The coordinate is no number below the dimension."},
+                words={400: "The coordinate is not a number below the dimension."},
             ),
             Operation(
                 "hindsight",
@@ -207,7 +207,7 @@ class ServerApp(Application):
                 "The history in hindsight, from all batches received so far: at most 500 points.",
                 json_content(_HINDSIGHT),
                 parameters=("coordinate",),
-                words={400: "The coordinate is no number below the dimension."},
+                words={400: "The coordinate is not a number below the dimension."},
             ),
             Operation(
                 "events",

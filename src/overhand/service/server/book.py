@@ -258,15 +258,15 @@ class Book:
     def claimed(self, is_due: Callable[[Batch], bool] = _always) -> Iterator[Release | None]:
         """A release to open: the one that has waited longest and that nobody has in hand.
 
-        Of those that are due. Claims only save work: whoever opens a release, one sum of it is
-        published.
+        Only of those that are ready. Claims only save work: even if two processes open a release,
+        one sum of it is published.
         """
         place = 0
         while (after := self._after(place)) is not None:
             place, batch = after
             if not is_due(batch) or not self._database.claim("unopened", place):
                 continue
-            try:  # read after the claim: who had it before may have published it
+            try:  # read after the claim: its former holder may have published it
                 release = self._unopened(place)
                 if release is not None:
                     yield release
@@ -322,7 +322,7 @@ class Book:
         return self._write(work)
 
     def sums(self, after: int, most: int) -> list[BatchSum]:
-        """Up to so many sums after the first ones, in the order of publication."""
+        """Up to this many sums after the first ones, in the order of publication."""
         return self._read(lambda tables: tables.sums(after, most))
 
     def sums_of(self, coordinate: int, most: int) -> list[tuple[Any, ...]]:

@@ -26,7 +26,7 @@ class Edition:
 
     text: bytes
     alarms: tuple[bytes, ...] | None
-    """One by one, for each is told once; None while the book is away."""
+    """One by one, because each is told once; None while the book is unavailable."""
 
     @classmethod
     def of(cls, now: Mapping[str, Any], alarms: list[str] | None) -> Edition:
@@ -36,7 +36,7 @@ class Edition:
 
 
 class News:
-    """Tells whoever listens, whenever there is something new.
+    """Tells all listeners whenever there is something new.
 
     `write` says how things are, in a thread of its own; it is asked once after each `announce`, and
     by nobody if nobody listens.

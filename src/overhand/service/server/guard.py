@@ -81,8 +81,8 @@ class Guard:
     def _compared(self, marks: MarkArray, tables: BookTables) -> tuple[int, NDArray[np.bool_]]:
         """The place for these marks in the book, and which of them it has.
 
-        Memory has what was committed, and nothing else: who waits for the lock of the book reads
-        what others put there, and one's own come back from the book.
+        Memory has what was committed, and nothing else: a process that waits for the lock of the
+        book reads what others put there, and its own come back from the book.
         """
         tables.lock()
         with self._lock:

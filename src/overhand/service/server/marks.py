@@ -15,13 +15,12 @@ MarkArray = NDArray[np.bytes_]
 
 
 def marks_of(ciphertexts: NDArray[np.uint8]) -> MarkArray:
-    """The first half of the key that a message was sealed with (HPKE's `enc`), one to a row.
+    """The first half of the key that a message was sealed with (HPKE's `enc`), one per row.
 
-    All that the message's secret is made of hangs on that key, and the rest is authenticated: who
-    changes a bit of another's ciphertext has one that does not open, so no other bytes mean the
-    same. Honest ones are alike except with probability 2^-128 for a pair. Whoever forges the
-    beginning of a message before it comes, to have it struck out, is the service that has it, and
-    could drop it.
+    The message's secret depends on that key, and the rest is authenticated: a ciphertext of which a
+    bit was changed does not open, so no other bytes mean the same. Two honest ones differ except
+    with probability 2^-128. Only the service that has a message could forge its beginning before it
+    comes, to have it struck out, and that service could simply drop it.
     """
     return _marks(np.ascontiguousarray(ciphertexts[:, :MARK_BYTES]))
 
@@ -38,8 +37,8 @@ def _marks(content: NDArray[Any]) -> MarkArray:
 class Marks:
     """A set that only grows, in 16 bytes for each: sorted runs, each far longer than the next.
 
-    A table of them in the database would be as exact, and slower by far: each has a page of its
-    own to be written, for they are all over it.
+    A table of them in the database would be as exact but far slower: they are scattered over it,
+    so each needs a page of its own to be written.
     """
 
     def __init__(self) -> None:

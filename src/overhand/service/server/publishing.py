@@ -104,7 +104,7 @@ class Total:
 
 
 class Publisher:
-    """Opens the releases of a book, beside others that do so.
+    """Opens the releases of a book, together with other processes.
 
     All that it knows follows from the sums in the book, in their order. Memory never has what the
     book has not: it is replaced after a transaction, so any step may fail and be taken again.
@@ -200,7 +200,7 @@ class Publisher:
         return self._book.rule(known if number is None else min(number, known))
 
     def learnt(self) -> dict[str, Any]:
-        """What the recommender has learnt: mean reward so far, theta by feature, the arms."""
+        """What the recommender has learned: mean reward so far, theta by feature, the arms."""
         assert self._rules is not None
         points = self.thinned_points(REWARD_COORDINATE)
         return self._rules.learnt(self.rule(), points, self._total.latest())
@@ -284,7 +284,7 @@ class Publisher:
         """The history of one coordinate by all sums that are known now, in at most 500 points.
 
         Post-processing of what the book keeps for ever. What was published is not touched: it is
-        another series, under another name. Told once for so many sums.
+        another series, under another name. Computed once per number of sums.
         """
         with self._lock:
             total, distrusted = self._total, self._distrusted.copy()

@@ -62,7 +62,7 @@ class Filler:
         return self._lowest - filled if now - self._since >= self._deadline else 0
 
     async def fill(self, places: int) -> None:
-        """Complete the batch that is late, which lacked so many reports."""
+        """Complete the batch that is late, which lacked this many reports."""
         if self._is_filled:
             log("a late batch was filled", own=await self._filled(places))
         else:

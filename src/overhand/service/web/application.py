@@ -180,5 +180,5 @@ _LIVENESS = Operation(
 
 
 async def _farewell(request: Request, error: Exception) -> Response:
-    """To whoever has gone: it is not sent."""
+    """An answer to a client that has gone: it is not sent."""
     return Response()

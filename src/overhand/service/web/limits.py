@@ -20,8 +20,8 @@ _MOST_SAID = 1 << 16
 _MOST_HEADERS = 100
 """Each costs far more memory than bytes."""
 _TELLING = 2.0
-"""Seconds that one connection too many has to ask, before it is told to come back unasked; and
-that are left for whoever was refused to hear it."""
+"""Seconds that one connection too many has to send a request before it is told to try again later;
+and seconds that a refused client has left to read the answer."""
 
 
 class _Tunnel(Exception):

@@ -78,7 +78,7 @@ class Load:
             self._is_crowded = False  # once a crowd, not once a connection
 
     def make_room(self) -> None:
-        """Drop whoever came first, until the others hold no more than they may."""
+        """Drop the oldest until the others hold no more than they may."""
         while self.bytes > self.most_bytes and self.coming:
             next(iter(self.coming)).drop()
 

@@ -1,6 +1,6 @@
 """Which web pages may call a service: those of the origins that its operator names (CORS).
 
-Answers leave a service in two ways, by the framework and past it, so this is no middleware of the
+Answers leave a service in two ways, by the framework and past it, so this is not middleware of the
 framework alone: both add the same headers.
 """
 

@@ -1,4 +1,4 @@
-// The history told again by all batches that are in: a second line beside what was published, which
+// The history in hindsight, from all batches so far: a second line next to what was published, which
 // stays as it was. It is asked for only while it is switched on.
 
 import * as words from "./words.js";

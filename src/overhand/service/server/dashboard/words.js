@@ -91,7 +91,7 @@ export function fallback({ lost_users: lost = 0 }) {
   if (!(lost > 0)) return `A batch is missing, so smaller batches are added up in its place: ${still}`;
   const middle = lost === 1 ? "counts as the middle of what it" : "count as the middle of what they";
   return "Batches were lost to unreadable messages. Smaller ones are added up in their place; "
-      + `${count(lost, "user")} whose batches are all lost ${middle} may hold: ${still}`;
+    + `${count(lost, "user")} whose batches are all lost ${middle} may hold: ${still}`;
 }
 
 // What is unusual about a level: [words, whether it is bad].

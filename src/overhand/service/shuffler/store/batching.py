@@ -86,7 +86,7 @@ class Arrival:
     def of(
         cls, formats: Formats, body: bytes, token: bytes | None = None, fills: int | None = None
     ) -> Arrival:
-        """The report of these bytes, or `InvalidValue` if they are none for this plan."""
+        """The report of these bytes, or `InvalidValue` if they are not one for this plan."""
         return cls(*formats.unpack_report(body), token, fills)
 
     @property

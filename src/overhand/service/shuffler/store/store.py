@@ -353,7 +353,7 @@ class Store:
         """Forget the releases of acknowledged batches for good; returns how many batches.
 
         And what can never be released, when the plan is over; and all keys that nobody needs: keys
-        first, for a sweep may have to wait for others. The sweep overwrites what pieces and
+        first, because a sweep may have to wait for others. The sweep overwrites what pieces and
         releases left in the files. Marked as done only then: after a crash they are swept again.
         """
         acknowledged, unfinished = self._write(self._drop)

@@ -2,7 +2,7 @@
 
 progress      one row: what the store is made for, its keys' name, and how many reports arrived
 seen          marks of the ids and tokens of admitted reports, kept until the plan ends
-levels        a row per level: whoever puts others in the place of pieces holds it
+levels        a row per level: held while pieces are replaced by others
 messages_<l>  level l: the pieces of its batches that are not frozen, sealed, in no order
 releases      a row per frozen batch: its digest, and how far it got
 bodies        releases as they are sent, until the server has them: no longer sealed
