@@ -31,7 +31,7 @@ def html(reproduction: Reproduction) -> str:
     """The whole report.
 
     >>> from overhand.evidence import QUICK
-    >>> "Every check is met." in html(Reproduction(QUICK, evidence=(), seconds=1.0))
+    >>> "All checks are met." in html(Reproduction(QUICK, evidence=(), seconds=1.0))
     True
     """
     verdict = "All checks are met." if reproduction.is_met else "Some checks are not met."

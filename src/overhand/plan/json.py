@@ -48,7 +48,7 @@ def fields_of(saved: dict[str, Any]) -> dict[str, Any]:
 
     >>> fields_of({"format": 1})
     Traceback (most recent call last):
-    overhand.errors.InvalidValue: format 1 is not 4
+    overhand.errors.InvalidValue: the format is 1, not 4
     """
     if saved["format"] != FORMAT:
         raise errors.InvalidValue(f"the format is {saved['format']}, not {FORMAT}")

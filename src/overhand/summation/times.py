@@ -212,7 +212,7 @@ class Clock:
     >>> clock.keep(clock.checked(["2026-11-01T10:00Z"], users=1, first=0))
     >>> clock.checked(["2026-11-01T10:30"], users=1, first=1)
     Traceback (most recent call last):
-    overhand.errors.InvalidValue: the time of user 2 has no zone, where that of user 1 has one
+    overhand.errors.InvalidValue: the time of user 2 has no zone, while that of user 1 has one
     """
 
     def __init__(self) -> None:

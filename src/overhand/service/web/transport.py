@@ -56,7 +56,7 @@ class HttpTransport:
         self, url: str, *, token: str | None = None, authorities: Path | None = None
     ) -> None:
         if not url.startswith(("http://", "https://")):
-            raise InvalidValue(f"{url!r} is not an address: it must start with http:// or https://")
+            raise InvalidValue(f"{url!r} is not an address: it starts with http:// or https://")
         self._url = url.rstrip("/")
         self._headers = {"user-agent": "overhand", "content-type": "application/octet-stream"}
         if token is not None:
