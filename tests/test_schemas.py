@@ -283,7 +283,7 @@ def test_an_old_book_without_keys_is_not_guarded_later(places: Places, tmp_path:
     """What came before was not marked, so it could count twice: there is no way to catch up."""
     place = old_book(places)
     guard = Guard(DOCUMENT.formats, tmp_path / "keys")
-    with pytest.raises(InvalidValue, match="begun without keys"):
+    with pytest.raises(InvalidValue, match="began the book without keys"):
         Book(place, DOCUMENT.digest, guard=guard)
     assert version_of(place) == 0, "what is refused is not changed"
 

@@ -52,13 +52,13 @@ def client(
     ] = None,
     digest: Annotated[
         str | None,
-        typer.Option(help="The document's digest, obtained other than from the shuffling service."),
+        typer.Option(help="The document's digest, from a source other than the shuffling service."),
     ] = None,
     trust_service: Annotated[
         bool,
         typer.Option(
             "--trust-service",
-            help="Accept the key from the shuffling service: nothing protects users from it then.",
+            help="Accept the key from the shuffling service: users are then not protected from it.",
         ),
     ] = False,
     authorities: Authorities = None,

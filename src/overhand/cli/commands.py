@@ -28,7 +28,7 @@ COMMANDS = {
         "Use", "sums", "Private running estimates of your own CSV or Parquet file.", "sums"
     ),
     "demo": Entry("Use", "demo", "Run the whole system on this machine, with simulated clients."),
-    "plan": Entry("Plan", "plan", "Choose the plan of least error for a guarantee."),
+    "plan": Entry("Plan", "plan", "Choose the plan with the least error for a guarantee."),
     "compare": Entry("Plan", "compare", "Compare local, shuffled and trusted models."),
     "simulate": Entry("Measure", "simulate", "Run a plan on a stream and measure its errors."),
     "bandit": Entry(

@@ -75,7 +75,7 @@ ValuesOption = Annotated[
     ),
 ]
 Clip = Annotated[
-    bool, typer.Option("--clip", help="Move values that are out of range to its nearest end.")
+    bool, typer.Option("--clip", help="Move values outside the range to its nearer end.")
 ]
 MechanismOption = Annotated[
     str | None,
@@ -93,7 +93,7 @@ NoiseOption = Annotated[
     str,
     typer.Option(
         "--noise",
-        help="Who makes the noise: users, as in the paper, or both services, each on its own.",
+        help="Who makes the noise: users, as in the paper, or services, both of them.",
     ),
 ]
 MaxMessages = Annotated[

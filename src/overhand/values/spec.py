@@ -18,7 +18,7 @@ FORMS = (
 
 
 def values_of(spec: str | Values, *, clip: bool = False) -> Values:
-    """The kind that a word names. `clip` moves values that are out of range to its nearest end.
+    """The kind that a word names. `clip` moves values outside the range to its nearer end.
 
     LABELS and EDGES are separated by commas; OTHER is the name of a bucket for all other labels,
     which may also follow the labels of groups.
