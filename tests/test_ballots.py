@@ -344,7 +344,7 @@ def test_several_reports_of_a_person_need_more_noise() -> None:
     [
         ({"honest": 0.5}, "honest=0.5 has no meaning if the services make the noise"),
         ({"mechanism": "coins"}, "mechanism='coins' cannot send bit with noise made by services"),
-        ({"mechanism": "shares"}, "one of pairs, ballots can"),
+        ({"mechanism": "shares"}, "use one of pairs, ballots"),
         ({"mechanism": "ballots", "values": Vectors(3)}, "cannot send vector:3"),
         ({"noise": "nobody"}, "noise='nobody' must be one of users, services"),
         ({"noise": "users", "mechanism": "ballots"}, "with noise made by users"),

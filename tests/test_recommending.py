@@ -221,7 +221,7 @@ def test_a_document_of_sums_is_no_recommender() -> None:
 
     async def main() -> None:
         async with device(service) as client:
-            with pytest.raises(InvalidValue, match="of no recommender"):
+            with pytest.raises(InvalidValue, match="not a recommender"):
                 await client.choose(CONTEXTS)
 
     asyncio.run(main())
@@ -338,8 +338,8 @@ BAD_LEARNING: dict[str, tuple[dict[str, Any], str]] = {
     "key": ({"rule_key": bytes(31)}, "31 bytes"),
     "names": ({"features": ("a", "b")}, "2 names for 3"),
     "same names": ({"features": ("a", "b", "a")}, "must differ"),
-    "no name": ({"features": ("a", "", "c")}, "no name"),
-    "unprintable": ({"features": ("a", "b\n", "c")}, "no name"),
+    "no name": ({"features": ("a", "", "c")}, "is not a name"),
+    "unprintable": ({"features": ("a", "b\n", "c")}, "is not a name"),
     "arm": ({"arms": {"a": (0.6, 0.1)}}, "shape"),
     "long arm": ({"arms": {"a": (0.6, 0.9, 0.9)}}, "norm"),
     "arm without the constant": ({"arms": {"a": (0.1, 0.1, 0.0)}}, "constant"),
@@ -370,7 +370,7 @@ def test_rules_are_signed_by_the_key_that_the_document_names(tmp_path: Path) -> 
         Publisher(document(), book, reads)
     with pytest.raises(InvalidValue, match="not the one that the document names"):
         Publisher(document(), book, reads, RuleKey.generate())
-    with pytest.raises(InvalidValue, match="of no recommender"):
+    with pytest.raises(InvalidValue, match="not a recommender"):
         Publisher(replace(document(), learning=None), book, reads, RULE_KEY)
     book.close()
 

@@ -240,6 +240,6 @@ def test_parameters_out_of_range_are_refused(wrong: dict[str, Any]) -> None:
 def test_what_cannot_be_hidden_is_refused() -> None:
     with pytest.raises(oh.Infeasible, match="hide nothing"):
         SharesSum.fitted(3, Polya(1, 3, 0.5), honest=1, distance=1e-6)
-    with pytest.raises(oh.Infeasible, match="bits, not 48"):
+    with pytest.raises(oh.Infeasible, match="bits, more than 48"):
         SharesSum.fitted(100, Polya(1, 100, 0.5), honest=9, distance=1e-6, values=Reals(),
                          steps=1 << 45)  # fmt: skip

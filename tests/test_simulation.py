@@ -358,7 +358,7 @@ def test_bad_simulations_are_refused(change: dict[str, Any]) -> None:
     arguments: dict[str, Any] = {"input": "zeros", **change}
     with pytest.raises(oh.InvalidValue):
         simulate(plan, **arguments)
-    with pytest.raises(oh.InvalidValue, match="beyond the horizon"):
+    with pytest.raises(oh.InvalidValue, match="exceed the horizon"):
         estimate_all(plan, [0] * 9, oh.seeded_random(1))
     with pytest.raises(oh.InvalidValue, match="0 values"):
         simulate(plan, Stream(0, lambda _: lambda a, b: np.zeros(0, np.uint8)))

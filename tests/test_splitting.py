@@ -330,7 +330,7 @@ def test_a_distance_that_is_no_distance_is_refused(wanted: float) -> None:
 
 
 def test_a_distance_out_of_reach_is_refused() -> None:
-    with pytest.raises(Infeasible, match="256 shares of 2 users"):
+    with pytest.raises(Infeasible, match="256 shares per user"):
         fewest_shares(2, 12, 2.0**-400)
 
 

@@ -177,7 +177,7 @@ def test_a_missing_result_is_not_positive(tests: Recorded, covid_table: Any) -> 
 
 
 def test_a_word_that_nobody_knows_is_refused(covid_table: Any) -> None:
-    with pytest.raises(OverhandError, match="result is 'maybe', none of negative, positive"):
+    with pytest.raises(OverhandError, match="result is 'maybe', not one of negative, positive"):
         loaded(streams.covid_positives, covid_table.assign(result="maybe"))
 
 
