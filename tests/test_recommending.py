@@ -221,7 +221,7 @@ def test_a_document_of_sums_is_no_recommender() -> None:
 
     async def main() -> None:
         async with device(service) as client:
-            with pytest.raises(InvalidValue, match="not a recommender"):
+            with pytest.raises(InvalidValue, match="of no recommender"):
                 await client.choose(CONTEXTS)
 
     asyncio.run(main())
