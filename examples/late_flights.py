@@ -26,7 +26,7 @@ def main() -> None:
     flights = late_flights()
     plan = oh.Plan.best(len(flights), SHUFFLERS, PRIVACY, mechanism="shares")
     print(f"{len(flights):,} flights, {flights.rows.sum():,} over {LATE} minutes late; {PRIVACY}")
-    print(f"the guarantee is for {flights.unit}")
+    print(f"this protects {flights.unit}")
     sides = beside(plan)
     results = {name: simulate(side, flights.rows, runs=RUNS) for name, side in sides.items()}
     print(f"{'late flights so far':<20}  rms error  largest error  messages per flight")
