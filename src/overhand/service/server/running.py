@@ -56,10 +56,10 @@ _PER_LEVEL = {
 class ServerSettings:
     """Where the server finds what it needs.
 
-    `book` is a path of a SQLite file or the address of a PostgreSQL database; `book_keys` are its
-    keys, if the services make the noise; `after` a file that says what an earlier plan ended with,
-    for a new book to go on from; `rule_key` signs the rules of a recommender, `rule.key` unless it
-    is said. A batch that should be here and is not is called late after `patience` seconds.
+    `book` is the path of a SQLite file or the address of a PostgreSQL database; `book_keys` are its
+    keys, if the services make the noise; `after` is a file with the final sum of an earlier plan,
+    from which a new book continues; `rule_key` signs the rules of a recommender (`rule.key` by
+    default). A batch that should have arrived is called late after `patience` seconds.
     """
 
     document: Path
@@ -104,7 +104,7 @@ async def run_server(settings: ServerSettings) -> None:
     document.check_guarantee()
     key = KeyPair.load(settings.key)
     if key.public_key != document.public_key:
-        raise InvalidValue(f"the key {settings.key} is not that of the document")
+        raise InvalidValue(f"the key {settings.key} is not the document's")
     rule_key = _rule_key(document, settings.rule_key)
     tokens = TokenFile(settings.token_hash)
     workers, noise_by = settings.workers or processors(), document.plan.noise_by
