@@ -167,7 +167,7 @@ def test_a_batch_never_has_another_shape(tmp_path: Path, mutant: Any) -> None:
 
 
 def test_a_store_is_told_what_to_add(tmp_path: Path) -> None:
-    with pytest.raises(InvalidValue, match="say what"):
+    with pytest.raises(InvalidValue, match="added= is missing"):
         Store(tmp_path / "store.db", FORMATS)
 
 

@@ -110,7 +110,7 @@ def test_moments_that_nobody_learns_from_are_only_added_up(home: Path) -> None:
         (["--recommender", "--constant", "nan"], "constant=nan"),
         (["--recommender", "--constant", "0.6", "--rule", "theory"], "no use of a --constant"),
         (["--recommender", "--features", "a,b"], "2 names for 3 features"),
-        (["--recommender", "--features", "a,b,a"], "names of features are not different"),
+        (["--recommender", "--features", "a,b,a"], "names of features must differ"),
         (["--recommender", "--constant", "0.5", "--arms", "arms.json"], "not the constant 0.5"),
         (["--recommender", "--arms", "list.json"], "must be a JSON object such as"),
         (["--recommender", "--arms", "words.json"], "must be a JSON object such as"),

@@ -205,7 +205,7 @@ def test_with_variance_takes_as_many_coins_as_it_is_told(
 
 def test_with_variance_refuses_more_than_the_coins_can_have() -> None:
     assert CoinSum.with_variance(10, 5.0, noise_bits=2).noise_part.probability.is_half
-    with pytest.raises(Infeasible, match="variance 5.01"):
+    with pytest.raises(Infeasible, match="variance of 5.01"):
         CoinSum.with_variance(10, 5.01, noise_bits=2)
 
 

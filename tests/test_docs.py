@@ -241,7 +241,12 @@ def width(band: tuple[str, str, str]) -> float:
 def test_the_quickstart_says_what_the_readme_does() -> None:
     """The same command, and every number of its table is explained."""
     page = QUICKSTART.read_text(encoding="utf-8")
-    for words in ("rms error, worst input", "all errors below", "messages per user", "delta spent"):
+    for words in (
+        "rms error, worst input",
+        "95 % bound on all errors",
+        "messages per user",
+        "delta spent",
+    ):
         assert f"**{words}**" in page
         assert words in SHOWN["overhand plan --horizon 1e6 --shufflers 5"]
 

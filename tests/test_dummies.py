@@ -223,7 +223,7 @@ def test_the_noise_of_pairs_is_the_mechanisms() -> None:
 @pytest.mark.parametrize("kind", ["ballots", "pairs"])
 def test_a_batch_without_its_noise_is_never_released(tmp_path: Path, kind: str) -> None:
     document = served(kind)
-    with pytest.raises(InvalidValue, match="say what"):
+    with pytest.raises(InvalidValue, match="added= is missing"):
         Store(tmp_path / "without.db", document.formats)
 
     def none(batch: Batch) -> Added:

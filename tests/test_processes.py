@@ -7,9 +7,10 @@ import itertools
 import shutil
 import signal
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -51,9 +52,16 @@ SERVER_STEPS = {
     "before it is published": Kill(f"{BOOK}.publish", "before", 3),
     "after it is published": Kill(f"{BOOK}.publish", "after", 3),
 }
+QUICK = {"after a commit, before its answer", "when its key is destroyed", "after it is published"}
 
 
-@pytest.mark.parametrize("step", SHUFFLER_STEPS)
+def some_are_slow(steps: Iterable[str]) -> list[Any]:
+    """A process that is killed takes seconds: most of the steps are for `make test-slow`."""
+    slow = pytest.mark.slow
+    return [step if step in QUICK else pytest.param(step, marks=slow) for step in steps]
+
+
+@pytest.mark.parametrize("step", some_are_slow(SHUFFLER_STEPS))
 def test_a_shuffling_service_that_is_killed_loses_nothing_and_counts_nothing_twice(
     deployed: Deployment, database: str, step: str
 ) -> None:
@@ -125,7 +133,7 @@ def kill_when_all_is_sent(deployed: Deployment, changes: Sequence[Change]) -> No
     assert len(deployed.relay.statuses) == sum(BATCHES)
 
 
-@pytest.mark.parametrize("step", SERVER_STEPS)
+@pytest.mark.parametrize("step", some_are_slow(SERVER_STEPS))
 def test_a_server_that_is_killed_publishes_all_and_revises_nothing(
     deployed: Deployment, database: str, step: str
 ) -> None:

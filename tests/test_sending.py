@@ -134,7 +134,7 @@ def test_a_process_that_waits_its_turn_destroys_its_keys_meanwhile(
 
 def test_a_token_that_the_server_does_not_know_is_said_to_be_one(store: Store) -> None:
     store.admit(arrivals(4))
-    with pytest.raises(NotTaken, match="not of the same `overhand prepare`"):
+    with pytest.raises(NotTaken, match="not from the same `overhand prepare`"):
         asyncio.run(sender(store, Refusing(ALL, 401)).send_all())
 
 

@@ -39,3 +39,8 @@ def as_json(*arguments: str) -> Any:
     result = overhand(*arguments, "--json")
     assert result.returncode == 0, result.stderr
     return json.loads(result.stdout)
+
+
+def rows_that_hold(printed: str) -> int:
+    """Of a table that the audit prints: by their last word, for notes may say it, too."""
+    return sum(line.split()[-1:] == ["holds"] for line in printed.splitlines())
