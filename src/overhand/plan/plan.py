@@ -323,9 +323,7 @@ class Plan:
 
     def error_bound(self, failure_probability: float = DEFAULT_FAILURE_PROBABILITY) -> float:
         """alpha of Definition 2.1: a bound on all errors at once, except with this probability."""
-        failure_probability = errors.number(
-            "failure_probability", failure_probability, above=0, below=1
-        )
+        chance = errors.number("failure_probability", failure_probability, above=0, below=1)
         estimates = max(1, self.tree.blocks * self.values.dimension)
         noise = error_bound(
             self.tree,
@@ -333,7 +331,7 @@ class Plan:
             lambda s: [m.growth(s) for m in self.mechanisms],
             variance=self.worst_std**2,
             largest=min(m.noise().most_growth / m.unit for m in self.mechanisms),
-            events=math.log(2 * estimates / failure_probability),
+            events=math.log(2 * estimates / chance),
         )
         return noise + self.pending_weight * self.tree.most_pending
 
