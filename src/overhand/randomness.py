@@ -57,9 +57,7 @@ class BinaryFraction:
         bits = min(WORD_BITS, _SIGNIFICANT_BITS - min(0, int(exponent)))
         numerator = round(probability * 2**bits)
         if not 0 < numerator < 1 << bits:
-            raise errors.Infeasible(
-                f"{probability=:g} cannot be told from a certainty with {bits} bits"
-            )
+            raise errors.Infeasible(f"{probability=:g} is a certainty with {bits} bits")
         return cls(numerator, bits).reduced()
 
     @classmethod
