@@ -26,7 +26,7 @@ web: $(VENV)/installed-service $(NODE_MODULES)
 
 # Reinstalled whenever the package's lock changes.
 $(NODE_MODULES): $(JAVASCRIPT)/package.json $(JAVASCRIPT)/package-lock.json
-	@node --eval 'process.exit(parseInt(process.versions.node) < 20)' || \
+	@node --eval 'process.exit(parseInt(process.versions.node) < 20 ? 1 : 0)' || \
 		{ echo "node 20 or newer is needed, with npm"; exit 1; }
 	cd $(JAVASCRIPT) && npm ci --silent --no-fund --no-audit
 	@touch $@

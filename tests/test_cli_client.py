@@ -42,6 +42,7 @@ def test_what_was_not_delivered_is_kept_and_sent_again(deployed: Deployment) -> 
     assert undelivered(deployed.folder) == path
 
 
+@pytest.mark.slow
 def test_reports_are_resent_as_they_were(deployed: Deployment) -> None:
     body = deployed.report()
     some = deployed.folder / "some.reports"
@@ -68,6 +69,7 @@ def test_a_failure_is_told_in_json_too(deployed: Deployment) -> None:
     assert told["undelivered"] == undelivered(deployed.folder).name
 
 
+@pytest.mark.slow
 def test_one_token_is_not_for_many_values(deployed: Deployment) -> None:
     token = new_token()
     (deployed.folder / "hashes").write_text(hashed(token).hex() + "\n")

@@ -52,7 +52,10 @@ SERVER_STEPS = {
     "before it is published": Kill(f"{BOOK}.publish", "before", 3),
     "after it is published": Kill(f"{BOOK}.publish", "after", 3),
 }
-QUICK = {"after a commit, before its answer", "when its key is destroyed", "after it is published"}
+QUICK = {
+    *("after a commit, before its answer", "when its key is destroyed", "after it is published"),
+    "both",
+}
 
 
 def some_are_slow(steps: Iterable[str]) -> list[Any]:
@@ -82,6 +85,7 @@ def test_a_shuffling_service_that_is_killed_loses_nothing_and_counts_nothing_twi
     until("nothing is left in the store", lambda: not pieces_left(deployed))
 
 
+@pytest.mark.slow
 def test_what_was_sent_before_a_crash_is_sent_again_byte_for_byte(
     deployed: Deployment, database: str
 ) -> None:
@@ -167,7 +171,7 @@ LOSSES: dict[str, list[Loss | None]] = {
 }
 
 
-@pytest.mark.parametrize("losses", LOSSES)
+@pytest.mark.parametrize("losses", some_are_slow(LOSSES))
 def test_what_is_lost_on_the_way_is_counted_once(deployed: Deployment, losses: str) -> None:
     deployed.relay.losses = deque(LOSSES[losses])
     server, shuffler = deployed.server(changes=[WITHOUT_WORKERS]), deployed.shuffler()
@@ -194,6 +198,7 @@ def test_three_copies_at_once_are_counted_once(deployed: Deployment, database: s
     deployed.finish(server)
 
 
+@pytest.mark.slow
 def test_two_shuffling_services_on_one_store_fill_batches_exactly(
     deployed: Deployment, postgres: Postgres
 ) -> None:

@@ -176,6 +176,7 @@ def test_a_late_batch_is_filled_although_the_database_was_away(
     assert shuffler.stopped() == 0
 
 
+@pytest.mark.slow
 def test_a_locked_store_admits_nothing_until_it_is_free(deployed: Deployment) -> None:
     server, shuffler = (
         deployed.server(changes=[WITHOUT_WORKERS]),

@@ -115,7 +115,10 @@ def test_a_life_with_every_fault(kind: str, store: str, request: pytest.FixtureR
     soak(kind, LIFE, partial(in_postgres, dsn))
 
 
-@pytest.mark.parametrize("kind", list(PLANS))
+@pytest.mark.parametrize(
+    "kind",
+    [kind if kind == "coins" else pytest.param(kind, marks=pytest.mark.slow) for kind in PLANS],
+)
 @settings(max_examples=25)
 @given(steps=steps_drawn)
 def test_whatever_fails_the_published_sums_are_those_of_the_accepted(
@@ -124,6 +127,7 @@ def test_whatever_fails_the_published_sums_are_those_of_the_accepted(
     soak(kind, steps)
 
 
+@pytest.mark.slow
 @settings(max_examples=6)
 @given(steps=steps_drawn)
 def test_whatever_fails_with_postgresql(postgres: Postgres, steps: list[Step]) -> None:

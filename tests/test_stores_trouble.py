@@ -297,6 +297,7 @@ def test_a_closed_store_says_so(tmp_path: Path) -> None:
         admit(store, [1])
 
 
+@pytest.mark.slow
 def test_a_server_that_restarts_is_found_again(postgres: Postgres) -> None:
     where = Where("postgres", postgres.new_schema())
     with closing(where.open()) as store:
