@@ -128,4 +128,5 @@ def test_a_service_that_has_no_document_is_one_line(elsewhere: type[Elsewhere]) 
         elsewhere.answer = answer
         result = overhand("verify", "https://shuffle.example")
         assert (result.returncode, result.stdout, result.stderr.count("\n")) == (2, "", 1)
-    assert "not the address" in overhand("verify", "https://shuffle.example/?a=b").stderr
+    for address in ("https://shuffle.example/?a=b", "https://["):
+        assert "not the address" in overhand("verify", address).stderr

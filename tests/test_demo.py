@@ -72,7 +72,10 @@ def test_a_signal_ends_the_services_and_removes_their_keys(
     command = [sys.executable, "-m", "overhand", "demo", *what]
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
     with subprocess.Popen(
-        [*command, "--port", str(port)], env=environment, stdout=subprocess.PIPE
+        [*command, "--port", str(port)],
+        env=environment,
+        stdout=subprocess.PIPE,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # in the background, too
     ) as demo:
         wait_until(lambda: answers(port))
         assert list(tmp_path.rglob("server.key"))

@@ -64,8 +64,12 @@ async def _fetched(url: str, authorities: Path | None) -> bytes:
     """From a shuffling service, or from wherever a copy of the document is."""
     from overhand.service.web import HttpTransport
 
-    parts = urlsplit(url)
-    if parts.query or parts.fragment:
+    try:
+        parts = urlsplit(url)
+        is_address = not (parts.query or parts.fragment)
+    except ValueError:  # half an IPv6 address
+        is_address = False
+    if not is_address:
         raise InvalidValue(f"{url!r} is not the address of a service or of a document")
     is_service = not parts.path.endswith((".json", _PATH))
     base, path = (url, _PATH) if is_service else (f"{parts.scheme}://{parts.netloc}", parts.path)
