@@ -45,7 +45,7 @@ def test_guarantee_and_trust_are_said_in_words(open_page: Opener, server: FakeSe
     server.status = status(guarantee=weak)
     said = open_page().text("guarantee")
     for words in (
-        "Whatever anybody else knows",
+        "Whatever else anybody knows",
         "7.389 times as likely (epsilon 2)",
         "1 in 100,000,000 (delta 1e-8)",
         "spends a delta of 9e-9",
