@@ -53,6 +53,7 @@ def cost(plan: oh.Plan, users_per_std: float = 8.0) -> float:
     return users_per_std * math.sqrt(plan.values.features) * noise + waiting
 
 
+@pytest.mark.slow
 def test_the_dearer_noise_is_the_larger_are_the_batches() -> None:
     prices = (0.25, 1.0, 4.0, 8.0, 16.0, 64.0)
     plans = [regret_plan(users_per_std=price) for price in prices]

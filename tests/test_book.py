@@ -232,6 +232,7 @@ def die_at_each_step(cases: Sequence[tuple[str, str, int]]) -> list[int]:
     return [end_of_child(live_and_die, *case) for case in cases]
 
 
+@pytest.mark.slow
 def test_a_kill_before_any_statement_changes_nothing_of_the_history(
     places: Places, pool: ProcessPoolExecutor, tmp_path: Path
 ) -> None:

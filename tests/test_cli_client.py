@@ -81,6 +81,7 @@ def test_one_token_is_not_for_many_values(deployed: Deployment) -> None:
     assert (code, said.strip()) == (0, "1 counted")
 
 
+@pytest.mark.slow
 def test_a_device_reports_no_more_than_the_plan_allows(deployed: Deployment) -> None:
     shuffler = deployed.shuffler("--tick", "60")
     call = ("client", shuffler.url, "--device", "mine", "--digest", deployed.document.digest)

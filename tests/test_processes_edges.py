@@ -226,6 +226,7 @@ def test_certificates_are_checked_on_both_hops(deployed: Deployment) -> None:
 # --- tokens and metrics ---------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_with_a_wrong_token_nothing_is_stored_and_nothing_is_lost(
     deployed: Deployment, database: str
 ) -> None:

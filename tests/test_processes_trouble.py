@@ -45,6 +45,7 @@ def meanwhile(deployed: Deployment, service: Service) -> Iterator[None]:
     thread.join()
 
 
+@pytest.mark.slow
 @SIGNALS
 def test_a_shuffling_service_that_is_told_to_stop_answers_what_it_took(
     deployed: Deployment, tmp_path: Path, number: int
