@@ -91,12 +91,8 @@ class Deployed:
             pass
 
     def rule(self) -> Rule | None:
-        text, learning = self.publisher.rule(), self.document.learning
-        assert learning is not None
-        if text is None:
-            return None
-        digest = self.document.formats.digest
-        return Rule.from_json(text, learning.rule_key, digest, self.learner.dimension)
+        text = self.publisher.rule()
+        return None if text is None else self.document.rule(text)
 
 
 def regret_of(environment: Environment, run: int) -> float:

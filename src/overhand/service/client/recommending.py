@@ -94,9 +94,7 @@ class AsyncRecommenderClient:
         return self._rule
 
     def _rule_of(self, document: Document, content: bytes) -> Rule:
-        learning, digest = _learning_of(document), document.formats.digest
-        rule = Rule.from_json(content, learning.rule_key, digest, learning.constants.dimension)
-        last = self._rule
+        rule, last = document.rule(content), self._rule
         if last is not None and (rule.number, rule.policy.t) < (last.number, last.policy.t):
             raise ProtocolViolation(
                 f"rule {rule.number} is older than rule {last.number}, which this device has seen"

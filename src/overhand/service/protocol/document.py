@@ -28,7 +28,7 @@ from overhand.model import Messages, Rows
 from overhand.plan import Plan, fields_of, parameters
 from overhand.randomness import Random
 from overhand.service.protocol.keys import key_id
-from overhand.service.protocol.learning import Learning
+from overhand.service.protocol.learning import Learning, Rule
 from overhand.service.protocol.sealing import Sealer, info
 from overhand.service.protocol.wire import ID_BYTES, VERSION, Formats, LevelFormat, Report
 
@@ -108,6 +108,12 @@ class Document:
     def digest(self) -> str:
         """SHA-256 of the document's text: what the shuffling service pins."""
         return hashlib.sha256(self.to_json().encode()).hexdigest()
+
+    def rule(self, content: str | bytes) -> Rule:
+        """The rule of a text, if the server signed it for this document of a recommender."""
+        assert self.learning is not None
+        key, dimension = self.learning.rule_key, self.learning.constants.dimension
+        return Rule.from_json(content, key, self.formats.digest, dimension)
 
     def check_guarantee(self) -> None:
         """Recompute the guarantee; `Infeasible` if the plan spends more than it promises.

@@ -22,9 +22,9 @@ class Rules:
     """Makes and reads the rules of a recommender, with the key that its document names."""
 
     def __init__(self, document: Document, learning: Learning, key: RuleKey) -> None:
+        self._document = document
         self._learning = learning
         self._key = key
-        self._digest = document.formats.digest
 
     @classmethod
     def of(cls, document: Document, key: RuleKey | None) -> Rules | None:
@@ -48,7 +48,7 @@ class Rules:
         assert estimate is not None
         std = float(np.max(estimate.rms))
         policy = self._learning.learner.policy(estimate.t, estimate.value, std)
-        return Rule.signed(self._key, self._digest, number, policy).to_json()
+        return Rule.signed(self._key, self._document.formats.digest, number, policy).to_json()
 
     def learnt(
         self, text: str | None, points: Sequence[Coordinate], latest: Estimate | None
@@ -59,8 +59,7 @@ class Rules:
         shown = {name: [getattr(one, name) for one in rewards] for name in Coordinate._fields}
         if text is None or latest is None:
             return {"rule": None, "reward": shown, "coefficients": [], "arms": []}
-        dimension = learning.constants.dimension
-        rule = Rule.from_json(text, learning.rule_key, self._digest, dimension)
+        rule = self._document.rule(text)
         return {
             "rule": {"number": rule.number, "users": rule.policy.t},
             "reward": shown,

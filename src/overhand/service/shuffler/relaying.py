@@ -12,7 +12,7 @@ from contextlib import suppress
 from http import HTTPStatus
 
 from overhand.errors import ProtocolViolation
-from overhand.service.protocol import Document, Rule
+from overhand.service.protocol import Document
 from overhand.service.web import Transport, Trouble, Unreachable
 
 
@@ -20,9 +20,7 @@ class Relay:
     """Has the newest rule of a document's server, as soon as somebody asks `run` to look for it."""
 
     def __init__(self, document: Document, server: Transport, *, tick: float) -> None:
-        assert document.learning is not None
-        self._learning = document.learning
-        self._digest = document.formats.digest
+        self._document = document
         self._server = server
         self._tick = tick
         self._number = 0
@@ -50,9 +48,7 @@ class Relay:
             raise Unreachable(f"the server answers {answer.status}")
         if answer.body == self.newest:
             return
-        learning = self._learning
-        dimension = learning.constants.dimension
-        rule = Rule.from_json(answer.body, learning.rule_key, self._digest, dimension)
+        rule = self._document.rule(answer.body)
         if rule.number < self._number:
             raise ProtocolViolation(f"rule {rule.number} is older than rule {self._number}")
         self._number, self.newest = rule.number, answer.body
