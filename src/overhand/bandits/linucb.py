@@ -244,12 +244,16 @@ class LinUCB:
                 f"constant {constant:.9g}"
             )
 
+    def spectrum(self, t: int, gram: Floats, std: float) -> tuple[Floats, Floats]:
+        """Eigenvalues and eigenvectors of the shifted Gram matrix, none of them too small."""
+        shift = self.constants.shift(t, std)
+        eigenvalues, axes = np.linalg.eigh(gram)
+        return np.maximum(eigenvalues + shift, _FLOOR * shift), axes
+
     def policy(self, t: int, total: Floats, std: float) -> Policy:
         """The rule that these sums of t users give; with leading axes, those of many runs."""
         vector, gram = self.moments.split(total)
-        shift = self.constants.shift(t, std)
-        eigenvalues, axes = np.linalg.eigh(gram)
-        eigenvalues = np.maximum(eigenvalues + shift, _FLOOR * shift)
+        eigenvalues, axes = self.spectrum(t, gram, std)
         along = np.swapaxes(axes, -1, -2) @ vector[..., np.newaxis]
         theta = axes @ (along / eigenvalues[..., np.newaxis])
         widths = axes * self.constants.widths(eigenvalues, t, std)[..., np.newaxis, :]

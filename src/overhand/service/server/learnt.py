@@ -116,9 +116,7 @@ def _half_widths(learning: Learning, estimate: Estimate) -> Floats:
     vector, gram = learning.learner.moments.split(estimate.value)
     std = float(np.max(estimate.rms))
     shift = constants.shift(estimate.t, std)
-    shifted = gram + shift * np.eye(len(gram))
-    eigenvalues, axes = np.linalg.eigh(shifted)
-    eigenvalues = np.maximum(eigenvalues, shift / 4)
+    eigenvalues, axes = learning.learner.spectrum(estimate.t, gram, std)
     inverse = axes / eigenvalues @ axes.T
     theta = inverse @ vector
     is_centred = constants.constant is not None
