@@ -218,8 +218,10 @@ def test_the_demonstration_learns(tmp_path: Path, noise: str) -> None:
     assert document.learning is not None
     assert document.plan.noise_by == noise
     assert result["users"] >= 1500
-    least = result["users"] // document.plan.tree.lowest
-    assert least <= result["policies"] <= 2 * least
+    full = [result["users"] // size for size in document.plan.tree.sizes]
+    # Each estimate has a rule: fewer than lowest batches if some overtake others on their way, more
+    # if a higher batch comes after the lowest ones that it covers.
+    assert max(full) / 2 <= result["policies"] <= sum(full)
     low, high = result["last_quarter_random_reward"], result["last_quarter_best_reward"]
     assert result["last_quarter_reward"] > (low + high) / 2
     assert result["random_reward"] < result["mean_reward"] < result["best_reward"]
