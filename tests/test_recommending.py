@@ -313,22 +313,26 @@ def test_the_mean_reward_is_what_the_moments_say() -> None:
     assert reward_of(replace(LEARNING, constants=Practical(3), arms={}), point) is None
 
 
-def test_what_was_learnt_is_within_its_interval() -> None:
-    """Without noise, and without a shift that matters: 3 features, each at 95 % in all but few."""
+@pytest.mark.parametrize(("users", "std", "widest"), [(3000, 1.0, 0.3), (300, 40.0, 3.0)])
+def test_what_was_learnt_is_within_its_interval(users: int, std: float, widest: float) -> None:
+    """Also while noise prevails, and the shift pulls theta to nearly nothing."""
     inside = 0
     truth = np.linalg.lstsq(CONTEXTS, np.array([0.9, 0.2, 0.2]) - 0.5, rcond=None)[0]
     for seed in range(60):
-        _, total = sums_of(3000, 0.9, seed)
-        estimate = oh.Estimate(3000, total, std=1.0)
-        policy = LEARNING.learner.policy(3000, total, 1.0)
+        _, total = sums_of(users, 0.9, seed)
+        total += np.random.default_rng([seed, 1]).normal(0.0, std, len(total))
+        estimate = oh.Estimate(users, total, std=std)
+        policy = LEARNING.learner.policy(users, total, std)
         rule = Rule.signed(RULE_KEY, bytes(32), 1, policy)
         learnt = coefficients_of(LEARNING, rule, estimate)
         inside += sum(
             one["low"] <= real <= one["high"] for one, real in zip(learnt, truth, strict=True)
         )
     assert inside >= 0.95 * 180
-    assert [arm["arm"] for arm in arms_of(LEARNING, rule)][0] == "left"
-    assert max(one["high"] - one["low"] for one in learnt) < 0.6, "and tells something"
+    assert max(one["high"] - one["low"] for one in learnt) < widest, "and tells something"
+    assert sorted(arm["arm"] for arm in arms_of(LEARNING, rule)) == sorted(ARMS)
+    if std == 1.0:
+        assert arms_of(LEARNING, rule)[0]["arm"] == "left"
 
 
 # --- documents and keys ---------------------------------------------------------------------------

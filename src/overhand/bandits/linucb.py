@@ -156,10 +156,14 @@ class Practical:
     def shift(self, t: int, std: float) -> float:
         return 1 + 2 * std * math.sqrt(2 * self.dimension)
 
+    @property
+    def theta_square(self) -> float:
+        """The most that |theta|^2 can be, of rewards as they are learnt."""
+        return 1.0 if self.constant is None else 2.0
+
     def widths(self, eigenvalues: Floats, t: int, std: float) -> Floats:
-        is_centred = self.constant is not None
-        reward_variance, theta_square = (1.0, 2.0) if is_centred else (0.25, 1.0)
-        noise = (1 + theta_square / 2) * (self.exploration * std) ** 2
+        reward_variance = 0.25 if self.constant is None else 1.0
+        noise = (1 + self.theta_square / 2) * (self.exploration * std) ** 2
         return np.asarray(np.sqrt(reward_variance / eigenvalues + noise / eigenvalues**2))
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from overhand.bandits import Practical
 from overhand.errors import InvalidValue
 from overhand.estimates import Estimate
 from overhand.model import Floats
@@ -88,43 +89,32 @@ def reward_of(learning: Learning, point: Coordinate) -> Coordinate | None:
 
 
 def coefficients_of(learning: Learning, rule: Rule, estimate: Estimate) -> list[dict[str, Any]]:
-    """Theta by feature, each with about a 95 % interval.
+    """Theta by feature, each with an interval of at least 95 %.
 
     The error of theta is V^-1 times the noise of rewards and sums, and less its pull towards 0 by
-    the shift that keeps V positive: the interval has 1.96 deviations of the former, and the latter
-    on both sides.
+    the shift that keeps V positive: the interval has 1.96 deviations of the former on both sides,
+    and the latter as it is for the longest theta there may be, which is far longer than the one
+    that was learnt as long as noise prevails.
     """
-    learner, scales = learning.learner, learning.constants.scales
-    half = _half_widths(learning, estimate)
-    theta = rule.policy.theta
     # Theta is of rewards as they are reported: halved, it is of rewards in [0, 1].
     unit = 0.5 if learning.constants.constant is not None else 1.0
-    assert len(theta) == learner.dimension == len(scales)
+    theta, half = unit * rule.policy.theta, unit * _half_widths(learning, estimate)
     return [
-        {
-            "feature": name,
-            "value": float(unit * value),
-            "low": float(unit * (value - width)),
-            "high": float(unit * (value + width)),
-        }
-        for name, value, width in zip(learning.names, theta, half, strict=True)
+        {"feature": name, "value": float(value), "low": float(low), "high": float(high)}
+        for name, value, low, high in zip(
+            learning.names, theta, theta - half, theta + half, strict=True
+        )
     ]
 
 
 def _half_widths(learning: Learning, estimate: Estimate) -> Floats:
-    constants, scales = learning.constants, learning.constants.scales
-    vector, gram = learning.learner.moments.split(estimate.value)
-    std = float(np.max(estimate.rms))
-    shift = constants.shift(estimate.t, std)
-    eigenvalues, axes = learning.learner.spectrum(estimate.t, gram, std)
-    inverse = axes / eigenvalues @ axes.T
-    theta = inverse @ vector
-    is_centred = constants.constant is not None
-    rewards, most = (1.0, 2.0) if is_centred else (0.25, 1.0)
-    variances = rewards / eigenvalues + (1 + most / 2) * std**2 / eigenvalues**2
-    deviations = np.sqrt((axes**2) @ variances)
-    pull = np.abs(shift * (inverse @ theta))
-    return np.asarray((_SIGMAS * deviations + pull) * scales)
+    constants, t, std = learning.constants, estimate.t, float(np.max(estimate.rms))
+    whole = Practical(constants.dimension, constants.constant, exploration=1.0)
+    _, gram = learning.learner.moments.split(estimate.value)
+    eigenvalues, axes = learning.learner.spectrum(t, gram, std)
+    deviations = np.sqrt(axes**2 @ whole.widths(eigenvalues, t, std) ** 2)
+    pull = constants.shift(t, std) * np.sqrt(whole.theta_square * (axes**2 @ eigenvalues**-2.0))
+    return np.asarray((_SIGMAS * deviations + pull) * constants.scales)
 
 
 def arms_of(learning: Learning, rule: Rule) -> list[dict[str, Any]]:

@@ -15,8 +15,8 @@ const HOW = "How it is read: the first feature is the same for everybody and rew
 const UNTOLD = "No feature is the same for everybody, so the private moments do not tell the mean reward.";
 export const NOT_PROTECTED = "The arm that somebody visibly takes is not protected: whoever sees it may "
   + "guess at that person’s features, since everybody knows the rule. Features and rewards are protected.";
-const HINT = "What one unit of a feature adds to the reward that is expected, with intervals of about "
-  + "95 %. Point at a bar to read it.";
+const HINT = "What one unit of a feature adds to the reward that is expected, with intervals of at "
+  + "least 95 %. Point at a bar to read it.";
 
 const part = (id) => document.getElementById(id);
 
