@@ -8,6 +8,7 @@ from overhand.bandits.linucb import (
     Policy,
     Practical,
     checked_contexts,
+    chosen_arms,
 )
 from overhand.bandits.recommender import Recommender, Rounds
 from overhand.bandits.roles import BanditServer, BanditUser
@@ -26,6 +27,7 @@ __all__ = [
     "Rounds",
     "Theory",
     "checked_contexts",
+    "chosen_arms",
     "plan_for_regret",
     "published_regret",
     "regret_exponent",

@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from overhand import errors
 from overhand.model import Floats
+from overhand.randomness import Random
 from overhand.values import TOLERANCE, Moments, bounded, finite_array
 
 Features = NDArray[Any]
@@ -77,6 +78,20 @@ class Policy:
             scores += seen[-1]
             return scores.argmax()
         return np.asarray(self.scores(features).argmax(axis=-1))
+
+
+def chosen_arms(policy: Policy | None, features: Features, random: Random) -> Any:
+    """The arm for every user, or for the one there is: by the rule, or any before the first.
+
+    >>> from overhand.randomness import secure_random
+    >>> arms = chosen_arms(None, np.zeros((300, 3, 2)), secure_random())
+    >>> np.unique(arms)
+    array([0, 1, 2])
+    """
+    if policy is not None:
+        return policy.choose(features)
+    *users, arms, _ = features.shape
+    return (random.uniforms(math.prod(users)) * arms).astype(np.int64).reshape(users)
 
 
 class Constants(Protocol):

@@ -11,7 +11,15 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from overhand import errors
-from overhand.bandits.linucb import ALIKE, Constants, LinUCB, Policy, Practical, checked_contexts
+from overhand.bandits.linucb import (
+    ALIKE,
+    Constants,
+    LinUCB,
+    Policy,
+    Practical,
+    checked_contexts,
+    chosen_arms,
+)
 from overhand.bandits.roles import dimension_of, learner_for
 from overhand.model import Floats
 from overhand.plan import Plan
@@ -206,13 +214,7 @@ class Recommender(Resumable):
         Users of one batch are served by the same rule; the first of all choose at random.
         """
         features = checked_contexts(contexts, self._learner.dimension)
-        policy = self._rounds.policy
-        if policy is not None:
-            arms = policy.choose(features)
-        else:
-            users = features.shape[0] if features.ndim == 3 else 1
-            drawn = (self._random.uniforms(users) * features.shape[-2]).astype(np.int64)
-            arms = drawn if features.ndim == 3 else drawn[0]
+        arms = chosen_arms(self._rounds.policy, features, self._random)
         return arms if features.ndim == 3 else int(arms)
 
     def update(self, features: ArrayLike, reward: float) -> None:

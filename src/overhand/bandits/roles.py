@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from overhand import errors
-from overhand.bandits.linucb import LinUCB, Policy, checked_contexts
+from overhand.bandits.linucb import LinUCB, Policy, checked_contexts, chosen_arms
 from overhand.errors import ProtocolViolation
 from overhand.model import Floats, Messages, Node, Shuffled
 from overhand.plan import Plan
@@ -56,14 +56,11 @@ class BanditUser:
         features = checked_contexts(contexts, self._learner.dimension)
         if features.ndim != 2:
             raise errors.InvalidValue(f"contexts of shape {features.shape} are not one user's")
-        if policy is None:
-            arm = int(self._random.uniforms(1)[0] * len(features))
-        elif policy.theta.shape != features.shape[1:]:
+        if policy is not None and policy.theta.shape != features.shape[1:]:
             raise errors.InvalidValue(
                 f"a rule for {policy.theta.shape} features where users have {features.shape[1:]}"
             )
-        else:
-            arm = int(policy.choose(features))
+        arm = int(chosen_arms(policy, features, self._random))
         self._chosen = features[arm]
         return arm
 

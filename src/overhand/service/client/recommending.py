@@ -10,7 +10,7 @@ from typing import Any, TypeVar, Unpack
 import numpy as np
 from numpy.typing import ArrayLike
 
-from overhand.bandits import LinUCB, checked_contexts
+from overhand.bandits import LinUCB, checked_contexts, chosen_arms
 from overhand.errors import InvalidValue, ProtocolViolation, number
 from overhand.model import Counts, Floats
 from overhand.randomness import secure_random
@@ -119,14 +119,10 @@ class AsyncRecommenderClient:
         return await self._choose(features)
 
     async def _choose(self, features: Floats) -> Counts:
-        rule, (people, arms, _) = await self.rule(), features.shape
-        chosen = (
-            (self._random.uniforms(people) * arms).astype(np.int64)
-            if rule is None
-            else rule.policy.choose(features)
-        )
-        self._chosen = features[np.arange(people), chosen]
-        return np.asarray(chosen)
+        rule = await self.rule()
+        arms = chosen_arms(None if rule is None else rule.policy, features, self._random)
+        self._chosen = features[np.arange(len(arms)), arms]
+        return np.asarray(arms)
 
     async def report(self, reward: float) -> None:
         """What came of the last choice, a number from 0 to 1; returns when it is counted."""
