@@ -182,6 +182,69 @@ def test_rules_are_asked_for_when_they_are_old_and_never_go_back() -> None:
     asyncio.run(main())
 
 
+def test_a_device_that_starts_again_takes_no_older_rule(tmp_path: Path) -> None:
+    """Who could show it rules of long ago could choose the question that its arm answers."""
+    kept = tmp_path / "reports"
+
+    async def chosen(rule: bytes | None) -> int:
+        async with device(Told(document(), rule), kept=kept) as client:
+            return int(await client.choose(CONTEXTS))
+
+    left, right = rule_of(GOOD, number=2), rule_of([0.0, -1.0, 0.0], number=3)
+    assert asyncio.run(chosen(left)) == 0
+    assert {asyncio.run(chosen(None)) for _ in range(8)} == {0}, "a rule that is known stays known"
+    assert asyncio.run(chosen(right)) == 1
+    with pytest.raises(ProtocolViolation, match="rule 2 is older than rule 3"):
+        asyncio.run(chosen(left))
+    assert len(kept.read_bytes()) < 2 * len(right), "one rule is kept"
+
+
+def test_rules_that_overtake_each_other_are_not_older() -> None:
+    """Two that are asked for at a time, and the first answer comes last."""
+    answers = iter([(0.02, rule_of(GOOD, number=1)), (0.0, rule_of(GOOD, number=2))])
+
+    class Slow(Told):
+        async def request(self, method: str, path: str, body: bytes | None = None) -> Answer:
+            if path == "/v1/policy":
+                wait, self.rule = next(answers)
+                answer = await super().request(method, path)
+                await asyncio.sleep(wait)
+                return answer
+            return await super().request(method, path, body)
+
+    async def main() -> list[int]:
+        async with device(Slow(document()), max_age=1e-9) as client:
+            return [*await asyncio.gather(*(client.choose(CONTEXTS) for _ in range(2)))]
+
+    assert asyncio.run(main()) == [0, 0]
+
+
+def test_a_report_that_was_not_delivered_is_sent_again(tmp_path: Path) -> None:
+    from overhand.service.client import AlreadyReported, NotCounted, RecommenderClient
+
+    class Closed(Told):
+        async def request(self, method: str, path: str, body: bytes | None = None) -> Answer:
+            answer = await super().request(method, path, body)
+            return answer if body is None else Answer(410, b"")
+
+    def client(service: Told) -> RecommenderClient:
+        return RecommenderClient("http://a.example", transport=service, kept=tmp_path / "reports")
+
+    closed, service = Closed(document()), Told(document())
+    with client(closed) as person:
+        person.choose(CONTEXTS)
+        with pytest.raises(NotCounted):
+            person.report(1.0)
+    with client(service) as person:
+        person.choose(CONTEXTS)
+        with pytest.raises(AlreadyReported, match="resend"):
+            person.report(0.0)
+        assert service.reports == []
+        assert person.resend() == 1
+        assert person.resend() == 0
+    assert service.reports == closed.reports
+
+
 BAD_CONTEXTS = {
     "another dimension": ([[0.6, 0.8]], r"shape \(1, 2\)"),
     "two people": (CONTEXTS[np.newaxis], "not one person's"),
@@ -237,7 +300,7 @@ def test_a_new_document_has_rules_of_its_own() -> None:
             assert await client.choose(CONTEXTS) == 0
             service.document = other
             service.rule = rule_of([0.0, -1.0, 0.0], number=1, digest=other.formats.digest)
-            client._client._document = None  # as after a refusal
+            client._document = None  # as after a refusal
             assert await client.choose(CONTEXTS) == 1
 
     asyncio.run(main())

@@ -11,7 +11,7 @@ from http import HTTPStatus
 from http.client import responses
 from itertools import islice
 from pathlib import Path
-from typing import Any, TypedDict, TypeVar, Unpack
+from typing import Any, Self, TypedDict, TypeVar, Unpack
 
 from overhand.errors import InvalidValue, whole
 from overhand.model import Rows
@@ -231,15 +231,12 @@ class AsyncClient:
                 self._document = None  # the next report is made for what the service runs by then
             raise type(error)(str(error), [body]) from error
 
-    async def fetched(self, path: str, *, missing: bool = False) -> bytes | None:
-        """What the service has at a path; None if it has nothing there and that is allowed."""
-        answer = await self._request("GET", path, missing=missing)
-        return None if answer.status == HTTPStatus.NOT_FOUND else answer.body
-
     async def _request(
         self, method: str, path: str, body: bytes | None = None, *, missing: bool = False
     ) -> Answer:
-        """Try until an answer settles it, with growing waits."""
+        """Try until an answer settles it, with growing waits; that there is nothing does if it may
+        be `missing`.
+        """
         wait, failure, is_certain = _FIRST_WAIT, "it was not tried", True
         for attempt in range(_ATTEMPTS):
             if attempt:
@@ -268,7 +265,7 @@ class AsyncClient:
     async def close(self) -> None:
         await self._transport.close()
 
-    async def __aenter__(self) -> AsyncClient:
+    async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *raised: object) -> None:
@@ -337,24 +334,20 @@ class Client:
         self._run(self._client.send(body))
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
-        return run_after_a_look(self._runner, work)
+        """Between calls nobody watches the connections, and a report that is lost in a closed one
+        may or may not be counted: so first drop those that were closed in the meantime.
+        """
+        return self._runner.run(_after_a_look(work))
 
     def close(self) -> None:
         self._runner.run(self._client.close())
         self._runner.close()
 
-    def __enter__(self) -> Client:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *raised: object) -> None:
         self.close()
-
-
-def run_after_a_look(runner: asyncio.Runner, work: Coroutine[Any, Any, T]) -> T:
-    """Between calls nobody watches the connections, and a report that is lost in a closed one
-    may or may not be counted: so first drop those that were closed in the meantime.
-    """
-    return runner.run(_after_a_look(work))
 
 
 async def _after_a_look(work: Coroutine[Any, Any, T]) -> T:

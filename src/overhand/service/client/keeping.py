@@ -2,6 +2,8 @@
 
 The file is `OVK1`, the SHA-256 of what follows, and for every report whether it was delivered
 (1 byte), its length (4 bytes, big endian) and its bytes, which say for which document it was made.
+A recommender's rule that was seen last is there like a report that was delivered, behind `OVL1` and
+the digest of its document.
 A file that is not exactly that is refused: if it is unknown how many reports were made, no more are
 made.
 """
@@ -28,6 +30,7 @@ from overhand.service.protocol import (
 )
 
 _MAGIC = b"OVK1"
+_RULE_MAGIC = b"OVL1"
 _HEAD_BYTES = len(_MAGIC) + hashlib.sha256().digest_size
 _ENTRY = struct.Struct(">?I")
 
@@ -40,6 +43,9 @@ class _Kept(NamedTuple):
 
     def is_for(self, document: Document) -> bool:
         return self.report.startswith(REPORT_MAGIC + document.formats.digest)
+
+    def is_rule_of(self, document: Document) -> bool:
+        return self.report.startswith(_RULE_MAGIC + document.formats.digest)
 
 
 class KeptReports:
@@ -119,6 +125,18 @@ class KeptReports:
                 noted = [_Kept(is_done or r in delivered, r) for is_done, r in kept]
                 if noted != kept:
                     self._replace(noted)
+
+    def rule(self, document: Document) -> bytes | None:
+        """The rule of this document that was seen last, as it was signed."""
+        rules = (one.report for one in self._read() if one.is_rule_of(document))
+        head = len(_RULE_MAGIC + document.formats.digest)
+        return next((rule[head:] for rule in rules), None)
+
+    def keep_rule(self, document: Document, rule: bytes) -> None:
+        """This one was seen last."""
+        with self._held() as kept:
+            others = (one for one in kept if not one.is_rule_of(document))
+            self._replace([*others, _Kept(True, _RULE_MAGIC + document.formats.digest + rule)])
 
     @contextmanager
     def _held(self) -> Iterator[list[_Kept]]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine
-from typing import Any, TypeVar, Unpack
+from collections.abc import Callable, Iterable
+from http import HTTPStatus
+from typing import Any, Unpack
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -13,23 +14,24 @@ from numpy.typing import ArrayLike
 from overhand.bandits import LinUCB, checked_contexts, chosen_arms
 from overhand.errors import InvalidValue, ProtocolViolation, number
 from overhand.model import Counts, Floats
-from overhand.randomness import secure_random
-from overhand.service.client.client import AsyncClient, ClientOptions, run_after_a_look
+from overhand.service.client.client import AsyncClient, Client, ClientOptions
 from overhand.service.protocol import Document, Learning, Rule
-
-T = TypeVar("T")
+from overhand.service.web import Answer
 
 MAX_AGE = 60.0
 """Seconds for which a rule is used before a newer one is asked for."""
 
 
-class AsyncRecommenderClient:
+class AsyncRecommenderClient(AsyncClient):
     """Chooses among arms by the newest rule, and reports what came of it.
 
     The rule comes from the shuffling service, and counts only if the server signed it for this
-    document. It is asked for again when it is older than `max_age` seconds; before the first rule
-    any arm is as good. One choice is reported at most once: `report` makes of the features of the
-    arm that was chosen last, and of its reward, what the plan adds up, and forgets them.
+    document, and if it is no older than the last that was seen: since this program began, or ever
+    if reports are `kept`. Give the document's `digest`, or that service could hand out a document
+    that names a key of its own. The rule is asked for again when it is older than `max_age`
+    seconds; before the first rule any arm is as good. One choice is reported at most once: `report`
+    makes of the features of the arm that was chosen last, and of its reward, what the plan adds up,
+    and forgets them.
 
     The arm that a person takes may be seen by others, and is not protected: only contexts and
     rewards are. Other arguments are those of `AsyncClient`.
@@ -64,17 +66,17 @@ class AsyncRecommenderClient:
         clock: Callable[[], float] = time.monotonic,
         **options: Unpack[ClientOptions],
     ) -> None:
-        self._client = AsyncClient(url, **options)
-        self._random = options.get("random") or secure_random()
+        super().__init__(url, **options)
         self._max_age = number("max_age", max_age, above=0)
         self._clock = clock
         self._rule: Rule | None = None
         self._asked_at: float | None = None
+        self._asking = asyncio.Lock()
         self._chosen: Floats | None = None
 
     async def document(self) -> Document:
         """The public document, fetched and checked once."""
-        document = await self._client.document()
+        document = await super().document()
         if document.learning is None:
             raise InvalidValue(
                 f"the document is of no recommender: it adds up {document.plan.values}"
@@ -83,22 +85,30 @@ class AsyncRecommenderClient:
 
     async def rule(self) -> Rule | None:
         """The newest rule, asked for if the last is too old; None if there is none yet."""
-        now, document = self._clock(), await self.document()
-        if self._rule is not None and self._rule.digest != document.formats.digest:
-            self._rule = self._asked_at = None  # that of a document which is no longer served
-        if self._asked_at is None or now - self._asked_at >= self._max_age:
-            answer = await self._client.fetched("/v1/policy", missing=True)
-            if answer is not None:
-                self._rule = self._rule_of(document, answer)
-            self._asked_at = now
-        return self._rule
+        async with self._asking:  # one at a time: an answer that is overtaken would be older
+            now, document = self._clock(), await self.document()
+            if self._rule is not None and self._rule.digest != document.formats.digest:
+                self._rule = self._asked_at = None  # that of a document which is no longer served
+            if self._asked_at is None or now - self._asked_at >= self._max_age:
+                answer = await self._request("GET", "/v1/policy", missing=True)
+                self._rule = self._newest(document, answer)
+                self._asked_at = now
+            return self._rule
 
-    def _rule_of(self, document: Document, content: bytes) -> Rule:
-        rule, last = document.rule(content), self._rule
+    def _newest(self, document: Document, answer: Answer) -> Rule | None:
+        """The rule of an answer, or the last if it has none: never an older one."""
+        last = self._rule
+        if self._kept is not None and (seen := self._kept.rule(document)) is not None:
+            last = document.rule(seen)
+        if answer.status == HTTPStatus.NOT_FOUND:
+            return last
+        rule = document.rule(answer.body)
         if last is not None and (rule.number, rule.policy.t) < (last.number, last.policy.t):
             raise ProtocolViolation(
                 f"rule {rule.number} is older than rule {last.number}, which this device has seen"
             )
+        if self._kept is not None and rule != last:
+            self._kept.keep_rule(document, answer.body)
         return rule
 
     async def choose(self, contexts: ArrayLike) -> int:
@@ -128,26 +138,23 @@ class AsyncRecommenderClient:
         """What came of the last choice, a number from 0 to 1; returns when it is counted."""
         await self.report_many([reward])
 
-    async def report_many(self, rewards: ArrayLike, *, at_once: int = 16) -> int:
+    async def report_many(
+        self,
+        rewards: Iterable[Any],
+        *,
+        at_once: int = 16,
+        advance: Callable[[int], object] | None = None,
+    ) -> int:
         """What came of the last choices, in their order; returns how many were counted."""
         document = await self.document()
         if self._chosen is None:
             raise ProtocolViolation("nothing was chosen that is not reported: choose first")
-        rows = _learning_of(document).learner.rows(self._chosen, rewards)
+        rows = _learning_of(document).learner.rows(self._chosen, list(rewards))
         self._chosen = None  # from here on they count, or NotCounted has their bytes
-        return await self._client.report_rows(rows, at_once=at_once)
-
-    async def close(self) -> None:
-        await self._client.close()
-
-    async def __aenter__(self) -> AsyncRecommenderClient:
-        return self
-
-    async def __aexit__(self, *raised: object) -> None:
-        await self.close()
+        return await self.report_rows(rows, at_once=at_once, advance=advance)
 
 
-class RecommenderClient:
+class RecommenderClient(Client):
     """The same for programs that are not asynchronous.
 
     It takes the arguments of `AsyncRecommenderClient`.
@@ -159,15 +166,13 @@ class RecommenderClient:
     overhand.errors.InvalidValue: 'shuffle.example' is not an address: it starts with http:// or ...
     """
 
+    _client: AsyncRecommenderClient
+
     def __init__(
         self, url: str, *, max_age: float = MAX_AGE, **options: Unpack[ClientOptions]
     ) -> None:
         self._runner = asyncio.Runner()
         self._client = AsyncRecommenderClient(url, max_age=max_age, **options)
-
-    def document(self) -> Document:
-        """The public document, fetched and checked once."""
-        return self._run(self._client.document())
 
     def rule(self) -> Rule | None:
         """The newest rule; None if there is none yet."""
@@ -177,22 +182,9 @@ class RecommenderClient:
         """The arm for a person with these contexts (arms, features): which row of them to take."""
         return self._run(self._client.choose(contexts))
 
-    def report(self, reward: float) -> None:
-        """What came of the last choice, a number from 0 to 1; returns when it is counted."""
-        self._run(self._client.report(reward))
-
-    def _run(self, work: Coroutine[Any, Any, T]) -> T:
-        return run_after_a_look(self._runner, work)
-
-    def close(self) -> None:
-        self._runner.run(self._client.close())
-        self._runner.close()
-
-    def __enter__(self) -> RecommenderClient:
-        return self
-
-    def __exit__(self, *raised: object) -> None:
-        self.close()
+    def choose_many(self, contexts: ArrayLike) -> Counts:
+        """The same for many people (people, arms, features), all by one rule."""
+        return self._run(self._client.choose_many(contexts))
 
 
 def _learning_of(document: Document) -> Learning:
