@@ -80,7 +80,10 @@ def main() -> None:
         plans = {
             c: plan_for_regret(HORIZON, 4, PRIVACY, d, users_per_std=c) for c in (1, 2, 5, 12, 30)
         }
-        named = [(f"{c} users per std: batches of {p.tree.lowest}", p) for c, p in plans.items()]
+        named = [
+            (f"{c} user{'s' * (c > 1)} per std: batches of {p.tree.lowest}", p)
+            for c, p in plans.items()
+        ]
         counter = oh.Plan.best(HORIZON, 4, PRIVACY, values=oh.Moments(d), mechanism="shares")
         named.append((f"a counter's plan: batches of {counter.tree.lowest}", counter))
         show("plan", environment, [adding(base, name, plan) for name, plan in named])
@@ -90,13 +93,14 @@ def main() -> None:
         Shifted(9, CONSTANT, exploration=e, factor=c) for c in (1, 2, 4) for e in (0.25, 0.5, 1)
     ]
     named_constants = [(f"shift {c.factor}, exploration {c.exploration}", c) for c in constants]
-    named_constants.append(("no use made of the constant", Shifted(9)))
+    named_constants.append(("constant feature not used", Shifted(9)))
     rules = [learning(base, name, LinUCB(c)) for name, c in named_constants]
     rules.append(learning(base, "projection", Projected(Practical(9, CONSTANT))))
     show("rule", segments, rules)
 
     counts = [
-        (f"at most {k} shufflers", plan_for_regret(HORIZON, k, PRIVACY, 9)) for k in (1, 2, 4, 6)
+        (f"at most {k} shuffler{'s' * (k > 1)}", plan_for_regret(HORIZON, k, PRIVACY, 9))
+        for k in (1, 2, 4, 6)
     ]
     show("shufflers", segments, [adding(base, name, plan) for name, plan in counts])
 
