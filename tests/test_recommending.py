@@ -21,6 +21,7 @@ from overhand.service.protocol import DamagedDocument, Document, KeyPair, Learni
 from overhand.service.server import Book, Publisher
 from overhand.service.server.learnt import arms_of, coefficients_of, reward_of
 from overhand.service.server.tables import Coordinate
+from overhand.service.shuffler import Filler
 from overhand.service.web import Answer, Unreachable
 from support.asgi import AsgiTransport
 from support.books import ReadsThem
@@ -370,10 +371,35 @@ def sums_of(users: int, liking: float, seed: int) -> tuple[float, Any]:
 def test_the_mean_reward_is_what_the_moments_say() -> None:
     mean, total = sums_of(500, 0.9, seed=1)
     point = Coordinate(500, float(total[0]), float(total[0]), float(total[0]))
-    shown = reward_of(LEARNING, point)
+    shown = reward_of(LEARNING, point, 500)
     assert shown is not None
     assert shown.value == pytest.approx(mean)
-    assert reward_of(replace(LEARNING, constants=Practical(3), arms={}), point) is None
+    assert reward_of(replace(LEARNING, constants=Practical(3), arms={}), point, 500) is None
+
+
+@pytest.mark.parametrize("noise", ["users", "services"])
+def test_places_that_nobody_took_have_no_reward(tmp_path: Path, noise: NoiseBy) -> None:
+    """Counted as users, they would draw the mean towards 1/2."""
+    lowest = plan(noise).tree.lowest
+
+    async def test(system: System) -> None:
+        filler = Filler(system.store, system.admission, system.document, deadline=1e-9)
+        for people in (2, lowest, 1):
+            async with system.device() as crowd:
+                await crowd.choose_many(np.repeat(CONTEXTS[:1, np.newaxis], people, axis=0))
+                await crowd.report_many([1.0] * people)
+            for _ in range(2):
+                missing = filler._missing(system.store.arrived)
+            if missing:
+                await filler.fill(missing)
+            await system.publish()
+        reward, sums = system.publisher.learnt()["reward"], system.publisher.history
+        assert reward["t"] == [one["t"] for one in sums]
+        for users, place in ((2, 0), (lowest + 3, -1)):  # the constant is made 1/2
+            expected = 0.5 + sums[place]["value"][0] / users
+            assert reward["value"][place] == pytest.approx(expected)
+
+    run(tmp_path, test, plan=plan(noise), learning=LEARNING)
 
 
 @pytest.mark.parametrize(("users", "std", "widest"), [(3000, 1.0, 0.3), (300, 40.0, 3.0)])

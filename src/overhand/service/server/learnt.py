@@ -10,7 +10,7 @@ import numpy as np
 from overhand.bandits import Practical
 from overhand.errors import InvalidValue
 from overhand.estimates import Estimate
-from overhand.model import Floats
+from overhand.model import Counts, Floats
 from overhand.service.protocol import Document, Learning, Rule, RuleKey
 from overhand.service.server.tables import Coordinate
 
@@ -52,11 +52,22 @@ class Rules:
         return Rule.signed(self._key, self._document.formats.digest, number, policy).to_json()
 
     def learnt(
-        self, text: str | None, points: Sequence[Coordinate], latest: Estimate | None
+        self,
+        text: str | None,
+        points: Sequence[Coordinate],
+        latest: Estimate | None,
+        own: Sequence[int] | Counts,
     ) -> dict[str, Any]:
-        """Mean reward so far, theta by feature, and the arms, by the newest rule."""
+        """Mean reward so far, theta by feature, and the arms, by the newest rule.
+
+        Of the users by each point, `own` are the shuffling service's: nobody's rewards.
+        """
         learning = self._learning
-        rewards = [one for point in points if (one := reward_of(learning, point)) is not None]
+        told = (
+            reward_of(learning, point, point.t - int(nobodys))
+            for point, nobodys in zip(points, own, strict=True)
+        )
+        rewards = [one for one in told if one is not None]
         shown = {name: [getattr(one, name) for one in rewards] for name in Coordinate._fields}
         if text is None or latest is None:
             return {"rule": None, "reward": shown, "coefficients": [], "arms": []}
@@ -69,8 +80,8 @@ class Rules:
         }
 
 
-def reward_of(learning: Learning, point: Coordinate) -> Coordinate | None:
-    """The mean reward so far, with its band; None if the moments do not tell it.
+def reward_of(learning: Learning, point: Coordinate, users: int) -> Coordinate | None:
+    """The mean reward of the users so far, with its band; None if the moments do not tell it.
 
     The first feature is the same for all, s once it is scaled, and rewards are reported as 2 y - 1.
     So the first coordinate of the sum of x y is s times the sum of 2 y - 1, and its band is the
@@ -78,13 +89,13 @@ def reward_of(learning: Learning, point: Coordinate) -> Coordinate | None:
 
     >>> from overhand.bandits import Practical
     >>> learning = Learning(Practical(2, constant=0.5), bytes(32))
-    >>> reward_of(learning, Coordinate(100, value=25.0, low=20.0, high=30.0))
+    >>> reward_of(learning, Coordinate(100, value=25.0, low=20.0, high=30.0), users=100)
     Coordinate(t=100, value=0.75, low=0.7, high=0.8)
     """
     constant = learning.constants.constant
-    if constant is None or point.t == 0:
+    if constant is None or users == 0:
         return None
-    whole = 2 * point.t * constant * float(learning.constants.scales[0])
+    whole = 2 * users * constant * float(learning.constants.scales[0])
     return Coordinate(point.t, *(0.5 + end / whole for end in point[1:]))
 
 

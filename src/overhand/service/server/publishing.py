@@ -13,6 +13,7 @@ import numpy as np
 
 from overhand.errors import InvalidValue, LostBatch
 from overhand.estimates import Estimate
+from overhand.model import Counts
 from overhand.plan import Plan
 from overhand.randomness import secure_random
 from overhand.service.databases import MOST_HELD
@@ -203,7 +204,19 @@ class Publisher:
         """What the recommender has learned: mean reward so far, theta by feature, the arms."""
         assert self._rules is not None
         points = self.thinned_points(REWARD_COORDINATE)
-        return self._rules.learnt(self.rule(), points, self._total.latest())
+        own = self._own_by([point.t for point in points])
+        return self._rules.learnt(self.rule(), points, self._total.latest(), own)
+
+    def _own_by(self, times: Sequence[int]) -> Counts:
+        """How many of the users by these times are none: the shuffling service's own reports."""
+        own = np.zeros((0, 2), np.int64)
+        if self._news.levels.get(1, LevelTally()).own:
+            rows = self._book.sums_of(REWARD_COORDINATE, self._total.count)
+            lowest = sorted((number, count) for level, number, count, *_ in rows if level == 1)
+            own = np.array(lowest, np.int64).reshape(-1, 2)
+        blocks = (np.array(times, np.int64) - self.users_before) // self._plan.tree.lowest
+        before = np.searchsorted(own[:, 0], blocks)
+        return np.concatenate([[0], own[:, 1].cumsum()])[before]
 
     def _summed(self, release: Release) -> BatchSum:
         """The sum of a release without the service's own reports, or that it is lost.
