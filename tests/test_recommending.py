@@ -18,7 +18,7 @@ from overhand.bandits import LinUCB, Policy, Practical, Theory, plan_for_regret
 from overhand.errors import InvalidValue, ProtocolViolation
 from overhand.model import NoiseBy
 from overhand.service.protocol import DamagedDocument, Document, KeyPair, Learning, Rule, RuleKey
-from overhand.service.server import Book, Publisher
+from overhand.service.server import Book, Publisher, Settled
 from overhand.service.server.learnt import arms_of, coefficients_of, reward_of
 from overhand.service.server.tables import Coordinate
 from overhand.service.shuffler import Filler
@@ -466,6 +466,18 @@ def test_rules_are_signed_by_the_key_that_the_document_names(tmp_path: Path) -> 
     with pytest.raises(InvalidValue, match="not a recommender"):
         Publisher(replace(document(), learning=None), book, reads, RULE_KEY)
     book.close()
+
+
+def test_a_sum_continues_only_with_the_constant_it_was_made_with(tmp_path: Path) -> None:
+    """Features are scaled by it: the sums of both would be those of nobody."""
+    ended = Settled.of(document(), oh.Estimate(9, np.arange(9.0), 1.0))
+    (path := tmp_path / "settled.json").write_text(ended.to_json())
+    assert Settled.load(path) == ended
+    Book.of(document(), tmp_path / "same.db", ended).close()
+    without = replace(document(), learning=None)
+    with pytest.raises(InvalidValue, match=r"constant=0\.6 cannot continue .* constant=None"):
+        Book.of(without, tmp_path / "book.db", ended)
+    assert not (tmp_path / "book.db").exists()
 
 
 def test_the_key_of_rules_is_a_secret_file(tmp_path: Path) -> None:

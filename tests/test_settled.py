@@ -31,7 +31,8 @@ def opened(place: str | Path, settled: Settled | None = None) -> tuple[Book, Pub
 def test_what_a_plan_ended_with_comes_back_from_its_file(tmp_path: Path) -> None:
     vectors = oh.Vectors(3)
     estimate = Estimate(9, np.array([1.0, -2.5, 1e-9]), 3.0, 0.25, kurtosis=1.5, unit=0.5)
-    settled = Settled.of(vectors, estimate)
+    plan = oh.Plan.best(60, 1, oh.Privacy(4.0, 1e-4), values=vectors, mechanism="pairs")
+    settled = Settled.of(Document(plan, DOCUMENT.public_key), estimate)
     (path := tmp_path / "settled.json").write_text(settled.to_json())
     assert Settled.load(path) == settled
     again = settled.estimate(vectors)

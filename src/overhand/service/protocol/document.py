@@ -104,6 +104,11 @@ class Document:
     def version(self) -> int:
         return VERSION
 
+    @property
+    def constant(self) -> float | None:
+        """What the first feature of all arms is, if this is a recommender that goes by it."""
+        return None if self.learning is None else self.learning.constants.constant
+
     @cached_property
     def digest(self) -> str:
         """SHA-256 of the document's text: what the shuffling service pins."""

@@ -63,12 +63,24 @@ class Settled:
     """By coordinate, or once for all of them."""
     kurtosis: float
     unit: float
+    constant: float | None = None
+    """The constant feature of a recommender, by which all features and rewards are scaled."""
 
     @classmethod
-    def of(cls, values: Values, estimate: Estimate) -> Settled:
+    def of(cls, document: Document, estimate: Estimate) -> Settled:
         rest = {name: float(getattr(estimate, name)) for name in _NUMBERS}
         value, slack = map(by_coordinate, (estimate.value, estimate.slack))
-        return cls(values.spec, estimate.t, value, slack=slack, **rest)
+        spec = document.plan.values.spec
+        return cls(spec, estimate.t, value, slack=slack, **rest, constant=document.constant)
+
+    def check(self, document: Document) -> None:
+        """Refuse a document whose sum this cannot be a part of."""
+        self.estimate(document.plan.values)
+        if self.constant != document.constant:
+            raise InvalidValue(
+                f"a sum of features with constant={self.constant} cannot continue as one with "
+                f"constant={document.constant}"
+            )
 
     def estimate(self, values: Values) -> Estimate:
         """The same as a sum of these values, if it is one."""
@@ -94,6 +106,7 @@ class Settled:
                 tuple(number("value", one, above=-math.inf) for one in saved["value"]),
                 slack=tuple(number("slack", one, above=_LEAST) for one in saved["slack"]),
                 **{name: number(name, saved[name], above=_LEAST) for name in _NUMBERS},
+                constant=saved.get("constant"),
             )
         except (ValueError, TypeError, LookupError) as error:
             raise InvalidValue(f"this is not the final sum of a plan: {error}") from error
@@ -156,6 +169,8 @@ class Book:
         Its keys are in a file of their own, which is made together with the book, next to a SQLite
         file by default. Keep it out of every backup.
         """
+        if settled is not None:
+            settled.check(document)
         if document.plan.noise_by == "users":
             if keys is not None:
                 raise InvalidValue("users make the noise of this plan: its book has no keys")

@@ -88,7 +88,7 @@ def settled_sum(document: Document, address: str) -> Settled:
         latest = Total.begun(document.plan, book).followed(book).latest()
     if latest is None:
         raise InvalidValue("nothing was published: there is nothing to continue from")
-    return Settled.of(document.plan.values, latest)
+    return Settled.of(document, latest)
 
 
 def _rule_key(document: Document, path: Path | None) -> RuleKey | None:
@@ -109,8 +109,6 @@ async def run_server(settings: ServerSettings) -> None:
     tokens = TokenFile(settings.token_hash)
     workers, noise_by = settings.workers or processors(), document.plan.noise_by
     settled = None if settings.after is None else Settled.load(settings.after)
-    if settled is not None:
-        settled.estimate(document.plan.values)  # or it is of other values, and no book is begun
     with closing(Book.of(document, settings.book, settled, settings.book_keys)) as book:
         pool = OpenerPool(key, document.formats.digest, workers)
         publisher = Publisher(document, book, pool, rule_key)
