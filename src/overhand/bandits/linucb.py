@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal, Protocol
@@ -221,7 +222,7 @@ class LinUCB:
         """
         what = f"rows of {self.dimension} features"
         x = finite_array(features, what=what, shape=(self.dimension,), first=first)
-        self.check_constant(x[:, 0], first)
+        self.check_constant(x[:, 0], lambda user: f"user {first + user + 1}")
         x = bounded(x, 1.0, clip=False, first=first)
         y = finite_array(rewards, what="rewards", shape=(), first=first)
         if len(x) != len(y):
@@ -230,7 +231,7 @@ class LinUCB:
         if wrong.any():
             user = int(np.argmax(wrong))
             raise errors.InvalidValue(
-                f"reward {y[user]:.9g} of user {first + user + 1} must be between 0 and 1"
+                f"reward {float(y[user])} of user {first + user + 1} must be between 0 and 1"
             )
         scaled = x * self.constants.scales
         scaled = bounded(scaled, 1.0, clip=False, first=first, tolerance=self._tolerance)
@@ -250,17 +251,17 @@ class LinUCB:
         column = rewards[..., np.newaxis]
         return column if self.constants.constant is None else 2 * column - 1
 
-    def check_constant(self, column: Floats, first: int = 0) -> None:
-        """Refuse users whose first feature is not what it is said to be, if it is said."""
+    def check_constant(self, column: Floats, whose: Callable[[int], str]) -> None:
+        """Refuse rows whose first feature is not what it is said to be, if it is said."""
         constant = self.constants.constant
         if constant is None:
             return
         wrong = np.abs(column - constant) > ALIKE
         if wrong.any():
-            user = int(np.argmax(wrong))
+            row = int(np.argmax(wrong))
             raise errors.InvalidValue(
-                f"the first feature of user {first + user + 1} is {column[user]:.9g}, not the "
-                f"constant {constant:.9g}"
+                f"the first feature of {whose(row)} is {column[row]:.9g}, not the constant "
+                f"{constant:.9g}"
             )
 
     def spectrum(self, t: int, gram: Floats, std: float) -> tuple[Floats, Floats]:

@@ -196,5 +196,6 @@ def _checked(learner: LinUCB, contexts: ArrayLike) -> Floats:
     """Contexts as a report of any of them will be checked."""
     features = checked_contexts(contexts, learner.dimension).astype(np.float64)
     every = features.reshape(-1, learner.dimension)
+    learner.check_constant(every[:, 0], lambda arm: f"arm {arm}")  # as `choose` counts them
     learner.rows(every, np.zeros(len(every)))
     return features

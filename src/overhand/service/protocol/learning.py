@@ -65,7 +65,8 @@ class Learning:
             raise InvalidValue(f"{len(self.arms)} arms are more than {_MOST_ARMS}")
         if self.arms:
             contexts = checked_contexts(list(self.arms.values()), dimension)
-            self.learner.check_constant(contexts[:, 0])
+            names = list(self.arms)
+            self.learner.check_constant(contexts[:, 0], lambda arm: f"the arm {names[arm]}")
 
     @cached_property
     def learner(self) -> LinUCB:
