@@ -11,7 +11,7 @@ from overhand.bandits.linucb import (
     chosen_arms,
 )
 from overhand.bandits.recommender import Recommender, Rounds
-from overhand.bandits.roles import BanditServer, BanditUser
+from overhand.bandits.roles import BanditServer, BanditUser, learner_for
 from overhand.bandits.theory import Theory, plan_for_regret, published_regret, regret_exponent
 
 __all__ = [
@@ -28,6 +28,7 @@ __all__ = [
     "Theory",
     "checked_contexts",
     "chosen_arms",
+    "learner_for",
     "plan_for_regret",
     "published_regret",
     "regret_exponent",

@@ -16,7 +16,14 @@ from overhand.values import Moments
 
 
 def learner_for(plan: Plan, learner: LinUCB) -> LinUCB:
-    """The learner, if the plan adds up what it learns from."""
+    """The learner, if the plan adds up what it learns from.
+
+    >>> import overhand as oh
+    >>> from overhand.bandits import Practical
+    >>> learner_for(oh.Plan.best(300, 2, oh.Privacy(1.0, 1e-6)), LinUCB(Practical(2)))
+    Traceback (most recent call last):
+    overhand.errors.InvalidValue: a plan for Bits() cannot serve a learner of ...
+    """
     if plan.values != learner.moments:
         raise errors.InvalidValue(
             f"a plan for {plan.values} cannot serve a learner of {learner.moments}"

@@ -15,7 +15,7 @@ from overhand.bandits import LinUCB, checked_contexts, chosen_arms
 from overhand.errors import InvalidValue, ProtocolViolation, number
 from overhand.model import Counts, Floats
 from overhand.service.client.client import AsyncClient, Client, ClientOptions
-from overhand.service.protocol import Document, Learning, Rule
+from overhand.service.protocol import Document, Rule
 from overhand.service.web import Answer
 
 MAX_AGE = 60.0
@@ -38,7 +38,7 @@ class AsyncRecommenderClient(AsyncClient):
 
     >>> from overhand.bandits import Practical, plan_for_regret
     >>> from overhand.model import Privacy
-    >>> from overhand.service.protocol import KeyPair, RuleKey
+    >>> from overhand.service.protocol import KeyPair, Learning, RuleKey
     >>> from overhand.service.web import Answer
     >>> plan = plan_for_regret(1000, 2, Privacy(4.0, 1e-6), dimension=2, mechanism="pairs")
     >>> learning = Learning(Practical(2, constant=0.6), RuleKey.generate().public_key)
@@ -113,26 +113,28 @@ class AsyncRecommenderClient(AsyncClient):
 
     async def choose(self, contexts: ArrayLike) -> int:
         """The arm for a person with these contexts (arms, features): which row of them to take."""
-        features = _checked(_learning_of(await self.document()).learner, contexts)
-        if features.ndim != 2:
-            raise InvalidValue(f"contexts of shape {features.shape} are not one person's")
-        (arm,) = await self._choose(features[np.newaxis])
+        (arm,) = await self._choose(contexts, 2, "one person's")
         return int(arm)
 
     async def choose_many(self, contexts: ArrayLike) -> Counts:
         """The same for many people (people, arms, features), all by one rule: for a program that
         serves them, and reports of them with `report_many`.
         """
-        features = _checked(_learning_of(await self.document()).learner, contexts)
-        if features.ndim != 3:
-            raise InvalidValue(f"contexts of shape {features.shape} are not those of many people")
-        return await self._choose(features)
+        return await self._choose(contexts, 3, "those of many people")
 
-    async def _choose(self, features: Floats) -> Counts:
-        rule = await self.rule()
-        arms = chosen_arms(None if rule is None else rule.policy, features, self._random)
-        self._chosen = features[np.arange(len(arms)), arms]
+    async def _choose(self, contexts: ArrayLike, axes: int, whose: str) -> Counts:
+        features = _checked(await self._learner(), contexts)
+        if features.ndim != axes:
+            raise InvalidValue(f"contexts of shape {features.shape} are not {whose}")
+        people, rule = features.reshape(-1, *features.shape[-2:]), await self.rule()
+        arms = chosen_arms(None if rule is None else rule.policy, people, self._random)
+        self._chosen = people[np.arange(len(people)), arms]
         return np.asarray(arms)
+
+    async def _learner(self) -> LinUCB:
+        learning = (await self.document()).learning
+        assert learning is not None
+        return learning.learner
 
     async def report(self, reward: float) -> None:
         """What came of the last choice, a number from 0 to 1; returns when it is counted."""
@@ -146,10 +148,10 @@ class AsyncRecommenderClient(AsyncClient):
         advance: Callable[[int], object] | None = None,
     ) -> int:
         """What came of the last choices, in their order; returns how many were counted."""
-        document = await self.document()
+        learner = await self._learner()
         if self._chosen is None:
             raise ProtocolViolation("nothing was chosen that is not reported: choose first")
-        rows = _learning_of(document).learner.rows(self._chosen, list(rewards))
+        rows = learner.rows(self._chosen, list(rewards))
         self._chosen = None  # from here on they count, or NotCounted has their bytes
         return await self.report_rows(rows, at_once=at_once, advance=advance)
 
@@ -185,11 +187,6 @@ class RecommenderClient(Client):
     def choose_many(self, contexts: ArrayLike) -> Counts:
         """The same for many people (people, arms, features), all by one rule."""
         return self._run(self._client.choose_many(contexts))
-
-
-def _learning_of(document: Document) -> Learning:
-    assert document.learning is not None
-    return document.learning
 
 
 def _checked(learner: LinUCB, contexts: ArrayLike) -> Floats:

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from overhand import errors
+from overhand.bandits import learner_for
 from overhand.mechanisms import Mechanism
 from overhand.model import Messages, Rows
 from overhand.plan import Plan, fields_of, parameters
@@ -65,7 +66,7 @@ class Document:
 
     def __post_init__(self) -> None:
         if self.learning is not None:
-            self.learning.check(self.plan.values)
+            learner_for(self.plan, self.learning.learner)
         _ = self.formats, self.sealer  # refuse what cannot be sent, or sealed
         self._check_noise()
 

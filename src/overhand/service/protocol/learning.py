@@ -8,7 +8,6 @@ its context to the author of the rule: a rule forged for a single victim could a
 from __future__ import annotations
 
 import json
-import math
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -22,8 +21,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from overhand import errors
 from overhand.bandits import LinUCB, Policy, Practical, Theory, checked_contexts
 from overhand.errors import InvalidValue, ProtocolViolation
+from overhand.model import Floats
 from overhand.service.protocol.keys import KEY_BYTES, RuleKey
-from overhand.values import Values
 
 _PURPOSE = b"overhand rule 1\0"
 _FLOAT = np.dtype("<f8")
@@ -76,11 +75,6 @@ class Learning:
     def names(self) -> tuple[str, ...]:
         """Of features: as they were given, or by number."""
         return self.features or tuple(f"feature {i + 1}" for i in range(self.constants.dimension))
-
-    def check(self, values: Values) -> None:
-        """Refuse a plan that does not add up what the recommender learns from."""
-        if values != self.learner.moments:
-            raise InvalidValue(f"a plan for {values} cannot serve {self.learner.moments}")
 
     def entry(self) -> dict[str, Any]:
         """As it is written into a document."""
@@ -167,16 +161,13 @@ def _parsed(text: str | bytes, dimension: int) -> Rule:
     saved = json.loads(text)
     number = errors.whole("number", saved["number"], least=1, most=1 << 62)
     users = errors.whole("users", saved["users"], least=1, most=1 << 62)
-    theta, width = (
-        _numbers(saved["theta"], (dimension,)),
-        _numbers(saved["width"], (dimension, dimension)),
-    )
-    policy = Policy(users, theta, width)
+    theta = _numbers(saved["theta"], (dimension,))
+    width = _numbers(saved["width"], (dimension, dimension))
     digest, signature = (bytes.fromhex(saved[name]) for name in ("document", "signature"))
-    return Rule(digest, number, policy, signature)
+    return Rule(digest, number, Policy(users, theta, width), signature)
 
 
-def _numbers(listed: Any, shape: tuple[int, ...]) -> np.ndarray[Any, np.dtype[np.float64]]:
+def _numbers(listed: Any, shape: tuple[int, ...]) -> Floats:
     array = np.array(listed, np.float64)
     if array.shape != shape or not np.isfinite(array).all():
         raise InvalidValue(f"numbers of shape {array.shape} instead of finite ones of {shape}")
@@ -186,7 +177,7 @@ def _numbers(listed: Any, shape: tuple[int, ...]) -> np.ndarray[Any, np.dtype[np
 def _signed_bytes(digest: bytes, number: int, policy: Policy) -> bytes:
     """What is signed: the numbers themselves, not the way in which they are written."""
     dimension = len(policy.theta)
+    assert policy.width.shape == (dimension, dimension)
     head = struct.pack("<QQI", number, policy.t, dimension)
     numbers = np.concatenate([policy.theta, policy.width.ravel()]).astype(_FLOAT)
-    assert math.prod(policy.width.shape) == dimension**2
     return _PURPOSE + digest + head + numbers.tobytes()

@@ -48,9 +48,7 @@ class Audience:
     False
     """
 
-    def __init__(
-        self, randoms: Generators, drawn: Callable[[int], tuple[Singles, Singles]]
-    ) -> None:
+    def __init__(self, randoms: Generators, drawn: Drawn) -> None:
         self._randoms = randoms
         self._drawn = drawn
 

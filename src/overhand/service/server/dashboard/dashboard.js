@@ -5,7 +5,7 @@ import { Chart, dropOne } from "./chart.js";
 import { Connection } from "./connection.js";
 import { levelRow, pairs, paragraph, showReading } from "./elements.js";
 import { Hindsight } from "./hindsight.js";
-import { NOT_PROTECTED, Recommender } from "./recommender.js";
+import { NOT_PROTECTED, Recommender, UNTOLD } from "./recommender.js";
 import * as words from "./words.js";
 
 const MOST_POINTS = 500;
@@ -243,7 +243,7 @@ function showNumber() {
   const now = currentReading();
   if (!now) {
     part("number").textContent = "–";
-    part("band").textContent = recommender.isUntold ? recommender.untold : words.waiting(levels);
+    part("band").textContent = recommender.isUntold ? UNTOLD : words.waiting(levels);
     // An estimate whose reward is still being asked for is no wait worth saying aloud.
     if (!estimate || recommender.isUntold) announce(part("band").textContent);
     document.title = "overhand";

@@ -12,7 +12,7 @@ const NOTHING = { rule: null, reward: { t: [], value: [], low: [], high: [] }, c
 const HOW = "How it is read: the first feature is the same for everybody and rewards are reported as "
   + "2 y − 1, so the first coordinate of the private sum of x y counts rewards. It is divided by the "
   + "users and by the feature, and its band with it; nobody’s own reward is ever seen.";
-const UNTOLD = "No feature is the same for everybody, so the private moments do not tell the mean reward.";
+export const UNTOLD = "No feature is the same for everybody, so the private moments do not tell the mean reward.";
 export const NOT_PROTECTED = "The arm that somebody visibly takes is not protected: whoever sees it may "
   + "guess at that person’s features, since everybody knows the rule. Features and rewards are protected.";
 const HINT = "What one unit of a feature adds to the reward that is expected, with intervals of at "
@@ -65,10 +65,6 @@ export class Recommender {
 
   get isUntold() {
     return this.#learnt.rule !== null && this.#learnt.reward.t.length === 0;
-  }
-
-  get untold() {
-    return UNTOLD;
   }
 
   show(isShown) {
