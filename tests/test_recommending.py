@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -375,6 +376,20 @@ def test_the_mean_reward_is_what_the_moments_say() -> None:
     assert shown is not None
     assert shown.value == pytest.approx(mean)
     assert reward_of(replace(LEARNING, constants=Practical(3), arms={}), point, 500) is None
+
+
+def test_nothing_is_learnt_of_a_sum_whose_key_is_still_there(tmp_path: Path) -> None:
+    """Sum, key and news change together: what is read in between would be ahead of the key."""
+
+    async def test(system: System) -> None:
+        with ThreadPoolExecutor(1) as threads:
+            with system.publisher._lock:
+                learnt = threads.submit(system.publisher.learnt)
+                with pytest.raises(TimeoutError):
+                    learnt.result(timeout=0.1)
+            assert learnt.result(timeout=10.0)["rule"] is None
+
+    run(tmp_path, test, plan=plan("services"), learning=LEARNING)
 
 
 @pytest.mark.parametrize("noise", ["users", "services"])

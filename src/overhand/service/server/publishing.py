@@ -203,9 +203,11 @@ class Publisher:
     def learnt(self) -> dict[str, Any]:
         """What the recommender has learned: mean reward so far, theta by feature, the arms."""
         assert self._rules is not None
+        with self._lock:  # or the sum may be one whose key is still there
+            rule, latest = self.rule(), self._total.latest()
         points = self.thinned_points(REWARD_COORDINATE)
         own = self._own_by([point.t for point in points])
-        return self._rules.learnt(self.rule(), points, self._total.latest(), own)
+        return self._rules.learnt(rule, points, latest, own)
 
     def _own_by(self, times: Sequence[int]) -> Counts:
         """How many of the users by these times are none: the shuffling service's own reports."""
