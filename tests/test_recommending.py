@@ -292,6 +292,19 @@ def test_a_document_of_sums_is_no_recommender() -> None:
     asyncio.run(main())
 
 
+def test_a_client_of_sums_reports_nothing_to_a_recommender(tmp_path: Path) -> None:
+    """Its features would not be scaled, nor its rewards centred: the sums would be of two kinds."""
+    from overhand.service.client import Client
+
+    service = Told(document())
+    with Client("http://a.example", transport=service, kept=str(tmp_path / "reports")) as client:
+        for report in (client.report, lambda value: client.report_many([value])):
+            with pytest.raises(InvalidValue, match="of a recommender: RecommenderClient reports"):
+                report([0.6, 0.8, 0.0, 1.0])
+        assert client.resend() == 0, "which is of bytes that were made before"
+    assert service.reports == []
+
+
 def test_a_new_document_has_rules_of_its_own() -> None:
     """The first of them is no older than the last of another."""
     other = replace(document(), public_key=KeyPair.generate().public_key)

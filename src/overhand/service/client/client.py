@@ -76,6 +76,8 @@ class AsyncClient:
     1
     """
 
+    _recommends = False
+
     def __init__(
         self,
         url: str,
@@ -83,7 +85,7 @@ class AsyncClient:
         token: str | None = None,
         digest: str | None = None,
         trust_service: bool = False,
-        kept: Path | None = None,
+        kept: str | Path | None = None,
         authorities: Path | None = None,
         random: Random | None = None,
         transport: Transport | None = None,
@@ -146,6 +148,10 @@ class AsyncClient:
 
     def _encoded(self, document: Document, rows: Rows) -> list[bytes]:
         """The reports of these values, saved if `kept` is given."""
+        if document.learning is not None and not self._recommends:
+            raise InvalidValue(
+                "the document is of a recommender: RecommenderClient reports what came of a choice"
+            )
         if self._kept is None:
             return encode_reports(document, rows, self._random)
         encode = partial(encode_reports, document, rows, self._random)
@@ -278,7 +284,7 @@ class ClientOptions(TypedDict, total=False):
     token: str | None
     digest: str | None
     trust_service: bool
-    kept: Path | None
+    kept: str | Path | None
     authorities: Path | None
     random: Random | None
     transport: Transport | None

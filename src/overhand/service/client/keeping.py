@@ -70,8 +70,8 @@ class KeptReports:
     []
     """
 
-    def __init__(self, path: Path) -> None:
-        self._path = path.resolve()  # the same file, wherever the program goes
+    def __init__(self, path: str | Path) -> None:
+        self._path = Path(path).resolve()  # the same file, wherever the program goes
 
     @classmethod
     def create(cls, path: Path, reports: Iterable[bytes]) -> KeptReports:

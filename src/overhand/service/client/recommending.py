@@ -58,6 +58,8 @@ class AsyncRecommenderClient(AsyncClient):
     1
     """
 
+    _recommends = True
+
     def __init__(
         self,
         url: str,
