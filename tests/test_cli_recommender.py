@@ -114,6 +114,8 @@ def test_moments_that_nobody_learns_from_are_only_added_up(home: Path) -> None:
         (["--recommender", "--constant", "0.5", "--arms", "arms.json"], "not the constant 0.5"),
         (["--recommender", "--arms", "list.json"], "must be a JSON object such as"),
         (["--recommender", "--arms", "words.json"], "must be a JSON object such as"),
+        (["--recommender", "--arms", "digits.json"], "must be a JSON object such as"),
+        (["--recommender", "--arms", "twice.json"], "a name is there twice"),
         (["--recommender", "--arms", "long.json"], "norm at most 1"),
         (["--recommender", "--arms", "missing.json"], "missing.json"),
     ],
@@ -123,6 +125,8 @@ def test_what_no_document_can_say_is_refused_and_nothing_made(
 ) -> None:
     Path("list.json").write_text("[[0.6, 0.8, 0]]")
     Path("words.json").write_text('{"left": ["far"]}')
+    Path("digits.json").write_text('{"left": "100"}')
+    Path("twice.json").write_text('{"left": [1, 0, 0], "left": [0, 1, 0]}')
     Path("long.json").write_text('{"left": [1, 1, 1]}')
     line = ("prepare", "--plan", "plan.json", "--directory", "made", *more)
     assert why in refused(*line)

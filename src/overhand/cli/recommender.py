@@ -115,12 +115,20 @@ class LearningOptions:
 
 def _arms_of(path: Path) -> dict[str, tuple[float, ...]]:
     try:
-        written = json.loads(path.read_text(encoding="utf-8"))
-        return {name: tuple(float(x) for x in arm) for name, arm in written.items()}
+        written = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_named_once)
+        # Not float(x), which takes digits in quotes for a number.
+        return {name: tuple(0.0 + x for x in arm) for name, arm in written.items()}
     except (ValueError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise InvalidValue(
             f'{path} must be a JSON object such as {{"jazz": [0.6, 0.8]}}: {error}'
         ) from None
+
+
+def _named_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    named = dict(pairs)
+    if len(named) < len(pairs):
+        raise ValueError("a name is there twice")
+    return named
 
 
 def told_learning(document: Document) -> dict[str, Any]:
