@@ -109,7 +109,7 @@ def test_what_a_server_answers_is_what_the_page_reads(
     total = [20.0, 5.0, 0.0, 25.0, 0.0, 0.0, 40.0, 0.0, 35.0]
     latest = oh.Estimate(100, np.array(total), std=2.0)
     point = Coordinate(100, value=20.0, low=16.0, high=24.0)
-    recommending(server, rules.learnt(rules.made(4, latest), [point], latest, [0]))
+    recommending(server, rules.learnt(rules.made(4, latest), [point], [100], latest))
     visit = open_page()
     visit.wait_for("number", "0.700")  # the constant is made 1/2: 1/2 + 20 / (2 x 100 x 1/2)
     visit.wait_for("learnt-rule", "Rule 4, learnt from 100 users.")

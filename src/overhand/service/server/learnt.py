@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import repeat
 from typing import Any
 
 import numpy as np
@@ -10,7 +12,7 @@ import numpy as np
 from overhand.bandits import Practical
 from overhand.errors import InvalidValue
 from overhand.estimates import Estimate
-from overhand.model import Counts, Floats
+from overhand.model import Floats
 from overhand.service.protocol import Document, Learning, Rule, RuleKey
 from overhand.service.server.tables import Coordinate
 
@@ -19,13 +21,13 @@ REWARD_COORDINATE = 0
 """Of a sum of moments: with a constant first feature, that of x y which counts rewards."""
 
 
+@dataclass(frozen=True)
 class Rules:
     """Makes and reads the rules of a recommender, with the key that its document names."""
 
-    def __init__(self, document: Document, learning: Learning, key: RuleKey) -> None:
-        self._document = document
-        self._learning = learning
-        self._key = key
+    _document: Document
+    _learning: Learning
+    _key: RuleKey
 
     @classmethod
     def of(cls, document: Document, key: RuleKey | None) -> Rules | None:
@@ -55,18 +57,12 @@ class Rules:
         self,
         text: str | None,
         points: Sequence[Coordinate],
+        users: Sequence[int],
         latest: Estimate | None,
-        own: Sequence[int] | Counts,
     ) -> dict[str, Any]:
-        """Mean reward so far, theta by feature, and the arms, by the newest rule.
-
-        Of the users by each point, `own` are the shuffling service's: nobody's rewards.
-        """
+        """Mean reward at these points, of so many users, theta by feature, and the arms."""
         learning = self._learning
-        told = (
-            reward_of(learning, point, point.t - int(nobodys))
-            for point, nobodys in zip(points, own, strict=True)
-        )
+        told = map(reward_of, repeat(learning), points, users)
         rewards = [one for one in told if one is not None]
         shown = {name: [getattr(one, name) for one in rewards] for name in Coordinate._fields}
         if text is None or latest is None:
@@ -107,15 +103,17 @@ def coefficients_of(learning: Learning, rule: Rule, estimate: Estimate) -> list[
     and the latter as it is for the longest theta there may be, which is far longer than the one
     that was learnt as long as noise prevails.
     """
-    # Theta is of rewards as they are reported: halved, it is of rewards in [0, 1].
-    unit = 0.5 if learning.constants.constant is not None else 1.0
-    theta, half = unit * rule.policy.theta, unit * _half_widths(learning, estimate)
+    theta, half = _unit(learning) * np.array([rule.policy.theta, _half_widths(learning, estimate)])
+    numbers = {"value": theta, "low": theta - half, "high": theta + half}
     return [
-        {"feature": name, "value": float(value), "low": float(low), "high": float(high)}
-        for name, value, low, high in zip(
-            learning.names, theta, theta - half, theta + half, strict=True
-        )
+        {"feature": name, **{what: float(one[place]) for what, one in numbers.items()}}
+        for place, name in enumerate(learning.names)
     ]
+
+
+def _unit(learning: Learning) -> float:
+    """Theta is of rewards as they are reported: times this, it is of rewards in [0, 1]."""
+    return 1.0 if learning.constants.constant is None else 0.5
 
 
 def _half_widths(learning: Learning, estimate: Estimate) -> Floats:
@@ -134,17 +132,11 @@ def arms_of(learning: Learning, rule: Rule) -> list[dict[str, Any]]:
     `expected` is what it expects of an arm, `bonus` how much it does not know: it takes the arm
     with the largest of both together.
     """
-    if not learning.arms:
-        return []
-    features = np.array(list(learning.arms.values()), np.float64)
-    expected, scores = features @ rule.policy.theta, rule.policy.scores(features)
-    centred = learning.constants.constant is not None
-    shown = [
-        {
-            "arm": name,
-            "expected": float(0.5 + mean / 2 if centred else mean),
-            "bonus": float((score - mean) / (2 if centred else 1)),
-        }
-        for name, mean, score in zip(learning.arms, expected, scores, strict=True)
+    unit, names = _unit(learning), list(learning.arms)
+    features = np.array(list(learning.arms.values()), np.float64).reshape(-1, len(learning.names))
+    means, scores = features @ rule.policy.theta, rule.policy.scores(features)
+    expected, bonus = (1 - unit) + unit * means, unit * (scores - means)
+    return [
+        {"arm": names[place], "expected": float(expected[place]), "bonus": float(bonus[place])}
+        for place in np.argsort(-scores, kind="stable")
     ]
-    return sorted(shown, key=lambda arm: -(arm["expected"] + arm["bonus"]))

@@ -13,7 +13,6 @@ import numpy as np
 
 from overhand.errors import InvalidValue, LostBatch
 from overhand.estimates import Estimate
-from overhand.model import Counts
 from overhand.plan import Plan
 from overhand.randomness import secure_random
 from overhand.service.databases import MOST_HELD
@@ -206,19 +205,19 @@ class Publisher:
         with self._lock:  # or the sum may be one whose key is still there
             rule, latest = self.rule(), self._total.latest()
         points = self.thinned_points(REWARD_COORDINATE)
-        own = self._own_by([point.t for point in points])
-        return self._rules.learnt(rule, points, latest, own)
+        return self._rules.learnt(rule, points, self._people([one.t for one in points]), latest)
 
-    def _own_by(self, times: Sequence[int]) -> Counts:
-        """How many of the users by these times are none: the shuffling service's own reports."""
-        own = np.zeros((0, 2), np.int64)
-        if self._news.levels.get(1, LevelTally()).own:
-            rows = self._book.sums_of(REWARD_COORDINATE, self._total.count)
-            lowest = sorted((number, count) for level, number, count, *_ in rows if level == 1)
-            own = np.array(lowest, np.int64).reshape(-1, 2)
-        blocks = (np.array(times, np.int64) - self.users_before) // self._plan.tree.lowest
-        before = np.searchsorted(own[:, 0], blocks)
-        return np.concatenate([[0], own[:, 1].cumsum()])[before]
+    def _people(self, times: list[int]) -> list[int]:
+        """The users by these times without places that the shuffling service took, or left."""
+        if not self._news.levels.get(1, LevelTally()).own:
+            return times
+        rows = self._book.sums_of(REWARD_COORDINATE, self._total.count)
+        lowest = sorted((number, own) for level, number, own, *_ in rows if level == 1)
+        numbers, own = np.array(lowest, np.int64).reshape(-1, 2).T
+        t = np.array(times, np.int64)
+        blocks = (t - self.users_before) // self._plan.tree.lowest
+        taken = np.concatenate([[0], own.cumsum()])[np.searchsorted(numbers, blocks)]
+        return list((t - taken).tolist())
 
     def _summed(self, release: Release) -> BatchSum:
         """The sum of a release without the service's own reports, or that it is lost.
