@@ -192,7 +192,7 @@ class Recommender(Resumable):
             raise errors.InvalidValue(f"give {constant=} or constants=, which have their own")
         constants = constants or Practical(dimension, constant)
         self._constant = constants.constant
-        self._one = (dimension,)  # the axes of one user's features
+        self._axes = (dimension,)  # of one user's features
         self._learner = learner_for(plan, LinUCB(constants))
         self._random, sums = source_of(random).spawn(2)
         self._sums = _PlannedSums(ContinualSum(plan, sums, archive=False))
@@ -231,7 +231,7 @@ class Recommender(Resumable):
         return (
             isinstance(features, np.ndarray)
             and features.dtype == _DOUBLE
-            and features.shape == self._one
+            and features.shape == self._axes
             and math.hypot(*features.tolist()) <= 1.0 + TOLERANCE / 2  # and not NaN
             and (self._constant is None or abs(features[0] - self._constant) <= ALIKE)
             and isinstance(reward, (float, int))
@@ -242,7 +242,7 @@ class Recommender(Resumable):
         """Many users at once: the same as one by one, and all of them or none."""
         users = len(self._learner.rows(features, rewards, first=self.t))
         self._check_horizon(users)
-        self._rounds.keep(np.reshape(features, (users, *self._one)), rewards, users)
+        self._rounds.keep(np.reshape(features, (users, *self._axes)), rewards, users)
 
     def _check_horizon(self, users: int) -> None:
         if self.t + users > self._horizon:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from overhand import errors
 from overhand.bandits import Constants, ConstantsName, LinUCB, Practical, Theory, plan_for_regret
@@ -176,13 +177,10 @@ _MAKERS: dict[str, Callable[[Field], Rival]] = {
     "trusted": _trusted,
     "local": _local,
     "local-best": _local_best,
-    **{
-        f"one-shuffler-{power:g}": lambda field, power=power: _one_shuffler(field, power)  # type: ignore[misc]
-        for power in BATCH_POWERS
-    },
+    **{f"one-shuffler-{power:g}": partial(_one_shuffler, power=power) for power in BATCH_POWERS},
     "one-shuffler-growing": _growing,
     "concurrent": _concurrent,
-    "stand-in": lambda field: _concurrent(field, gaussian=True),
+    "stand-in": partial(_concurrent, gaussian=True),
     "binary": _binary,
 }
 RIVALS = tuple(_MAKERS)
