@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -241,7 +242,11 @@ def test_a_range_needs_an_archive() -> None:
         total.between(0, 10)
 
 
-@pytest.mark.parametrize("value", [2, -1, 0.5, math.nan, "1", None, [1], np.array([0, 1])])
+@pytest.mark.parametrize(
+    "value",
+    [2, -1, 0.5, math.nan, "1", None, pd.NA, 1 + 0j, [1], np.array([1]), np.array([0, 1])],
+    ids=repr,
+)
 def test_a_value_that_is_no_bit_changes_nothing(value: Any) -> None:
     total = oh.ContinualSum(coin_plan(REGULAR), oh.seeded_random(1))
     total.update_many([1] * 5)

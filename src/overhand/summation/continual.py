@@ -25,11 +25,12 @@ from overhand.values import BITS
 _PORTION_COINS = 1 << 16
 
 
-def _is_bit(value: object) -> bool:
+def _bit(value: Any) -> int | None:
+    """A bit as a number; None for anything else."""
     try:
-        return value in (0, 1)
-    except ValueError:  # an array, whose truth is ambiguous
-        return False
+        return int(value) if value in (0, 1) else None
+    except (TypeError, ValueError):  # an array, or whatever else is equal to a bit but none
+        return None
 
 
 class ContinualSum(Ranged, Resumable):
@@ -78,7 +79,8 @@ class ContinualSum(Ranged, Resumable):
         if not self._is_of_bits:
             self.update_many([value], None if at is None else [at])
             return
-        if not _is_bit(value):
+        bit = _bit(value)
+        if bit is None:
             raise errors.InvalidValue(f"value {value!r} of user {self.t + 1} is not a bit (0 or 1)")
         if self.t >= self.plan.horizon:
             raise errors.InvalidValue(
@@ -87,7 +89,7 @@ class ContinualSum(Ranged, Resumable):
         if at is not None or self._clock.last is not None:
             self._stamp(at)
         self.t += 1
-        self._sums[0] += int(value)
+        self._sums[0] += bit
         if self.t % self._lowest == 0:
             self._close_block()
 
