@@ -271,15 +271,20 @@ def test_without_noise_a_ratio_is_exact() -> None:
 REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     "shapes": (
         lambda: oh.Estimate(9, 1.0, 1.0) / oh.Estimate(9, np.ones(3), 1.0),
-        r"no ratio of sums of shapes \(\) and \(3,\)",
+        r"no ratio of estimates of shapes \(\) and \(3,\)",
     ),
     "kinds": (
         lambda: (
             oh.Estimate(9, np.ones(3), 1.0, values=oh.Histogram(3))
             - oh.Estimate(9, np.ones(3), 1.0, values=oh.Vectors(3))
         ),
-        "no difference of sums of histogram:3 and vector:3",
+        "no difference of estimates of histogram:3 and vector:3",
     ),
+    "a number plus coordinates": (
+        lambda: oh.Estimate(9, np.ones(3), 1.0) + oh.Estimate(9, 1.0, 1.0),
+        r"no sum of estimates of shapes \(3,\) and \(\)",
+    ),
+    "plus a number": (lambda: oh.Estimate(9, 1.0, 1.0) + 2.0, "an estimate and 2.0"),  # type: ignore[operator]
     "numbers": (lambda: oh.Estimate(9, 1.0, 1.0) / 2.0, "an estimate and 2.0"),  # type: ignore[operator]
     "confidence": (lambda: ratio_of(1.0, 2.0).interval(1.0), "confidence=1 must be between 0"),
     "NaN": (lambda: ratio_of(1.0, 2.0).interval(math.nan), "confidence=nan"),

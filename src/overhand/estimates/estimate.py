@@ -11,7 +11,7 @@ import numpy as np
 
 from overhand import errors
 from overhand.estimates import frames, groups, quantiles
-from overhand.estimates.pairs import Pair
+from overhand.estimates.pairs import Pair, check_alike
 from overhand.estimates.ratios import Ratio
 from overhand.estimates.readings import Bar, Bounded, Distribution, Group, names_of, shown
 from overhand.estimates.runs import InBatches, Origin, have_users_in_common
@@ -83,6 +83,7 @@ class Estimate:
         >>> Estimate(t=100, value=40.0, std=3.0) + Estimate(t=50, value=10.0, std=4.0)
         Estimate(t=150, value=50, std=5)
         """
+        check_alike(self, other, "sum")
         std = math.hypot(self.std, other.std)
         fourth = self.kurtosis * self.std**4 + other.kurtosis * other.std**4
         mine, theirs = (() if one.users == 0 else one.origin for one in (self, other))

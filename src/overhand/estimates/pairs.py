@@ -16,6 +16,18 @@ if TYPE_CHECKING:
 _ROUNDING = 1e-12
 
 
+def check_alike(left: Estimate, right: Estimate, what: str) -> None:
+    """Refuse what is not of the same coordinates."""
+    if not hasattr(right, "origin"):
+        raise errors.InvalidValue(f"no {what} of an estimate and {right!r}: both must be estimates")
+    shapes = np.shape(left.value), np.shape(right.value)
+    if shapes[0] != shapes[1]:
+        raise errors.InvalidValue(f"no {what} of estimates of shapes {shapes[0]} and {shapes[1]}")
+    kinds = left.values, right.values
+    if shapes[0] and None not in kinds and kinds[0] != kinds[1]:
+        raise errors.InvalidValue(f"no {what} of estimates of {kinds[0]} and {kinds[1]}")
+
+
 class Pair(NamedTuple):
     """Two estimates, and what noise they share; None if that is unknown.
 
@@ -28,17 +40,7 @@ class Pair(NamedTuple):
 
     @classmethod
     def of(cls, left: Estimate, right: Estimate, what: str) -> Pair:
-        """Refuse what cannot be compared, coordinate by coordinate."""
-        if not hasattr(right, "origin"):
-            raise errors.InvalidValue(
-                f"no {what} of an estimate and {right!r}: both must be estimates"
-            )
-        shapes = np.shape(left.value), np.shape(right.value)
-        if shapes[0] != shapes[1]:
-            raise errors.InvalidValue(f"no {what} of sums of shapes {shapes[0]} and {shapes[1]}")
-        kinds = left.values, right.values
-        if shapes[0] and None not in kinds and kinds[0] != kinds[1]:
-            raise errors.InvalidValue(f"no {what} of sums of {kinds[0]} and {kinds[1]}")
+        check_alike(left, right, what)
         if left.std == 0 or right.std == 0:
             return cls(left, right, [])
         is_known = left.origin is not None and right.origin is not None
