@@ -75,7 +75,7 @@ def test_categories_need_no_pandas() -> None:
     [
         (["wow", "lvoe"], "'lvoe' of user 12 is not one of the 3 labels: the nearest is 'love'"),
         (["zebra"], "'zebra' of user 11 is not one of the 3 labels: like, love, wow"),
-        (["Love"], "'Love' of user 11 .* the nearest is 'love'"),
+        (["LOVE"], "'LOVE' of user 11 .* the nearest is 'love'"),
         ([b"lvoe"], "'lvoe' of user 11 .* the nearest is 'love'"),
         ([2], "user 11 has int 2, not a label: like, love, wow"),
         (np.array([2, 0]), "user 11 has int 2, not"),

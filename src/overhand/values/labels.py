@@ -110,8 +110,9 @@ class Labels:
             held = f"{type(value).__name__} {value!r:.60}, not a label"
             found = "no label" if value is None else held
             return errors.InvalidValue(f"user {user} has {found}: {listed}")
-        near = difflib.get_close_matches(value[:LONGEST_LABEL], self.names, n=1)
-        hint = f"the nearest is {near[0]!r}" if near else listed
+        folded = {name.casefold(): name for name in self.names}
+        near = difflib.get_close_matches(value[:LONGEST_LABEL].casefold(), folded, n=1)
+        hint = f"the nearest is {folded[near[0]]!r}" if near else listed
         shown = value if len(value) <= _SHOWN_LETTERS else value[:_SHOWN_LETTERS] + "..."
         return errors.InvalidValue(
             f"{shown!r} of user {user} is not one of the {len(self.names)} labels: {hint}"
