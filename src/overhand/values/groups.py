@@ -230,13 +230,19 @@ def _two_columns(values: Any) -> tuple[Any, Any]:
             raise errors.InvalidValue(f"a tuple of {len(values)}: values are {_FORMS}")
         return values
     try:
-        pairs = [(label, number) for label, number in values]
+        pairs = [_pair(one) for one in values]
     except (TypeError, ValueError):
         raise errors.InvalidValue(f"some values are not pairs: values are {_FORMS}") from None
     return [label for label, _ in pairs], [number for _, number in pairs]
 
 
+def _pair(value: Any) -> tuple[Any, Any]:
+    if isinstance(value, str):  # which may have two letters
+        raise TypeError
+    label, number = value
+    return label, number
+
+
 def _plain(numbers: Any) -> Any:
     """Restore numbers that shared an array with their labels."""
-    is_mixed = isinstance(numbers, np.ndarray) and numbers.dtype == object
-    return numbers.tolist() if is_mixed else numbers
+    return numbers.tolist() if getattr(numbers, "dtype", None) == np.dtype(object) else numbers
