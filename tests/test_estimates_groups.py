@@ -71,10 +71,13 @@ def test_a_mean_has_fiellers_interval_of_two_sums_with_noise_in_common() -> None
     assert french.count.high - french.count.value == pytest.approx(z * math.sqrt(of_count))
 
 
-def test_a_mean_is_where_means_can_be() -> None:
-    mean = summed(cells([470, 20, 0], [20.0, 49.9, 10.0]), std=3.0).groups()[1].mean
-    assert mean is not None
-    assert mean.high == 50.0
+def test_bounds_end_where_nothing_is_possible_beyond() -> None:
+    german, french, italian = summed(cells([470, 20, 0], [49.9, 49.9, 10.0]), std=20.0).groups()
+    assert german.mean is not None
+    assert german.mean.high == 50.0
+    assert (german.count.high, german.sum.high) == (490, 490 * 50)
+    assert french.mean is None
+    assert (italian.count.low, italian.sum.low) == (0, 0)
 
 
 def test_pending_users_may_be_in_any_group_and_hold_anything() -> None:

@@ -53,6 +53,8 @@ class _Cells(NamedTuple):
 
     counts: Floats
     sums: Floats
+    users: int
+    """At most, pending ones included."""
     pending: int
     """Users in no batch: they may be in any group and hold anything."""
     deviations: float
@@ -80,6 +82,7 @@ class _Cells(NamedTuple):
             of_cells, slack = of_cells - std**2 / len(cells), 2 * slack
         return cls(
             *estimate.values.counts_and_sums(cells),
+            estimate.users,
             batched.pending,
             deviations,
             reader @ of_cells @ reader.T,
@@ -87,12 +90,15 @@ class _Cells(NamedTuple):
         )
 
     def bounds(self, low: float, high: float) -> tuple[list[Floats], list[Floats]]:
-        """Of all counts and of all sums, numbers being from low to high."""
+        """Of all counts and of all sums, numbers being from low to high: none is impossible."""
         count, total = self.deviations * np.sqrt(np.diag(self.covariance)) + self.off
-        fewest, most = np.maximum(self.counts - count, 0.0), self.counts + count + self.pending
-        least = self.sums - total + self.pending * min(low, 0.0)
-        largest = self.sums + total + self.pending * max(high, 0.0)
-        return [fewest, most], [least, largest]
+        counts = [self.counts - count, self.counts + count + self.pending]
+        low, high = min(low, 0.0), max(high, 0.0)  # of one user, who may be in another group
+        sums = [self.sums - total + self.pending * low, self.sums + total + self.pending * high]
+        return (
+            [np.clip(end, 0.0, self.users) for end in counts],
+            [np.clip(end, self.users * low, self.users * high) for end in sums],
+        )
 
     def mean_bounds(self, low: float, high: float) -> list[Floats]:
         """Of all means: Fieller's, with all pending users in the group at one end or the other."""
