@@ -183,6 +183,19 @@ def test_a_real_sum_knows_who_is_pending() -> None:
 
 
 WORKING = counted(np.arange(10.0))
+
+
+def test_quantiles_and_fractions_are_asked_for_in_any_form() -> None:
+    pandas = pytest.importorskip("pandas")
+    several = WORKING.quantile([0.25, 0.5])
+    many: list[Any] = [(0.25, 0.5), np.array([0.25, 0.5]), pandas.Series([0.25, 0.5])]
+    one: list[Any] = [0.5, np.float32(0.5), np.array(0.5)]
+    assert [WORKING.quantile(asked) for asked in many] == [several] * 3
+    assert [WORKING.quantile(asked) for asked in one] == [several[1]] * 3
+    ends = [BINS.edges[0], BINS.edges[-1]]
+    assert WORKING.cdf().at(ends).tolist() == [0.0, 1.0] == [WORKING.cdf().at(x) for x in ends]
+
+
 REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     "zero": (lambda: WORKING.quantile(0.0), "quantile q=0 must be between 0 and 1"),
     "one": (lambda: WORKING.quantile(1), "quantile q=1 must be between 0 and 1"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -106,17 +106,16 @@ class _Counts(NamedTuple):
 def quantile(
     estimate: Estimate, q: float | Sequence[float], confidence: float, *, simultaneous: bool
 ) -> Bounded | list[Bounded]:
-    counts, many = _Counts.of(estimate), np.ndim(q) == 1
-    parts = [
-        errors.number("the quantile q", one, above=0, below=1)
-        for one in (q if isinstance(q, Sequence | np.ndarray) else [q])
-    ]
+    counts = _Counts.of(estimate)
+    asked: Any = q.tolist() if hasattr(q, "tolist") else q  # of NumPy and pandas
+    listed = asked if isinstance(asked, Sequence) else [asked]
+    parts = [errors.number("the quantile q", one, above=0, below=1) for one in listed]
     confidence = errors.number("confidence", confidence, above=0, below=1)
     at_once = min(len(parts), len(counts.noisy) - 1) if simultaneous else 1
     low, high = counts.band(1 - (1 - confidence) / max(1, at_once))
     fitted = counts.fitted()
     found = [_bounded(part, counts.edges, fitted, low, high) for part in parts]
-    return found if many else found[0]
+    return found if listed is asked else found[0]
 
 
 def cdf(estimate: Estimate, confidence: float, *, simultaneous: bool) -> Distribution:

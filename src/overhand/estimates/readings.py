@@ -52,9 +52,13 @@ class Distribution(NamedTuple):
     low: Floats
     high: Floats
 
-    def at(self, x: float) -> float:
-        """The fraction of users below x, as if they were spread evenly over a bin."""
-        return float(np.interp(x, self.edges, self.value))
+    def at(self, x: Any) -> Any:
+        """The fraction of users below x, as if they were spread evenly over a bin.
+
+        Of one number or, as an array, of many.
+        """
+        found = np.interp(x, self.edges, self.value)
+        return found if np.ndim(x) else float(found)
 
 
 @dataclass(frozen=True)
