@@ -149,7 +149,10 @@ class Estimate:
         names = names_of(self.values)
         if isinstance(coordinate, str):
             if names is None or coordinate not in names:
-                raise errors.InvalidValue(f"no coordinate of this sum is called {coordinate!r}")
+                known = "they have no names" if names is None else f"the first is {names[0]!r}"
+                raise errors.InvalidValue(
+                    f"no coordinate of this sum is called {coordinate!r}: {known}"
+                )
             coordinate = names.index(coordinate)
         place = errors.whole("coordinate", coordinate, least=0, most=len(values) - 1)
         return replace(
@@ -172,8 +175,8 @@ class Estimate:
 
         The bars allow for having looked at every coordinate, not only at those returned: each
         holds with probability 1 - (1 - confidence) / coordinates. For values in groups they are the
-        largest groups `by` their count (the default), sum or mean; a group that may be empty has no
-        mean, and comes last.
+        largest groups `by` their count (the default), sum or mean; by mean, groups that may be
+        empty are left out: they have none.
 
         >>> Estimate(t=9, value=np.array([1.0, 6.0, 2.0]), std=0.0).top(1)
         [Bar(coordinate=1, value=6.0, low=6.0, high=6.0, label=None)]

@@ -197,7 +197,7 @@ class Binned(Buckets):
         elif edges is not None and bounds == (None, None, None):
             made = _given(edges)
         else:
-            raise errors.InvalidValue("give low, high and bins, or edges")
+            raise errors.InvalidValue("give low, high and bins, or edges=[...]")
         object.__setattr__(self, "edges", made)
         object.__setattr__(self, "clip", bool(clip))
 
