@@ -345,8 +345,13 @@ class Archive:
         self._rate = covered, found
         return found
 
-    def between(self, start: int, stop: int, covered: int, run: Run | None) -> Estimate:
-        """The sum of a range; users in none of its batches count as the middle of their values."""
+    def between(
+        self, start: int, stop: int, covered: int, run: Run | None, *, has_rate: bool
+    ) -> Estimate:
+        """The sum of a range; users in none of its batches count as the middle of their values.
+
+        With `has_rate`, they count at the rate of the last blocks up to the one its end is in.
+        """
         start = errors.whole("start", start, least=0)
         stop = errors.whole("stop", stop, least=start)
         if stop > covered + self._lowest - 1:
@@ -364,8 +369,9 @@ class Archive:
             total, users, place = total.plus(known), users + node.size, node.stop
         if self._plan.values.is_scalar:
             total = total._replace(value=float(total.value))
-        pending = stop - start - users
-        return total.estimate(self._plan, stop, pending=pending, start=start, run=run)
+        pending, reached = stop - start - users, -(-stop // self._lowest) * self._lowest
+        rate = self.rate(min(covered, reached)) if pending and has_rate else None
+        return total.estimate(self._plan, stop, pending=pending, start=start, rate=rate, run=run)
 
     def state(self) -> dict[str, Any]:
         """Ready for JSON."""

@@ -332,7 +332,8 @@ class SumServer:
 
     def between(self, start: int, stop: int) -> Estimate:
         """The sum of the users at places start .. stop - 1, from the fewest batches."""
-        return self._archived("a sum of a range").between(start, stop, self.covered, self._run)
+        archive, has_rate = self._archived("a sum of a range"), self._has_rate
+        return archive.between(start, stop, self.covered, self._run, has_rate=has_rate)
 
     def hindsight(self) -> Hindsight:
         """The whole history at the ends of lowest batches, by all batches that are in now."""
