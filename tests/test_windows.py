@@ -303,17 +303,18 @@ def test_the_session_of_the_page_runs() -> None:
 
 
 def test_frames_have_a_row_for_every_window_and_coordinate(monkeypatch: pytest.MonkeyPatch) -> None:
-    total = oh.ContinualSum(kind_plan(REGULAR, oh.Histogram(3), noise_bits=0), oh.seeded_random(1))
-    total.update_many([0, 2, 2] * 10, at=[START + 8 * HOUR * i for i in range(30)])
+    moods = oh.Histogram(["like", "love", "wow"])
+    total = oh.ContinualSum(kind_plan(REGULAR, moods, noise_bits=0), oh.seeded_random(1))
+    total.update_many(["like", "wow", "wow"] * 10, at=[START + 8 * HOUR * i for i in range(30)])
     frame = total.windows("7d").to_frame()
     assert frame.index.names == ["start", "coordinate"]
     assert frame["users"].tolist() == [21] * 3 + [9] * 3
     assert frame["value"].tolist() == [7.0, 0.0, 14.0, 3.0, 0.0, 6.0]
     wide = total.windows("7d")
-    assert wide[0].estimate.interval(0.95)[0][2] == frame.loc[(wide[0].start, 2), "low"]
+    assert wide[0].estimate.interval(0.95)[0][2] == frame.loc[(wide[0].start, "wow"), "low"]
     with pytest.raises(oh.InvalidValue, match="confidence"):
         wide.to_frame(confidence=1.5)
     assert Windows().to_frame().empty
     monkeypatch.setitem(sys.modules, "pandas", None)
-    with pytest.raises(oh.InvalidValue, match=r"needs pandas: .*overhand\[frames\]"):
+    with pytest.raises(oh.errors.OverhandError, match=r"needs pandas: .*overhand\[frames\]"):
         wide.to_frame()

@@ -1,6 +1,7 @@
 """What is published and what can be read from it, each with its possible error."""
 
 from overhand.estimates.estimate import Difference, Estimate
+from overhand.estimates.frames import loaded_pandas
 from overhand.estimates.ratios import Ratio
 from overhand.estimates.readings import Bar, Bounded, Distribution, Group
 from overhand.estimates.runs import Run, Stretch
@@ -17,5 +18,6 @@ __all__ = [
     "Run",
     "Stretch",
     "half_width",
+    "loaded_pandas",
     "standard_tail",
 ]

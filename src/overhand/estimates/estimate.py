@@ -13,7 +13,7 @@ from overhand import errors
 from overhand.estimates import frames, groups, quantiles
 from overhand.estimates.pairs import Pair, check_alike
 from overhand.estimates.ratios import Ratio
-from overhand.estimates.readings import Bar, Bounded, Distribution, Group, names_of, shown
+from overhand.estimates.readings import Bar, Bounded, Distribution, Group, shown
 from overhand.estimates.runs import InBatches, Origin, have_users_in_common
 from overhand.estimates.tails import half_width
 from overhand.values import Values
@@ -58,6 +58,11 @@ class Estimate:
     def users(self) -> int:
         """The number of users in the sum."""
         return self.t - self.start
+
+    @property
+    def names(self) -> tuple[str, ...] | None:
+        """What the coordinates are called, if they have names."""
+        return None if self.values is None else self.values.coordinate_names
 
     def mean(self) -> Estimate:
         """The mean of the users' values: the sum and its error, divided by the number of users."""
@@ -146,8 +151,8 @@ class Estimate:
         values = np.asarray(self.value)
         if values.ndim == 0:
             raise errors.InvalidValue("a sum of numbers has no coordinates")
-        names = names_of(self.values)
         if isinstance(coordinate, str):
+            names = self.names
             if names is None or coordinate not in names:
                 known = "they have no names" if names is None else f"the first is {names[0]!r}"
                 raise errors.InvalidValue(
@@ -189,7 +194,7 @@ class Estimate:
             raise errors.InvalidValue(f"{by=}: {groups.without(self.values)}")
         values = np.atleast_1d(np.asarray(self.value, np.float64))
         low, high = map(np.atleast_1d, self.interval(1 - (1 - confidence) / len(values)))
-        names = names_of(self.values) or [None] * len(values)
+        names = self.names or [None] * len(values)
         order = np.argsort(-values, kind="stable")[:count]
         return [
             Bar(int(i), float(values[i]), float(low[i]), float(high[i]), names[i]) for i in order

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from overhand import errors
 from overhand.estimates import groups
-from overhand.estimates.readings import names_of
 
 if TYPE_CHECKING:
     import pandas
@@ -16,25 +15,34 @@ if TYPE_CHECKING:
     from overhand.estimates.estimate import Estimate
 
 
-def to_frame(estimate: Estimate, confidence: float) -> pandas.DataFrame:
+def loaded_pandas() -> Any:
+    """pandas, which is optional and slow to load, or an error that says how to install it.
+
+    >>> loaded_pandas().__name__
+    'pandas'
+    """
     try:
         import pandas
     except ModuleNotFoundError:
         raise errors.OverhandError("a table needs pandas: pip install 'overhand[frames]'") from None
+    return pandas
+
+
+def to_frame(estimate: Estimate, confidence: float) -> pandas.DataFrame:
+    pandas = loaded_pandas()
     if groups.are_in(estimate.values) and estimate.is_sum:
         return _of_groups(estimate, confidence)
     low, high = estimate.interval(confidence)
     columns = {"value": estimate.value, "low": low, "high": high}
-    names = names_of(estimate.values)
-    index = None if names is None else pandas.Index(names, name=str(estimate.values).split(":")[0])
+    names, index = estimate.names, None
+    if names is not None:
+        index = pandas.Index(names, name=str(estimate.values).split(":")[0])
     return pandas.DataFrame({name: np.atleast_1d(one) for name, one in columns.items()}, index)
 
 
 def _of_groups(estimate: Estimate, confidence: float) -> pandas.DataFrame:
     """A group that may be empty has no mean: not a number, within no bounds."""
-    import pandas
-
-    found = estimate.groups(confidence)
+    pandas, found = loaded_pandas(), estimate.groups(confidence)
     lines = [[*group.count, *group.sum, *(group.mean or [np.nan] * 3)] for group in found]
     columns = [name + end for name in ("count", "sum", "mean") for end in ("", "_low", "_high")]
     index = pandas.Index([group.label for group in found], name="group")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -75,19 +75,6 @@ class Group:
     mean: Bounded | None
     note: str = ""
     """Why there is no mean, if there is none."""
-
-
-@runtime_checkable
-class _Named(Protocol):
-    """A kind of value whose coordinates have names."""
-
-    @property
-    def coordinate_names(self) -> tuple[str, ...] | None: ...
-
-
-def names_of(values: object) -> tuple[str, ...] | None:
-    """What the coordinates of a sum are called, if they have names."""
-    return values.coordinate_names if isinstance(values, _Named) else None
 
 
 def shown(value: Any) -> str:

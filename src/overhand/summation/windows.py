@@ -7,14 +7,13 @@ from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections.abc import Iterator
 from datetime import date, datetime, timedelta, tzinfo
-from importlib import import_module
 from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from overhand import errors
-from overhand.estimates import Estimate
+from overhand.estimates import Estimate, loaded_pandas
 from overhand.summation.times import MICROSECOND, UNITS, Clock, Time, moment_of, shown
 
 _LENGTH = re.compile(r"(\d{1,9})\s*(w|d|h|min|s)")
@@ -57,15 +56,10 @@ class Windows(list[Window]):
     def to_frame(self, confidence: float = 0.95) -> Any:
         """A pandas frame with a row per window, by its start.
 
-        If sums have several coordinates, a row per window and coordinate. `low` and `high` are the
-        ends of each interval.
+        If sums have several coordinates, a row per window and coordinate, by its name if it has
+        one. `low` and `high` are the ends of each interval.
         """
-        try:
-            pandas = import_module("pandas")  # which is optional, and slow to load
-        except ImportError:
-            raise errors.InvalidValue(
-                "a frame needs pandas: pip install 'overhand[frames]'"
-            ) from None
+        pandas = loaded_pandas()
         confidence = errors.number("confidence", confidence, above=0, below=1)
         columns = [*_COLUMNS, "users", "value", "std", "slack", "low", "high"]
         rows = [row for window in self for row in _rows(window, confidence)]
@@ -82,7 +76,8 @@ def _rows(window: Window, confidence: float) -> Iterator[tuple[Any, ...]]:
     estimate = window.estimate
     numbers = (estimate.value, estimate.std, estimate.slack, *estimate.interval(confidence))
     table = np.broadcast_arrays(*(np.atleast_1d(np.asarray(n, np.float64)) for n in numbers))
-    for coordinate, row in enumerate(np.stack(table, axis=1).tolist()):
+    rows = np.stack(table, axis=1).tolist()
+    for coordinate, row in zip(estimate.names or range(len(rows)), rows, strict=True):
         yield coordinate, *window[:-1], estimate.users, *row
 
 
