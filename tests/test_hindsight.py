@@ -151,7 +151,7 @@ def test_nothing_in_nothing_out_and_no_archive_is_refused() -> None:
         empty.interval(1.0)
 
 
-@pytest.mark.parametrize("values", [oh.Histogram(3), oh.Vectors(2), oh.Reals(-2.0, 5.0)])
+@pytest.mark.parametrize("values", [oh.Histogram(["a", "b"]), oh.Vectors(2), oh.Reals(-2.0, 5.0)])
 def test_coordinates_do_not_mix(values: Any) -> None:
     """Every coordinate is told as the sum of it alone would be, and frames name them."""
     plan = kind_plan(REGULAR, values)
@@ -171,19 +171,21 @@ def test_coordinates_do_not_mix(values: Any) -> None:
         np.testing.assert_allclose(alone.std, history.std)
     frame = history.to_frame()
     assert len(frame) == weights.size
-    assert ("coordinate" in frame) == (not values.is_scalar)
+    if not values.is_scalar:
+        assert frame["coordinate"].tolist()[-2:] == list(values.labels or (0, 1))
     assert (frame["low"] < frame["value"]).all()
 
 
 @settings(max_examples=60)
 @given(
-    st.lists(st.floats(-9, 9), min_size=1, max_size=9),
-    st.floats(-3, 3),
-    st.floats(0.01, 4),
+    st.lists(
+        st.tuples(st.floats(-9, 9), st.floats(-3, 3), st.floats(0.01, 4)), min_size=1, max_size=9
+    )
 )
 def test_the_nearest_path_is_that_of_a_general_solver(
-    heights: list[float], low: float, width: float
+    given_steps: list[tuple[float, float, float]],
 ) -> None:
+    heights, low, width = np.array(given_steps).T
     path, high = np.cumsum(heights), low + width
     nearest = nearest_path(path, low, high)
     steps = np.diff(nearest, prepend=0.0)
@@ -207,6 +209,34 @@ def test_a_possible_history_is_never_farther_from_the_truth() -> None:
     assert steps.max() <= plan.tree.lowest + 1e-9
     # All users are at an end of what is possible: it has to gain much.
     assert np.sum((possible - truth) ** 2) < 0.5 * np.sum((history.value - truth) ** 2)
+
+
+def test_a_history_goes_on_from_plan_to_plan() -> None:
+    def plan_for(horizon: int) -> Plan:
+        return Plan.best(horizon, 2, PRIVACY)
+
+    total = oh.EndlessSum(plan_for, oh.seeded_random(2), first=100, pending="rate")
+    total.update_many(np.arange(1_200) % 3 == 0)
+    history, plans = total.hindsight(), [server.hindsight() for _, server, _ in total._chapters()]
+    assert len(history) == sum(map(len, plans))
+    assert len(plans) > 2
+    ends = np.cumsum([len(one) for one in plans])
+    for before, after, one in zip(ends, ends[1:], plans[1:], strict=False):
+        for curve, alone in ((history, one), (history.published, one.published)):
+            t, value, std = (part[before - 1 : after] for part in (curve.t, curve.value, curve.std))
+            assert (t[1:] - t[0]).tolist() == alone.t.tolist()
+            np.testing.assert_allclose(value[1:] - value[0], alone.value)
+            np.testing.assert_allclose(std[1:], np.hypot(std[0], alone.std))
+    last = total.between(0, int(history.t[-1]))
+    assert (history.value[-1], history.std[-1]) == pytest.approx((last.value, last.std))
+    steps = np.diff(history.possible(), prepend=0.0)
+    assert (steps >= -1e-9).all()
+    assert (steps <= np.diff(history.t, prepend=0) + 1e-9).all()
+    again = oh.EndlessSum.from_json(plan_for, total.to_json())
+    assert np.array_equal(again.hindsight().value, history.value)
+    again.update_many([0] * 2_000)
+    assert len(again.plans) > len(plans)
+    assert again._current._server._has_rate
 
 
 def ratio_of_runs(plan: Plan, runs: int) -> tuple[float, float, Hindsight]:

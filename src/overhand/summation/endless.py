@@ -15,7 +15,9 @@ from overhand import errors
 from overhand.estimates import Estimate
 from overhand.plan import Plan
 from overhand.randomness import Random, SeededRandom, restored_random, source_of
+from overhand.summation.archive import Pending, is_rate
 from overhand.summation.continual import ContinualSum
+from overhand.summation.hindsight import Hindsight
 from overhand.summation.saving import Resumable
 from overhand.summation.server import SumServer
 from overhand.summation.times import BlockTimes, Clock, Time, Times
@@ -28,7 +30,8 @@ class EndlessSum(Ranged, Resumable):
 
     The users of different plans are disjoint, so the guarantee is that of a single plan. When a
     plan is used up, its last estimate and variance stay and, with `archive`, the sums of its
-    batches, which ranges and windows need. `plan_for(horizon)` makes the plans.
+    batches, which ranges, windows and hindsight need. `plan_for(horizon)` makes the plans.
+    `pending` is as in `ContinualSum`; every plan has a rate of its own.
 
     >>> import overhand as oh
     >>> def plan_for(horizon: int) -> oh.Plan:
@@ -50,11 +53,12 @@ class EndlessSum(Ranged, Resumable):
         first: int = 1024,
         growth: int = 2,
         archive: bool = True,
+        pending: Pending = "middle",
     ) -> None:
         self._plan_for = plan_for
         self._random = source_of(random)
         self._growth = errors.whole("growth", growth, least=1)
-        self._archive = archive
+        self._archive, self._pending = archive, pending
         self._clock = Clock()
         self._past: list[tuple[SumServer, BlockTimes]] = []  # of the plans that are used up
         self._settled: Estimate | None = None  # of all their users
@@ -126,6 +130,11 @@ class EndlessSum(Ranged, Resumable):
         found = reduce(add, parts) if parts else self._current.between(0, 0)
         return replace(found, start=start, t=stop)
 
+    def hindsight(self) -> Hindsight:
+        """The whole history, plan after plan, each point by all batches that are full now."""
+        histories = (server.hindsight() for _, server, _ in self._chapters())
+        return reduce(Hindsight.followed_by, histories)
+
     def _chapters(self) -> Iterator[tuple[int, SumServer, BlockTimes]]:
         """How many users each plan has had, and what is known of them."""
         for plan, past in zip(self.plans, self._past, strict=False):
@@ -163,6 +172,7 @@ class EndlessSum(Ranged, Resumable):
             "growth": self._growth,
             "next_horizon": self._next_horizon,
             "archive": self._archive,
+            "pending": self._pending,
             "settled": None if self._settled is None else _numbers(self._settled),
             "plans": [plan.to_json() for plan in self.plans],
             "past": [[server.state(), times.state()] for server, times in self._past],
@@ -185,7 +195,8 @@ class EndlessSum(Ranged, Resumable):
         total._plan_for = plan_for
         total._random = restored_random(state["random"])
         total._growth, total._next_horizon = state["growth"], state["next_horizon"]
-        total._archive = state["archive"]
+        total._archive, total._pending = state["archive"], state["pending"]
+        is_rate(total._pending, archive=total._archive)  # or it is refused
         total._clock = Clock.restored(state["clock"])
         total.plans = [Plan.from_json(text) for text in state["plans"]]
         total._past = [
@@ -206,7 +217,8 @@ class EndlessSum(Ranged, Resumable):
     def _start(self, plan: Plan) -> ContinualSum:
         self.plans.append(plan)
         self._next_horizon *= self._growth
-        return ContinualSum(plan, self._random.spawn(1)[0], archive=self._archive)
+        random = self._random.spawn(1)[0]
+        return ContinualSum(plan, random, archive=self._archive, pending=self._pending)
 
     def _plans_for(self, users: int) -> list[Plan]:
         """The plans that this many more users need, besides the current one."""

@@ -18,11 +18,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from overhand import errors
-from overhand.estimates import Estimate
+from overhand.estimates import Estimate, loaded_pandas
 from overhand.model import Counts, Floats
 from overhand.plan import Plan
 from overhand.summation.archive import BatchSums, flat
 from overhand.summation.possible import nearest_path
+from overhand.values import Values
 
 if TYPE_CHECKING:
     import pandas
@@ -96,6 +97,16 @@ class Curve:
             max(self.unit, earlier.unit),
         )
 
+    def with_later(self, later: Curve) -> Curve:
+        """These sums, and then the last of them with those of later users added."""
+        of_last = (self.value[-1], self.std[-1], self.slack[-1], 0, self.kurtosis[-1], self.unit)
+        rest = later.after(Estimate(int(self.t[-1]), *of_last))
+        both: dict[str, Any] = {
+            name: np.concatenate([getattr(self, name), getattr(rest, name)])
+            for name in ("t", "value", "std", "slack", "kurtosis")
+        }
+        return Curve(**both, unit=rest.unit)
+
 
 def _rounded_up(numbers: Floats) -> Floats:
     logs = np.log(numbers, out=np.full(numbers.shape, -np.inf), where=numbers > 1e-6)
@@ -123,13 +134,17 @@ class Hindsight(Curve):
     """
 
     published: Curve
-    plan: Plan
-    step: int
+    values: Values
 
     @property
     def ratio(self) -> float:
         """The rms error relative to that of what was published, computed from the noise."""
         return self.rms / self.published.rms if self.published.rms > 0 else 1.0
+
+    def followed_by(self, later: Hindsight) -> Hindsight:
+        """This history, and then that of another plan for the users who came next."""
+        told, published = self.with_later(later), self.published.with_later(later.published)
+        return Hindsight(**vars(told), published=published, values=self.values)
 
     def possible(self) -> Floats:
         """The nearest possible history: no batch's sum is outside what its users may hold.
@@ -139,9 +154,9 @@ class Hindsight(Curve):
         such a history, this one is never farther from it, over all times together. It has no `std`:
         it is closer than that would say, and by how much depends on the data.
         """
-        values = self.plan.values
-        ends = zip(flat(self.value).T, values.lows, values.highs, strict=True)
-        paths = [nearest_path(column, self.step * lo, self.step * hi) for column, lo, hi in ends]
+        users = np.diff(self.t, prepend=0)
+        ends = zip(flat(self.value).T, self.values.lows, self.values.highs, strict=True)
+        paths = [nearest_path(column, users * low, users * high) for column, low, high in ends]
         return np.stack(paths, axis=1).reshape(self.value.shape)
 
     def to_frame(self, confidence: float = 0.95) -> pandas.DataFrame:
@@ -149,16 +164,12 @@ class Hindsight(Curve):
 
         Needs pandas: `pip install 'overhand[frames]'`.
         """
-        try:
-            import pandas
-        except ModuleNotFoundError:
-            words = "a table needs pandas: pip install 'overhand[frames]'"
-            raise errors.OverhandError(words) from None
-        low, high = self.interval(confidence)
+        pandas, (low, high) = loaded_pandas(), self.interval(confidence)
         coordinates = flat(self.value).shape[1]
-        places = {"t": np.repeat(self.t, coordinates)}
-        if not self.plan.values.is_scalar:
-            places["coordinate"] = np.tile(np.arange(coordinates), len(self))
+        places: dict[str, Any] = {"t": np.repeat(self.t, coordinates)}
+        if not self.values.is_scalar:
+            names = self.values.coordinate_names or range(coordinates)
+            places["coordinate"] = [*names] * len(self)
         curves = {"value": self.value, "low": low, "high": high, "slack": self.slack}
         curves |= {"std": np.repeat(self.std, coordinates), "published": self.published.value}
         return pandas.DataFrame({**places, **{name: one.ravel() for name, one in curves.items()}})
@@ -189,12 +200,10 @@ class _Known(NamedTuple):
         """Sums of the first 0, 1, 2, ... rows."""
         return _Known(_running(self.values), _running(self.errors))
 
-    def minus(self, other: _Known) -> _Known:
-        return _Known(self.values - other.values, self.errors - other.errors)
-
     def between(self, first: Counts, stop: Counts) -> _Known:
         """Of running sums: the sums of rows first .. stop - 1."""
-        return self.at(stop).minus(self.at(first))
+        after, before = self.at(stop), self.at(first)
+        return _Known(after.values - before.values, after.errors - before.errors)
 
 
 def _running(rows: Floats) -> Floats:
@@ -215,9 +224,6 @@ class _Level(NamedTuple):
     """Expected squared errors of the estimates, by which they are weighted."""
     before: _Known
     """Running sums of the estimates."""
-
-    def squares_before(self) -> Floats:
-        return _running(self.squares)
 
     def holding(self, ends: Counts) -> Counts:
         """The batch that holds the last of this many lowest ones; `batches` if there is none."""
@@ -251,7 +257,7 @@ def in_hindsight(
         _curve(plan, ends * plan.tree.lowest, known, (len(ends), *sums.shape), coordinate)
         for known in (_downwards(levels, ends), _as_published(told, ends))
     ]
-    return Hindsight(**vars(curves[0]), published=curves[1], plan=plan, step=plan.tree.lowest)
+    return Hindsight(**vars(curves[0]), published=curves[1], values=plan.values)
 
 
 class _Measured(NamedTuple):
@@ -304,7 +310,7 @@ def _upwards(plan: Plan, measured: Sequence[_Measured], *, combine: bool) -> lis
         if levels:
             stops = np.arange(1, 1 + len(squares)) * levels[-1].degree
             below = levels[-1].before.between(stops - levels[-1].degree, stops)
-            running = levels[-1].squares_before()
+            running = _running(levels[-1].squares)
             others = running[stops] - running[stops - levels[-1].degree]
             weights = _own_weights(squares, others, combine=combine)
             best = own.times(weights).plus(below.times(1 - weights))
@@ -333,7 +339,7 @@ def _slopes(levels: Sequence[_Level], ends: Counts) -> list[Floats]:
     for level, above in zip(levels, levels[1:], strict=False):
         here, parent = level.holding(ends), above.holding(ends)
         exists = parent < above.batches
-        running = level.squares_before()
+        running = _running(level.squares)
         first = parent * level.degree
         stop = np.minimum(first + level.degree, level.batches)
         inside = np.append(level.squares, 0.0)[here]
@@ -350,18 +356,17 @@ def _downwards(levels: Sequence[_Level], ends: Counts) -> _Known:
     own sum in it, all children of the batch have the weight (1 - w) g - b, and those before the end
     one more.
     """
-    slopes = _slopes(levels, ends)
+    walk = list(zip(levels, [*levels[1:], None], _slopes(levels, ends), strict=True))
     shift = np.zeros(len(ends))
     total = _Known(np.zeros((len(ends), levels[0].own.values.shape[1])), np.zeros((len(ends), 4)))
-    for index in range(len(levels) - 1, -1, -1):
-        level, slope = levels[index], slopes[index]
+    for level, above, slope in reversed(walk):
         here = level.holding(ends)
         exists = here < level.batches
-        first = levels[index + 1].holding(ends) * level.degree if index + 1 < len(levels) else 0
-        last = first + level.degree if index + 1 < len(levels) else level.batches
-        stop = np.minimum(last, level.batches)
-        earlier = level.before.between(np.broadcast_to(first, ends.shape), here)
-        later = level.before.between(np.minimum(here + 1, stop), np.broadcast_to(stop, ends.shape))
+        first = ends * 0 if above is None else above.holding(ends) * level.degree
+        degree = level.batches if above is None else level.degree
+        stop = np.minimum(first + degree, level.batches)
+        earlier = level.before.between(first, here)
+        later = level.before.between(np.minimum(here + 1, stop), stop)
         total = total.plus(earlier.times(1 + shift)).plus(later.times(shift))
         inside = np.minimum(here, level.batches - 1)
         weight = np.where(exists, slope + shift, 0.0)
@@ -374,8 +379,7 @@ def _downwards(levels: Sequence[_Level], ends: Counts) -> _Known:
 def _as_published(levels: Sequence[_Level], ends: Counts) -> _Known:
     """Every prefix from its cover alone (Definition 3.1)."""
     total = _Known(np.zeros((len(ends), levels[0].own.values.shape[1])), np.zeros((len(ends), 4)))
-    for index, level in enumerate(levels):
-        above = levels[index + 1] if index + 1 < len(levels) else None
+    for level, above in zip(levels, [*levels[1:], None], strict=True):
         first = ends * 0 if above is None else ends // above.blocks * level.degree
         total = total.plus(level.before.between(first, ends // level.blocks))
     return total

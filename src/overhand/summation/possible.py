@@ -28,39 +28,37 @@ class _Crossing(NamedTuple):
     slope_after: float
 
 
-def nearest_path(path: Floats, low: float, high: float) -> Floats:
-    """The path from 0 with steps in [low, high] and the least sum of squared distances.
+def nearest_path(path: Floats, low: Floats, high: Floats) -> Floats:
+    """The path from 0 with every step in its [low, high] and the least sum of squared distances.
 
     Exact, by dynamic programming: the least cost of a path up to a place is convex in where it
     ends, and its derivative piecewise linear. A step leaves what is left of the minimum where it
-    is and shifts the rest by high - low, once paths are counted from low * t.
+    is and shifts the rest by high - low, once paths are counted from the lowest one.
 
-    >>> nearest_path(np.array([1.0, 0.5, 3.0]), 0.0, 1.0)
+    >>> nearest_path(np.array([1.0, 0.5, 3.0]), np.zeros(3), np.ones(3))
     array([1.  , 1.25, 2.25])
     """
-    width, start = high - low, low * np.arange(1, len(path) + 1)
-    costs = _Costs(width)
-    minima = [costs.add(height) for height in (path - start).tolist()]
+    start, widths, costs = np.cumsum(low), (high - low).tolist(), _Costs()
+    minima = list(map(costs.add, (path - start).tolist(), widths))
     nearest = np.empty(len(path))
-    here = math.inf
+    here, width = math.inf, math.inf  # of the step after
     for place in range(len(path) - 1, -1, -1):
         here = minima[place] if here == math.inf else min(max(minima[place], here - width), here)
-        nearest[place] = here
+        nearest[place], width = here, widths[place]
     return np.asarray(nearest + start)
 
 
 class _Costs:
     """The derivative of the least cost, as knots left and right of its minimum."""
 
-    def __init__(self, width: float) -> None:
-        self._width = width
+    def __init__(self) -> None:
         self._left = [_Knot(0.0, math.inf, 0.0)]
         self._right = [_Knot(0.0, math.inf, 0.0)]  # their places without `_shift`
         self._shift = 0.0
 
-    def add(self, height: float) -> float:
-        """One step, whose end is to be near this height: where the least cost is now."""
-        self._shift += self._width
+    def add(self, height: float, width: float) -> float:
+        """One step of at most this width, its end to be near a height: where the cost is least."""
+        self._shift += width
         at = self._left[-1].place, self._right[-1].place + self._shift
         if height > at[1]:
             found = self._above(height)
