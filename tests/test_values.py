@@ -231,6 +231,23 @@ def test_another_shape_is_refused_with_the_one_that_is_wanted(
     assert str(raised.value).endswith(f"of shape {wanted}")
 
 
+@pytest.mark.parametrize(
+    ("values", "raw"),
+    [
+        (BITS, [0, 1]),
+        (Reals(), [0.0, 0.5]),
+        (Histogram(3), [2, 0]),
+        (Histogram(["a", "b"]), ["b", "a"]),
+        (Vectors(2), [[0.0, 1.0], [0.5, 0.5]]),
+    ],
+    ids=str,
+)
+def test_a_generator_is_gathered(values: Values, raw: list[Any]) -> None:
+    assert np.array_equal(values.rows(one for one in raw), values.rows(raw))  # type: ignore[arg-type]
+    with pytest.raises(InvalidValue):
+        values.rows(one for one in [*raw, None])  # type: ignore[arg-type]
+
+
 def test_truth_values_are_numbers_but_no_buckets() -> None:
     assert Reals().rows([False, True]).tolist() == [0.0, 1.0]
     assert Vectors(2).rows([[False, True]]).tolist() == [[0.0, 1.0]]

@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 from overhand import errors
 from overhand.model import Counts, Floats, Rows
 from overhand.randomness import Random
-from overhand.values.kind import LARGEST, Values, shown
+from overhand.values.kind import LARGEST, Values, array_of, shown
 from overhand.values.labels import MOST_LABELS, Labels
 from overhand.values.scalars import Reals
 
@@ -131,10 +131,7 @@ class Histogram(Buckets):
     def rows(self, values: ArrayLike, *, first: int = 0) -> Counts:
         if self.names is not None:
             return self.names.places(values, first=first)
-        try:
-            array = np.asarray(values)
-        except ValueError:
-            raise errors.InvalidValue("values must be bucket numbers, not nested") from None
+        array = array_of(values, "bucket numbers")
         if array.ndim != 1:
             raise errors.InvalidValue(
                 f"values of shape {array.shape} must be bucket numbers, of shape (users)"

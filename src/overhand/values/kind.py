@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -202,6 +202,18 @@ class Values(ABC):
         return self.spec
 
 
+def array_of(values: Any, what: str) -> NDArray[Any]:
+    """Values as an array of one type, whatever they are in; those of a generator are gathered.
+
+    >>> array_of((bit for bit in [0, 1]), "bits")
+    array([0, 1])
+    """
+    try:
+        return np.asarray([*values] if isinstance(values, Iterator) else values)
+    except ValueError:
+        raise errors.InvalidValue(f"values must all be {what}, but they differ in length") from None
+
+
 def finite_array(values: ArrayLike, *, what: str, shape: tuple[int, ...], first: int) -> Floats:
     """Floats of this shape for each user, or an error that names the first that is not.
 
@@ -211,10 +223,7 @@ def finite_array(values: ArrayLike, *, what: str, shape: tuple[int, ...], first:
     Traceback (most recent call last):
     overhand.errors.InvalidValue: value of user 12 is not finite: inf
     """
-    try:
-        array = np.asarray(values)
-    except ValueError:
-        raise errors.InvalidValue(f"values must all be {what}, but they differ in length") from None
+    array = array_of(values, what)
     if array.size == 0 and array.ndim == 1:
         array = array.reshape(0, *shape).astype(np.float64)
     if array.ndim != 1 + len(shape) or array.shape[1:] != shape:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import repeat
@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike
 
 from overhand import errors
 from overhand.model import Counts
+from overhand.values.kind import array_of
 
 MOST_LABELS = 1 << 14
 LONGEST_LABEL = 100
@@ -154,13 +155,13 @@ def _categories(values: Any) -> tuple[Counts, list[Any]] | None:
 
 def _listed(values: Any) -> Sequence[Any]:
     """The values one by one as Python objects, which a dictionary looks up fastest."""
-    if isinstance(values, list | tuple):
-        return values
+    if isinstance(values, list | tuple | Iterator):
+        return [*values]
     if isinstance(values, str | bytes):
         raise errors.InvalidValue(
             f"a single string {values!r:.60} instead of the labels of many users"
         )
-    array = np.asarray(values)
+    array = array_of(values, "labels")
     if array.ndim != 1:
         raise errors.InvalidValue(f"values of shape {array.shape} must be labels, of shape (users)")
     listed: list[Any] = array.tolist()

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from overhand import errors
 from overhand.model import Counts, Floats, Rows
 from overhand.randomness import HALF, WORD_BITS, Random
-from overhand.values.kind import LARGEST, SMALLEST, Values, finite_array, shown
+from overhand.values.kind import LARGEST, SMALLEST, Values, array_of, finite_array, shown
 
 _PACKING_PAYS = 1 << 14
 
@@ -140,10 +140,7 @@ def as_bits(values: ArrayLike, *, first: int = 0) -> NDArray[np.uint8]:
     Traceback (most recent call last):
     overhand.errors.InvalidValue: value 2 of user 12 is not a bit (0 or 1)
     """
-    try:
-        array = np.asarray(values)
-    except ValueError:
-        raise errors.InvalidValue("values must be one-dimensional, not nested") from None
+    array = array_of(values, "bits (0 or 1)")
     if array.ndim != 1:
         raise errors.InvalidValue(f"values must be one-dimensional, not of shape {array.shape}")
     if array.dtype == np.bool_:
