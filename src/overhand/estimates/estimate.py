@@ -16,7 +16,7 @@ from overhand.estimates.ratios import Ratio
 from overhand.estimates.readings import Bar, Bounded, Distribution, Group, shown
 from overhand.estimates.runs import InBatches, Origin, have_users_in_common
 from overhand.estimates.tails import half_width
-from overhand.values import Values
+from overhand.values import Grouped, Values
 
 if TYPE_CHECKING:
     import pandas
@@ -188,8 +188,8 @@ class Estimate:
         """
         count = errors.whole("count", count, least=1)
         confidence = errors.number("confidence", confidence, above=0, below=1)
-        if groups.are_in(self.values):
-            return groups.top(self, count, confidence, by or "count")
+        if isinstance(self.values, Grouped):
+            return groups.top(self, self.values, count, confidence, by or "count")
         if by is not None:
             raise errors.InvalidValue(f"{by=}: {groups.without(self.values)}")
         values = np.atleast_1d(np.asarray(self.value, np.float64))

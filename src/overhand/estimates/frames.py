@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from overhand import errors
-from overhand.estimates import groups
+from overhand.values import Grouped
 
 if TYPE_CHECKING:
     import pandas
@@ -30,7 +30,7 @@ def loaded_pandas() -> Any:
 
 def to_frame(estimate: Estimate, confidence: float) -> pandas.DataFrame:
     pandas = loaded_pandas()
-    if groups.are_in(estimate.values) and estimate.is_sum:
+    if isinstance(estimate.values, Grouped) and estimate.is_sum:
         return _of_groups(estimate, confidence)
     low, high = estimate.interval(confidence)
     columns = {"value": estimate.value, "low": low, "high": high}

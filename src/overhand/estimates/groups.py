@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeGuard, runtime_checkable
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -11,39 +11,14 @@ from overhand.estimates.ratios import fieller
 from overhand.estimates.readings import Bar, Bounded, Group
 from overhand.estimates.tails import half_width
 from overhand.model import Floats
+from overhand.values import Grouped
 
 if TYPE_CHECKING:
     from overhand.estimates.estimate import Estimate
 
 
-@runtime_checkable
-class InGroups(Protocol):
-    """A kind of value whose sums describe groups: two cells each, with independent errors.
-
-    A user's cells add up to one.
-    """
-
-    @property
-    def labels(self) -> tuple[str, ...]: ...
-
-    @property
-    def of(self) -> Any:
-        """The kind of number that users of a group hold."""
-
-    @property
-    def reader(self) -> Floats:
-        """Count and sum of a group, from its cells: two lines of two coefficients."""
-
-    def counts_and_sums(self, value: Floats) -> tuple[Floats, Floats]: ...
-
-
-def are_in(values: object) -> TypeGuard[InGroups]:
-    """Whether sums of these values describe groups."""
-    return isinstance(values, InGroups)
-
-
 def without(values: object) -> str:
-    """Why they do not."""
+    """Why sums of these values have no groups."""
     kind = "a sum of an unknown kind" if values is None else f"a sum of {values}"
     return f"{kind} has no groups: only sums of Grouped values do"
 
@@ -51,6 +26,7 @@ def without(values: object) -> str:
 class _Cells(NamedTuple):
     """Noisy counts and sums of the users in batches, group by group."""
 
+    values: Grouped
     counts: Floats
     sums: Floats
     users: int
@@ -66,7 +42,7 @@ class _Cells(NamedTuple):
 
     @classmethod
     def of(cls, estimate: Estimate, confidence: float) -> _Cells:
-        if not are_in(estimate.values):
+        if not isinstance(estimate.values, Grouped):
             raise errors.InvalidValue(f"no groups: {without(estimate.values)}")
         if not estimate.is_sum:
             raise errors.InvalidValue("a mean or a difference has no groups: ask the sum itself")
@@ -81,6 +57,7 @@ class _Cells(NamedTuple):
             cells = cells + (batched.users - cells.sum()) / len(cells)
             of_cells, slack = of_cells - std**2 / len(cells), 2 * slack
         return cls(
+            estimate.values,
             *estimate.values.counts_and_sums(cells),
             estimate.users,
             batched.pending,
@@ -113,12 +90,11 @@ class _Cells(NamedTuple):
 
 def groups(estimate: Estimate, confidence: float) -> list[Group]:
     cells = _Cells.of(estimate, confidence)
-    assert are_in(estimate.values)
-    low, high = float(estimate.values.of.lows[0]), float(estimate.values.of.highs[0])
+    low, high = float(cells.values.of.lows[0]), float(cells.values.of.highs[0])
     counts, sums = cells.bounds(low, high)
     means = cells.mean_bounds(low, high)
     found = []
-    for i, label in enumerate(estimate.values.labels):
+    for i, label in enumerate(cells.values.labels):
         # Half of the pending users, with the middle of what they may hold.
         count = float(cells.counts[i]) + cells.pending / 2
         total = float(cells.sums[i]) + cells.pending * (low + high) / 4
@@ -134,12 +110,11 @@ def _bounded(value: float, ends: list[Floats], i: int) -> Bounded:
     return Bounded(min(max(float(value), low), high), low, high)
 
 
-def top(estimate: Estimate, count: int, confidence: float, by: str) -> list[Bar]:
+def top(estimate: Estimate, values: Grouped, count: int, confidence: float, by: str) -> list[Bar]:
     """The largest groups by one of their three numbers, with bars that hold all of them at once."""
     if by not in ("count", "sum", "mean"):
         raise errors.InvalidValue(f"{by=} must be 'count', 'sum' or 'mean'")
-    assert are_in(estimate.values)
-    found = groups(estimate, 1 - (1 - confidence) / len(estimate.values.labels))
+    found = groups(estimate, 1 - (1 - confidence) / values.groups)
     read: list[Bounded | None] = [getattr(group, by) for group in found]
     bars = [
         Bar(i, one.value, one.low, one.high, found[i].label)

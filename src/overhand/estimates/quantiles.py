@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -12,17 +12,10 @@ from overhand.estimates.ratios import fieller
 from overhand.estimates.readings import Bounded, Distribution
 from overhand.estimates.tails import half_width
 from overhand.model import Floats
+from overhand.values import Binned
 
 if TYPE_CHECKING:
     from overhand.estimates.estimate import Estimate
-
-
-@runtime_checkable
-class _InBins(Protocol):
-    """A kind of value whose sums count the users between neighbouring edges."""
-
-    @property
-    def edges(self) -> tuple[float, ...]: ...
 
 
 class _Counts(NamedTuple):
@@ -43,7 +36,7 @@ class _Counts(NamedTuple):
     @classmethod
     def of(cls, estimate: Estimate) -> _Counts:
         values = estimate.values
-        if not isinstance(values, _InBins):
+        if not isinstance(values, Binned):
             kind = "a sum of an unknown kind" if values is None else f"a sum of {values}"
             raise errors.InvalidValue(
                 f"no quantiles: {kind} has no edges; only sums of Binned values do"
