@@ -295,9 +295,18 @@ class Estimate:
             else math.hypot(self.std, self.slack)
         )
 
+    @property
+    def summary(self) -> str:
+        """Value and standard deviation in one short line.
+
+        >>> Estimate(t=99, value=np.arange(99.0), std=2.0).summary
+        'value=[0, 1, 2, ..., 96, 97, 98], std=2'
+        """
+        return f"value={shown(self.value)}, std={self.std:.4g}"
+
     def __repr__(self) -> str:
         start = f", start={self.start}" if self.start else ""
-        return f"Estimate(t={self.t}, value={shown(self.value)}, std={self.std:.4g}{start})"
+        return f"Estimate(t={self.t}, {self.summary}{start})"
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Estimate):
@@ -328,4 +337,4 @@ class Difference(Estimate):
 
     def __repr__(self) -> str:
         cautious = ", is_cautious=True" if self.is_cautious else ""
-        return f"Difference(value={shown(self.value)}, std={self.std:.4g}{cautious})"
+        return f"Difference({self.summary}{cautious})"

@@ -19,7 +19,7 @@ from overhand.summation.hindsight import Hindsight
 from overhand.summation.saving import Resumable
 from overhand.summation.server import SumServer
 from overhand.summation.times import BlockTimes, Clock, Time, Times
-from overhand.summation.windows import Ranged, described
+from overhand.summation.windows import Ranged
 from overhand.values import BITS
 
 _PORTION_COINS = 1 << 16
@@ -225,7 +225,7 @@ class ContinualSum(Ranged, Resumable):
         return self._server, self._block_times
 
     def __repr__(self) -> str:
-        return f"ContinualSum(t={self.t} of {self.plan.horizon}, {described(self.estimate)})"
+        return f"ContinualSum(t={self.t} of {self.plan.horizon}, {self.estimate.summary})"
 
     @property
     def _is_secret(self) -> bool:

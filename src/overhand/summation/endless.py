@@ -21,7 +21,7 @@ from overhand.summation.hindsight import Hindsight
 from overhand.summation.saving import Resumable
 from overhand.summation.server import SumServer
 from overhand.summation.times import BlockTimes, Clock, Time, Times
-from overhand.summation.windows import Ranged, described
+from overhand.summation.windows import Ranged
 from overhand.values import Values
 
 
@@ -157,7 +157,7 @@ class EndlessSum(Ranged, Resumable):
 
     def __repr__(self) -> str:
         plan = f"plan {len(self.plans)} for {self.plans[-1].horizon}"
-        return f"EndlessSum(t={self.t}, {plan}, {described(self.estimate)})"
+        return f"EndlessSum(t={self.t}, {plan}, {self.estimate.summary})"
 
     @property
     def _is_secret(self) -> bool:

@@ -161,17 +161,6 @@ class Ranged(ABC):
         return Windows(self._window(*pair) for pair in pairwise(_borders(first, last, step, zone)))
 
 
-def described(estimate: Estimate) -> str:
-    """An estimate in a few words.
-
-    >>> described(Estimate(t=9, value=4.5, std=1.25)), described(Estimate(9, np.arange(99.0), 2.0))
-    ('value=4.5, std=1.25', 'value=[ 0. 1. 2. ... 96. 97. 98.], std=2')
-    """
-    value = estimate.value
-    told = np.array2string(value, precision=6, threshold=6) if np.ndim(value) else f"{value:.6g}"
-    return f"value={told}, std={estimate.std:.6g}"
-
-
 def _is_time(bound: object) -> bool:
     return isinstance(bound, (str, date, np.datetime64))
 
