@@ -1,4 +1,4 @@
-"""(h) What the history gains in hindsight, and whether its bands hold the truth."""
+"""(i) What the history gains in hindsight, and whether its bands hold the truth."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Gain(NamedTuple):
 
 
 def hindsight(scale: Scale) -> Section:
-    """(h) Bands with few users and many runs, errors with many users and few."""
+    """(i) Bands with few users and many runs, errors with many users and few."""
     parts = range(0, scale.coverage_runs // _PART, _TASK_RUNS)
 
     def task(mechanism: str, first: int) -> Task:
