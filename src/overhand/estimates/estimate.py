@@ -13,7 +13,7 @@ from overhand import errors
 from overhand.estimates import frames, groups, quantiles
 from overhand.estimates.pairs import Pair, check_alike
 from overhand.estimates.ratios import Ratio
-from overhand.estimates.readings import Bar, Bounded, Distribution, Group, shown
+from overhand.estimates.readings import Bar, Bounded, Distribution, Group, lacking, shown
 from overhand.estimates.runs import InBatches, Origin, have_users_in_common
 from overhand.estimates.tails import half_width
 from overhand.values import Grouped, Values
@@ -191,7 +191,7 @@ class Estimate:
         if isinstance(self.values, Grouped):
             return groups.top(self, self.values, count, confidence, by or "count")
         if by is not None:
-            raise errors.InvalidValue(f"{by=}: {groups.without(self.values)}")
+            raise errors.InvalidValue(f"{by=}: {lacking(self.values, 'groups', 'Grouped')}")
         values = np.atleast_1d(np.asarray(self.value, np.float64))
         low, high = map(np.atleast_1d, self.interval(1 - (1 - confidence) / len(values)))
         names = self.names or [None] * len(values)

@@ -8,19 +8,13 @@ import numpy as np
 
 from overhand import errors
 from overhand.estimates.ratios import fieller
-from overhand.estimates.readings import Bar, Bounded, Group
+from overhand.estimates.readings import Bar, Bounded, Group, lacking
 from overhand.estimates.tails import half_width
 from overhand.model import Floats
 from overhand.values import Grouped
 
 if TYPE_CHECKING:
     from overhand.estimates.estimate import Estimate
-
-
-def without(values: object) -> str:
-    """Why sums of these values have no groups."""
-    kind = "a sum of an unknown kind" if values is None else f"a sum of {values}"
-    return f"{kind} has no groups: only sums of Grouped values do"
 
 
 class _Cells(NamedTuple):
@@ -43,7 +37,7 @@ class _Cells(NamedTuple):
     @classmethod
     def of(cls, estimate: Estimate, confidence: float) -> _Cells:
         if not isinstance(estimate.values, Grouped):
-            raise errors.InvalidValue(f"no groups: {without(estimate.values)}")
+            raise errors.InvalidValue(f"no groups: {lacking(estimate.values, 'groups', 'Grouped')}")
         if not estimate.is_sum:
             raise errors.InvalidValue("a mean or a difference has no groups: ask the sum itself")
         confidence = errors.number("confidence", confidence, above=0, below=1)

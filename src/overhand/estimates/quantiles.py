@@ -9,7 +9,7 @@ import numpy as np
 
 from overhand import errors
 from overhand.estimates.ratios import fieller
-from overhand.estimates.readings import Bounded, Distribution
+from overhand.estimates.readings import Bounded, Distribution, lacking
 from overhand.estimates.tails import half_width
 from overhand.model import Floats
 from overhand.values import Binned
@@ -37,10 +37,7 @@ class _Counts(NamedTuple):
     def of(cls, estimate: Estimate) -> _Counts:
         values = estimate.values
         if not isinstance(values, Binned):
-            kind = "a sum of an unknown kind" if values is None else f"a sum of {values}"
-            raise errors.InvalidValue(
-                f"no quantiles: {kind} has no edges; only sums of Binned values do"
-            )
+            raise errors.InvalidValue(f"no quantiles: {lacking(values, 'edges', 'Binned')}")
         if not estimate.is_sum:
             raise errors.InvalidValue("a mean or a difference has no quantiles: ask the sum itself")
         if estimate.users == 0:

@@ -87,10 +87,10 @@ class Ratio:
             return -math.inf, math.inf
         ratio = above / below
         reach = width(ratio) / abs(below)
-        return (
-            _end(lambda r: abs(above - r * below) - width(r), ratio, -reach),
-            _end(lambda r: abs(above - r * below) - width(r), ratio, reach),
+        low, high = (
+            _end(lambda r: abs(above - r * below) - width(r), ratio, far) for far in (-reach, reach)
         )
+        return low, high
 
     def __repr__(self) -> str:
         cautious = ", is_cautious=True" if self.is_cautious else ""

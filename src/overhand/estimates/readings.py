@@ -77,6 +77,12 @@ class Group:
     """Why there is no mean, if there is none."""
 
 
+def lacking(values: object, what: str, kind: str) -> str:
+    """Why something cannot be read from a sum of these values."""
+    these = "a sum of an unknown kind" if values is None else f"a sum of {values}"
+    return f"{these} has no {what}: only sums of {kind} values do"
+
+
 def shown(value: Any) -> str:
     """A number, or the first and last few of many."""
     if np.ndim(value) == 0:

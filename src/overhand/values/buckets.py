@@ -154,9 +154,8 @@ class Histogram(Buckets):
     def __repr__(self) -> str:
         if self.names is None:
             return f"Histogram(buckets={self.buckets})"
-        other = self.names.other
-        labels = list(self.names.names if other is None else self.names.names[:-1])
-        return f"Histogram({labels!r}" + ("" if other is None else f", {other=}") + ")"
+        other = "" if self.names.other is None else f", other={self.names.other!r}"
+        return f"Histogram({self.names.listed!r}{other})"
 
 
 @dataclass(frozen=True, init=False, repr=False)

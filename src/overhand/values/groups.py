@@ -204,10 +204,8 @@ class Grouped(Values):
         return self._joined(places, self.of.uniform(random, users))
 
     def __repr__(self) -> str:
-        other = self.names.other
-        labels = list(self.labels if other is None else self.labels[:-1])
-        end = "" if other is None else f", {other=}"
-        return f"Grouped({labels!r}, of={self.of!r}{end})"
+        other = "" if self.names.other is None else f", other={self.names.other!r}"
+        return f"Grouped({self.names.listed!r}, of={self.of!r}{other})"
 
 
 def _two_columns(values: Any) -> tuple[Any, Any]:

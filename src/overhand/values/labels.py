@@ -59,9 +59,12 @@ class Labels:
     @property
     def spec(self) -> str:
         """The names with commas between them, and after a colon the one for all others."""
-        if self.other is None:
-            return ",".join(self.names)
-        return f"{','.join(self.names[:-1])}:{self.other}"
+        return ",".join(self.listed) + ("" if self.other is None else f":{self.other}")
+
+    @property
+    def listed(self) -> list[str]:
+        """All but the one for all others."""
+        return list(self.names if self.other is None else self.names[:-1])
 
     @cached_property
     def _place_of(self) -> dict[str | bytes, int]:
