@@ -11,21 +11,11 @@ from overhand.model import Floats
 
 
 class _Knot(NamedTuple):
-    """Where a derivative changes, from left to right."""
+    """Where a derivative changes, going away from its zero: by how much it and its slope do."""
 
     place: float
     jump: float
     bend: float
-
-
-class _Crossing(NamedTuple):
-    """Where a derivative crosses 0, and what it and its slope are on either side."""
-
-    place: float
-    before: float
-    slope_before: float
-    after: float
-    slope_after: float
 
 
 def nearest_path(path: Floats, low: Floats, high: Floats) -> Floats:
@@ -48,56 +38,59 @@ def nearest_path(path: Floats, low: Floats, high: Floats) -> Floats:
     return np.asarray(nearest + start)
 
 
+class _Side:
+    """The knots left (-1) or right (1) of where a cost is least, the nearest last."""
+
+    def __init__(self, sign: int) -> None:
+        self.sign = sign
+        self.shift = 0.0
+        self._knots = [_Knot(0.0, math.inf, 0.0)]  # their places without the shift
+
+    @property
+    def start(self) -> float:
+        """Where the nearest knot is."""
+        return self._knots[-1].place + self.shift
+
+    def push(self, place: float, jump: float, bend: float) -> None:
+        self._knots.append(_Knot(place - self.shift, jump, bend))
+
+    def pop(self) -> _Knot:
+        return self._knots.pop()
+
+
 class _Costs:
-    """The derivative of the least cost, as knots left and right of its minimum."""
+    """The derivative of the least cost, as knots on both sides of its zeros."""
 
     def __init__(self) -> None:
-        self._left = [_Knot(0.0, math.inf, 0.0)]
-        self._right = [_Knot(0.0, math.inf, 0.0)]  # their places without `_shift`
-        self._shift = 0.0
+        self._left, self._right = _Side(-1), _Side(1)
 
     def add(self, height: float, width: float) -> float:
         """One step of at most this width, its end to be near a height: where the cost is least."""
-        self._shift += width
-        at = self._left[-1].place, self._right[-1].place + self._shift
-        if height > at[1]:
-            found = self._above(height)
-        elif height < at[0]:
-            found = self._below(height)
-        else:
-            found = _Crossing(height, 0.0, 1.0, 0.0, 1.0)
-        place, before, slope_before, after, slope_after = found
-        self._left.append(_Knot(place, -before, -slope_before))
-        self._right.append(_Knot(place - self._shift, after, slope_after))
-        return place
+        self._right.shift += width
+        if height > self._right.start:
+            return _pass(height, self._left, self._right)
+        if height < self._left.start:
+            return _pass(height, self._right, self._left)
+        self._left.push(height, 0.0, 1.0)
+        self._right.push(height, 0.0, 1.0)
+        return height
 
-    def _above(self, height: float) -> _Crossing:
-        """The crossing to the right of where the derivative is the distance from the height."""
-        place, slope = self._right[-1].place + self._shift, 1.0
-        value = place - height
-        while True:
-            _, jump, bend = self._right.pop()
-            if value + jump >= 0:
-                return _Crossing(place, value, slope, value + jump, slope + bend)
-            self._left.append(_Knot(place, jump, bend))
-            value, slope = value + jump, slope + bend
-            following = self._right[-1].place + self._shift
-            if value + slope * (following - place) >= 0:
-                zero = min(following, place - value / slope)
-                return _Crossing(zero, 0.0, slope, 0.0, slope)
-            value, place = value + slope * (following - place), following
 
-    def _below(self, height: float) -> _Crossing:
-        place, slope = self._left[-1].place, 1.0
-        value = place - height
-        while True:
-            _, jump, bend = self._left.pop()
-            if value - jump <= 0:
-                return _Crossing(place, value - jump, slope - bend, value, slope)
-            self._right.append(_Knot(place - self._shift, jump, bend))
-            value, slope = value - jump, slope - bend
-            following = self._left[-1].place
-            if value + slope * (following - place) <= 0:
-                zero = max(following, place - value / slope)
-                return _Crossing(zero, 0.0, slope, 0.0, slope)
-            value, place = value + slope * (following - place), following
+def _pass(height: float, behind: _Side, ahead: _Side) -> float:
+    """Pass the knots ahead, once the distance from the height is added, up to the new zero."""
+    place, slope = ahead.start, 1.0
+    value = -abs(place - height)
+    while True:
+        _, jump, bend = ahead.pop()
+        if value + jump >= 0:
+            behind.push(place, -value, slope)
+            ahead.push(place, value + jump, slope + bend)
+            return place
+        behind.push(place, jump, -bend)
+        value, slope, gap = value + jump, slope + bend, abs(ahead.start - place)
+        if value + slope * gap >= 0:
+            place += ahead.sign * min(gap, -value / slope)
+            behind.push(place, 0.0, slope)
+            ahead.push(place, 0.0, slope)
+            return place
+        value, place = value + slope * gap, ahead.start
