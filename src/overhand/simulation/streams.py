@@ -20,6 +20,7 @@ from overhand.randomness import BinaryFraction, Random
 from overhand.values import BITS, Values
 
 COLUMNS = ("value", "bit")
+LABEL_COLUMNS = ("value", "label")
 FORMS = "zeros, ones, bernoulli:P, uniform, hard or a .csv file"
 
 
@@ -115,10 +116,11 @@ def _slices(rows: Rows) -> Callable[[int, int], Rows]:
 
 
 def read_rows(path: Path, values: Values) -> Rows:
-    """One user per line: a number (or a column named `value` or `bit`), or a vector's numbers.
+    """One user per line: a number or a label, a label and a number, or a vector's numbers.
 
-    Or a label, or a label and a number. A first line of names, none of them a number, is a header;
-    of labels alone, one that says `value` or `label`.
+    Of several columns, a number is in that named `value` or `bit`, a label in that named `value` or
+    `label`. A first line of names, none of them a number, is a header; of labels alone, one that
+    says `value` or `label`.
 
     >>> from tempfile import TemporaryDirectory
     >>> from overhand.values import Reals
@@ -160,7 +162,7 @@ def _cells(path: Path, text: bytes, values: Values) -> tuple[list[list[str]], in
     except (UnicodeDecodeError, csv.Error) as error:
         raise InvalidValue(f"{path} is not a CSV file: {error}") from error
     width = len(rows[0]) if rows else 0
-    start = _first_column(path, rows[0], values.columns) if rows else 0
+    start = _first_column(path, rows[0], values) if rows else 0
     which = slice(start, start + values.columns)
     skip = int(bool(rows) and _is_header([cell.strip() for cell in rows[0][which]], values))
     cells: list[list[str]] = []
@@ -181,15 +183,14 @@ def _cells(path: Path, text: bytes, values: Values) -> tuple[list[list[str]], in
     return cells, skip
 
 
-def _first_column(path: Path, header: list[str], columns: int) -> int:
+def _first_column(path: Path, header: list[str], values: Values) -> int:
     """Where the cells of a value begin in a line that may have others."""
-    names = [name.strip().lower() for name in header]
+    names, columns = [name.strip().lower() for name in header], values.columns
     if columns == 1 and len(names) > 1:
-        named = [names.index(name) for name in COLUMNS if name in names]
+        known = LABEL_COLUMNS if values.label_columns else COLUMNS
+        named = [names.index(name) for name in known if name in names]
         if not named:
-            raise InvalidValue(
-                f"{path} has {len(names)} columns, none named {' or '.join(COLUMNS)}"
-            )
+            raise InvalidValue(f"{path} has {len(names)} columns, none named {' or '.join(known)}")
         return named[0]
     if columns > 1 and len(names) != columns:
         raise InvalidValue(f"{path} has {len(names)} columns, but a value has {columns}")
@@ -200,7 +201,7 @@ def _is_header(names: list[str], values: Values) -> bool:
     """Names instead of numbers; or, for labels alone, the name of a column."""
     if names and values.label_columns == len(names):
         is_label = names[0] in (values.labels or ())
-        return names[0].lower() in (*COLUMNS, "label") and not is_label
+        return names[0].lower() in LABEL_COLUMNS and not is_label
     return bool(names) and all(name and not _is_number(name) for name in names)
 
 
