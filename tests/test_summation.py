@@ -346,6 +346,8 @@ def test_an_endless_sum_refuses_several_reports_and_bad_values() -> None:
         oh.EndlessSum(
             lambda n: oh.Plan.best(n, 1, PRIVACY, reports=2), oh.seeded_random(1), first=100
         )
+    with pytest.raises(oh.InvalidValue, match=r"plan_for\(100\) made None instead of a plan"):
+        oh.EndlessSum(lambda n: None, oh.seeded_random(1), first=100)  # type: ignore[arg-type, return-value]
     total = oh.EndlessSum(plan_for, oh.seeded_random(2), first=100)
     with pytest.raises(oh.InvalidValue, match="user 3"):
         total.update_many([0, 1, 5])

@@ -230,7 +230,10 @@ class EndlessSum(Ranged, Resumable):
         return plans
 
     def _next_plan(self, horizon: int) -> Plan:
-        plan = _without_rest(self._plan_for(horizon))
+        made = self._plan_for(horizon)
+        if not isinstance(made, Plan):
+            raise errors.InvalidValue(f"plan_for({horizon}) made {made!r:.60} instead of a plan")
+        plan = _without_rest(made)
         if plan.reports > 1:
             raise errors.Infeasible(
                 f"one person's {plan.reports} reports could fall into different plans, "

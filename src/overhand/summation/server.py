@@ -341,7 +341,7 @@ class SumServer:
 
     def _archived(self, what: str) -> Archive:
         if self.archive is None:
-            raise errors.InvalidValue(f"{what} needs a server with archive=True")
+            raise errors.InvalidValue(f"{what} needs archive=True")
         return self.archive
 
     @property

@@ -133,7 +133,7 @@ class Ranged(ABC):
 
     def _check_archive(self) -> None:
         if not self._is_archived:
-            raise errors.InvalidValue("a sum of a range needs a sum with archive=True")
+            raise errors.InvalidValue("a sum of a range needs archive=True")
 
     def _window(self, start: int, stop: int) -> Window:
         places, zone = (self._place(start), self._place(stop)), self._clock.zone
