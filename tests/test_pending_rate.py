@@ -12,6 +12,7 @@ import overhand as oh
 from overhand.mechanisms import Coins, CoinSum
 from overhand.plan import Plan
 from overhand.randomness import HALF
+from overhand.simulation import PlanCounter, simulate
 from overhand.summation import ContinualSum, SumServer
 from overhand.trees import RegularTree
 from support.kinds import kind_plan
@@ -83,6 +84,29 @@ def test_no_block_no_rate_and_a_late_one_counts() -> None:
     assert server.estimate(57).value == 57.0
     assert server.estimate(57).slack == 7.0
     assert server.copy().estimate(57).value == 53.5
+
+
+@pytest.mark.parametrize("values", [oh.Bits(), oh.Histogram(3), oh.Reals(-2.0, 5.0)], ids=str)
+def test_a_simulation_has_the_estimates_of_a_sum(values: Any) -> None:
+    plan = kind_plan(REGULAR, values)
+    rows = values.uniform(oh.seeded_random(6), 53)
+    total = ContinualSum(plan, oh.seeded_random(5), pending="rate")
+    run = PlanCounter(plan, pending="rate").start(oh.seeded_random(5))
+    cut = 3 * plan.tree.lowest
+    found = np.concatenate([run.estimates(rows[:cut]), run.estimates(rows[cut:])])
+    for t, row in enumerate(rows):
+        total.update_rows(row[np.newaxis])
+        np.testing.assert_allclose(found[t], total.estimate.value, atol=1e-9)
+
+
+def test_where_few_hold_a_one_a_rate_is_closer() -> None:
+    rare = np.arange(2_000) % 97 == 0
+    middle, rate = (simulate(EXACT, rare, pending=one).rms_error for one in ("middle", "rate"))
+    assert rate < 0.2 * middle
+    with pytest.raises(oh.InvalidValue, match="pending='rate' needs engine='counts'"):
+        simulate(EXACT, rare, engine="messages", pending="rate")
+    with pytest.raises(oh.InvalidValue, match="pending='half' must be one of"):
+        simulate(EXACT, rare, pending="half")  # type: ignore[arg-type]
 
 
 def test_it_goes_on_where_it_was_saved_and_bad_words_are_refused() -> None:

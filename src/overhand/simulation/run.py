@@ -17,7 +17,9 @@ from overhand.plan import DEFAULT_FAILURE_PROBABILITY, Plan
 from overhand.randomness import Random, SeededRandom
 from overhand.simulation.counts import CountsRun
 from overhand.simulation.messages import MessagesRun
+from overhand.simulation.sessions import SessionRun
 from overhand.simulation.streams import Stream, plan_stream, stream_for, values_stream
+from overhand.summation import Pending
 from overhand.values import Values
 
 Engine = Literal["counts", "messages"]
@@ -87,10 +89,14 @@ class PlanCounter:
 
     plan: Plan
     engine: Engine = "counts"
+    pending: Pending = "middle"
+    """How pending users count. The plan's errors are those for the middle."""
 
     def __post_init__(self) -> None:
         if self.engine not in ENGINES:
             raise errors.InvalidValue(f"engine={self.engine!r} must be one of {', '.join(ENGINES)}")
+        if self.engine != "counts" and self.pending != "middle":
+            raise errors.InvalidValue(f"pending={self.pending!r} needs engine='counts'")
 
     @property
     def horizon(self) -> int:
@@ -120,6 +126,8 @@ class PlanCounter:
         return self.plan.error_bound(failure_probability)
 
     def start(self, random: Random) -> Run:
+        if self.pending != "middle":
+            return SessionRun(self.plan, random, self.pending)
         run = CountsRun if self.engine == "counts" else MessagesRun
         return run(self.plan, random)
 
@@ -196,12 +204,14 @@ def simulate(
     runs: int = 1,
     seed: int = 0,
     engine: Engine = "counts",
+    pending: Pending = "middle",
     progress: Callable[[int], None] | None = None,
 ) -> Simulation:
     """Run a plan (or a baseline) on a stream and measure the error of every estimate.
 
     Memory does not grow with the horizon. Run r draws from the stream with seed (seed, r), so a
     longer simulation begins with the same runs. `progress` is called with numbers of users done.
+    `pending` is as in `ContinualSum`: whether "rate" pays depends on the stream.
 
     >>> import overhand as oh
     >>> plan = oh.Plan.best(300, shufflers=2, privacy=oh.Privacy(1.0, 1e-6), tree="paper")
@@ -212,7 +222,7 @@ def simulate(
     runs = errors.whole("runs", runs, least=1)
     errors.whole("seed", seed, least=0)
     if isinstance(counter, Plan):
-        counter = PlanCounter(counter, engine)
+        counter = PlanCounter(counter, engine, pending)
     stream = _stream(input, counter)
     tally = _Tally(stream.users, counter.values)
     started = time.perf_counter()

@@ -1,6 +1,6 @@
 """The paper's algorithm: a server of batch sums, and the whole protocol in one process."""
 
-from overhand.summation.archive import BatchSums
+from overhand.summation.archive import BatchSums, Pending
 from overhand.summation.continual import ContinualSum, TreeServer
 from overhand.summation.endless import EndlessSum
 from overhand.summation.hindsight import Curve, Hindsight, in_hindsight
@@ -14,6 +14,7 @@ __all__ = [
     "Curve",
     "EndlessSum",
     "Hindsight",
+    "Pending",
     "Resumable",
     "SumServer",
     "TreeServer",
