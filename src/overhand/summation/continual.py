@@ -61,6 +61,7 @@ class ContinualSum(Ranged, Resumable):
         self.plan = plan
         self.t = 0
         self._server = SumServer(plan, archive=archive, pending=pending)
+        self._is_archived = archive
         self._lowest = plan.tree.lowest
         self._clock = Clock()
         self._block_times = BlockTimes(self._lowest)
@@ -200,10 +201,6 @@ class ContinualSum(Ranged, Resumable):
         """The running sum of all users so far."""
         return self._server.estimate(self.t)
 
-    @property
-    def _is_archived(self) -> bool:
-        return self._server.archive is not None
-
     def _between_places(self, start: int, stop: int) -> Estimate:
         if errors.whole("stop", stop, least=0) > self.t:
             raise errors.InvalidValue(f"stop={stop} is beyond the {self.t} users so far")
@@ -262,7 +259,8 @@ class ContinualSum(Ranged, Resumable):
                 f"the state belongs to plan {state['plan'][:12]}, not {plan.digest[:12]}"
             )
         streams = [restored_random(stream) for stream in state["streams"]]
-        total = cls(plan, restored_random(state["streams"][0]))  # which it replaces all at once
+        random = restored_random(state["streams"][0])  # which it replaces all at once
+        total = cls(plan, random, archive=state["server"]["archive"] is not None)
         total._streams = streams
         total._rounding = _Rounding(plan, [restored_random(s) for s in state["rounding"]])
         total.t = state["t"]

@@ -58,7 +58,7 @@ class EndlessSum(Ranged, Resumable):
         self._plan_for = plan_for
         self._random = source_of(random)
         self._growth = errors.whole("growth", growth, least=1)
-        self._archive, self._pending = archive, pending
+        self._is_archived, self._pending = archive, pending
         self._clock = Clock()
         self._past: list[tuple[SumServer, BlockTimes]] = []  # of the plans that are used up
         self._settled: Estimate | None = None  # of all their users
@@ -110,10 +110,6 @@ class EndlessSum(Ranged, Resumable):
         """The running sum of all users so far."""
         latest = self._current.estimate
         return latest if self._settled is None else self._settled + latest
-
-    @property
-    def _is_archived(self) -> bool:
-        return self._archive
 
     def _between_places(self, start: int, stop: int) -> Estimate:
         start = errors.whole("start", start, least=0)
@@ -171,7 +167,7 @@ class EndlessSum(Ranged, Resumable):
         return {
             "growth": self._growth,
             "next_horizon": self._next_horizon,
-            "archive": self._archive,
+            "archive": self._is_archived,
             "pending": self._pending,
             "settled": None if self._settled is None else _numbers(self._settled),
             "plans": [plan.to_json() for plan in self.plans],
@@ -195,8 +191,8 @@ class EndlessSum(Ranged, Resumable):
         total._plan_for = plan_for
         total._random = restored_random(state["random"])
         total._growth, total._next_horizon = state["growth"], state["next_horizon"]
-        total._archive, total._pending = state["archive"], state["pending"]
-        is_rate(total._pending, archive=total._archive)  # or it is refused
+        total._is_archived, total._pending = state["archive"], state["pending"]
+        is_rate(total._pending, archive=total._is_archived)  # or it is refused
         total._clock = Clock.restored(state["clock"])
         total.plans = [Plan.from_json(text) for text in state["plans"]]
         total._past = [
@@ -210,7 +206,7 @@ class EndlessSum(Ranged, Resumable):
     def _settle(self, following: Plan) -> None:
         """The current plan is used up, and another one follows."""
         self._settled = self.estimate
-        if self._archive:
+        if self._is_archived:
             self._past.append(self._current.past)
         self._current = self._start(following)
 
@@ -218,7 +214,7 @@ class EndlessSum(Ranged, Resumable):
         self.plans.append(plan)
         self._next_horizon *= self._growth
         random = self._random.spawn(1)[0]
-        return ContinualSum(plan, random, archive=self._archive, pending=self._pending)
+        return ContinualSum(plan, random, archive=self._is_archived, pending=self._pending)
 
     def _plans_for(self, users: int) -> list[Plan]:
         """The plans that this many more users need, besides the current one."""

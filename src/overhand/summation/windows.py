@@ -85,11 +85,8 @@ class Ranged(ABC):
     """A running sum that also answers for ranges."""
 
     _clock: Clock
-
-    @property
-    @abstractmethod
-    def _is_archived(self) -> bool:
-        """Whether the sums and times of batches are kept."""
+    _is_archived: bool
+    """Whether the sums and times of batches are kept."""
 
     @abstractmethod
     def _between_places(self, start: int, stop: int) -> Estimate:
