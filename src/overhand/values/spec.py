@@ -64,13 +64,9 @@ def _named(kind: str, words: list[str], clip: bool) -> Values | None:
 
 def _number(words: list[str], clip: bool) -> Reals | Bits:
     """What the users of a group hold."""
-    match words:
-        case ["bit"]:
-            return BITS
-        case ["real"]:
-            return Reals(clip=clip)
-        case ["real", low, high]:
-            return Reals(float(low), float(high), clip)
+    values = _numbered(words[0], [float(word) for word in words[1:]], clip)
+    if isinstance(values, Reals | Bits):
+        return values
     raise InvalidValue(f"{':'.join(words)!r} of a group must be bit, real or real:LOW:HIGH")
 
 
