@@ -119,7 +119,7 @@ def test_killed_services_lose_nothing_and_revise_no_rule(tmp_path: Path) -> None
         people = threads.submit(asyncio.run, visit(system.urls["shuffler"], system.users))
         for role in ("server", "shuffler"):
             killed_and_started_again(system, role, people)
-        assert people.result(timeout=SECONDS) == system.users
+        assert people.result(timeout=5 * SECONDS) == system.users
         server = system.services["server"]
 
         def is_complete() -> bool:
