@@ -343,6 +343,7 @@ def test_several_reports_of_a_person_need_more_noise() -> None:
     ("options", "words"),
     [
         ({"honest": 0.5}, "honest=0.5 has no meaning if the services make the noise"),
+        ({"honest": "half"}, "honest='half' must be a number"),
         ({"mechanism": "coins"}, "mechanism='coins' cannot send bit with noise made by services"),
         ({"mechanism": "shares"}, "use one of pairs, ballots"),
         ({"mechanism": "ballots", "values": Vectors(3)}, "cannot send vector:3"),

@@ -117,12 +117,12 @@ class Terms:
         if self.noise_by not in NOISE_MAKERS:
             makers = ", ".join(NOISE_MAKERS)
             raise errors.InvalidValue(f"noise={self.noise_by!r} must be one of {makers}")
+        errors.fraction("honest", self.honest)
         if self.noise_by == "services" and self.honest != 1:
             raise errors.InvalidValue(
                 f"honest={self.honest:g} has no meaning if the services make the noise: the "
                 "guarantee depends on no other user"
             )
-        errors.fraction("honest", self.honest)
         errors.whole("reports", self.reports, least=1, most=MOST_REPORTS)
         width = self.reports * math.sqrt(gaussian_variance(self.privacy))
         if self.reports > 1 and width > _WIDEST:
