@@ -14,7 +14,14 @@ from hypothesis import strategies as st
 from scipy import stats
 
 import overhand as oh
-from overhand.accounting import delta, shifted_pair
+from overhand.accounting import (
+    Level,
+    delta,
+    guarantee,
+    shifted_pair,
+    spent_delta,
+    spent_epsilon,
+)
 from overhand.mechanisms import (
     BallotSum,
     BoundedNoise,
@@ -330,6 +337,26 @@ def test_each_service_alone_is_enough_and_both_are_more() -> None:
     users = oh.Plan.best(10_000, 2, PRIVACY)
     assert users.outside_epsilon == users.privacy.epsilon == 1.0
     assert users.noise_by == "users"
+
+
+def test_no_epsilon_is_printed_that_was_not_certified() -> None:
+    """Almost nothing is hidden: the only epsilon that is known is that of the guarantee."""
+    bare = [Level(LaplaceNoise(Fraction(1), math.exp(-80)))]
+    assert spent_delta(bare, oh.Privacy(64.0, 1e-6)) > 0.9
+    assert spent_epsilon(bare, oh.Privacy(90.0, 1e-6)) == 90.0
+
+
+def test_no_epsilon_is_looked_for_on_ever_finer_grids(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where delta is large any epsilon will do, and the grid of a tiny one would fill memory."""
+    asked: list[float] = []
+
+    def nothing(levels: Any, privacy: oh.Privacy) -> float:
+        asked.append(privacy.epsilon)
+        return 0.0
+
+    for name in ("quick_delta", "spent_delta"):
+        monkeypatch.setattr(guarantee, name, nothing)
+    assert 0.1 < spent_epsilon([Level(NOISE.law(1))], PRIVACY) == min(asked) < 0.2
 
 
 def test_several_reports_of_a_person_need_more_noise() -> None:

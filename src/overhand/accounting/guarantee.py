@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from overhand.accounting.composition import Level, certified_delta, search_delta
 from overhand.accounting.domination import dominated_delta
 from overhand.model import Privacy
 
-_LEAST_EPSILON, _MOST_EPSILON = 1e-4, 64.0
+_LEAST_PART = 1 / 8  # of an epsilon: to look for less takes ever finer grids
 _CLOSE = 1.001
 
 
@@ -48,25 +49,28 @@ def _delta(
     return spent + leaked_delta(levels, privacy.epsilon)
 
 
-def spent_epsilon(levels: Sequence[Level], delta: float) -> float:
-    """An epsilon at which all levels together spend at most this delta: certified.
+def spent_epsilon(levels: Sequence[Level], privacy: Privacy) -> float:
+    """An epsilon at which levels that give a guarantee spend no more than its delta: certified.
 
-    It is the least such epsilon to about a thousandth.
+    It is the least such epsilon to about a thousandth, down to a part of the guarantee's own; it is
+    the guarantee's own if no other is found.
 
     >>> from overhand.mechanisms import CoinSum
     >>> level = Level(CoinSum.with_variance(size=1000, variance=40.0).noise())
-    >>> epsilon = spent_epsilon([level] * 2, delta=1e-6)
+    >>> epsilon = spent_epsilon([level] * 2, Privacy(1.0, 1e-6))
     >>> round(epsilon, 2), spent_delta([level] * 2, Privacy(epsilon, 1e-6)) <= 1e-6
     (0.92, True)
     """
-    low, high = _LEAST_EPSILON, _MOST_EPSILON
+    low, high = _LEAST_PART * privacy.epsilon, privacy.epsilon
     while high > low * _CLOSE:
         middle = math.sqrt(low * high)
-        is_enough = quick_delta(levels, Privacy(middle, delta)) <= delta
+        is_enough = quick_delta(levels, replace(privacy, epsilon=middle)) <= privacy.delta
         low, high = (low, middle) if is_enough else (middle, high)
-    while high < _MOST_EPSILON and spent_delta(levels, Privacy(high, delta)) > delta:
+    while high < privacy.epsilon:
+        if spent_delta(levels, replace(privacy, epsilon=high)) <= privacy.delta:
+            return high
         high *= _CLOSE
-    return high
+    return privacy.epsilon
 
 
 def leaked_delta(levels: Sequence[Level], epsilon: float) -> float:

@@ -15,7 +15,7 @@ import numpy as np
 
 from overhand import errors
 from overhand.accounting import Level, leaked_delta, spent_delta, spent_epsilon
-from overhand.mechanisms import Mechanism, published
+from overhand.mechanisms import SERVICES, Mechanism, published
 from overhand.model import Counts, Floats, Node, NoiseBy, Privacy
 from overhand.plan import json as files
 from overhand.plan.calibration import levels_of
@@ -203,10 +203,10 @@ class Plan:
         if self.noise_by == "users":
             return self.privacy.epsilon
         both = [
-            replace(level, law=mechanism.noise())
+            replace(level, law=mechanism.noise(), leak=SERVICES * level.leak)
             for level, mechanism in zip(self._levels, self.mechanisms, strict=True)
         ]
-        return min(self.privacy.epsilon, spent_epsilon(both, self.privacy.delta))
+        return spent_epsilon(both, self.privacy)
 
     @property
     def delta_leaked(self) -> float:
