@@ -214,7 +214,7 @@ def test_a_full_audit_has_every_mechanism_and_value_alone_and_with_all_levels() 
         for kind in ("pairs", "ballots")
         for what in ("bit, lied to", "2 levels, lied to")
     ]
-    assert len({job.name for job in jobs}) == len(jobs) == 45 + 17
+    assert len({job.name for job in jobs}) == len(jobs) == 45 + 19
 
 
 @pytest.mark.parametrize("spec", VALUES)

@@ -7,6 +7,7 @@ is accused with probability 1e-9, and a fault is missed about as rarely, by the 
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from overhand.audit import (
     Finding,
     LyingService,
     Scope,
+    SubstitutedKey,
     ThroughStore,
 )
 from overhand.audit.cases import base, moves
@@ -28,7 +30,7 @@ from overhand.audit.store import STORE_FAULTS
 from overhand.mechanisms import PairsSum
 from overhand.model import NoiseBy, Privacy
 from overhand.randomness import seeded_random
-from overhand.service.protocol import KeyPair, Release
+from overhand.service.protocol import Document, KeyPair, Release
 from overhand.service.server.book import Book
 from overhand.values import values_of
 from support.commands import as_json, overhand, rows_that_hold
@@ -189,6 +191,23 @@ def test_a_victim_who_is_said_to_be_alone_is_hidden_by_the_servers_noise(
         assert len(set(noisy.round(6))) > 3
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_service_with_a_key_of_its_own_reads_only_clients_that_check_no_digest(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those that trust it, and all of them, the mutant, if a digest were not compared."""
+    game = SubstitutedKey.of(case_of(kind))
+    trusting = replace(game, trusting=True)
+    right = Document.from_bytes
+    for victim in (0, 1):
+        read, due = np.zeros((1, 3)), np.full((1, 3), 2.0 * victim - 1)
+        assert np.array_equal(game.play(victim, 3, seeded_random(1), attempt=0), read)
+        assert np.array_equal(trusting.play(victim, 3, seeded_random(1), attempt=0), due)
+        with monkeypatch.context() as patched:
+            patched.setattr(Document, "from_bytes", lambda content, pinned=None: right(content))
+            assert np.array_equal(game.play(victim, 3, seeded_random(1), attempt=0), due)
+
+
 SEEN_BY = {
     "server's noise halved": "likelihood",
     "noise drawn again": "publications added",
@@ -296,4 +315,4 @@ def test_the_command_audits_the_server() -> None:
                       "--shufflers", "2")  # fmt: skip
     assert printed["ok"]
     verdicts = [finding["verdict"] for finding in printed["findings"]]
-    assert verdicts == ["holds"] * 4 + ["caught"] * 4
+    assert verdicts == ["holds"] * 6 + ["caught"] * 6

@@ -16,6 +16,7 @@ from overhand.audit.listening import NOTHING, Listener
 from overhand.audit.lying import LyingService
 from overhand.audit.scope import DEFAULT_RUNS, Scope, Verdict, verdict_on
 from overhand.audit.store import ThroughStore, has_service
+from overhand.audit.substituted import SubstitutedKey
 
 __all__ = [
     "BY_SERVICES",
@@ -37,6 +38,7 @@ __all__ = [
     "LyingService",
     "OneByOne",
     "Scope",
+    "SubstitutedKey",
     "ThroughStore",
     "Verdict",
     "audited",

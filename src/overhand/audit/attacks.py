@@ -32,6 +32,7 @@ STATISTICS = {
     "batches added": "the likelihood ratios of both, as if they were of the same users",
     "publications added": "the likelihood ratios of all sums that the victim's messages were in",
     "wrapped": "which sums the server took for small ones that a lying service moved to the edge",
+    "opened": "what a lying service opens with a key of its own",
     "unmasked": "the victim's numbers in the clear, as if they had no mask",
     "same mask": "these less the next user's, as if both had the same mask",
     "mask of two levels": "those of the second level less those of the first, likewise",

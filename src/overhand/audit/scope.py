@@ -26,6 +26,7 @@ from overhand.audit.lying import LyingService
 from overhand.audit.server_faults import SERVER_FAULTS
 from overhand.audit.service_faults import SERVICE_FAULTS
 from overhand.audit.store import STORE_FAULTS, ThroughStore
+from overhand.audit.substituted import SubstitutedKey
 from overhand.mechanisms import MECHANISMS
 from overhand.model import NoiseBy, Privacy
 from overhand.plan import NOISE_MAKERS
@@ -98,6 +99,7 @@ class Scope:
     coins, 2 levels, in the store
     local, bit
     ballots, bit, lied to, services' noise
+    ballots, key exchanged, services' noise
     ballots, 2 levels, lied to, services' noise
     """
 
@@ -183,6 +185,9 @@ class Scope:
             what = f"{'bit' if case.levels == 1 else '2 levels'}, lied to"
             runs = max(LEAST_RUNS, self.runs // (_LIED_TO * case.levels**2))
             yield Job(case.named(f"{case.kind}, {what}"), game, runs)
+            if case.levels == 1:
+                name, key = case.named(f"{case.kind}, key exchanged"), SubstitutedKey.of(case)
+                yield Job(name, key, LEAST_RUNS, claimed=NOTHING)
 
     def _of_bits(self, kinds: Sequence[str], noise_by: NoiseBy) -> Iterator[Case]:
         """In one level, and in two: what goes through databases."""
@@ -221,13 +226,19 @@ class Scope:
         return Job(name, game, affordable(runs, right.work), True, claimed)
 
     def _servers(self) -> Iterator[Job]:
-        """Faults of the server, which a lying service sees."""
+        """Faults of the server, and of clients that trust the service: a lying one sees them."""
         for case in self._of_bits(self.server, "services"):
             for fault in SERVER_FAULTS:
                 if fault.levels == case.levels and case.kind == fault.kind:
                     runs = max(LEAST_RUNS, self.runs // fault.one_in)
                     name = case.named(f"{case.kind}: {fault.name}")
                     yield Job(name, fault.planted(case), runs, planted=True)
+            if case.levels == 1:
+                name, key = (
+                    case.named(f"{case.kind}: key not checked"),
+                    SubstitutedKey.of(case, True),
+                )
+                yield Job(name, key, LEAST_RUNS, True, NOTHING)
 
 
 def verdict_on(job: Job, privacy: Privacy, *, of: int, random: Random | None = None) -> Verdict:
