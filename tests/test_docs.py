@@ -278,6 +278,9 @@ def test_pages_name_only_files_that_exist() -> None:
     for page in pages:
         text = page.read_text(encoding="utf-8")
         named = [ROOT / path for path in re.findall(r"`((?:tests|examples|docs)/[\w./]*)`", text)]
+        modules = re.findall(r"`((?!tests/|examples/|docs/|benchmarks/)[\w/]+/\w+\.py)`", text)
+        for module in modules:
+            assert any((ROOT / part / module).exists() for part in ("", "src/overhand")), module
         linked = [page.parent / path for path in re.findall(r"\]\(([\w./-]+)\)", text)]
         for path in named + linked:
             assert path.exists(), f"{page.name}: {path}"
