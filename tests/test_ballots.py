@@ -105,9 +105,26 @@ def test_the_accountant_charges_for_what_is_cut_off() -> None:
 
 def test_noise_too_wide_for_a_table_is_refused_at_once() -> None:
     """A document of a stranger may ask for any: nothing of it is tabulated."""
-    entry = {"each_service": Polya(1, 1, 1 - 1e-12).entry(), "bound": 3}
-    with pytest.raises(oh.InvalidValue, match="its distribution is tabulated"):
-        noise_of(entry)
+    for part in (Polya(1, 1, 1 - 1e-12), Polya(10**9, 1, 1e-9), Polya(1, 3, 0.5)):
+        with pytest.raises(oh.InvalidValue, match="is not tabulated"):
+            noise_of({"each_service": part.entry(), "bound": 3})
+        unbounded = noise_of({"each_service": part.entry(), "bound": None})
+        with pytest.raises(oh.Infeasible, match="is not tabulated"):
+            _ = unbounded.law(1).window
+    with pytest.raises(oh.Infeasible, match="too wide to be drawn"):
+        _ = Polya(1, 1, 1 - 1e-12).sampling_distance
+
+
+def test_a_plan_whose_noise_is_too_wide_for_a_table_is_refused_at_once() -> None:
+    with pytest.raises(oh.Infeasible, match=r"variance \S+ and shape \d is not tabulated"):
+        oh.Plan.best(10_000, 1, oh.Privacy(1e-5, 1e-6), noise="services")
+
+
+@pytest.mark.slow
+def test_where_laplace_noise_is_too_wide_another_is_taken() -> None:
+    plan = oh.Plan.best(10_000, 1, oh.Privacy(1e-5, 1e-6), mechanism="shares")
+    assert isinstance(plan.mechanisms[0].noise_part, Coins)
+    assert plan.delta_spent <= 1e-6
 
 
 def test_draws_are_within_the_bound_and_have_the_law(rng: Random) -> None:

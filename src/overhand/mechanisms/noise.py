@@ -17,6 +17,8 @@ from overhand.randomness import BinaryFraction
 
 _LARGE_VARIANCE = 4000.0  # from here on a recurrence is quicker than a convolution
 _LARGEST_GROWTH = 700.0  # e^s is a float up to here
+_WIDEST = 2.0**32  # variance: the window of a wider law would fill memory
+_MOST_SHAPE = 1 << 12  # Laplace variables are added up one by one
 
 
 class Noise(ABC):
@@ -222,8 +224,9 @@ class LaplaceNoise(Noise):
 
     @property
     def is_tabulated(self) -> bool:
-        """Whether `window` is known: for whole shapes."""
-        return self.shape.denominator == 1
+        """Whether `window` is known: for whole shapes, unless it would take too long or much."""
+        is_whole = self.shape.denominator == 1
+        return is_whole and self.shape <= _MOST_SHAPE and self.variance <= _WIDEST
 
     def summary(self) -> dict[str, Any]:
         """Ready for JSON."""
@@ -278,7 +281,11 @@ class LaplaceNoise(Noise):
         positive.
         """
         if not self.is_tabulated:
-            raise errors.Infeasible(f"the law of shape {self.shape} is not tabulated")
+            raise errors.Infeasible(
+                f"Laplace noise of variance {self.variance:.3g} and shape {self.shape} is not "
+                f"tabulated: only variances up to {_WIDEST:.3g} are, and whole shapes up to "
+                f"{_MOST_SHAPE}"
+            )
         missing = 2 * math.exp(-LOG_TAIL)
         half = self.reach(missing)
         weights = np.exp(np.abs(np.arange(-half, half + 1.0)) * math.log(self.ratio))

@@ -21,9 +21,6 @@ _MANY_COINS = 64  # from here on a table is quicker than coins
 _MANY_COINS_TOGETHER = 1 << 16
 _MOST_TABULATED = 1 << 27  # coins: more are drawn in parts, as a table of all would fill memory
 
-
-_WIDEST_BOUNDED = 2.0**32  # a table of a wider law would fill memory
-
 SERVICES = 2
 """The shuffling service and the server."""
 
@@ -299,10 +296,10 @@ class ServiceNoise(NoisePart):
             errors.whole("bound", self.bound, least=1)
             if not isinstance(self.part, Polya):
                 raise errors.InvalidValue("only Laplace noise is bounded")
-            if not (variance := self.part.law(1).variance) <= _WIDEST_BOUNDED:
+            if not (law := self.part.law(1)).is_tabulated:
                 raise errors.InvalidValue(
-                    f"bounded noise of variance {variance:.3g}: its distribution is tabulated "
-                    f"only up to {_WIDEST_BOUNDED:.3g}"
+                    f"noise of variance {law.variance:.3g} and shape {law.shape} is not tabulated, "
+                    "and cannot be bounded"
                 )
 
     def makers(self, users: int) -> int:

@@ -8,6 +8,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
+from overhand import errors
 from overhand.model import Counts
 from overhand.randomness import BinaryFraction, Random
 
@@ -16,6 +17,7 @@ TAIL_BITS = 110
 """Outcomes beyond all that matter, of probability 2^-110 together, count as the last one kept."""
 
 _SCALE_BITS = 320  # probabilities are whole multiples of 2^-320: rounding stays below 2^-250
+_LEAST_GAP = 2.0**-16  # between a ratio and 1: the table of a smaller one would fill memory
 _LOW = (1 << 64) - 1
 _REST_BITS = np.uint64(48)
 _REST = np.uint64((1 << 48) - 1)
@@ -71,6 +73,10 @@ class Thresholds:
 @lru_cache(maxsize=64)
 def polya_thresholds(shape: Fraction, ratio: float) -> Thresholds:
     """The Polya law: P[x] = Gamma(x + shape) / (x! Gamma(shape)) ratio^x (1 - ratio)^shape."""
+    if 1 - ratio < _LEAST_GAP:
+        raise errors.Infeasible(
+            f"Laplace noise of ratio 1 - {1 - ratio:.3g} is too wide to be drawn from a table"
+        )
     up, down = ratio.as_integer_ratio()
     r, s = shape.numerator, shape.denominator
     probability = _scaled_power(1 - Fraction(ratio), shape)

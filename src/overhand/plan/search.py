@@ -221,8 +221,12 @@ class _Search:
                     f"not {shufflers}"
                 )
             return [self._one(RegularTree(horizon, degrees))]
-        levels = range(1, shufflers + 1)
-        found = [promising(horizon, count, self.terms, self.limit.messages) for count in levels]
+        found = []
+        for count in range(1, shufflers + 1):
+            try:
+                found.append(promising(horizon, count, self.terms, self.limit.messages))
+            except errors.Infeasible as error:  # of this recipe, not of the others
+                self.failures.append(error)
         return [(self, family) for family in found if family.trees]
 
     def _one(self, tree: RegularTree) -> tuple[_Search, Family]:
