@@ -6,13 +6,14 @@ import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import cached_property
+from functools import cached_property, reduce
 from typing import Any
 
 import numpy as np
 
 from overhand import errors
 from overhand.mechanisms.windows import LOG_TAIL, Window, binomial_window, opposed_window, spread
+from overhand.model import Floats
 from overhand.randomness import BinaryFraction
 
 _LARGE_VARIANCE = 4000.0  # from here on a recurrence is quicker than a convolution
@@ -321,10 +322,26 @@ class BoundedNoise(Noise):
 
     @cached_property
     def window(self) -> Window:
-        probabilities = np.ones(1)
-        for _ in range(self.count):
-            probabilities = np.convolve(probabilities, self._once.probabilities)
-        return Window(self.count * self._once.first, probabilities, 0.0)
+        """With shape 1, as in most plans, by a transform; else one after the other, slowly."""
+        once, single = self._once, self._once.probabilities
+        quick = self.law.shape == 1 and self.count > 1
+        whole = self._transformed() if quick else reduce(np.convolve, [single] * self.count)
+        return Window(self.count * once.first, whole, 0.0)
+
+    def _transformed(self) -> Floats:
+        """Tilted, so that no tail is lost in rounding: divided by ratio^x the right does not fall.
+
+        The left is the mirror image.
+        """
+        from scipy.fft import irfft, next_fast_len, rfft
+
+        half, most = -self._once.first, self.count * -self._once.first
+        tilts = self.law.ratio ** np.arange(most + 1.0)
+        single = tilts[: half + 1]
+        tilted = self._once.probabilities * np.concatenate([single[:0:-1], 1 / single])
+        size = next_fast_len(2 * most + 1, real=True)
+        right = irfft(rfft(tilted, size) ** self.count, size)[most : 2 * most + 1] * tilts
+        return np.concatenate([right[:0:-1], right])
 
     def _moment(self, power: int) -> float:
         outcomes = self._once.first + np.arange(len(self._once.probabilities), dtype=np.float64)
