@@ -84,9 +84,10 @@ class NoisePart(ABC):
     def entry(self) -> dict[str, Any]:
         """The parameters, without a rounded number: what a plan's file keeps."""
 
-    @abstractmethod
     def summary(self, users: int) -> dict[str, Any]:
         """What readers see of the noise of a batch of this many users."""
+        law = self.batch_law(users).summary()
+        return {"noise_trials": None, "noise_probability": None, "noise": law}
 
 
 @dataclass(frozen=True)
@@ -249,13 +250,6 @@ class Polya(NoisePart):
     def entry(self) -> dict[str, Any]:
         return {"shape": self.shape, "users": self.users, "ratio": self.ratio.hex()}
 
-    def summary(self, users: int) -> dict[str, Any]:
-        return {
-            "noise_trials": None,
-            "noise_probability": None,
-            "noise": self.law(users).summary(),
-        }
-
 
 def _tables(coins: int) -> dict[int, int]:
     """So many coins as sums of parts that can be tabulated: how many are in how many parts each."""
@@ -341,13 +335,6 @@ class ServiceNoise(NoisePart):
 
     def entry(self) -> dict[str, Any]:
         return {"each_service": self.part.entry(), "bound": self.bound}
-
-    def summary(self, users: int) -> dict[str, Any]:
-        return {
-            "noise_trials": None,
-            "noise_probability": None,
-            "noise": self.batch_law(users).summary(),
-        }
 
 
 def noise_of(entry: dict[str, Any]) -> NoisePart:
