@@ -7,7 +7,7 @@ shuffling service.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -141,10 +141,9 @@ class Unmasked(PairsSum):
         return np.zeros_like(super()._stretched(seeds))
 
 
-def _unmasked(right: Deployment, alone: Deployment) -> Deployment:
-    return Deployment(
-        tuple(Unmasked.of_entry(m.entry(), m.noise_part, m.values) for m in right.mechanisms)
-    )
+def as_kind(kind: type[Mechanism], mechanisms: Sequence[Mechanism]) -> tuple[Mechanism, ...]:
+    """The same parameters in mechanisms of this kind."""
+    return tuple(kind.of_entry(m.entry(), m.noise_part, m.values) for m in mechanisms)
 
 
 class ReleasedAgain(Deployment):
@@ -211,39 +210,34 @@ class Fault:
         )
 
 
-def _half_noise(right: Deployment, alone: Deployment) -> Deployment:
-    return Deployment(tuple(mechanism.reduced(0.5) for mechanism in right.mechanisms))
+def halved(mechanisms: Sequence[Mechanism]) -> tuple[Mechanism, ...]:
+    """With half the variance of their noise."""
+    return tuple(mechanism.reduced(0.5) for mechanism in mechanisms)
 
 
-def plain_fault(
-    name: str,
-    deployment: type[Deployment],
-    *,
-    least_levels: int = 1,
-    in_shuffle_model: bool | None = None,
-    seen_by: type[Attacker] | type[Listener] = Attacker,
-    noise_by: NoiseBy | None = "users",
-) -> Fault:
+def plain_fault(name: str, deployment: type[Deployment], **fields: Any) -> Fault:
     """One that shows the value."""
-    return Fault(
-        name,
-        lambda right, alone: deployment(right.mechanisms),
-        least_levels,
-        True,
-        in_shuffle_model,
-        seen_by,
-        noise_by,
-    )
+    return Fault(name, lambda right, alone: deployment(right.mechanisms), plain=True, **fields)
 
 
 FAULTS = (
-    Fault("half the noise", _half_noise, noise_by=None),
+    Fault(
+        "half the noise",
+        lambda right, alone: Deployment(halved(right.mechanisms)),
+        noise_by=None,
+    ),
     plain_fault("no permutation", NoPermutation, in_shuffle_model=True, noise_by=None),
     plain_fault("seeded generator", SeededGenerator),
     Fault("budget not split", lambda right, alone: alone, 2, noise_by=None),
     Fault("shared noise", lambda right, alone: SharedNoise.of(right), 2, True),
     plain_fault("sum off by one user", ReleasedAgain, least_levels=2, in_shuffle_model=False),
-    Fault("share not masked", _unmasked, 1, True, False, Listener),
+    Fault(
+        "share not masked",
+        lambda right, alone: Deployment(as_kind(Unmasked, right.mechanisms)),
+        plain=True,
+        in_shuffle_model=False,
+        seen_by=Listener,
+    ),
     plain_fault("seed used twice", SeedUsedTwice, in_shuffle_model=False, seen_by=Listener),
     plain_fault("known masks", SeededGenerator, in_shuffle_model=False, seen_by=Listener),
 )

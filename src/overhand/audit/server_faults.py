@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from numpy.typing import NDArray
 
 from overhand.audit.cases import Case
+from overhand.audit.faults import as_kind, halved
 from overhand.audit.lying import LyingService
 from overhand.audit.service_faults import without_noise
-from overhand.mechanisms import BallotSum, PairsSum
+from overhand.mechanisms import BallotSum, Mechanism, PairsSum
 from overhand.model import Counts
+
+Planted = Callable[[Case], LyingService]
 
 _PLAIN = 60  # one run in this many is enough for a fault that shows the value almost without noise
 
@@ -52,7 +56,7 @@ class ServerFault:
     """
 
     name: str
-    planted: Callable[[Case], LyingService]
+    planted: Planted
     levels: int = 1
     one_in: int = _PLAIN
     """One run in this many is enough."""
@@ -60,25 +64,16 @@ class ServerFault:
     """The kind of mechanism that it is planted in: the server's steps are the same for all."""
 
 
-def _half(case: Case) -> LyingService:
-    return LyingService.against(case, tuple(m.reduced(0.5) for m in case.mechanisms))
-
-
-def _silent_at_the_top(case: Case) -> LyingService:
-    *lower, highest = case.mechanisms
-    return LyingService.against(case, (*lower, without_noise(highest)))
-
-
-def _lifted_first(case: Case) -> LyingService:
-    mechanisms = case.mechanisms
-    return LyingService.against(
-        case, tuple(LiftedFirst.of_entry(m.entry(), m.noise_part, m.values) for m in mechanisms)
-    )
+def _against(server: Callable[[Sequence[Mechanism]], tuple[Mechanism, ...]]) -> Planted:
+    """A service that lies to a server with these mechanisms, made of those of the plan."""
+    return lambda case: LyingService.against(case, server(case.mechanisms))
 
 
 SERVER_FAULTS = (
-    ServerFault("server's noise halved", _half, one_in=12),
+    ServerFault("server's noise halved", _against(halved), one_in=12),
     ServerFault("noise drawn again", RestoredBook.of),
-    ServerFault("noise after lifting", _lifted_first, kind=PairsSum.kind),
-    ServerFault("a level without noise", _silent_at_the_top, 2),
+    ServerFault("noise after lifting", _against(partial(as_kind, LiftedFirst)), kind=PairsSum.kind),
+    ServerFault(
+        "a level without noise", _against(lambda right: (*right[:-1], without_noise(right[-1]))), 2
+    ),
 )
