@@ -101,6 +101,14 @@ def test_the_window_is_the_convolution_to_its_last_outcome(law: BoundedNoise) ->
     assert law.window.probabilities == pytest.approx(slow, rel=1e-9, abs=0)
 
 
+def test_what_a_bound_beyond_the_window_leaves_out_is_missing() -> None:
+    """Draws go up to the bound: the accountant is told of those that the window does not show."""
+    whole = LaplaceNoise(Fraction(1), 0.5)
+    for bound, missing in ((20, 0.0), (10**6, whole.window.missing)):
+        for count in (1, 2):
+            assert BoundedNoise(whole, bound, count).window.missing == count * missing
+
+
 def test_a_wide_window_takes_no_time_and_ends_as_precisely() -> None:
     """Of 100,000 outcomes; one after the other it would be minutes, whenever a server starts."""
     law = BoundedNoise(LaplaceNoise(Fraction(1), 0.999), 25_000, count=2)

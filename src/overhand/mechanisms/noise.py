@@ -314,11 +314,12 @@ class BoundedNoise(Noise):
 
     @cached_property
     def _once(self) -> Window:
-        """A part of a log-concave law is log-concave. Nothing is missing: it ends there."""
+        """A part of a log-concave law is log-concave. Nothing is missing if it ends there."""
         whole = self.law.window
         middle, most = -whole.first, min(self.bound, -whole.first)
         kept = whole.probabilities[middle - most : middle + most + 1]
-        return Window(-most, kept / kept.sum(), 0.0)
+        missing = 0.0 if most == self.bound else whole.missing
+        return Window(-most, kept / kept.sum(), missing)
 
     @cached_property
     def window(self) -> Window:
@@ -326,7 +327,7 @@ class BoundedNoise(Noise):
         once, single = self._once, self._once.probabilities
         quick = self.law.shape == 1 and self.count > 1
         whole = self._transformed() if quick else reduce(np.convolve, [single] * self.count)
-        return Window(self.count * once.first, whole, 0.0)
+        return Window(self.count * once.first, whole, self.count * once.missing)
 
     def _transformed(self) -> Floats:
         """Tilted, so that no tail is lost in rounding: divided by ratio^x the right does not fall.
