@@ -23,7 +23,6 @@ from overhand.audit import (
     ThroughStore,
 )
 from overhand.audit.cases import base, moves
-from overhand.audit.lying import Alone, LowestOnly, Replayed
 from overhand.audit.server_faults import SERVER_FAULTS, LiftedFirst, RestoredBook, ServerFault
 from overhand.audit.service_faults import without_noise
 from overhand.audit.store import STORE_FAULTS
@@ -34,6 +33,7 @@ from overhand.service.protocol import Document, KeyPair, Release
 from overhand.service.server.book import Book
 from overhand.values import values_of
 from support.commands import as_json, overhand, rows_that_hold
+from support.lying import Alone, LowestOnly, Replayed
 
 CLAIM = Privacy(1.0, 0.01)
 RATE = 1e-9

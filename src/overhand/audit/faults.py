@@ -105,9 +105,6 @@ class Mirrored(NoisePart):
     def entry(self) -> dict[str, Any]:
         return self.noise.entry()
 
-    def summary(self, users: int) -> dict[str, Any]:
-        return self.noise.summary(users)
-
     def __getattr__(self, name: str) -> Any:
         """What a mechanism knows of this noise alone, such as how many coins it has."""
         if name == "noise":  # on a copy that has nothing yet
