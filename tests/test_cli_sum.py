@@ -6,6 +6,7 @@ import csv
 import gzip
 import io
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -38,7 +39,13 @@ def _tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with Path("own.csv").open("w", newline="") as file:
         csv.writer(file).writerows(lines)
     Path("own.csv.gz").write_bytes(gzip.compress(Path("own.csv").read_bytes()))
-    own = {"clicked": BITS.astype(bool), "price": PRICES, "when": TIMES}
+    own: dict[str, Any] = {
+        "clicked": BITS.astype(bool),
+        "price": PRICES,
+        "when": TIMES,
+        "whole": BITS * 7,
+    }
+    own |= {"lists": [[1, 2]] * USERS, "nothing": [None] * USERS}
     parquet.write_table(pyarrow.table(own), "own.parquet")
 
 
@@ -98,7 +105,7 @@ def test_points_thin_the_estimates_out() -> None:
 def test_a_vector_is_several_columns() -> None:
     columns = ("--column", "clicked", "--column", "price", "--values", "vector:2:60")
     printed = as_json("sum", "own.csv", *columns, *SMALL, "--output", "out.csv")
-    assert [one["of"] for one in printed["last"]] == ["0", "1"]
+    assert [one["of"] for one in printed["last"]] == ["clicked", "price"]
     assert Path("out.csv").read_text().startswith("users,of,estimate,low,high\n")
 
 
@@ -114,6 +121,11 @@ def test_bounds_come_from_the_data_only_if_it_is_trusted() -> None:
     assert json.loads(trusted.stdout)["values"] == f"real:{PRICES.min()}:{PRICES.max()}"
     given = overhand(*line, "--trust-data", "--values", "real:0:50")
     assert (given.stderr, json.loads(given.stdout)["values"]) == ("", "real:0.0:50.0")
+
+
+def test_bounds_of_whole_numbers_in_parquet() -> None:
+    whole = ("sum", "own.parquet", "--column", "whole", "--trust-data", *SMALL)
+    assert as_json(*whole)["values"] == "real:0.0:7.0"
 
 
 def test_kinds_that_are_guessed() -> None:
@@ -141,7 +153,7 @@ def test_rows_without_a_value_are_refused_with_their_number_or_left_out() -> Non
 def test_a_bad_cell_is_named_by_line_and_column() -> None:
     Path("bad.csv").write_text("u,v\n" + "9,1\n" * 70 + "9,one\n9,0\n")
     result = overhand("sum", "bad.csv", "--column", "v", *SMALL)
-    assert result.stderr == "error: bad.csv: line 72, column 'v': 'one' is not a number\n"
+    assert result.stderr.startswith("error: bad.csv: line 72, column 'v': 'one' is not a number; ")
     Path("ragged.csv").write_text("u,v\n9,1\n9\n")
     assert "ragged.csv: " in overhand("sum", "ragged.csv", "--column", "v").stderr
 
@@ -156,13 +168,23 @@ BAD = [
     ("own.csv --column nope", "has no column 'nope'; its columns are id, clicked, price, when"),
     ("nowhere.csv --column v", "nowhere.csv does not exist"),
     (". --column v", ". is a directory"),
-    ("empty.csv --column v", "empty.csv is empty"),
+    ("pipe --column v", "pipe is not a file that can be read twice"),
+    ("empty.csv --column v", "error: empty.csv is empty"),
     ("header.csv --column v", "header.csv has 0 rows"),
+    ("single.csv --column v", "single.csv has 1 row:"),
     ("not.parquet --column v", "not.parquet is not a Parquet file"),
     ("not.csv.gz --column v", "not.csv.gz: Not a gzipped file"),
     ("binary.csv --column v", "binary.csv is not a CSV file"),
     ("twice.csv --column v", "has 2 columns named 'v'"),
-    ("own.csv --column clicked --column id", "takes 1 columns, not 2"),
+    ("own.csv --column clicked --column id", "takes 1 column, not 2"),
+    ("own.csv --column id --column id --values vector:2:600", "'id' was given twice"),
+    ("own.csv --column id --at id --values real:0:400", "'id' was given twice"),
+    ("own.csv --column price", "for other numbers, give --values"),
+    ("own.parquet --column lists", "'lists' holds list<"),
+    ("own.parquet --column lists --values histogram:a,b", "own.parquet: Unsupported cast"),
+    ("own.parquet --column nothing --trust-data", "'nothing' has no values"),
+    ("own.parquet --column nothing --values real --trust-data", "'nothing' has no values"),
+    ("- --column v --trust-data", "standard input can be read once"),
     ("own.csv --column clicked --horizon 20", "go beyond the horizon 20"),
     ("own.csv --column clicked --output out.txt", "must end in .csv or .json"),
     ("own.csv --column clicked --output no/out.csv", "there is no directory no"),
@@ -176,9 +198,14 @@ BAD = [
 
 
 @pytest.mark.parametrize(("line", "words"), BAD, ids=[line for line, _ in BAD])
-def test_what_is_wrong_is_one_clear_line(line: str, words: str) -> None:
+def test_what_is_wrong_is_one_clear_line(
+    line: str, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BufferedReader(io.BytesIO(b"v\n1\n"))))
+    os.mkfifo("pipe")
     Path("empty.csv").touch()
     Path("header.csv").write_text("v\n")
+    Path("single.csv").write_text("v\n1\n")
     Path("twice.csv").write_text("v,v\n1,1\n1,1\n")
     for name in ("not.parquet", "not.csv.gz"):
         Path(name).write_text("v\n1\n")
@@ -211,10 +238,11 @@ def test_a_table_is_read_some_rows_at_a_time(monkeypatch: pytest.MonkeyPatch) ->
     assert {len(cells) for (cells,) in opened("own.csv").chunks(roles)} == {50}
 
 
-@pytest.mark.skipif(not hasattr(oh.ContinualSum, "windows"), reason="sums have no times yet")
 def test_windows_by_time() -> None:
     line = ("own.csv", "--column", "clicked", "--at", "when", "--windows", "7d", *SMALL)
     as_json("sum", *line, "--output", "weeks.json")
     weeks = json.loads(Path("weeks.json").read_text())["windows"]
     assert [week["start"][:10] for week in weeks] == ["2026-11-01", "2026-11-08", "2026-11-15"]
     assert sum(week["users"] for week in weeks) == USERS
+    shown = overhand("sum", *line[: -len(SMALL) - 1], "6h", *SMALL).stdout
+    assert "and 7 more: --output writes all of them" in shown

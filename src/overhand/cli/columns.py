@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from overhand.cli.tables import Column, Role, Table
+from overhand.cli.tables import STANDARD_INPUT, Column, Role, Table
 from overhand.errors import InvalidValue
 from overhand.model import Rows
-from overhand.values import Values, values_of
+from overhand.values import BITS, Values, values_of
 
 _MOST_LABELS = 1000
 
@@ -35,11 +35,11 @@ class Columns:
     def portions(self, kind: Values) -> Iterator[tuple[Rows, Column | None]]:
         """Users and their times, in portions, each checked."""
         given = [*([] if self.group is None else [self.group]), *self.values]
-        labels = getattr(kind, "label_columns", 0)
-        wanted = int(np.prod(kind.given_shape)) if labels == 0 else getattr(kind, "columns", 1)
+        labels, wanted = kind.label_columns, kind.columns
         if len(given) != wanted:
+            count = "1 column" if wanted == 1 else f"{wanted} columns"
             raise InvalidValue(
-                f"a value of {kind} takes {wanted} columns, not {len(given)}: {', '.join(given)}"
+                f"a value of {kind} takes {count}, not {len(given)}: {', '.join(given)}"
             )
         roles: list[Role] = ["label" if place < labels else "number" for place in range(wanted)]
         users = 0
@@ -48,8 +48,10 @@ class Columns:
             try:
                 rows = kind.rows(_given(kind, labels, cells), first=users)
             except InvalidValue as error:
+                hint = "; for other numbers, give --values, such as real:0:100"
                 raise InvalidValue(
                     f"{self.source}, {', '.join(self.values)} with --values {kind}: {error}"
+                    f"{hint if kind == BITS else ''}"
                 ) from None
             users += len(rows)
             yield rows, times[0] if times else None
@@ -124,11 +126,12 @@ def _cells(columns: Columns, name: str, role: Role) -> Iterator[Column]:
 
 
 def _bounds(columns: Columns) -> tuple[float, float]:
-    low, high = np.inf, -np.inf
-    for name in columns.values:
-        for cells in _cells(columns, name, "number"):
-            low, high = min(low, cells.min(initial=np.inf)), max(high, cells.max(initial=-np.inf))
-    return float(low), float(high)
+    parts = (part for name in columns.values for part in _cells(columns, name, "number"))
+    ends = [(float(part.min()), float(part.max())) for part in parts if len(part)]
+    if not ends:
+        raise InvalidValue(f"column {columns.values[0]!r} has no values")
+    lows, highs = zip(*ends, strict=True)
+    return min(lows), max(highs)
 
 
 def _are_bits(columns: Columns) -> bool:
@@ -142,6 +145,8 @@ def _labels(columns: Columns, name: str) -> str:
         found.update(np.unique(cells.astype(str)).tolist())
         if len(found) > _MOST_LABELS:
             raise InvalidValue(f"column {name!r} has more than {_MOST_LABELS:,} labels")
+    if not found:
+        raise InvalidValue(f"column {name!r} has no values")
     for label in found:
         if "," in label or ":" in label:
             raise InvalidValue(
@@ -156,6 +161,8 @@ def kind_of(
     """What users hold, and what of it was read from the data, if anything was."""
     if not trust_data:
         return values_of(spec or "bit", clip=clip), ""
+    if columns.source == STANDARD_INPUT:
+        raise InvalidValue("--trust-data reads a file twice, and standard input can be read once")
     found, what = taken_from_data(columns, spec)
     kind = values_of(found, clip=clip)
     return kind, "" if found == spec else f"the {what} ({kind})"

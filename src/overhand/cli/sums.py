@@ -5,9 +5,8 @@ from __future__ import annotations
 import csv
 import json
 from collections.abc import Callable, Iterator, Sequence
-from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, cast
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 import typer
@@ -27,14 +26,13 @@ from overhand.cli.output import (
     tell_written,
     working,
 )
-from overhand.cli.tables import Column, check_columns, opened
+from overhand.cli.tables import check_columns, opened
 from overhand.errors import InvalidValue, whole
-from overhand.model import Rows
 from overhand.plan import Plan
 from overhand.plots import Band, check_figure_path, sum_figure
 from overhand.randomness import seeded_random
-from overhand.summation import ContinualSum
-from overhand.values import Values
+from overhand.summation import ContinualSum, Window
+from overhand.values import Grouped, Values, Vectors
 
 if TYPE_CHECKING:
     from overhand import Estimate
@@ -136,7 +134,8 @@ def sums(
         published = list(_published(total, columns, places, advance, has_windows=has_windows))
     if not published:
         raise InvalidValue(f"{file} has no rows")
-    found = Found(kind, plan, published, _windows(total, windows))
+    in_windows = [] if windows is None else list(total.windows(windows))
+    found = Found(kind, plan, published, in_windows, _names(kind, column))
     if output is not None:
         found.write(output)
     if plot is not None:
@@ -158,7 +157,8 @@ def _check(output: Path | None, windows: str | None, at: str | None, points: int
 
 def _planned(asked: PlanOptions, file: str) -> Plan:
     if asked.users < 2:
-        raise InvalidValue(f"{file} has {asked.users} rows: a running sum needs at least 2")
+        rows = "1 row" if asked.users == 1 else f"{asked.users} rows"
+        raise InvalidValue(f"{file} has {rows}: a running sum needs at least 2")
     with working("searching for the best plan"):
         return asked.plan()
 
@@ -194,7 +194,9 @@ def _published(
         while done < len(rows):
             until = min(len(rows), done + place - total.t)
             part = slice(done, until)
-            _update(total, rows[part], times[part] if has_windows and times is not None else None)
+            total.update_rows(
+                rows[part], times[part] if has_windows and times is not None else None
+            )
             time, done = None if times is None else str(times[until - 1]), until
             is_told = total.t == place
             if is_told:
@@ -203,17 +205,6 @@ def _published(
         advance(len(rows))
     if not is_told:
         yield Point(time, total.estimate)
-
-
-def _update(total: ContinualSum, rows: Rows, times: Column | None) -> None:
-    if times is None:
-        total.update_rows(rows)
-    else:
-        cast(Any, total).update_rows(rows, times)
-
-
-def _windows(total: ContinualSum, length: str | None) -> list[Any]:
-    return [] if length is None else list(cast(Any, total).windows(length))
 
 
 class Reading(NamedTuple):
@@ -225,24 +216,22 @@ class Reading(NamedTuple):
     high: float
 
 
-def readings(kind: Values, estimate: Estimate) -> list[Reading]:
-    """All numbers that an estimate has: one, one per coordinate, or three per group."""
-    if _is_grouped(kind):
-        return list(_of_groups(cast(Any, estimate).groups()))
+def _names(kind: Values, columns: list[str]) -> Sequence[str]:
+    """What the coordinates of a sum are called: a vector's as its columns are."""
+    if isinstance(kind, Vectors):
+        return columns
+    return kind.coordinate_names or [str(place) for place in range(kind.dimension)]
+
+
+def _of_coordinates(names: Sequence[str], estimate: Estimate) -> Iterator[Reading]:
     value, (low, high) = np.atleast_1d(estimate.value), estimate.interval()
-    names = getattr(kind, "coordinate_names", None) or map(str, range(len(value)))
     numbers = (np.broadcast_to(part, value.shape).tolist() for part in (value, low, high))
-    return [Reading(*line) for line in zip(names, *numbers, strict=True)]
+    yield from map(Reading, names, *numbers)
 
 
-def _is_grouped(kind: Values) -> bool:
-    """Whether a user holds a label and a number."""
-    return bool(getattr(kind, "label_columns", 0)) and getattr(kind, "columns", 1) > 1
-
-
-def _of_groups(groups: Sequence[Any]) -> Iterator[Reading]:
+def _of_groups(estimate: Estimate) -> Iterator[Reading]:
     """A group that may be empty has no mean."""
-    for group in groups:
+    for group in estimate.groups():
         for what in ("count", "sum", "mean"):
             if (found := getattr(group, what)) is not None:
                 yield Reading(f"{group.label} {what}", *found)
@@ -254,7 +243,23 @@ class Found(NamedTuple):
     kind: Values
     plan: Plan
     points: list[Point]
-    windows: list[Any]
+    windows: list[Window]
+    names: Sequence[str]
+    """Of the coordinates of a sum."""
+
+    @property
+    def is_grouped(self) -> bool:
+        return isinstance(self.kind, Grouped)
+
+    def _readings(self, estimate: Estimate) -> list[Reading]:
+        """All numbers of an estimate: one, one per coordinate, or three per group."""
+        if self.is_grouped:
+            return list(_of_groups(estimate))
+        return list(_of_coordinates(self.names, estimate))
+
+    def _named(self, reading: Reading) -> dict[str, Any]:
+        named = {} if self.kind.is_scalar else {"of": reading.name}
+        return {**named, "estimate": reading.value, "low": reading.low, "high": reading.high}
 
     @property
     def last(self) -> Estimate:
@@ -264,16 +269,14 @@ class Found(NamedTuple):
         """One per point and number."""
         for time, estimate in self.points:
             timed = {} if time is None else {"time": time}
-            for reading in readings(self.kind, estimate):
-                named = {} if self.kind.is_scalar else {"of": reading.name}
-                yield {"users": estimate.t, **timed, **named, **_numbers(reading)}
+            for reading in self._readings(estimate):
+                yield {"users": estimate.t, **timed, **self._named(reading)}
 
     def _window_lines(self) -> Iterator[dict[str, Any]]:
         for window in self.windows:
-            for reading in readings(self.kind, window.estimate):
-                named = {} if self.kind.is_scalar else {"of": reading.name}
-                span = {"start": str(window.start), "stop": str(window.stop)}
-                yield {**span, "users": window.estimate.users, **named, **_numbers(reading)}
+            span = {"start": str(window.start), "stop": str(window.stop)}
+            for reading in self._readings(window.estimate):
+                yield {**span, "users": window.estimate.users, **self._named(reading)}
 
     def write(self, path: Path) -> None:
         """Write everything as JSON, or the estimates (or windows, if asked for) as CSV."""
@@ -291,14 +294,14 @@ class Found(NamedTuple):
 
     def draw(self, path: Path, title: str) -> None:
         """The largest of its curves at the end, with their bands."""
-        at_end = readings(self.kind, self.last)
-        if _is_grouped(self.kind):
+        at_end = self._readings(self.last)
+        if self.is_grouped:
             at_end = [reading for reading in at_end if reading.name.endswith(" sum")]
         largest = sorted(at_end, key=lambda reading: -reading.value)[:_CURVES]
         curves: dict[str, list[Reading]] = {reading.name: [] for reading in largest}
         users: dict[str, list[int]] = {name: [] for name in curves}
         for _, estimate in self.points:
-            for reading in readings(self.kind, estimate):
+            for reading in self._readings(estimate):
                 if reading.name in curves:
                     curves[reading.name].append(reading)
                     users[reading.name].append(estimate.t)
@@ -309,10 +312,7 @@ class Found(NamedTuple):
         sum_figure(bands, path, title=f"{title}: {self.last.t:,} users, {self.plan.privacy}")
 
     def summary(self) -> dict[str, Any]:
-        numbers = [
-            {**({} if self.kind.is_scalar else {"of": one.name}), **_numbers(one)}
-            for one in readings(self.kind, self.last)
-        ]
+        numbers = [self._named(reading) for reading in self._readings(self.last)]
         return {
             "users": self.last.t,
             "horizon": self.plan.horizon,
@@ -330,31 +330,33 @@ class Found(NamedTuple):
     def show(self, title: str) -> None:
         tell(f"{title}: {self.last.t:,} users ({self.kind}), {self.plan.privacy}", style="bold")
         table = new_table("running sum", "estimate", "95 % band")
-        found = readings(self.kind, self.last)
-        if not _is_grouped(self.kind):
+        found = self._readings(self.last)
+        if not self.is_grouped:
             found.sort(key=lambda reading: -reading.value)
         for one in found[:_SHOWN]:
             name = "all users" if self.kind.is_scalar else one.name
             table.add_row(name, _full(one.value), f"{_full(one.low)} to {_full(one.high)}")
         console.print(table)
-        if len(found) > _SHOWN:
-            tell(f"and {len(found) - _SHOWN:,} more")
+        _tell_rest(len(found) - _SHOWN)
         if self.windows:
             self._show_windows()
 
     def _show_windows(self) -> None:
         table = new_table("window from", "of", "users", "estimate", "95 % band")
-        for line in islice(self._window_lines(), _SHOWN_WINDOWS):
+        lines = list(self._window_lines())
+        for line in lines[:_SHOWN_WINDOWS]:
             band = f"{_full(line['low'])} to {_full(line['high'])}"
             name = line.get("of", "all users")
             table.add_row(line["start"], name, f"{line['users']:,}", _full(line["estimate"]), band)
         console.print(table)
+        _tell_rest(len(lines) - _SHOWN_WINDOWS)
+
+
+def _tell_rest(rows: int) -> None:
+    if rows > 0:
+        tell(f"and {rows:,} more: --output writes all of them")
 
 
 def _full(value: float) -> str:
     """A sum in full, even that of a billion users."""
     return f"{value:,.0f}" if abs(value) >= 1000 else number(value)
-
-
-def _numbers(reading: Reading) -> dict[str, float]:
-    return {"estimate": reading.value, "low": reading.low, "high": reading.high}

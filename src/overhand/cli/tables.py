@@ -48,9 +48,12 @@ class Table(Protocol):
 
 def opened(source: str) -> Table:
     """The table in a file, or on standard input if `source` is "-"."""
-    if source != STANDARD_INPUT and not Path(source).is_file():
-        what = "is a directory" if Path(source).is_dir() else "does not exist"
-        raise InvalidValue(f"{source} {what}")
+    path = Path(source)
+    if source != STANDARD_INPUT and not path.is_file():
+        if not path.exists():
+            raise InvalidValue(f"{source} does not exist")
+        what = "a directory" if path.is_dir() else "not a file that can be read twice: pipe it to -"
+        raise InvalidValue(f"{source} is {what}")
     if source.lower().endswith(_PARQUET):
         return _Parquet.opened(source)
     names = _header(source)
@@ -58,8 +61,10 @@ def opened(source: str) -> Table:
 
 
 def check_columns(source: str, table: Table, wanted: Sequence[str]) -> None:
-    """Refuse names that the table lacks or has twice."""
+    """Refuse names that the table lacks, or that either has twice."""
     for name in wanted:
+        if list(wanted).count(name) > 1:
+            raise InvalidValue(f"column {name!r} was given twice: each may be used once")
         count = list(table.names).count(name)
         if count == 0:
             raise InvalidValue(
@@ -154,8 +159,8 @@ class _PlainCsv:
         places = [list(self.names).index(name) for name in roles]
         with _lines(self.source) as lines:
             next(lines)
-            read = 0
-            while rows := [row for row in islice(lines, _PARSED_AT_ONCE) if row]:
+            filled, read = filter(None, lines), 0
+            while rows := list(islice(filled, _PARSED_AT_ONCE)):
                 self._check_widths(rows, read)
                 cells = list(zip(*rows, strict=True))
                 yield [
@@ -179,6 +184,7 @@ def _parsed(cells: Sequence[str], role: Role, name: str, before: int) -> Column:
 
 
 _TRUTHS = {"true": 1.0, "false": 0.0}
+_FOR_LABELS = "; for labels, give --values, such as histogram:yes,no"
 
 
 def _number(text: str | None, name: str, line: int) -> float:
@@ -191,7 +197,7 @@ def _number(text: str | None, name: str, line: int) -> float:
 
 
 def _not_a_number(text: str, name: str, line: int | str) -> InvalidValue:
-    return InvalidValue(f"line {line}, column {name!r}: {text!r} is not a number")
+    return InvalidValue(f"line {line}, column {name!r}: {text!r} is not a number{_FOR_LABELS}")
 
 
 def _cells(column: Any, role: Role, name: str) -> Column:
@@ -201,13 +207,16 @@ def _cells(column: Any, role: Role, name: str) -> Column:
     kind = column.type
     if pyarrow.types.is_dictionary(kind):
         column, kind = column.dictionary_decode(), kind.value_type
-    is_text = pyarrow.types.is_string(kind) or pyarrow.types.is_large_string(kind)
+    of = pyarrow.types
+    is_text = of.is_string(kind) or of.is_large_string(kind)
     if role == "number" and is_text:
-        raise InvalidValue(f"column {name!r} holds text, not numbers")
-    if role == "number" and pyarrow.types.is_decimal(kind):
+        raise InvalidValue(f"column {name!r} holds text, not numbers{_FOR_LABELS}")
+    if role == "number" and (of.is_decimal(kind) or of.is_null(kind)):
         column = column.cast(pyarrow.float64())
-    if role == "number" and pyarrow.types.is_boolean(kind):
+    elif role == "number" and of.is_boolean(kind):
         column = column.cast(pyarrow.uint8())
+    elif role == "number" and not (of.is_integer(kind) or of.is_floating(kind)):
+        raise InvalidValue(f"column {name!r} holds {kind}, not numbers")
     if role == "label" and not is_text:
         column = column.cast(pyarrow.string())
     return np.asarray(column.to_numpy(zero_copy_only=False))
@@ -218,7 +227,8 @@ def _header(source: str) -> list[str]:
     if source == STANDARD_INPUT:
         return _first_row(source, _peeked())
     with _told(source), _bytes(source) as file:
-        return _first_row(source, file.readline())
+        line = file.readline()
+    return _first_row(source, line)
 
 
 def _peeked() -> bytes:
@@ -264,7 +274,8 @@ def _told(source: str, names: Sequence[str] = ()) -> Iterator[None]:
         yield
     except InvalidValue as error:
         raise InvalidValue(f"{source}: {str(error).removeprefix(f'{source}: ')}") from error
-    except (OSError, EOFError, ValueError, csv.Error) as error:  # Arrow's are ValueErrors
+    # Arrow's are ValueErrors, or NotImplementedErrors if a list should be a label
+    except (OSError, EOFError, ValueError, NotImplementedError, csv.Error) as error:
         found = _ARROWS.match(str(error))
         if found and int(found["column"]) < len(names):
             error = _not_a_number(found["text"], names[int(found["column"])], found["line"])
