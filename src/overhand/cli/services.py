@@ -66,7 +66,6 @@ def prepare(
     asked = LearningOptions(constant, rule, features, arms)
     if not recommender:
         asked.check_none()
-    directory.mkdir(parents=True, exist_ok=True)
     plan = Plan.load(plan_file)
     document, key, rule_key = (directory / name for name in ("document.json", "server.key", RULES))
     token, token_hash = directory / "token", directory / "token.sha256"
@@ -77,6 +76,7 @@ def prepare(
     learning = None if signing is None else asked.learning(plan, signing.public_key)
     made = Document(plan, pair.public_key, learning)
     made.check_guarantee()
+    directory.mkdir(parents=True, exist_ok=True)
     pair.save(key)
     if signing is not None:
         signing.save(rule_key)
