@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import subprocess
 import sys
 from pathlib import Path
@@ -62,6 +63,26 @@ def test_plan_can_be_the_papers() -> None:
     assert printed["rms_error"] == published.rms_error
     binary = as_json("plan", "--horizon", "3000", "--tree", "binary", "--published")
     assert len(binary["levels"]) == 11
+
+
+def test_plan_compares_with_a_published_plan_of_the_same_guarantee() -> None:
+    """Three reports at (e, d) each are (3 e, d (1 + exp(e) + exp(2 e))) together."""
+    asked = ("plan", "--horizon", "3000", "--shufflers", "2", "--reports", "3")
+    once = oh.Privacy(1 / 3, 1e-6 / sum(math.exp(i / 3) for i in range(3)))
+    published = oh.Plan.published(3000, 2, once)
+    assert as_json(*asked)["published"]["rms_error"] == pytest.approx(published.rms_error)
+    shown = " ".join(overhand(*asked, "--honest", "0.5").stdout.split())
+    assert "50 % of users add their noise, up to 3 reports per person" in shown
+    assert "messages, if all users are honest; more reports by group privacy" in shown
+
+
+def test_prepare_makes_nothing_unless_it_can_make_everything(tmp_path: Path) -> None:
+    plan, place = tmp_path / "plan.json", tmp_path / "place"
+    oh.Plan.best(500, 2, oh.Privacy(1.0, 1e-6)).save(plan)
+    result = overhand("prepare", "--plan", "nowhere.json", "--directory", str(place))
+    assert (result.returncode, place.exists()) == (2, False)
+    result = overhand("prepare", "--plan", str(plan), "--directory", "/proc/x")
+    assert result.stderr == "error: /proc/x: No such file or directory\n"
 
 
 def test_simulate_measures_what_it_predicts(tmp_path: Path) -> None:
@@ -165,7 +186,6 @@ BAD = [
     ("simulate --horizon 100 --save nowhere/x.csv", "there is no directory nowhere"),
     ("compare --horizon 100 --save nowhere/x.csv", "there is no directory nowhere"),
     ("reproduce --output nowhere/x.html", "there is no directory nowhere"),
-    ("prepare --plan pyproject.toml --directory /proc/x", "/proc/x: No such file or directory"),
     ("simulate --input pyproject.toml", "must end in .csv; `overhand sum` reads other tables"),
     ("simulate --plan :key:-1[bold].json", "cannot read the plan :key:-1[bold].json"),
     ("plan --horizon 100 --tree oak", "tree='oak' must be one of regular, paper, binary"),
@@ -173,7 +193,12 @@ BAD = [
     ("compare --horizon 100 --tree path", "2 to 5 % less error"),
     ("simulate --horizon 100 --tree best", "all trees are regular now"),
     ("plan --horizon 100 --save nowhere/plan.json", "nowhere"),
-    ("plan --horizon 100 --published --error 3", "--published"),
+    ("plan --horizon 100 --published --error 3", "leave out --error 3.0"),
+    ("plan --horizon 100 --published --honest 0.5 --reports 2", "--honest 0.5, --reports 2"),
+    ("plan --horizon 100 --published --noise services", "leave out --noise services"),
+    ("plan --horizon 100 --published --mechanism pairs", "leave out --mechanism pairs"),
+    ("plan --horizon 100 --frontier --mechanism pairs", "leave out --mechanism pairs"),
+    ("plan --horizon 100 --frontier --save plan.json", "leave out --published and --save"),
     ("simulate --horizon 100 --input noise", "noise"),
     ("simulate --horizon 100 --input missing.csv", "missing.csv"),
     ("simulate --horizon 100 --runs 0", "runs=0"),

@@ -21,7 +21,7 @@ from overhand.cli.output import (
     steps_bar,
     tell_written,
 )
-from overhand.errors import Infeasible, InvalidValue
+from overhand.errors import Infeasible
 from overhand.mechanisms import MECHANISMS
 from overhand.model import NoiseBy
 from overhand.plan import NOISE_MAKERS, Plan, kinds_of
@@ -71,10 +71,10 @@ class Trade:
 
 def show_frontier(asked: PlanOptions, plot: Path | None, *, as_json: bool) -> None:
     """The table, the figure, or the JSON object."""
-    if asked.error is not None or asked.max_messages is not None:
-        raise InvalidValue("--frontier shows all trade-offs: leave out --error and --max-messages")
-    if asked.tree != "regular":
-        raise InvalidValue(f"--frontier compares regular trees, not those of --tree {asked.tree}")
+    asked.check_unused(
+        "--frontier shows every trade-off of regular trees",
+        *("error", "max_messages", "tree", "mechanism", "noise"),
+    )
     trades = trades_of(asked)
     if plot is not None:
         frontier_figure([panel_of(asked, trades)], plot)

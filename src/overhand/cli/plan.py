@@ -27,6 +27,7 @@ from overhand.cli.output import (
 )
 from overhand.cli.recommender import PlanForRegret, least_regret
 from overhand.errors import InvalidValue
+from overhand.model import Privacy
 from overhand.plan import DEFAULT_FAILURE_PROBABILITY, Plan
 from overhand.plots import check_figure_path
 
@@ -70,6 +71,8 @@ def plan(
     if recommender and (frontier or published):
         raise InvalidValue("--recommender goes neither with --frontier nor with --published")
     if frontier:
+        if published or save is not None:
+            raise InvalidValue("--frontier chooses no plan: leave out --published and --save")
         show_frontier(asked, plot, as_json=as_json)
         return
     chosen = _published(asked) if published else _best(asked, recommender)
@@ -91,10 +94,10 @@ def plan(
 
 
 def _published(asked: PlanOptions) -> Plan:
-    if asked.error is not None or asked.max_messages is not None:
-        raise InvalidValue(
-            "--published has no choice to make: leave out --error and --max-messages"
-        )
+    asked.check_unused(
+        "--published is the paper's plan for honest users who report once",
+        *("error", "max_messages", "mechanism", "noise", "honest", "reports", "composition"),
+    )
     levels = None if asked.tree == "binary" else asked.most_shufflers
     return Plan.published(asked.users, levels, asked.privacy, values=asked.values)
 
@@ -112,16 +115,23 @@ def _advice(asked: PlanOptions, chosen: Plan) -> list[Advice]:
 
 def _beside(asked: PlanOptions, chosen: Plan) -> dict[str, Plan]:
     """The plans that show what the chosen one gains, and what a limit on messages costs."""
-    beside = {
-        "published": Plan.published(
-            chosen.horizon, chosen.shufflers, chosen.privacy, values=chosen.values
-        )
-    }
+    once = _for_one_report(chosen.privacy, chosen.reports)
+    published = Plan.published(chosen.horizon, chosen.shufflers, once, values=chosen.values)
+    beside = {"published": published}
     if asked.max_messages is not None:
         with working("searching for the plan without the limit"):
             free = replace(asked, max_messages=None, error=None, epsilon=chosen.privacy.epsilon)
             beside["unlimited"] = free.plan()
     return beside
+
+
+def _for_one_report(privacy: Privacy, reports: int) -> Privacy:
+    """What must hold for one report so that, by group privacy, `privacy` holds for all of them.
+
+    If one report costs (e, d), then m of them cost (m e, d (exp(m e) - 1) / (exp(e) - 1)).
+    """
+    epsilon = privacy.epsilon / reports
+    return Privacy(epsilon, privacy.delta * (math.expm1(epsilon) / math.expm1(privacy.epsilon)))
 
 
 def show(plan: Plan, beside: dict[str, Plan], advice: list[Advice]) -> None:
@@ -147,7 +157,8 @@ def show(plan: Plan, beside: dict[str, Plan], advice: list[Advice]) -> None:
             facts.add_row(*row)
     if plan.honest < 1 or plan.reports > 1:
         reports = "1 report" if plan.reports == 1 else f"up to {plan.reports} reports"
-        facts.add_row("counted on", f"{plan.honest:.0%} honest users, {reports} each")
+        users = f"{100 * plan.honest:g} % of users add their noise"
+        facts.add_row("assumed", f"{users}, {reports} per person")
     labels = {"published": "as published", "unlimited": "without the limit"}
     for name, other in beside.items():
         facts.add_row(labels[name], _against(other, plan))
@@ -193,8 +204,11 @@ def _error_row(plan: Plan) -> tuple[str, Any]:
 
 
 def _against(other: Plan, plan: Plan) -> str:
+    """How another plan compares; the paper's counts on all users, and on one report of each."""
     ratio = other.rms_error / plan.rms_error
+    notes = [", if all users are honest"] * (plan.honest < other.honest)
+    notes += ["; more reports by group privacy"] * (plan.reports > other.reports)
     return (
         f"rms error {number(other.rms_error)} ({number(ratio)} x), "
-        f"{other.messages_per_user:,} messages"
+        f"{other.messages_per_user:,} messages{''.join(notes)}"
     )
