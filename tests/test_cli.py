@@ -72,7 +72,7 @@ def test_plan_compares_with_a_published_plan_of_the_same_guarantee() -> None:
     published = oh.Plan.published(3000, 2, once)
     assert as_json(*asked)["published"]["rms_error"] == pytest.approx(published.rms_error)
     shown = " ".join(overhand(*asked, "--honest", "0.5").stdout.split())
-    assert "50 % of users add their noise, up to 3 reports per person" in shown
+    assert "50 % of users add their noise, at most 3 reports per person" in shown
     assert "messages, if all users are honest; more reports by group privacy" in shown
 
 
@@ -113,7 +113,7 @@ def test_results_are_shown_as_tables(tmp_path: Path) -> None:
     shown = overhand(
         "plan", "--horizon", "300", "--honest", "0.9", "--reports", "2", "--save", str(file)
     ).stdout
-    assert "90% honest users, up to 2 reports each" in shown
+    assert "90 % of users add their noise, at most 2 reports per person" in " ".join(shown.split())
     assert file.exists()
 
 

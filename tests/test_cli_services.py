@@ -63,7 +63,7 @@ def test_prepare_says_who_must_know_the_digest(tmp_path: Path, noise: Any) -> No
     said = " ".join(overhand("prepare", *arguments).stdout.split())
     digest = hashlib.sha256((tmp_path / "document.json").read_bytes()).hexdigest()
     assert digest in said
-    note = "clients need this digest from you, by another way than from the shuffling service"
+    note = "clients must get this digest from you, not from the shuffling service"
     assert (note in said) == (noise == "services")
 
 

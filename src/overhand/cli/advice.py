@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from overhand.cli.output import number
+from overhand.cli.output import number, plural
 from overhand.errors import Infeasible
 from overhand.mechanisms import MECHANISMS
 from overhand.plan import (
@@ -51,9 +51,8 @@ class Advice:
         if self.other is None:
             return label, f"on this tree, about {self.messages:,.0f}{self.note}"
         ratio, length = self.other.rms_error / plan.rms_error, self.other.costs.report_bytes
-        messages = "1 message" if self.messages == 1 else f"{self.messages:,.0f} messages"
         return label, (
-            f"on this tree, {messages}, {length:,} bytes, rms error "
+            f"on this tree, {plural(self.messages, 'message')}, {length:,} bytes, rms error "
             f"{number(self.other.rms_error)} ({number(ratio)} x), one client can add at most "
             f"{number(self.other.influence)}{self.note}"
         )

@@ -54,10 +54,11 @@ def audit(
     noise: NoiseChoice = "both",
     epsilon: Annotated[float, typer.Option(help="The guarantee's epsilon.")] = 1.0,
     delta: options.Delta = DEFAULT_DELTA,
-    size: Annotated[int, options.Whole(help="Users per lowest batch.")] = 8,
-    shufflers: Annotated[int, options.Whole(help="Levels of a whole transcript.")] = 3,
+    size: Annotated[int, options.Whole(help="How many users a lowest batch has.")] = 8,
+    shufflers: Annotated[int, options.Whole(help="How many levels a whole transcript has.")] = 3,
     runs: Annotated[
-        int, options.Whole(help="Runs on each input; fewer where there are very many messages.")
+        int,
+        options.Whole(help="How many runs on each input; fewer if there are very many messages."),
     ] = DEFAULT_RUNS,
     seed: Annotated[
         int | None, options.Whole(help="Makes the run repeatable.", show_default="OS randomness")
@@ -68,9 +69,9 @@ def audit(
     jobs: options.Jobs = None,
     as_json: options.Json = False,
 ) -> None:
-    """Bound epsilon from below by what encoders and shufflers really do.
+    """Attack encoders and shufflers for a lower bound on epsilon.
 
-    Exit code 1 if a claim is broken.
+    Exit code 1 if a claim is refuted.
     """
     if mechanism not in AUDITED:
         raise InvalidValue(f"mechanism={mechanism!r} must be one of {', '.join(AUDITED)}")

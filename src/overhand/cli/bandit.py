@@ -14,6 +14,7 @@ from overhand.cli.output import (
     console,
     new_table,
     number,
+    plural,
     print_json,
     progress_bar,
     steps_bar,
@@ -65,7 +66,7 @@ def bandit(
     ] = "segments",
     horizon: Annotated[int, options.Whole(help="How many users there are.")] = DEFAULT_HORIZON,
     shufflers: Annotated[
-        int, options.Whole(help="How many shufflers may work at once.")
+        int, options.Whole(help="How many shufflers may work at the same time.")
     ] = DEFAULT_SHUFFLERS,
     epsilon: Annotated[float, typer.Option(help="The guarantee's epsilon.")] = DEFAULT_EPSILON,
     delta: options.Delta = DEFAULT_DELTA,
@@ -79,13 +80,13 @@ def bandit(
         ConstantsName,
         typer.Option(
             help="practical: shift and bonus from the distribution of the noise; theory: those of "
-            "the paper's theorem, with which little is learned."
+            "the paper's theorem, which are too large to learn much."
         ),
     ] = "practical",
     mechanism: Annotated[
         str,
         typer.Option(
-            help=f"How users of shufflers report what they saw: one of {', '.join(_KINDS)}. "
+            help=f"How users send their reports to the shufflers: one of {', '.join(_KINDS)}. "
             "pairs: one message per level, if the two services do not collude.",
         ),
     ] = "shares",
@@ -99,9 +100,11 @@ def bandit(
     plot: options.Figure = None,
     as_json: options.Json = False,
 ) -> None:
-    """Regret of a learning recommender: not private, trusted, local, one shuffler, k shufflers.
+    """Measure regret, the reward that users lose while a recommender learns.
 
-    All learn by the same LinUCB, on the same users, at the same epsilon and delta; only the sums
+    The recommenders are not private, trusted, local, or learn through one or several shufflers.
+
+    All use the same LinUCB, on the same users, at the same epsilon and delta; only the sums
     they learn from differ.
     """
     check_figure_path(plot)
@@ -119,7 +122,7 @@ def bandit(
     )
     taking_part = _taking_part(rivals, field)
     rounds = runs * horizon * len(taking_part)
-    with progress_bar(f"{runs} runs of {horizon:,} users", rounds) as advance:
+    with progress_bar(f"{plural(runs, 'run')} of {horizon:,} users", rounds) as advance:
         outcomes = measure(
             place,
             horizon,
@@ -203,7 +206,7 @@ def _show(environment: str, place: Environment, field: Field, outcomes: list[Reg
     console.print(
         f"[bold]{environment}[/], {field.horizon:,} users, {place.dimension} features, "
         f"{place.arms} arms\n"
-        f"{field.privacy}; {outcomes[0].runs} runs, {field.constants} constants"
+        f"{field.privacy}; {plural(outcomes[0].runs, 'run')}, {field.constants} constants"
     )
     if note := options.model_note(field.mechanism):
         console.print(f"users of shufflers send {field.mechanism}{note}")

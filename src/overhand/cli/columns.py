@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from overhand.cli.output import plural
 from overhand.cli.tables import STANDARD_INPUT, Column, Role, Table
 from overhand.errors import InvalidValue
 from overhand.model import Rows
@@ -37,9 +38,9 @@ class Columns:
         given = [*([] if self.group is None else [self.group]), *self.values]
         labels, wanted = kind.label_columns, kind.columns
         if len(given) != wanted:
-            count = "1 column" if wanted == 1 else f"{wanted} columns"
             raise InvalidValue(
-                f"a value of {kind} takes {count}, not {len(given)}: {', '.join(given)}"
+                f"a value of {kind} takes {plural(wanted, 'column')}, not {len(given)}: "
+                f"{', '.join(given)}"
             )
         roles: list[Role] = ["label" if place < labels else "number" for place in range(wanted)]
         users = 0

@@ -21,6 +21,7 @@ from overhand.cli.output import (
     console,
     new_table,
     number,
+    plural,
     print_json,
     progress_bar,
     steps_bar,
@@ -109,7 +110,7 @@ def compare(
             }
         )
         return
-    _show(asked, models, rows, f"{runs} runs on input {input_form}")
+    _show(asked, models, rows, f"{plural(runs, 'run')} on input {input_form}")
     model = " of the shuffle model" if options.model_note(_kinds(models), noise) else ""
     console.print(
         f"No algorithm{model} with {k} shufflers can do better than an error of order "

@@ -51,21 +51,23 @@ def demo(
         bool,
         typer.Option(
             "--recommender",
-            help="People with tastes are recommended something, and a rule is learnt from them.",
+            help="Simulate people with tastes, and a recommender that learns from them.",
         ),
     ] = False,
     rate: Annotated[
         float | None,
-        typer.Option(help="Reports a second at most; as fast as it goes if not given."),
+        typer.Option(help="The most reports per second.", show_default="no limit"),
     ] = None,
-    shufflers: Annotated[int, options.Whole(help="How many shufflers work at once.")] = 3,
+    shufflers: Annotated[
+        int, options.Whole(help="How many shufflers may work at the same time.")
+    ] = 3,
     epsilon: Annotated[float, typer.Option(help="The guarantee's epsilon.")] = DEFAULT_EPSILON,
     delta: options.Delta = DEFAULT_DELTA,
     noise: options.NoiseOption = "users",
     max_messages: Annotated[
         int | None,
         options.Whole(
-            help="The most that a client may send.",
+            help="The most messages that a client may send.",
             show_default=f"{MOST_MESSAGES} if users make the noise",
         ),
     ] = None,
@@ -79,30 +81,29 @@ def demo(
     mechanism: options.MechanismOption = None,
     horizon: Annotated[
         int | None,
-        options.Whole(help="How many users the plan serves; those that report if not given."),
+        options.Whole(help="How many users the plan serves.", show_default="as many as report"),
     ] = None,
     port: Annotated[
         int | None,
-        typer.Option(
-            help="The dashboard's port; any that is free if not given.", show_default=False
-        ),
+        typer.Option(help="The dashboard's port.", show_default="any free one"),
     ] = None,
     directory: Annotated[
-        Path | None, typer.Option(help="Keep all files here; a temporary place if not given.")
+        Path | None, typer.Option(help="Keep all files here.", show_default="a temporary directory")
     ] = None,
     keep_running: Annotated[
         bool | None,
         typer.Option(
             "--keep-running/--stop",
-            help="Leave the services and the page up until Ctrl-C, or stop when all are counted.",
+            help="Keep the services and the page up until Ctrl-C, or stop when all are counted.",
             show_default="keep running on a terminal",
         ),
     ] = None,
     as_json: options.Json = False,
 ) -> None:
-    """Shuffling service, server and dashboard as processes, and a crowd that reports to them.
+    """Run shuffling service, server and dashboard, and simulated clients that report to them.
 
-    Real HTTP, real encryption, two databases. One operator runs both services: a demonstration.
+    Real HTTP, real encryption, two databases. One operator runs both services, so this protects
+    nobody: it is a demonstration.
     """
     if rate is not None:
         checked_number("rate", rate, above=0)

@@ -33,7 +33,7 @@ TRUST = {
     "services": f"One operator runs both services here and makes the noise of both, so {_NOT_SAFE}",
 }
 TICK = "0.2"
-"""Seconds between looks for full batches, and for new rules."""
+"""Seconds between checks for full batches, and for new rules."""
 
 _START = 60.0
 _SETTLE = 120.0

@@ -43,7 +43,7 @@ def whole_number(text: Any) -> int:
 
 def Whole(*names: str, help: str, **more: Any) -> Any:
     """An option that is a whole number."""
-    return typer.Option(*names, parser=whole_number, metavar="INTEGER", help=help, **more)
+    return typer.Option(*names, parser=whole_number, metavar="<int>", help=help, **more)
 
 
 Horizon = Annotated[int | None, Whole(help="How many users the plan serves.", show_default=False)]
@@ -94,7 +94,7 @@ NoiseOption = Annotated[
     str,
     typer.Option(
         "--noise",
-        help="Who makes the noise: users, as in the paper, or services, both of them.",
+        help="Who makes the noise: users (as in the paper), or services (each adds its own).",
     ),
 ]
 MaxMessages = Annotated[
@@ -116,7 +116,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and no
 PlanFile = Annotated[
     Path | None, typer.Option("--plan", help="A plan saved by `overhand plan --save`.")
 ]
-Runs = Annotated[int, Whole(help="How many independent runs.")]
+Runs = Annotated[int, Whole(help="How many independent runs to make.")]
 Seed = Annotated[int, Whole(help="The same seed gives the same numbers.")]
 EngineOption = Annotated[
     Literal["counts", "messages"],
@@ -124,7 +124,7 @@ EngineOption = Annotated[
 ]
 Jobs = Annotated[
     int | None,
-    Whole(help="How many processes; one per core if not given.", show_default=False),
+    Whole(help="How many processes to use.", show_default="one per core"),
 ]
 Figure = Annotated[Path | None, typer.Option("--plot", help="Write a figure (.png, .svg or .pdf).")]
 Input = Annotated[

@@ -78,6 +78,15 @@ def number(value: float) -> str:
     return f"{value:.3g}"
 
 
+def plural(count: float, thing: str) -> str:
+    """How many things there are.
+
+    >>> plural(1, "message"), plural(2_500, "message")
+    ('1 message', '2,500 messages')
+    """
+    return f"{count:,.0f} {thing}{'' if count == 1 else 's'}"
+
+
 def short(value: float) -> str:
     """Three significant digits, and no exponent.
 

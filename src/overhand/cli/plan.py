@@ -21,6 +21,7 @@ from overhand.cli.output import (
     duration,
     levels_table,
     number,
+    plural,
     print_json,
     tell,
     working,
@@ -156,9 +157,8 @@ def show(plan: Plan, beside: dict[str, Plan], advice: list[Advice]) -> None:
         for row in _guarantee_rows(plan):
             facts.add_row(*row)
     if plan.honest < 1 or plan.reports > 1:
-        reports = "1 report" if plan.reports == 1 else f"up to {plan.reports} reports"
         users = f"{100 * plan.honest:g} % of users add their noise"
-        facts.add_row("assumed", f"{users}, {reports} per person")
+        facts.add_row("assumed", f"{users}, at most {plural(plan.reports, 'report')} per person")
     labels = {"published": "as published", "unlimited": "without the limit"}
     for name, other in beside.items():
         facts.add_row(labels[name], _against(other, plan))
@@ -210,5 +210,5 @@ def _against(other: Plan, plan: Plan) -> str:
     notes += ["; more reports by group privacy"] * (plan.reports > other.reports)
     return (
         f"rms error {number(other.rms_error)} ({number(ratio)} x), "
-        f"{other.messages_per_user:,} messages{''.join(notes)}"
+        f"{plural(other.messages_per_user, 'message')}{''.join(notes)}"
     )

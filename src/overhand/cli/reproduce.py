@@ -27,10 +27,11 @@ if TYPE_CHECKING:
 
 def reproduce(
     full: Annotated[
-        bool, typer.Option("--full/--quick", help="Measure for an hour, or for two minutes.")
+        bool,
+        typer.Option("--full/--quick", help="Measure for about an hour, or for about two minutes."),
     ] = False,
     sections: Annotated[
-        str, typer.Option(help="Which sections, separated by commas; all if not given.")
+        str, typer.Option(help="Which sections, separated by commas.", show_default="all")
     ] = "",
     output: Annotated[
         Path, typer.Option(help="The report; a .json file with all numbers is written next to it.")

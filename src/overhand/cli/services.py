@@ -22,10 +22,10 @@ from overhand.cli.settings import ConfigFile, ShowSettings
 from overhand.errors import InvalidValue, whole
 from overhand.plan import Plan
 
-Host = Annotated[str, typer.Option(help="The address to listen at.")]
-Port = Annotated[int, typer.Option(help="The port to listen at.")]
+Host = Annotated[str, typer.Option(help="The address to listen on.")]
+Port = Annotated[int, typer.Option(help="The port to listen on.")]
 MetricsPort = Annotated[
-    int | None, typer.Option(help="A private port for /metrics, on the loopback.")
+    int | None, typer.Option(help="A private port for /metrics, on the loopback interface.")
 ]
 DocumentFile = Annotated[Path, typer.Option("--document", help="The public document.")]
 Pinned = Annotated[str | None, typer.Option(help="The digest that the document must have.")]
@@ -41,8 +41,8 @@ Authorities = Annotated[
 RULES = "rule.key"
 _MOST_TOKENS = 10**8
 DIGEST_NOTE = (
-    "The services make the noise: clients need this digest from you, by another way than from the "
-    "shuffling service."
+    "The services make the noise: clients must get this digest from you, not from the shuffling "
+    "service."
 )
 
 
@@ -88,7 +88,7 @@ def prepare(
     secrets = [key, rule_key] if recommender else [key]
     tell(f"for the server: {', '.join(map(str, [*secrets, token_hash, document]))}")
     tell(f"for the shuffling service: {token}, {document}")
-    tell(f"document digest, for the shuffling service and clients to pin: {made.digest}")
+    tell(f"document digest, which the shuffling service and clients pin: {made.digest}")
     if plan.noise_by == "services":
         console.print(DIGEST_NOTE, style="yellow")
 
@@ -96,28 +96,36 @@ def prepare(
 def tokens(
     count: Annotated[int | None, options.Whole(help="How many tokens to make.")] = None,
     secrets: Annotated[
-        Path, typer.Option(help="The tokens, one a line: give each client one, and delete it.")
+        Path,
+        typer.Option(
+            help="The tokens, one per line: give one to each client, and delete the file."
+        ),
     ] = Path("client-tokens"),
     hashes: Annotated[
-        Path, typer.Option(help="Their hashes, one a line: for `shuffler --tokens`.")
+        Path, typer.Option(help="Their hashes, one per line, for `shuffler --tokens`.")
     ] = Path("client-tokens.sha256"),
     add: Annotated[
-        bool, typer.Option("--add", help="Add their hashes to the file, which is there.")
+        bool, typer.Option("--add", help="Add their hashes to an existing file.")
     ] = False,
     revoke: Annotated[
         list[str] | None,
-        typer.Option(help="Take a hash out of the file: that token is not known any more."),
+        typer.Option(
+            metavar="<hash>",
+            help="Remove a hash from the file: its token is no longer accepted.",
+        ),
     ] = None,
     as_json: options.Json = False,
 ) -> None:
-    """Make tokens for clients: each of them may report once, and nobody else may.
+    """Make tokens for clients: each admits one report to `shuffler --tokens`.
 
-    Services see within seconds what was added and revoked, without a restart.
+    Running services notice additions and revocations within seconds.
     """
     from overhand.service.protocol import change_hashes
 
     if revoke and (count is not None or add):
-        raise InvalidValue("--revoke goes alone: --count and --add make tokens")
+        raise InvalidValue(
+            "--revoke withdraws tokens: leave out --count and --add, which make them"
+        )
     if revoke:
         left = change_hashes(hashes, revoked=_parsed_hashes(revoke))
         if as_json:
@@ -126,7 +134,7 @@ def tokens(
             tell(f"{len(revoke):,} revoked, {left:,} left in {hashes}")
         return
     if count is None:
-        raise InvalidValue("--count or --revoke is missing: how many tokens, or which not any more")
+        raise InvalidValue("give --count to make tokens, or --revoke to withdraw some")
     whole("count", count, least=1, most=_MOST_TOKENS)
     _make_tokens(count, secrets, hashes, add=add)
     if as_json:
@@ -186,21 +194,22 @@ def server(
     book_keys: Annotated[
         Path | None,
         typer.Option(
-            help="Where the services make the noise: the book's keys, made with it; beside a "
-            "SQLite file by default. Not for backups."
+            help="The book's keys, needed if the services make the noise. Created with the book, "
+            "by default next to a SQLite file. Never back them up."
         ),
     ] = None,
     host: Host = "127.0.0.1",
     port: Port = 8001,
     workers: Annotated[
-        int | None, typer.Option(help="Processes that open messages; all cores if not given.")
+        int | None,
+        typer.Option(help="How many processes open messages; one per core if not given."),
     ] = None,
     patience: Annotated[
-        float, typer.Option(help="Seconds after which a batch that should be here is called late.")
+        float, typer.Option(help="Seconds after which a missing batch is shown as late.")
     ] = 60.0,
     after: Annotated[
         Path | None,
-        typer.Option(help="What `overhand settle` wrote of an earlier plan: the sum goes on."),
+        typer.Option(help="What `overhand settle` wrote for an earlier plan, to continue its sum."),
     ] = None,
     metrics_port: MetricsPort = None,
     certificate: Certificate = None,
@@ -230,12 +239,12 @@ def server(
 def settle(
     document: DocumentFile = Path("document.json"),
     book: Annotated[str, typer.Option(help="The book of the plan that has ended.")] = "server.db",
-    out: Annotated[Path, typer.Option(help="What it ended with: for `server --after`.")] = Path(
-        "settled.json"
-    ),
+    out: Annotated[
+        Path, typer.Option(help="Where to write the final sum, for `server --after`.")
+    ] = Path("settled.json"),
     as_json: options.Json = False,
 ) -> None:
-    """Write down what a plan ended with, so that the next plan's running sum goes on from it."""
+    """Record a finished plan's final sum, so that the next plan's running sum continues from it."""
     from overhand.service.protocol import Document
     from overhand.service.server import settled_sum
 
@@ -261,14 +270,15 @@ def shuffler(
     store_keys: Annotated[
         Path | None,
         typer.Option(
-            help="The store's keys, made with it; beside a SQLite file by default. Not for backups."
+            help="The store's keys. Created with the store, by default next to a SQLite file. "
+            "Never back them up."
         ),
     ] = None,
     token: Annotated[Path, typer.Option(help="The token that the server knows.")] = Path("token"),
     pinned: Pinned = None,
     tokens: Annotated[
         Path | None,
-        typer.Option(help="Hashes of client tokens, one a line; each may report once."),
+        typer.Option(help="Hashes of client tokens, one per line; each token admits one report."),
     ] = None,
     deadline: Annotated[
         float | None,
@@ -277,10 +287,12 @@ def shuffler(
             "services make the noise, closed as it is."
         ),
     ] = None,
-    tick: Annotated[float, typer.Option(help="Seconds between looks for full batches.")] = 1.0,
+    tick: Annotated[float, typer.Option(help="Seconds between checks for full batches.")] = 1.0,
     workers: Annotated[
         int | None,
-        typer.Option(help="Processes that seal what is added to batches; all cores if not given."),
+        typer.Option(
+            help="How many processes seal what is added to batches; one per core if not given."
+        ),
     ] = None,
     host: Host = "127.0.0.1",
     port: Port = 8000,
@@ -289,16 +301,20 @@ def shuffler(
     certificate_key: CertificateKey = None,
     authorities: Authorities = None,
     rate_per_address: Annotated[
-        float, typer.Option(help="Reports a second of one address, but for this machine's; 0: any.")
+        float,
+        typer.Option(
+            help="Reports per second from one address, except this machine's; 0: no limit."
+        ),
     ] = 100.0,
     rate_per_token: Annotated[
-        float, typer.Option(help="Reports a second with one token; 0: any.")
+        float, typer.Option(help="Reports per second with one token; 0: no limit.")
     ] = 1.0,
     origin: Annotated[
         list[str] | None,
         typer.Option(
-            help="Pages of this origin may report, such as https://poll.example; again for more, "
-            "* for all."
+            metavar="<origin>",
+            help="Pages of this origin, such as https://poll.example, may report. Repeat it for "
+            "more, or give * for all.",
         ),
     ] = None,
 ) -> None:

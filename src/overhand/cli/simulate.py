@@ -17,6 +17,7 @@ from overhand.cli.output import (
     console,
     new_table,
     number,
+    plural,
     print_json,
     progress_bar,
     tell,
@@ -62,7 +63,9 @@ def simulate(
     )
     plan = _best(asked, input_form) if plan_file is None else _loaded(plan_file, asked)
     stream = plan_stream(input_form, plan)
-    with progress_bar(f"{runs} runs of {stream.users:,} users", runs * stream.users) as advance:
+    with progress_bar(
+        f"{plural(runs, 'run')} of {stream.users:,} users", runs * stream.users
+    ) as advance:
         result = run_simulation(plan, stream, runs=runs, seed=seed, engine=engine, progress=advance)
     if plot is not None:
         _plot(plan, result, plot)
@@ -111,7 +114,7 @@ def _show(plan: Plan, result: Simulation, form: str) -> None:
         f"< {number(plan.error_bound(0.05 / result.runs))} (95 %)",
     )
     table.add_row("users per second", f"{result.users_per_second:,.0f}", "")
-    tell(f"{result.runs} runs of {result.users:,} users, input {form}, {plan.privacy}")
+    tell(f"{plural(result.runs, 'run')} of {result.users:,} users, input {form}, {plan.privacy}")
     console.print(table)
 
 
@@ -126,7 +129,7 @@ def _plot(plan: Plan, result: Simulation, path: Path) -> None:
     t = result.curve.t
     error_over_time(
         [
-            Line(f"measured, {result.runs} runs", t, result.curve.rms),
+            Line(f"measured, {plural(result.runs, 'run')}", t, result.curve.rms),
             Line("predicted, worst input", t, _predicted(plan, t), "--"),
         ],
         path,

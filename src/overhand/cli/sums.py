@@ -19,6 +19,7 @@ from overhand.cli.output import (
     console,
     new_table,
     number,
+    plural,
     print_json,
     progress_bar,
     say,
@@ -48,7 +49,8 @@ def sums(
         str, typer.Argument(help="A .csv, .csv.gz or .parquet file, or - for CSV on stdin.")
     ],
     column: Annotated[
-        list[str], typer.Option(help="The column of values; repeat it for a vector.")
+        list[str],
+        typer.Option(metavar="<str>", help="The column of values; repeat it for a vector."),
     ],
     group: Annotated[
         str | None, typer.Option(help="The column of labels, for --values grouped:...")
@@ -157,7 +159,7 @@ def _check(output: Path | None, windows: str | None, at: str | None, points: int
 
 def _planned(asked: PlanOptions, file: str) -> Plan:
     if asked.users < 2:
-        rows = "1 row" if asked.users == 1 else f"{asked.users} rows"
+        rows = plural(asked.users, "row")
         raise InvalidValue(f"{file} has {rows}: a running sum needs at least 2")
     with working("searching for the best plan"):
         return asked.plan()

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 import typer
 
 from overhand.cli import options
-from overhand.cli.output import console, levels_table, print_json, size, working
+from overhand.cli.output import console, levels_table, plural, print_json, size, working
 from overhand.cli.recommender import learning_lines, told_learning
 from overhand.cli.services import Authorities, Pinned
 from overhand.errors import InvalidValue, ServiceError
@@ -131,7 +131,7 @@ def _show(document: Document, told: dict[str, Any]) -> None:
         f"delta={plan.delta_spent:.3g}",
         "trust": _TRUST[plan.noise_by].format(honest=plan.honest),
         "values": f"{plan.values}, of at most {plan.horizon:,} users",
-        "a report": f"{told['messages']:,} messages, {size(told['report_bytes'])}",
+        "a report": f"{plural(told['messages'], 'message')}, {size(told['report_bytes'])}",
         "a client draws": _DRAWS[told["client_draws"]],
         "server's key": told["key_id"],
         **learning_lines(document),
