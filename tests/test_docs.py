@@ -59,6 +59,13 @@ def test_everything_introduces_itself_by_the_same_line() -> None:
         assert line in (ROOT / file).read_text(encoding="utf-8"), file
 
 
+def test_every_page_that_the_readme_names_can_be_clicked() -> None:
+    """Where packages and repositories are read, a path in backquotes is not a link."""
+    links = re.findall(r"\]\(((?!https?:)[^)]+)\)", README)
+    assert not [link for link in links if not (ROOT / link).exists()]
+    assert not re.findall(r"(?<!\[)`docs/[\w-]+\.md`", README)
+
+
 def test_the_readmes_table_is_computed() -> None:
     """Errors and messages per user, of a million users' bits."""
     users, privacy = 10**6, oh.Privacy(1.0, 1e-6)
