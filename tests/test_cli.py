@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -74,6 +76,22 @@ def test_plan_compares_with_a_published_plan_of_the_same_guarantee() -> None:
     shown = " ".join(overhand(*asked, "--honest", "0.5").stdout.split())
     assert "50 % of users add their noise, at most 3 reports per person" in shown
     assert "messages, if all users are honest; more reports by group privacy" in shown
+
+
+def test_a_plan_never_takes_the_place_of_a_pipe_or_a_device(tmp_path: Path) -> None:
+    os.mkfifo(pipe := tmp_path / "pipe")
+    result = overhand("plan", "--horizon", "100", "--save", str(pipe))
+    assert result.stderr == f"error: --save {pipe} is not a regular file\n"
+    assert pipe.is_fifo()
+
+
+def test_a_full_disk_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(value: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("overhand.cli.plan.print_json", full)
+    result = overhand("plan", "--horizon", "100", "--published", "--json")
+    assert result.stderr == "error: standard output: No space left on device\n"
 
 
 def test_prepare_makes_nothing_unless_it_can_make_everything(tmp_path: Path) -> None:

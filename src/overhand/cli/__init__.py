@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import warnings
+from errno import ENOSPC
 from typing import Annotated, Any
 
 import typer
@@ -58,9 +59,10 @@ def run() -> None:
             raise
         _leave(needed)
     except OSError as error:
-        if error.filename is None:
+        where = error.filename or ("standard output" if error.errno == ENOSPC else None)
+        if where is None:
             raise
-        _leave(f"{error.filename}: {error.strerror}")
+        _leave(f"{where}: {error.strerror}")
 
 
 def _leave(error: object) -> None:

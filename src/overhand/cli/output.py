@@ -65,6 +65,8 @@ def check_writable(option: str, path: Path | None) -> None:
         return
     if path.is_dir():
         raise InvalidValue(f"{option} {path} is a directory")
+    if path.exists() and not path.is_file():  # a plan would take the place of the device
+        raise InvalidValue(f"{option} {path} is not a regular file")
     if not path.parent.is_dir():
         raise InvalidValue(f"{option} {path}: there is no directory {path.parent}")
     if not os.access(path if path.exists() else path.parent, os.W_OK):
