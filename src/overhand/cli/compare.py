@@ -15,7 +15,7 @@ from rich.markup import escape
 
 from overhand.baselines import SquareRoot, local_counter, trusted_tree
 from overhand.cli import options
-from overhand.cli.options import DEFAULT_DELTA, PlanOptions
+from overhand.cli.options import PlanOptions
 from overhand.cli.output import (
     check_writable,
     console,
@@ -51,15 +51,11 @@ class Model:
         return 1 if self.trusted == _SERVER else self.counter.messages_per_user
 
 
+@options.takes_plan(
+    without=("clip", "honest", "reports", "composition", "error", "max_messages"),
+)
 def compare(
-    horizon: options.Horizon = None,
-    shufflers: options.Shufflers = None,
-    epsilon: options.Epsilon = None,
-    delta: options.Delta = DEFAULT_DELTA,
-    values: options.ValuesOption = "bit",
-    mechanism: options.MechanismOption = None,
-    noise: options.NoiseOption = "users",
-    tree: options.TreeOption = "regular",
+    asked: PlanOptions,
     input_form: options.Input = "ones",
     runs: options.Runs = 10,
     seed: options.Seed = 0,
@@ -77,7 +73,6 @@ def compare(
     if save is not None and save.suffix not in (".csv", ".md"):
         raise InvalidValue(f"--save {save} must end in .csv or .md")
     check_writable("--save", save)
-    asked = PlanOptions(horizon, shufflers, epsilon, delta, values, mechanism, tree, noise=noise)
     k, epsilon = asked.most_shufflers, asked.privacy.epsilon
     stream = stream_for(input_form, asked.users, values=asked.values, shufflers=k, epsilon=epsilon)
     models = _models(asked)
@@ -101,7 +96,7 @@ def compare(
                 "delta": asked.delta,
                 "values": asked.spec,
                 "mechanism": _kinds(models),
-                "noise_by": noise,
+                "noise_by": asked.noise,
                 "input": input_form,
                 "runs": runs,
                 "seed": seed,
@@ -111,7 +106,7 @@ def compare(
         )
         return
     _show(asked, models, rows, f"{plural(runs, 'run')} on input {input_form}")
-    model = " of the shuffle model" if options.model_note(_kinds(models), noise) else ""
+    model = " of the shuffle model" if options.model_note(_kinds(models), asked.noise) else ""
     console.print(
         f"No algorithm{model} with {k} shufflers can do better than an error of order "
         f"rep = {number(bound)} (Theorem 4.1).",

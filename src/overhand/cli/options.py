@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import gc
-from dataclasses import dataclass
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, fields
 from decimal import Decimal, InvalidOperation
+from functools import wraps
+from inspect import Parameter, signature
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_type_hints
 
 import typer
 
@@ -23,6 +26,7 @@ DEFAULT_EPSILON = 1.0
 DEFAULT_DELTA = 1e-6
 
 _MOST_DIGITS = 30
+_BY_NAME = Parameter.KEYWORD_ONLY
 
 
 def whole_number(text: Any) -> int:
@@ -159,22 +163,22 @@ def model_note(mechanism: str, noise_by: str = "users") -> str:
 
 @dataclass(frozen=True)
 class PlanOptions:
-    """What the plan options of a command line ask for."""
+    """What the plan options of a command line ask for: each field is an option."""
 
-    horizon: int | None
-    shufflers: int | None
-    epsilon: float | None
-    delta: float
-    spec: str = "bit"
-    mechanism: str | None = None
-    tree: str = "regular"
-    clip: bool = False
-    honest: float = 1.0
-    reports: int = 1
-    composition: Composition = "exact"
-    error: float | None = None
-    max_messages: int | None = None
-    noise: str = "users"
+    horizon: Horizon = None
+    shufflers: Shufflers = None
+    epsilon: Epsilon = None
+    delta: Delta = DEFAULT_DELTA
+    spec: ValuesOption = "bit"
+    clip: Clip = False
+    mechanism: MechanismOption = None
+    noise: NoiseOption = "users"
+    tree: TreeOption = "regular"
+    honest: Honest = 1.0
+    reports: Reports = 1
+    composition: CompositionOption = "exact"
+    error: Error = None
+    max_messages: MaxMessages = None
 
     def __post_init__(self) -> None:
         checked_tree(self.tree)
@@ -229,6 +233,34 @@ class PlanOptions:
         if self.error is None:
             return Plan.best(self.users, self.most_shufflers, self.privacy, **options)
         return Plan.for_error(self.users, self.most_shufflers, self.error, self.delta, **options)
+
+
+def takes_plan(*, without: Collection[str] = ()) -> Callable[[Callable[..., None]], Any]:
+    """Give a command the options of a plan, except some; it gets them as its argument `asked`."""
+    chosen = [field for field in fields(PlanOptions) if field.name not in without]
+    hints = get_type_hints(PlanOptions, include_extras=True)
+
+    def taking(command: Callable[..., None]) -> Any:
+        @wraps(command)
+        def called(**given: Any) -> None:
+            asked = PlanOptions(**{field.name: given.pop(field.name) for field in chosen})
+            command(asked=asked, **given)
+
+        own = signature(command, eval_str=True)
+        taken = [
+            Parameter(field.name, _BY_NAME, default=field.default, annotation=hints[field.name])
+            for field in chosen
+        ]
+        parameters = [
+            each
+            for one in own.parameters.values()
+            for each in (taken if one.name == "asked" else [one.replace(kind=_BY_NAME)])
+        ]
+        called.__dict__["__signature__"] = own.replace(parameters=parameters)
+        called.__annotations__ = {one.name: one.annotation for one in parameters}
+        return called
+
+    return taking
 
 
 def _load_accounting() -> None:

@@ -14,7 +14,7 @@ from rich.table import Table
 from overhand.cli import options
 from overhand.cli.advice import Advice, advised
 from overhand.cli.frontier import show_frontier
-from overhand.cli.options import DEFAULT_DELTA, PlanOptions
+from overhand.cli.options import PlanOptions
 from overhand.cli.output import (
     check_writable,
     console,
@@ -33,21 +33,9 @@ from overhand.plan import DEFAULT_FAILURE_PROBABILITY, Plan
 from overhand.plots import check_figure_path
 
 
+@options.takes_plan()
 def plan(
-    horizon: options.Horizon = None,
-    shufflers: options.Shufflers = None,
-    epsilon: options.Epsilon = None,
-    delta: options.Delta = DEFAULT_DELTA,
-    values: options.ValuesOption = "bit",
-    clip: options.Clip = False,
-    tree: options.TreeOption = "regular",
-    honest: options.Honest = 1.0,
-    reports: options.Reports = 1,
-    composition: options.CompositionOption = "exact",
-    error: options.Error = None,
-    mechanism: options.MechanismOption = None,
-    noise: options.NoiseOption = "users",
-    max_messages: options.MaxMessages = None,
+    asked: PlanOptions,
     published: Annotated[
         bool, typer.Option("--published", help="The paper's plan exactly, with its constants.")
     ] = False,
@@ -63,8 +51,6 @@ def plan(
     as_json: options.Json = False,
 ) -> None:
     """Choose the plan with the least error for a guarantee, and show its costs and accuracy."""
-    limits = honest, reports, composition, error, max_messages, noise
-    asked = PlanOptions(horizon, shufflers, epsilon, delta, values, mechanism, tree, clip, *limits)
     check_writable("--save", save)
     if plot is not None and not frontier:
         raise InvalidValue("--plot draws the --frontier: give both options")

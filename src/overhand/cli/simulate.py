@@ -11,7 +11,7 @@ import numpy as np
 import typer
 
 from overhand.cli import options
-from overhand.cli.options import DEFAULT_DELTA, PlanOptions
+from overhand.cli.options import PlanOptions
 from overhand.cli.output import (
     check_writable,
     console,
@@ -30,20 +30,11 @@ from overhand.simulation import Simulation, plan_stream, read_rows
 from overhand.simulation import simulate as run_simulation
 
 
+@options.takes_plan(without=("error", "max_messages"))
 def simulate(
     plan_file: options.PlanFile = None,
-    horizon: options.Horizon = None,
-    shufflers: options.Shufflers = None,
-    epsilon: options.Epsilon = None,
-    delta: options.Delta = DEFAULT_DELTA,
-    values: options.ValuesOption = "bit",
-    mechanism: options.MechanismOption = None,
-    noise: options.NoiseOption = "users",
-    clip: options.Clip = False,
-    tree: options.TreeOption = "regular",
-    honest: options.Honest = 1.0,
-    reports: options.Reports = 1,
-    composition: options.CompositionOption = "exact",
+    *,
+    asked: PlanOptions,
     input_form: options.Input = "ones",
     runs: options.Runs = 10,
     seed: options.Seed = 0,
@@ -57,10 +48,6 @@ def simulate(
     """Run a plan on a stream of users and measure the error of every estimate."""
     check_figure_path(plot)
     check_writable("--save", save)
-    trust = honest, reports, composition
-    asked = PlanOptions(
-        horizon, shufflers, epsilon, delta, values, mechanism, tree, clip, *trust, noise=noise
-    )
     plan = _best(asked, input_form) if plan_file is None else _loaded(plan_file, asked)
     stream = plan_stream(input_form, plan)
     with progress_bar(
@@ -87,7 +74,7 @@ def simulate(
 
 
 def _loaded(path: Path, asked: PlanOptions) -> Plan:
-    if asked != PlanOptions(None, None, None, DEFAULT_DELTA):
+    if asked != PlanOptions():
         raise InvalidValue("give --plan or the options of a plan, not both")
     return Plan.load(path)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
@@ -13,7 +14,7 @@ import typer
 
 from overhand.cli import options
 from overhand.cli.columns import Columns, kind_of
-from overhand.cli.options import DEFAULT_DELTA, PlanOptions
+from overhand.cli.options import PlanOptions
 from overhand.cli.output import (
     check_writable,
     console,
@@ -44,6 +45,9 @@ _SHOWN_WINDOWS = 60
 _CURVES = 5
 
 
+@options.takes_plan(
+    without=("horizon", "spec", "clip", "tree", "composition", "error", "max_messages"),
+)
 def sums(
     file: Annotated[
         str, typer.Argument(help="A .csv, .csv.gz or .parquet file, or - for CSV on stdin.")
@@ -85,13 +89,8 @@ def sums(
             show_default="the number of rows, which is taken to be public",
         ),
     ] = None,
-    shufflers: options.Shufflers = None,
-    epsilon: options.Epsilon = None,
-    delta: options.Delta = DEFAULT_DELTA,
-    mechanism: options.MechanismOption = None,
-    noise: options.NoiseOption = "users",
-    honest: options.Honest = 1.0,
-    reports: options.Reports = 1,
+    *,
+    asked: PlanOptions,
     points: Annotated[int, options.Whole(help="About how many estimates to write.")] = 200,
     windows: Annotated[
         str | None,
@@ -123,11 +122,7 @@ def sums(
         say("--trust-data", f"{read_off} were read from the data: released without privacy")
     with working("counting rows"):
         users = table.rows() if horizon is None else horizon
-    asked = PlanOptions(
-        users, shufflers, epsilon, delta, kind.spec, mechanism, honest=honest, reports=reports,
-        clip=clip, noise=noise,
-    )  # fmt: skip
-    plan = _planned(asked, file)
+    plan = _planned(replace(asked, horizon=users, spec=kind.spec, clip=clip), file)
     total = ContinualSum(
         plan, None if seed is None else seeded_random(seed), archive=windows is not None
     )
