@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import socket
 from dataclasses import replace
 from pathlib import Path
 
@@ -130,3 +131,11 @@ def test_a_service_that_has_no_document_is_one_line(elsewhere: type[Elsewhere]) 
         assert (result.returncode, result.stdout, result.stderr.count("\n")) == (2, "", 1)
     for address in ("https://shuffle.example/?a=b", "https://["):
         assert "not the address" in overhand("verify", address).stderr
+
+
+def test_a_service_that_does_not_answer_is_named() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # and nobody listens there
+        url = f"http://127.0.0.1:{taken.getsockname()[1]}"
+        result = overhand("verify", url)
+    assert result.stderr == f"error: no answer from {url} (ClientConnectorError)\n"

@@ -81,7 +81,7 @@ class HttpTransport:
         except aiohttp.ClientConnectorDNSError as error:
             raise Unreachable(f"there is no host {error.host}") from error
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
-            raise Unreachable(f"{type(error).__name__} at {self._url}") from error
+            raise Unreachable(f"no answer from {self._url} ({type(error).__name__})") from error
 
     def _why_untrusted(self, error: aiohttp.ClientConnectorCertificateError) -> str:
         reason = getattr(error.certificate_error, "verify_message", "") or "it cannot be verified"
