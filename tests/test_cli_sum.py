@@ -129,13 +129,13 @@ def test_bounds_of_whole_numbers_in_parquet() -> None:
 
 
 def test_kinds_that_are_guessed() -> None:
-    Path("words.csv").write_text("a,b\nx,1\ny,1\nx,0\n")
+    Path("words.csv").write_text("a,b,c\nx,1,1\ny,1,1\nx,0,1\n")
 
     def guessed(column: str, group: str | None = None) -> tuple[str, str]:
         of = columns.Columns("words.csv", opened("words.csv"), [column], group)
         return columns.taken_from_data(of, None)
 
-    assert guessed("b") == ("bit", "kind")
+    assert guessed("b") == guessed("c") == ("bit", "kind")
     assert guessed("a") == ("histogram:x,y", "labels")
     assert guessed("b", group="a") == ("grouped:x,y:real:0.0:1.0", "labels and bounds")
 
@@ -182,7 +182,8 @@ BAD = [
     ("own.csv --column price", "for other numbers, give --values"),
     ("own.parquet --column lists", "'lists' holds list<"),
     ("own.parquet --column lists --values histogram:a,b", "own.parquet: Unsupported cast"),
-    ("own.parquet --column nothing --trust-data", "'nothing' has no values"),
+    ("own.parquet --column nothing --trust-data", "row 1 has no value, nor have 399 more"),
+    ("own.parquet --column nothing --missing skip", "own.parquet has no rows"),
     ("own.parquet --column nothing --values real --trust-data", "'nothing' has no values"),
     ("- --column v --trust-data", "standard input can be read once"),
     ("own.csv --column clicked --horizon 20", "go beyond the horizon 20"),

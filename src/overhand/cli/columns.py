@@ -29,14 +29,17 @@ class Columns:
     skip_missing: bool = False
 
     @property
+    def given(self) -> list[str]:
+        """The columns of a user's value, the label first."""
+        return [*([] if self.group is None else [self.group]), *self.values]
+
+    @property
     def names(self) -> list[str]:
-        groups = [] if self.group is None else [self.group]
-        return [*groups, *self.values, *([] if self.at is None else [self.at])]
+        return [*self.given, *([] if self.at is None else [self.at])]
 
     def portions(self, kind: Values) -> Iterator[tuple[Rows, Column | None]]:
         """Users and their times, in portions, each checked."""
-        given = [*([] if self.group is None else [self.group]), *self.values]
-        labels, wanted = kind.label_columns, kind.columns
+        given, labels, wanted = self.given, kind.label_columns, kind.columns
         if len(given) != wanted:
             raise InvalidValue(
                 f"a value of {kind} takes {plural(wanted, 'column')}, not {len(given)}: "
@@ -115,10 +118,10 @@ def _guessed(columns: Columns) -> str:
     if columns.group is not None:
         return "grouped"
     try:
-        low, high = _bounds(columns)
+        is_bit = all(np.isin(part, (0, 1)).all() for part in _numbers(columns))
     except InvalidValue:
         return "histogram"
-    return "bit" if (low, high) == (0.0, 1.0) and _are_bits(columns) else "real"
+    return "bit" if is_bit else "real"
 
 
 def _cells(columns: Columns, name: str, role: Role) -> Iterator[Column]:
@@ -126,18 +129,17 @@ def _cells(columns: Columns, name: str, role: Role) -> Iterator[Column]:
         yield cells[~_is_missing(cells)]
 
 
+def _numbers(columns: Columns) -> Iterator[Column]:
+    for name in columns.values:
+        yield from _cells(columns, name, "number")
+
+
 def _bounds(columns: Columns) -> tuple[float, float]:
-    parts = (part for name in columns.values for part in _cells(columns, name, "number"))
-    ends = [(float(part.min()), float(part.max())) for part in parts if len(part)]
+    ends = [(float(part.min()), float(part.max())) for part in _numbers(columns) if len(part)]
     if not ends:
         raise InvalidValue(f"column {columns.values[0]!r} has no values")
     lows, highs = zip(*ends, strict=True)
     return min(lows), max(highs)
-
-
-def _are_bits(columns: Columns) -> bool:
-    parts = (part for name in columns.values for part in _cells(columns, name, "number"))
-    return all(((part == 0) | (part == 1)).all() for part in parts)
 
 
 def _labels(columns: Columns, name: str) -> str:

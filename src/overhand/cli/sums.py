@@ -119,7 +119,7 @@ def sums(
     check_columns(file, table, columns.names)
     kind, read_off = kind_of(columns, values, clip=clip, trust_data=trust_data)
     if read_off:
-        say("--trust-data", f"{read_off} were read from the data: released without privacy")
+        say("--trust-data", f"{read_off} read from the data: released without privacy")
     with working("counting rows"):
         users = table.rows() if horizon is None else horizon
     plan = _planned(replace(asked, horizon=users, spec=kind.spec, clip=clip), file)
