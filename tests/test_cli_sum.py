@@ -241,8 +241,8 @@ def test_a_table_is_read_some_rows_at_a_time(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_windows_by_time() -> None:
     line = ("own.csv", "--column", "clicked", "--at", "when", "--windows", "7d", *SMALL)
-    as_json("sum", *line, "--output", "weeks.json")
-    weeks = json.loads(Path("weeks.json").read_text())["windows"]
+    weeks = as_json("sum", *line, "--output", "weeks.json")["windows"]
+    assert weeks == json.loads(Path("weeks.json").read_text())["windows"]
     assert [week["start"][:10] for week in weeks] == ["2026-11-01", "2026-11-08", "2026-11-15"]
     assert sum(week["users"] for week in weeks) == USERS
     shown = overhand("sum", *line[: -len(SMALL) - 1], "6h", *SMALL).stdout

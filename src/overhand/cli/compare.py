@@ -27,7 +27,6 @@ from overhand.cli.output import (
     steps_bar,
     tell_written,
 )
-from overhand.errors import InvalidValue
 from overhand.lower_bound import repeats
 from overhand.plan import Plan
 from overhand.plots import Line, check_figure_path, comparison
@@ -70,9 +69,7 @@ def compare(
     All run on the same input at the same epsilon and delta, each with its best noise.
     """
     check_figure_path(plot)
-    if save is not None and save.suffix not in (".csv", ".md"):
-        raise InvalidValue(f"--save {save} must end in .csv or .md")
-    check_writable("--save", save)
+    check_writable("--save", save, ".csv", ".md")
     k, epsilon = asked.most_shufflers, asked.privacy.epsilon
     stream = stream_for(input_form, asked.users, values=asked.values, shufflers=k, epsilon=epsilon)
     models = _models(asked)
@@ -176,7 +173,7 @@ def _row(model: Model, result: Simulation) -> dict[str, Any]:
 
 def _show(asked: PlanOptions, models: list[Model], rows: list[dict[str, Any]], how: str) -> None:
     users = "users" if asked.spec == "bit" else f"users ({escape(asked.spec)})"
-    console.print(f"[bold]{asked.users:,} {users}[/], {asked.privacy}; {how}")
+    console.print(f"[bold]{asked.users:,} {users}[/], {asked.privacy}; {escape(how)}")
     kind = _kinds(models)
     if note := options.model_note(kind, asked.noise):
         console.print(f"ours and one shuffler send {kind}{note}")

@@ -59,10 +59,12 @@ def tell_written(*paths: Path | None) -> None:
             tell(f"wrote {path}")
 
 
-def check_writable(option: str, path: Path | None) -> None:
+def check_writable(option: str, path: Path | None, *endings: str) -> None:
     """Refuse a file that cannot be written, before any work is done; None is fine."""
     if path is None:
         return
+    if endings and path.suffix not in endings:
+        raise InvalidValue(f"{option} {path} must end in {' or '.join(endings)}")
     if path.is_dir():
         raise InvalidValue(f"{option} {path} is a directory")
     if path.exists() and not path.is_file():  # a plan would take the place of the device

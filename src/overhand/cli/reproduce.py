@@ -19,7 +19,7 @@ from rich.progress import (
 
 from overhand.cli import options
 from overhand.cli.output import bar, check_writable, console, messages, new_table, tell_written
-from overhand.errors import InvalidValue, OverhandError
+from overhand.errors import OverhandError
 
 if TYPE_CHECKING:
     from overhand.evidence import Progress, Reproduction
@@ -50,9 +50,7 @@ def reproduce(
     from overhand.evidence import FULL, QUICK, SECTIONS, html
     from overhand.evidence import reproduce as run
 
-    if output.suffix != ".html":
-        raise InvalidValue(f"--output {output} must end in .html")
-    check_writable("--output", output)
+    check_writable("--output", output, ".html")
     chosen = tuple(name.strip() for name in sections.split(",") if name.strip()) or tuple(SECTIONS)
     with _cluster(dask), _bar() if messages.is_terminal else _lines() as tell:
         found = run(

@@ -112,8 +112,10 @@ def sums(
     protects nobody from itself: it shows what others would see, and how accurate that is.
     """
     check_figure_path(plot)
-    check_writable("--output", output)
-    _check(output, windows, at, points)
+    check_writable("--output", output, ".csv", ".json")
+    whole("points", points, least=1, most=_MOST_POINTS)
+    if windows is not None and at is None:
+        raise InvalidValue("--windows needs times: name their column with --at")
     table = opened(file)
     columns = Columns(file, table, column, group, at, skip_missing=missing == "skip")
     check_columns(file, table, columns.names)
@@ -142,14 +144,6 @@ def sums(
         return
     found.show(f"{file}, {', '.join(column)}")
     tell_written(output, plot)
-
-
-def _check(output: Path | None, windows: str | None, at: str | None, points: int) -> None:
-    if output is not None and output.suffix not in (".csv", ".json"):
-        raise InvalidValue(f"--output {output} must end in .csv or .json")
-    if windows is not None and at is None:
-        raise InvalidValue("--windows needs times: name their column with --at")
-    whole("points", points, least=1, most=_MOST_POINTS)
 
 
 def _planned(asked: PlanOptions, file: str) -> Plan:
@@ -279,8 +273,7 @@ class Found(NamedTuple):
         """Write everything as JSON, or the estimates (or windows, if asked for) as CSV."""
         with path.open("w", newline="", encoding="utf-8") as file:
             if path.suffix == ".json":
-                estimates, windows = list(self._lines()), list(self._window_lines())
-                json.dump({**self.summary(), "estimates": estimates, "windows": windows}, file)
+                json.dump({**self.summary(), "estimates": list(self._lines())}, file)
                 return
             lines = self._window_lines() if self.windows else self._lines()
             first = next(lines)
@@ -322,6 +315,7 @@ class Found(NamedTuple):
             "digest": self.plan.digest,
             "points": len(self.points),
             "last": numbers[0] if self.kind.is_scalar else numbers,
+            "windows": list(self._window_lines()),
         }
 
     def show(self, title: str) -> None:
