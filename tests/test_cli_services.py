@@ -91,6 +91,9 @@ def test_client_tokens_are_made_with_their_hashes(tmp_path: Path) -> None:
     assert lines == sorted(lines), "the order of hashes would tell that of tokens"
     before = secrets.read_bytes(), hashes.read_bytes()
     assert overhand("tokens", "--count", "1", *arguments).returncode == 2
+    astray = ("--secrets", str(tmp_path / "none"), "--hashes", str(tmp_path / "nowhere" / "hashes"))
+    assert "there is no directory" in overhand("tokens", "--count", "1", *astray).stderr
+    assert not (tmp_path / "none").exists(), "tokens that no service knows"
     assert (secrets.read_bytes(), hashes.read_bytes()) == before
 
 

@@ -158,6 +158,8 @@ def _make_tokens(count: int, secrets: Path, hashes: Path, *, add: bool) -> None:
         load_hashes(hashes)
     elif hashes.exists():
         raise InvalidValue(f"{hashes} exists: tokens are never overwritten; --add adds to them")
+    check_writable("--secrets", secrets)
+    check_writable("--hashes", hashes)
     made = [new_token() for _ in range(count)]
     write_secret(secrets, "".join(f"{token}\n" for token in made).encode())
     if add:
