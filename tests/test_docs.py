@@ -234,7 +234,9 @@ def test_sums_of_the_first_pages_are_what_the_command_prints(
     for command in sums:
         printed = overhand(*shlex.split(command)[1:]).stdout
         (now,), (then,) = (re.findall(BAND, text) for text in (printed, SHOWN[command]))
-        assert re.sub(BAND, "", printed).split() == re.sub(BAND, "", SHOWN[command]).split()
+        # The rule is as long as the numbers, and 867 is shorter than 867.4.
+        said = [re.sub(f"{BAND}|─", "", text).split() for text in (printed, SHOWN[command])]
+        assert said[0] == said[1]
         assert width(now) == pytest.approx(width(then), abs=0.2)
 
 
