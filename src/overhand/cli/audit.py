@@ -60,9 +60,7 @@ def audit(
         int,
         options.Whole(help="How many runs on each input; fewer if there are very many messages."),
     ] = DEFAULT_RUNS,
-    seed: Annotated[
-        int | None, options.Whole(help="Makes the run repeatable.", show_default="OS randomness")
-    ] = None,
+    seed: options.OptionalSeed = None,
     mutants: Annotated[
         bool, typer.Option("--mutants", help="Also plant faults, all of which must be caught.")
     ] = False,

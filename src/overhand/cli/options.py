@@ -122,6 +122,9 @@ PlanFile = Annotated[
 ]
 Runs = Annotated[int, Whole(help="How many independent runs to make.")]
 Seed = Annotated[int, Whole(help="The same seed gives the same numbers.")]
+OptionalSeed = Annotated[
+    int | None, Whole(help="Makes the run repeatable.", show_default="OS randomness")
+]
 EngineOption = Annotated[
     Literal["counts", "messages"],
     typer.Option(help="counts: a batch's noise is drawn once; messages: every message is made."),

@@ -100,10 +100,7 @@ def sums(
         Path | None, typer.Option(help="Write the estimates to a .csv or .json file.")
     ] = None,
     plot: options.Figure = None,
-    seed: Annotated[
-        int | None,
-        options.Whole(help="Makes the run repeatable.", show_default="OS randomness"),
-    ] = None,
+    seed: options.OptionalSeed = None,
     as_json: options.Json = False,
 ) -> None:
     """Private running estimates of a column of your own file: what a deployment would publish.
