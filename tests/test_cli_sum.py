@@ -175,6 +175,7 @@ BAD = [
     ("not.parquet --column v", "not.parquet is not a Parquet file"),
     ("not.csv.gz --column v", "not.csv.gz: Not a gzipped file"),
     ("binary.csv --column v", "binary.csv is not a CSV file"),
+    ("semicolons.csv --column v", "are u;v: columns must be separated by commas"),
     ("twice.csv --column v", "has 2 columns named 'v'"),
     ("own.csv --column clicked --column id", "takes 1 column, not 2"),
     ("own.csv --column id --column id --values vector:2:600", "'id' was given twice"),
@@ -207,6 +208,7 @@ def test_what_is_wrong_is_one_clear_line(
     Path("empty.csv").touch()
     Path("header.csv").write_text("v\n")
     Path("single.csv").write_text("v\n1\n")
+    Path("semicolons.csv").write_text("u;v\n1;1\n")
     Path("twice.csv").write_text("v,v\n1,1\n1,1\n")
     for name in ("not.parquet", "not.csv.gz"):
         Path(name).write_text("v\n1\n")

@@ -41,7 +41,9 @@ def whole_number(text: Any) -> int:
     except InvalidOperation:
         is_whole = False
     if not is_whole:
-        raise typer.BadParameter(f"{text!r} is not a whole number, such as 1000000 or 1e6.")
+        raise typer.BadParameter(
+            f"{text!r} is not a whole number below 1e{_MOST_DIGITS}, such as 1000000 or 1e6."
+        )
     return int(number)
 
 

@@ -67,9 +67,10 @@ def check_columns(source: str, table: Table, wanted: Sequence[str]) -> None:
             raise InvalidValue(f"column {name!r} was given twice: each may be used once")
         count = list(table.names).count(name)
         if count == 0:
-            raise InvalidValue(
-                f"{source} has no column {name!r}; its columns are {', '.join(table.names)}"
-            )
+            listed = ", ".join(table.names)
+            is_split_otherwise = len(table.names) == 1 and re.search(r"[;|\t]", listed)
+            hint = ": columns must be separated by commas" if is_split_otherwise else ""
+            raise InvalidValue(f"{source} has no column {name!r}; its columns are {listed}{hint}")
         if count > 1:
             raise InvalidValue(f"{source} has {count} columns named {name!r}")
 
