@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import socket
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -81,6 +81,31 @@ def test_what_is_no_document_is_one_line(tmp_path: Path) -> None:
     assert "not text" in overhand("verify", str(path)).stderr
     assert "cannot read" in overhand("verify", str(tmp_path / "nowhere")).stderr
     assert "cannot read" in overhand("verify", str(tmp_path)).stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "users", "words"),
+    [
+        ("ballots-bit", 2**32, 1, "the law of shape 4294967296 is not tabulated"),
+        ("shares-real", 1000, 10, "the law of shape 1000, ratio 0.75 is too wide for a table"),
+        ("shares-real", 2**20, 1, "the law of shape 10485760 is not tabulated"),
+    ],
+)
+def test_noise_that_takes_endless_work_is_refused_at_once(
+    name: str, shape: int, users: int, words: str, tmp_path: Path
+) -> None:
+    """Such noise once kept a client busy for days, or ended in a traceback."""
+    saved = json.loads(documents()[name][1].to_json())
+    for mechanism in saved["plan"]["mechanisms"]:
+        noise = mechanism["noise"]
+        noise.get("each_service", noise).update(shape=shape, users=users)
+    canonical = json.dumps(saved["plan"], sort_keys=True, separators=(",", ":"))
+    saved["plan_digest"] = hashlib.sha256(canonical.encode()).hexdigest()
+    path = tmp_path / "document.json"
+    path.write_text(json.dumps(saved, indent=2) + "\n")
+    result = overhand("verify", str(path))
+    assert (result.returncode, result.stdout, result.stderr.count("\n")) == (2, "", 1)
+    assert words in result.stderr
 
 
 class Elsewhere:

@@ -18,8 +18,7 @@ from overhand.randomness import BinaryFraction
 
 _LARGE_VARIANCE = 4000.0  # from here on a recurrence is quicker than a convolution
 _LARGEST_GROWTH = 700.0  # e^s is a float up to here
-_WIDEST = 2.0**32  # variance: the window of a wider law would fill memory
-_MOST_SHAPE = 1 << 12  # Laplace variables are added up one by one
+_MOST_SHAPE = 1 << 10  # each adds a filter to a table
 
 
 class Noise(ABC):
@@ -225,9 +224,8 @@ class LaplaceNoise(Noise):
 
     @property
     def is_tabulated(self) -> bool:
-        """Whether `window` is known: for whole shapes, unless it would take too long or much."""
-        is_whole = self.shape.denominator == 1
-        return is_whole and self.shape <= _MOST_SHAPE and self.variance <= _WIDEST
+        """Whether `window` is known: for whole shapes that are not too many filters."""
+        return self.shape.denominator == 1 and self.shape <= _MOST_SHAPE
 
     def summary(self) -> dict[str, Any]:
         """Ready for JSON."""
@@ -291,7 +289,13 @@ class LaplaceNoise(Noise):
         half = self.reach(missing)
         weights = np.exp(np.abs(np.arange(-half, half + 1.0)) * math.log(self.ratio))
         for _ in range(int(self.shape) - 1):
-            weights = spread(weights, self.ratio)
+            with np.errstate(over="ignore"):
+                weights = spread(weights, self.ratio)
+                is_finite = math.isfinite(weights.sum())
+            if not is_finite:
+                raise errors.Infeasible(
+                    f"the law of shape {self.shape}, ratio {self.ratio:g} is too wide for a table"
+                )
         return Window(-half, weights / weights.sum(), missing)
 
 
