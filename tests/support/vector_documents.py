@@ -204,6 +204,23 @@ _WRONG: list[tuple[str, str, Any]] = [
     ("a key that is too short", "public_key", "07a3"),
     ("a key that hides nothing", "public_key", "00" * 32),
     ("another key's name", "key_id", "0011223344556677"),
+    ("a version that is a text", "version", "2"),
+    ("a version that is no whole number", "version", 1.5),
+    ("no shufflers", "plan.shufflers", 0),
+    ("more honest users than there are", "plan.honest", 1.5),
+    ("no reports of a person", "plan.reports", 0),
+    ("more reports of a person than are accounted for", "plan.reports", 1001),
+    ("a flag that is a number", "plan.combine", 1),
+    ("clipping that is a text", "plan.values.clip", "no"),
+    ("steps that no noise hides", "plan.mechanisms.0.steps", 2**64),
+    (
+        "a ratio below all numbers",
+        "plan.mechanisms.0.noise.each_service.ratio",
+        "0x1.0000000000000p-1080",
+    ),
+    ("a label that nobody can see", "plan.values.kind", "histogram:like,lo\u200bve"),
+    ("a label that is half a character", "plan.values.kind", "histogram:like,\ud83d"),
+    ("a single label that is a number", "plan.values.kind", "histogram:1.5:love"),
 ]
 _MISWRITTEN: dict[str, Callable[[str], str]] = {
     "nothing": lambda text: "",

@@ -1,12 +1,18 @@
 /** Kinds of values that are in one of many buckets: a number, a label, or a real between edges. */
 
-import { isCount, isInterval, numberOf, shown, wrong } from "./checks.js";
+import { isCount, isInterval, isName, numberOf, shown, wrong } from "./checks.js";
 import { pythonFloat } from "./json.js";
 
 const MOST_BUCKETS = 2 ** 20;
 const MOST_LABELS = 2 ** 14;
 const LONGEST_LABEL = 100;
 const LISTED = 5; // labels that an error lists
+const DIGITS = "\\p{Nd}+(?:_\\p{Nd}+)*";
+/** What reads as a number, and so as a number of buckets. */
+const NUMBER = new RegExp(
+  `^[+-]?(?:(?:${DIGITS}\\.?(?:${DIGITS})?|\\.${DIGITS})(?:e[+-]?${DIGITS})?|inf(?:inity)?|nan)$`,
+  "iu",
+);
 
 /** @typedef {import("./values.js").Kind} Kind */
 
@@ -48,7 +54,7 @@ export function histogram(words) {
     return isCount(first, 2, MOST_BUCKETS) && other === undefined ? numbered(+first) : undefined;
   }
   const labels = other === undefined ? first.split(",") : [...first.split(","), other];
-  return areLabels(labels) ? labelled(labels, other) : undefined;
+  return areLabels(labels, other) ? labelled(labels, other) : undefined;
 }
 
 /** @param {number} count */
@@ -100,16 +106,16 @@ export function spelled(labels, other) {
   return other === undefined ? labels.join(",") : `${labels.slice(0, -1).join(",")}:${other}`;
 }
 
-/** @param {string[]} labels */
-export function areLabels(labels) {
+/**
+ * @param {string[]} labels
+ * @param {string | undefined} other the last of them, for all that have no label
+ */
+export function areLabels(labels, other) {
   const areMany = labels.length >= 2 && labels.length <= MOST_LABELS;
-  const areNames = labels.every((label) => label === label.trim() && isName(label));
-  return areMany && areNames && new Set(labels).size === labels.length;
-}
-
-/** @param {string} label */
-function isName(label) {
-  return label !== "" && [...label].length <= LONGEST_LABEL && !/\p{Cc}/u.test(label);
+  const areNames = labels.every((label) => label === label.trim() && isName(label, LONGEST_LABEL));
+  const isAlone = other !== undefined && labels.length === 2;
+  const isNumber = isAlone && NUMBER.test(labels[0]);
+  return areMany && areNames && !isNumber && new Set(labels).size === labels.length;
 }
 
 /**

@@ -5,6 +5,7 @@ import { OverhandError } from "./errors.js";
 export const SMALLEST = 1e-100;
 export const LARGEST = 1e100;
 const MOST_SHOWN = 80;
+const UNPRINTABLE = /[\p{C}\p{Zl}\p{Zp}]|(?! )\p{Zs}/u;
 
 /** @param {string} why */
 export function wrong(why) {
@@ -25,6 +26,17 @@ export function shown(value) {
       ? JSON.stringify(value)
       : String(value);
   return text.length > MOST_SHOWN ? `${text.slice(0, MOST_SHOWN)}...` : text;
+}
+
+/**
+ * Whether all characters of a name can be seen, and there are neither too few nor too many.
+ *
+ * @param {string} name
+ * @param {number} most
+ */
+export function isName(name, most) {
+  const { length } = [...name];
+  return length >= 1 && length <= most && !UNPRINTABLE.test(name);
 }
 
 /**

@@ -6,8 +6,9 @@
  */
 
 import { concatenated, hex, sha256, unhex } from "./bytes.js";
+import { shown } from "./checks.js";
 import { OverhandError } from "./errors.js";
-import { contentOf, damaged, digits, object } from "./fields.js";
+import { damaged, digits, object } from "./fields.js";
 import { compact, indented, parse } from "./json.js";
 import { Learning } from "./learning.js";
 import { planOf } from "./plan.js";
@@ -157,9 +158,12 @@ function read(bytes) {
   } catch (error) {
     throw new OverhandError("document", `this is not a document: ${error}`, { cause: error });
   }
-  const version = contentOf(saved, "version");
-  if (typeof version === "bigint" && version !== BigInt(VERSION)) {
-    throw new OverhandError("version", `the document is of version ${version}, not ${VERSION}`);
+  if (saved instanceof Map && saved.has("version") && saved.get("version") !== BigInt(VERSION)) {
+    const version = shown(saved.get("version"));
+    throw new OverhandError(
+      "version",
+      `this is not a document: version ${version} is not ${VERSION}`,
+    );
   }
   if (text !== `${indented(saved)}\n`) {
     throw damaged("it is not written as its content is: it was edited");

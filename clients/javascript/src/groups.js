@@ -24,7 +24,7 @@ export function grouped(words, numberOf) {
   const of = isNumber(words[start]) ? numberOf(words.slice(start)) : undefined;
   const listed = words[0]?.split(",") ?? [];
   const labels = other === undefined ? listed : [...listed, other];
-  if (of === undefined || !areLabels(labels)) return undefined;
+  if (of === undefined || !areLabels(labels, other)) return undefined;
   const groups = labels.length;
   const placeOf = placesOf(labels, other);
   return {

@@ -1,5 +1,6 @@
 /** How a recommender learns, as its document says: what features are, and who signs its rules. */
 
+import { isName } from "./checks.js";
 import { OverhandError } from "./errors.js";
 import { array, contentOf, damaged, digits, object, real, string, whole } from "./fields.js";
 import { TOLERANCE, bounded, joined, normOf } from "./values.js";
@@ -14,7 +15,6 @@ const CONSTANTS = {
   practical: ["dimension", "constant", "exploration"],
   theory: ["dimension", "horizon", "entry_error", "reward_std"],
 };
-const UNPRINTABLE = /[\p{C}\p{Zl}\p{Zp}]|(?! )\p{Zs}/u;
 
 /** @typedef {import("./json.js").Json} Json */
 
@@ -185,8 +185,7 @@ function namesOf(saved, dimension) {
 /** @param {Json} saved */
 function checkedName(saved) {
   const name = string("a name", saved);
-  const { length } = [...name];
-  if (length < 1 || length > MOST_NAME || UNPRINTABLE.test(name)) {
+  if (!isName(name, MOST_NAME)) {
     throw damaged(`${JSON.stringify(name).slice(0, 2 * MOST_NAME)} is no name`);
   }
   return name;

@@ -24,7 +24,10 @@ const MOST_LEVELS = 255;
 const MOST_SIZE = 2 ** 32 - 1;
 const MOST_MODULUS_BITS = 48;
 const MOST_FRACTION_BITS = 64;
-const RATIO = /^0x(?:1\.[0-9a-f]{13}p-[1-9]\d{0,3}|0\.[0-9a-f]{13}p-1022)$/;
+const MOST_REPORTS = 1000;
+const MOST_STEPS = 2 ** 20;
+const EXPONENT = "(?:[1-9]\\d{0,2}|10[01]\\d|102[0-2])";
+const RATIO = new RegExp(`^0x(?:1\\.[0-9a-f]{13}p-${EXPONENT}|0\\.(?!0{13})[0-9a-f]{13}p-1022)$`);
 
 /** @typedef {import("./json.js").Json} Json */
 /** @typedef {import("./values.js").Kind} Kind */
@@ -81,7 +84,7 @@ export function planOf(saved) {
     noiseBy,
     epsilon: real("plan.epsilon", fields.epsilon, (epsilon) => epsilon > 0),
     delta: real("plan.delta", fields.delta, (delta) => delta > 0 && delta < 1),
-    reports: whole("plan.reports", fields.reports, 1),
+    reports: whole("plan.reports", fields.reports, 1, MOST_REPORTS),
     levels: levels.map((level) => level.made()),
   };
 }
@@ -121,7 +124,7 @@ function levelOf(level, saved, kind, size) {
   if (more === undefined) throw damaged(`${here} is ${name}, which nobody knows`);
   const entry = object(here, saved, ["mechanism", "size", "noise", "steps", ...more]);
   whole(`the size of level ${level}`, entry.size, size, size);
-  const steps = whole(`the steps of level ${level}`, entry.steps, 1, kind.isWhole ? 1 : undefined);
+  const steps = whole(`the steps of level ${level}`, entry.steps, 1, kind.isWhole ? 1 : MOST_STEPS);
   const noise = noiseOf(`the noise of level ${level}`, entry.noise);
   if (name === "coins") {
     if (noise.coins === undefined) throw damaged(`${here} needs coins that are tossed by users`);

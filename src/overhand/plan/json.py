@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from overhand.plan.plan import Plan
 
 FORMAT = 4
+_FLAGS = ("combine", "hold")
 
 
 def parameters(plan: Plan) -> dict[str, Any]:
@@ -52,12 +53,15 @@ def fields_of(saved: dict[str, Any]) -> dict[str, Any]:
     """
     if saved["format"] != FORMAT:
         raise errors.InvalidValue(f"the format is {saved['format']}, not {FORMAT}")
+    for name, flag in (("clip", saved["values"]["clip"]), *((n, saved[n]) for n in _FLAGS)):
+        if not isinstance(flag, bool):
+            raise errors.InvalidValue(f"{name}={flag!r} must be true or false")
     values = values_of(saved["values"]["kind"], clip=saved["values"]["clip"])
     return {
         "tree": RegularTree(saved["horizon"], tuple(saved["degrees"])),
         "mechanisms": tuple(_mechanism_of(entry, values) for entry in saved["mechanisms"]),
         "privacy": Privacy(saved["epsilon"], saved["delta"]),
-        **{name: saved[name] for name in ("shufflers", "honest", "reports", "combine", "hold")},
+        **{name: saved[name] for name in ("shufflers", "honest", "reports", *_FLAGS)},
     }
 
 

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from overhand import errors
-from overhand.accounting import Level, leaked_delta, spent_delta, spent_epsilon
-from overhand.mechanisms import SERVICES, Mechanism, published
+from overhand.accounting import MOST_REPORTS, Level, leaked_delta, spent_delta, spent_epsilon
+from overhand.mechanisms import Mechanism, published
 from overhand.model import Counts, Floats, Node, NoiseBy, Privacy
 from overhand.plan import json as files
 from overhand.plan.calibration import levels_of
@@ -59,6 +59,9 @@ class Plan:
     hold: bool = False
 
     def __post_init__(self) -> None:
+        errors.whole("shufflers", self.shufflers, least=1)
+        errors.fraction("honest", self.honest)
+        errors.whole("reports", self.reports, least=1, most=MOST_REPORTS)
         if len(self.mechanisms) != self.tree.levels:
             raise errors.InvalidValue(
                 f"{len(self.mechanisms)} mechanisms for {self.tree.levels} levels"

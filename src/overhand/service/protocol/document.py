@@ -37,6 +37,8 @@ _FLOAT_MARGIN = 1e-9
 _MOST_CHARACTERS = 1 << 18
 _WIDEST_NOISE = float(1 << 20)
 """Steps of standard deviation: tables of wider noise fit into no ordinary memory."""
+_MOST_STEPS = 1 << 20
+"""Noise that can be deployed hides no finer ones, and the accountant tabulates a shift by them."""
 
 _UNREADABLE = (
     errors.OverhandError,
@@ -66,13 +68,14 @@ class Document:
 
     def __post_init__(self) -> None:
         if self.learning is not None:
-            learner_for(self.plan, self.learning.learner)
-        _ = self.formats, self.sealer  # refuse what cannot be sent, or sealed
+            self.learning.check(self.plan.values)
         self._check_noise()
+        _ = self.formats, self.sealer  # refuse what cannot be sent, or sealed
 
     def _check_noise(self) -> None:
         """A short report may still require endless work: shares carry noise of any width."""
         for level, mechanism in enumerate(self.plan.mechanisms, start=1):
+            errors.whole("steps", mechanism.steps, least=1, most=_MOST_STEPS)
             width = math.sqrt(mechanism.noise().variance)
             if not width <= _WIDEST_NOISE:
                 raise errors.InvalidValue(
