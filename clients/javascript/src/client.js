@@ -44,15 +44,11 @@ export async function connect(url, options = {}) {
     fetch = globalThis.fetch,
     maxAge = MAX_AGE,
   } = options;
-  if (digest !== undefined && !/^[0-9a-f]{64}$/.test(digest)) {
-    throw new OverhandError("argument", "digest must have 64 lower-case hexadecimal digits");
-  }
-  if (token !== undefined && !/^[\x21-\x7e]+$/.test(token)) {
-    throw new OverhandError("argument", "token must have no spaces, and letters of ASCII alone");
-  }
-  if (!(Number.isFinite(maxAge) && maxAge > 0)) {
-    throw new OverhandError("argument", "maxAge must be a number of seconds above 0");
-  }
+  checkText("digest", digest, /^[0-9a-f]{64}$/, "have 64 lower-case hexadecimal digits");
+  checkText("token", token, /^[\x21-\x7e]+$/, "have no spaces, and letters of ASCII alone");
+  check(typeof trustService === "boolean", "trustService must be true or false");
+  check(typeof fetch === "function", "fetch must be a function");
+  check(Number.isFinite(maxAge) && maxAge > 0, "maxAge must be a number of seconds above 0");
   const client = new Client(
     new Requests(url, token, fetch),
     storeOf(options.store),
@@ -62,6 +58,27 @@ export async function connect(url, options = {}) {
   );
   await client.document();
   return client;
+}
+
+/**
+ * @param {boolean} isRight
+ * @param {string} words
+ */
+function check(isRight, words) {
+  if (!isRight) throw new OverhandError("argument", words);
+}
+
+/**
+ * @param {string} name
+ * @param {unknown} text
+ * @param {RegExp} form
+ * @param {string} words
+ */
+function checkText(name, text, form, words) {
+  check(
+    text === undefined || (typeof text === "string" && form.test(text)),
+    `${name} must ${words}`,
+  );
 }
 
 /** Talks to one shuffling service: `connect` makes it. */
@@ -267,6 +284,10 @@ export class Client {
       ]);
     }
     const { digest, id } = new Report(bytes);
-    await this.#store?.delivered(digest, id);
+    try {
+      await this.#store?.delivered(digest, id);
+    } catch {
+      // It is counted, whatever becomes of the note: at worst the same bytes are sent once more.
+    }
   }
 }

@@ -144,7 +144,14 @@ function settled(request) {
  * @returns {Store | null}
  */
 export function storeOf(store) {
-  if (store !== undefined) return store;
+  if (store === null) return null;
+  if (store !== undefined) {
+    const isStore = [store.add, store.made, store.delivered].every(
+      (one) => typeof one === "function",
+    );
+    if (isStore) return store;
+    throw new OverhandError("argument", "store must have the functions add, made and delivered");
+  }
   if (typeof indexedDB !== "undefined") return browserStore();
   throw new OverhandError(
     "store",

@@ -1,5 +1,7 @@
 /** Requests to a shuffling service: tried until there is an answer that settles it. */
 
+import { concatenated } from "./bytes.js";
+import { shown } from "./checks.js";
 import { OverhandError } from "./errors.js";
 
 const ATTEMPTS = 8;
@@ -37,8 +39,11 @@ export class Requests {
     this.url = addressOf(url);
     this.fetch = fetch;
     this.wait = wait;
-    /** @type {Record<string, string>} */
-    this.headers = token === undefined ? {} : { authorization: `Bearer ${token}` };
+    /** What a report is sent with, and nothing else is. @type {Record<string, string>} */
+    this.headers = {
+      ...(token === undefined ? {} : { authorization: `Bearer ${token}` }),
+      "content-type": "application/octet-stream",
+    };
   }
 
   /**
@@ -89,7 +94,7 @@ export class Requests {
       }
       if (answer.status === 200) return answer.body;
       if (answer.status === NOT_FOUND && mayMiss) return null;
-      failure = { code: "refused", words: `${answer.status}: ${wordsOf(answer)}` };
+      failure = { code: codeOf(answer.status), words: `${answer.status}: ${wordsOf(answer)}` };
       if (answer.status === CONFLICT && isCertain) failure.code = "outdated";
       if (!TRY_AGAIN.has(answer.status)) break;
       isCertain &&= answer.status === TOO_MANY_REQUESTS;
@@ -110,10 +115,9 @@ export class Requests {
    */
   async asked(method, path, body) {
     const patience = PATIENCE + Math.ceil((body?.length ?? 0) / SLOWEST_LINE);
-    const type = body === undefined ? {} : { "content-type": "application/octet-stream" };
     const response = await this.fetch.call(undefined, this.url + path, {
       method,
-      headers: { ...this.headers, ...type },
+      headers: body === undefined ? {} : this.headers,
       body: body ?? null,
       cache: "no-store",
       credentials: "omit",
@@ -131,13 +135,23 @@ export class Requests {
 
 /** @param {string} url */
 function addressOf(url) {
-  if (typeof url !== "string" || !/^https?:\/\/[^/]/.test(url)) {
+  const isWeb = typeof url === "string" && /^https?:\/\/[^/?#@]+(?:\/[^?#]*)?$/.test(url);
+  if (!isWeb || !URL.canParse(url)) {
     throw new OverhandError(
       "argument",
-      `${url} is not an address: it starts with http:// or https://`,
+      `${shown(url)} is not an address: it starts with http:// or https://`,
     );
   }
   return url.replace(/\/+$/, "");
+}
+
+/**
+ * No service sends clients elsewhere, but the network of a hotel does.
+ *
+ * @param {number} status 0 is a redirect that a browser hides
+ */
+function codeOf(status) {
+  return status < 400 ? "nonsense" : "refused";
 }
 
 /**
@@ -146,12 +160,19 @@ function addressOf(url) {
  * @param {Response} response
  */
 async function contentOf(response) {
-  const announced = Number(response.headers.get("content-length") ?? 0);
-  const content = announced > MOST_ANSWER_BYTES ? undefined : await response.arrayBuffer();
-  if (content === undefined || content.byteLength > MOST_ANSWER_BYTES) {
-    throw new Error(`an answer of more than ${MOST_ANSWER_BYTES} bytes`);
+  const reader = response.body?.getReader();
+  /** @type {Uint8Array[]} */
+  const parts = [];
+  let length = 0;
+  for (let part = await reader?.read(); part?.value; part = await reader?.read()) {
+    length += part.value.length;
+    if (length > MOST_ANSWER_BYTES) {
+      await reader?.cancel();
+      throw new Error(`an answer of more than ${MOST_ANSWER_BYTES} bytes`);
+    }
+    parts.push(part.value);
   }
-  return new Uint8Array(content);
+  return concatenated(parts);
 }
 
 /**

@@ -25,7 +25,8 @@ async function failure(promise) {
 test("a report is counted, with a token and nothing else about who sends it", async () => {
   const service = new Service(coins.text);
   await service.client({ token: "A".repeat(43) }).report(1);
-  const [, { url, options }] = service.requests;
+  const [asked, { url, options }] = service.requests;
+  assert.deepEqual(asked.options.headers, {});
   assert.equal(url, "http://service.example/v1/reports");
   assert.deepEqual(options.headers, {
     authorization: `Bearer ${"A".repeat(43)}`,
@@ -63,7 +64,7 @@ for (const status of [301, 400, 401, 403, 404, 409, 410, 413, 415]) {
     const service = new Service(ballots.text, refusal(status));
     const error = await failure(service.client().report(2));
     assert.ok(error instanceof NotCounted);
-    assert.equal(error.code, status === 409 ? "outdated" : "refused");
+    assert.equal(error.code, { 301: "nonsense", 409: "outdated" }[status] ?? "refused");
     assert.match(error.message, new RegExp(`${status}: said ${status}`));
     assert.deepEqual(
       error.reports.map((report) => Buffer.from(report).toString("hex")),
@@ -158,6 +159,19 @@ test("nonsense instead of a document", async () => {
   assert.equal((await failure(refused.client().report(1))).code, "refused");
 });
 
+test("an answer without an end is given up", async () => {
+  let pieces = 0;
+  const pull = (/** @type {ReadableStreamDefaultController} */ to) => {
+    pieces += 1;
+    to.enqueue(new Uint8Array(2 ** 20));
+  };
+  const endless = () => new Response(new ReadableStream({ pull }));
+  const error = await failure(new Service(coins.text, endless).client().report(1));
+  assert.equal(error.code, "unreachable");
+  assert.match(error.message, /more than 16777216 bytes/);
+  assert.ok(pieces < 8 * 20, `${pieces} pieces were read`);
+});
+
 test("a document that is not the pinned one", async () => {
   const service = new Service(ballots.text);
   const pinned = service.client({ digest: ballots.digest, trustService: false });
@@ -224,6 +238,16 @@ test("options that cannot be used", async () => {
     ["service.example", told],
     ["ftp://service.example", told],
     [undefined, told],
+    ["https://[", told],
+    ["https://", told],
+    ["https://name:secret@service.example", told],
+    ["https://service.example/?mark=7", told],
+    ["https://service.example:port", told],
+    ["http://service.example", { ...told, token: null }],
+    ["http://service.example", { ...told, trustService: "no" }],
+    ["http://service.example", { ...told, maxAge: 0 }],
+    ["http://service.example", { ...told, fetch: null }],
+    ["http://service.example", { ...told, store: {} }],
     ["http://service.example", { ...told, digest: "00" }],
     ["http://service.example", { ...told, digest: coins.digest.toUpperCase() }],
     ["http://service.example", { ...told, token: "two words" }],

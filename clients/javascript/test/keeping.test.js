@@ -102,6 +102,14 @@ test("a refused report stays kept, and is not made again", async () => {
   assert.equal(service.received.length, 1);
 });
 
+test("a report is counted, even if that cannot be noted", async () => {
+  const [kept, service] = [memoryStore(), new Service(text)];
+  const full = { ...kept, delivered: () => Promise.reject(new Error("disk full")) };
+  await service.client({ store: full }).report(1);
+  assert.equal(await service.client({ store: kept }).resend(), 1);
+  assert.equal(new Set(service.received).size, 1);
+});
+
 test("nothing is sent that could not be kept", async () => {
   const service = new Service(text);
   const full = { ...memoryStore(), add: () => Promise.reject(new Error("disk full")) };
