@@ -86,9 +86,10 @@ def test_what_is_no_document_is_one_line(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "shape", "users", "words"),
     [
-        ("ballots-bit", 2**32, 1, "the law of shape 4294967296 is not tabulated"),
-        ("shares-real", 1000, 10, "the law of shape 1000, ratio 0.75 is too wide for a table"),
-        ("shares-real", 2**20, 1, "the law of shape 10485760 is not tabulated"),
+        ("ballots-bit", 2**32, 1, "shape=4294967296 must be a whole number from 1 to 1024"),
+        ("shares-real", 1000, 10, "the law of shape 100, ratio 0.75 is too wide for a table"),
+        ("shares-real", 1000, 1, "the law of shape 1000, ratio 0.75 is too wide for a table"),
+        ("shares-real", 60, 1, "the law of shape 600, ratio 0.75 is too wide for a table"),
     ],
 )
 def test_noise_that_takes_endless_work_is_refused_at_once(

@@ -18,7 +18,8 @@ from overhand.randomness import BinaryFraction
 
 _LARGE_VARIANCE = 4000.0  # from here on a recurrence is quicker than a convolution
 _LARGEST_GROWTH = 700.0  # e^s is a float up to here
-_MOST_SHAPE = 1 << 10  # each adds a filter to a table
+MOST_SHAPE = 1 << 10
+"""Of Laplace noise: a table takes a filter for each."""
 
 
 class Noise(ABC):
@@ -225,7 +226,7 @@ class LaplaceNoise(Noise):
     @property
     def is_tabulated(self) -> bool:
         """Whether `window` is known: for whole shapes that are not too many filters."""
-        return self.shape.denominator == 1 and self.shape <= _MOST_SHAPE
+        return self.shape.denominator == 1 and self.shape <= MOST_SHAPE
 
     def summary(self) -> dict[str, Any]:
         """Ready for JSON."""

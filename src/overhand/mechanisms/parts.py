@@ -12,7 +12,14 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from overhand import errors
-from overhand.mechanisms.noise import BoundedNoise, CoinNoise, LaplaceNoise, Noise, ratio_of
+from overhand.mechanisms.noise import (
+    MOST_SHAPE,
+    BoundedNoise,
+    CoinNoise,
+    LaplaceNoise,
+    Noise,
+    ratio_of,
+)
 from overhand.mechanisms.thresholds import binomial_thresholds, polya_thresholds
 from overhand.model import Counts, Floats, NoiseBy
 from overhand.randomness import HALF, BinaryFraction, Random, SeededRandom
@@ -220,7 +227,7 @@ class Polya(NoisePart):
     ratio: float
 
     def __post_init__(self) -> None:
-        errors.whole("shape", self.shape, least=1)
+        errors.whole("shape", self.shape, least=1, most=MOST_SHAPE)
         errors.whole("users", self.users, least=1)
         errors.number("ratio", self.ratio, above=0, below=1)
 
