@@ -1,6 +1,6 @@
 /** Kinds of values that are in one of many buckets: a number, a label, or a real between edges. */
 
-import { isCount, isInterval, isName, numberOf, shown, wrong } from "./checks.js";
+import { isCount, isInterval, isName, numberOf, shown, within, wrong } from "./checks.js";
 import { pythonFloat } from "./json.js";
 
 const MOST_BUCKETS = 2 ** 20;
@@ -62,7 +62,7 @@ function numbered(count) {
   return buckets(`histogram:${count}`, count, false, (value) => {
     const isBucket = typeof value === "number" && Number.isInteger(value);
     if (!isBucket || value < 0 || value >= count) {
-      throw wrong(`${shown(value)} is not a bucket from 0 to ${count - 1}`);
+      throw wrong(`value ${shown(value)} is not a bucket from 0 to ${count - 1}`);
     }
     return value;
   });
@@ -92,7 +92,9 @@ export function placesOf(labels, other) {
     if (typeof value === "string" && other !== undefined) return labels.length - 1;
     const more = labels.length > LISTED ? ", ..." : "";
     const listed = labels.slice(0, LISTED).join(", ") + more;
-    throw wrong(`${shown(value)} is none of the ${labels.length} labels: ${listed}`);
+    throw typeof value === "string"
+      ? wrong(`${shown(value)} is not one of the ${labels.length} labels: ${listed}`)
+      : wrong(`value ${shown(value)} is not a label: ${listed}`);
   };
 }
 
@@ -137,13 +139,7 @@ export function binned(words, clip) {
   const ends = `${pythonFloat(low)}:${pythonFloat(high)}`;
   const spec = areEven ? `${ends}:${bins}` : edges.map(pythonFloat).join(",");
   return buckets(`binned:${spec}`, bins, true, (value) => {
-    if (typeof value !== "number" || !Number.isFinite(value)) {
-      throw wrong(`${shown(value)} is not a finite number`);
-    }
-    if (!clip && (value < low || value > high)) {
-      throw wrong(`${value} is not between ${low} and ${high}`);
-    }
-    return placeAmong(edges.slice(1, -1), value);
+    return placeAmong(edges.slice(1, -1), within(value, low, high, clip));
   });
 }
 

@@ -1,6 +1,7 @@
 /** Checks that kinds of values have in common, and the words that say what is wrong. */
 
 import { OverhandError } from "./errors.js";
+import { pythonFloat } from "./json.js";
 
 export const SMALLEST = 1e-100;
 export const LARGEST = 1e100;
@@ -9,7 +10,7 @@ const UNPRINTABLE = /[\p{C}\p{Zl}\p{Zp}]|(?! )\p{Zs}/u;
 
 /** @param {string} why */
 export function wrong(why) {
-  return new OverhandError("value", `the value cannot be reported: ${why}`);
+  return new OverhandError("value", why);
 }
 
 /**
@@ -21,11 +22,29 @@ export function shown(value) {
   const isThing = Object(value) === value;
   const kind = Object.prototype.toString.call(value).slice(8, -1);
   const text = isThing
-    ? `a value of type ${kind}`
+    ? `of type ${kind}`
     : typeof value === "string"
-      ? JSON.stringify(value)
+      ? JSON.stringify(value).replace(/^"|"$/g, "'")
       : String(value);
   return text.length > MOST_SHOWN ? `${text.slice(0, MOST_SHOWN)}...` : text;
+}
+
+/**
+ * All digits of a number, as Python's client shows them.
+ *
+ * @param {number} number
+ */
+export function spelt(number) {
+  return Number.isFinite(number) ? pythonFloat(number).replace(/\.0$/, "") : String(number);
+}
+
+/**
+ * Nine digits of a number.
+ *
+ * @param {number} number
+ */
+export function short(number) {
+  return spelt(Number(number.toPrecision(9)));
 }
 
 /**
@@ -50,10 +69,28 @@ export function finite(value, length, what) {
   const numbers = arrayOf(value, length, what);
   for (const number of numbers) {
     if (typeof number !== "number" || !Number.isFinite(number)) {
-      throw wrong(`${shown(number)} is not a finite number, and ${what} must be given`);
+      throw typeof number === "number"
+        ? wrong(`value is not finite: ${number}`)
+        : wrong(`value ${shown(number)} is not a number: ${what} must be given`);
     }
   }
   return Float64Array.from(/** @type {number[]} */ (numbers));
+}
+
+/**
+ * A number of an interval, moved to its nearer end if `clip`.
+ *
+ * @param {unknown} value
+ * @param {number} low
+ * @param {number} high
+ * @param {boolean} clip
+ */
+export function within(value, low, high, clip) {
+  const [number] = finite([value], 1, "a number");
+  if (!clip && (number < low || number > high)) {
+    throw wrong(`value ${spelt(number)} is not between ${spelt(low)} and ${spelt(high)}`);
+  }
+  return Math.min(Math.max(number, low), high);
 }
 
 /**
@@ -67,8 +104,8 @@ export function finite(value, length, what) {
 export function arrayOf(value, length, what) {
   const isList = Array.isArray(value) || (ArrayBuffer.isView(value) && "length" in value);
   const list = isList ? Array.from(/** @type {ArrayLike<unknown>} */ (value)) : [];
-  if (!isList) throw wrong(`${shown(value)} is not ${what}`);
-  if (list.length !== length) throw wrong(`a list of ${list.length} is not ${what}`);
+  if (!isList) throw wrong(`value ${shown(value)} must be ${what}`);
+  if (list.length !== length) throw wrong(`a list of ${list.length} must be ${what}`);
   return list;
 }
 

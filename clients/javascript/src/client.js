@@ -8,13 +8,13 @@ import { Requests, jsonOf } from "./requests.js";
 
 const MAX_AGE = 60; // seconds
 const NEVER_ANEW =
-  "the value is not sealed again for another document: where the services make the noise, each " +
-  "time would cost epsilon once more, and a service may ask for it as often as it likes";
+  "the value is not sealed again for another document: if the services make the noise, each time " +
+  "would cost epsilon once more, and a service could ask for it as often as it likes";
 const NO_DIGEST =
   "digest is missing: the services make the noise of this plan, and a shuffling service that " +
-  "hands out a key of its own would read every value. Get the document's digest from whoever runs " +
-  "the server: `overhand verify document.json` prints it. Or say trustService: true, if nobody is " +
-  "to be protected from the shuffling service";
+  "hands out a key of its own could read every value. Get the document's digest from the server's " +
+  "operator: `overhand verify document.json` prints it, and so does `sha256sum document.json`. Or " +
+  "set trustService: true if nobody needs protection from the shuffling service";
 
 /**
  * @typedef {object} Options
@@ -191,14 +191,14 @@ export class Client {
    */
   async #otherThan(refused, refusal) {
     const still = (/** @type {string} */ why, /** @type {unknown} */ cause = refusal) =>
-      new NotCounted("outdated", `${refusal.message}; ${why}`, refusal.reports, { cause });
-    if (refused.plan.noiseBy === "services") throw still(NEVER_ANEW);
+      new NotCounted("outdated", refusal.message + why, refusal.reports, { cause });
+    if (refused.plan.noiseBy === "services") throw still(`; ${NEVER_ANEW}`);
     this.#document = undefined;
     const document = await this.document().catch((error) => {
-      throw still(`and there is no other document: ${error.message}`, error);
+      throw still(`, and there is no other document: ${error.message}`, error);
     });
     if (document.digest === refused.digest) {
-      throw still("but its document is the one that the report was made for");
+      throw still(", but its document is the one that the report was made for");
     }
     return document;
   }
@@ -227,9 +227,10 @@ export class Client {
     const made = this.#store === null ? [] : await this.#store.made(digest);
     if (made.length < plan.reports) return;
     const left = made.flatMap(({ bytes }) => (bytes === null ? [] : [bytes]));
-    const advice = left.length > 0 ? `; ${left.length} not known to be delivered: resend them` : "";
+    const advice = `; ${left.length} of them are not known to be delivered: resend them`;
     throw new AlreadyReported(
-      `${made.length} of ${plan.reports} reports that the plan allows one person are made${advice}`,
+      `${made.length} of the ${plan.reports} reports that the plan allows per person are made, so ` +
+        `1 more cannot be made${left.length > 0 ? advice : ""}`,
       left,
     );
   }

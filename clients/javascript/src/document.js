@@ -81,7 +81,7 @@ export class Document {
   static async of(bytes, pinned) {
     const digest = hex(await sha256(bytes));
     if (pinned !== undefined && digest !== pinned) {
-      throw new OverhandError("digest", `the document has digest ${digest}, not ${pinned}`);
+      throw new OverhandError("digest", `the document has the digest ${digest}, not ${pinned}`);
     }
     const saved = read(bytes);
     const isRecommender = saved instanceof Map && saved.has("learning");
@@ -91,8 +91,9 @@ export class Document {
     ]);
     const plan = planOf(fields.plan);
     const planDigest = hex(await sha256(new TextEncoder().encode(compact(fields.plan))));
-    if (digits("plan_digest", fields.plan_digest, DIGEST_BYTES) !== planDigest) {
-      throw damaged(`the plan's digest is ${planDigest.slice(0, 12)}, not what it says`);
+    const written = digits("plan_digest", fields.plan_digest, DIGEST_BYTES);
+    if (written !== planDigest) {
+      throw damaged(`the plan's digest is ${planDigest.slice(0, 12)}, not ${written.slice(0, 12)}`);
     }
     const publicKey = unhex(digits("public_key", fields.public_key, KEY_BYTES));
     const name = hex((await sha256(publicKey)).subarray(0, KEY_ID_BYTES));
@@ -102,7 +103,9 @@ export class Document {
     const learning = isRecommender ? Learning.of(fields.learning, plan) : null;
     const document = new Document(digest, plan, await Sealer.of(publicKey), learning);
     if (document.reportBytes > MOST_REPORT_BYTES) {
-      throw damaged(`its reports have ${document.reportBytes} bytes, above ${MOST_REPORT_BYTES}`);
+      throw damaged(
+        `a report of ${document.reportBytes} bytes: at most ${MOST_REPORT_BYTES} can be deployed`,
+      );
     }
     return document;
   }
@@ -149,7 +152,7 @@ export class Document {
  */
 function read(bytes) {
   if (bytes.length > MOST_CHARACTERS) {
-    throw damaged(`${bytes.length} bytes are more than the ${MOST_CHARACTERS} that one may have`);
+    throw damaged(`${bytes.length} characters: a document has at most ${MOST_CHARACTERS}`);
   }
   let text, saved;
   try {
@@ -166,7 +169,7 @@ function read(bytes) {
     );
   }
   if (text !== `${indented(saved)}\n`) {
-    throw damaged("it is not written as its content is: it was edited");
+    throw new OverhandError("document", "the document is not in its canonical form: it was edited");
   }
   return saved;
 }

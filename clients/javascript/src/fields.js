@@ -1,5 +1,6 @@
 /** Reading the fields of a document: each is there, in its place, and of the right type. */
 
+import { shown } from "./checks.js";
 import { OverhandError } from "./errors.js";
 
 /** @typedef {import("./json.js").Json} Json */
@@ -53,7 +54,7 @@ export function array(name, value) {
  */
 export function whole(name, value, least, most = Number.MAX_SAFE_INTEGER) {
   if (typeof value !== "bigint" || value < least || value > most) {
-    throw damaged(`${name} is not a whole number from ${least} to ${most}`);
+    throw damaged(`${name}=${shown(value)} must be a whole number from ${least} to ${most}`);
   }
   return Number(value);
 }
@@ -61,11 +62,13 @@ export function whole(name, value, least, most = Number.MAX_SAFE_INTEGER) {
 /**
  * @param {string} name
  * @param {Json} value
- * @param {(number: number) => boolean} isRight
+ * @param {number} above
+ * @param {number} [below]
  */
-export function real(name, value, isRight) {
-  if (typeof value !== "number" || !Number.isFinite(value) || !isRight(value)) {
-    throw damaged(`${name} is not a number that it may be`);
+export function real(name, value, above, below = Infinity) {
+  if (typeof value !== "number" || !(value > above && value < below)) {
+    const bounds = below === Infinity ? `above ${above}` : `between ${above} and ${below}`;
+    throw damaged(`${name}=${shown(value)} must be ${bounds}`);
   }
   return value;
 }
@@ -75,7 +78,7 @@ export function real(name, value, isRight) {
  * @param {Json} value
  */
 export function flag(name, value) {
-  if (typeof value !== "boolean") throw damaged(`${name} is neither true nor false`);
+  if (typeof value !== "boolean") throw damaged(`${name}=${shown(value)} must be true or false`);
   return value;
 }
 

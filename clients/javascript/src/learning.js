@@ -1,7 +1,6 @@
 /** How a recommender learns, as its document says: what features are, and who signs its rules. */
 
-import { isName } from "./checks.js";
-import { OverhandError } from "./errors.js";
+import { isName, short, shown, wrong } from "./checks.js";
 import { array, contentOf, damaged, digits, object, real, string, whole } from "./fields.js";
 import { TOLERANCE, bounded, joined, normOf } from "./values.js";
 
@@ -59,7 +58,7 @@ export class Learning {
     const dimension = whole("learning.dimension", fields.dimension, 1, MOST_SIDE);
     const constant = rule === "practical" ? constantOf(fields) : checkTheory(fields);
     if (plan.kind.spec !== `moments:${dimension}` || plan.clip) {
-      throw damaged(`a plan for ${plan.kind.spec} does not serve ${dimension} features`);
+      throw damaged(`a plan for ${plan.kind.spec} cannot serve moments:${dimension}`);
     }
     const learning = new Learning(
       dimension,
@@ -82,13 +81,15 @@ export class Learning {
     const x = Float64Array.from(isList ? /** @type {number[]} */ (value) : [], (one) =>
       typeof one === "number" ? one : NaN,
     );
-    if (x.length !== this.dimension) throw unfit(name, `has no ${this.dimension} features`);
-    if (!x.every(Number.isFinite)) throw unfit(name, "has a feature that is no finite number");
+    if (x.length !== this.dimension) {
+      throw wrong(`${name} of ${x.length} features must have ${this.dimension}`);
+    }
     if (!(x.reduce((sum, one) => sum + one * one, 0) <= 1 + TOLERANCE)) {
-      throw unfit(name, `has norm ${normOf(x)}, above 1`);
+      throw wrong(`${name} of norm ${short(normOf(x))} must be finite and of norm at most 1`);
     }
     if (this.constant !== null && Math.abs(x[0] - this.constant) > ALIKE) {
-      throw unfit(name, `has ${x[0]} as its first feature, not the constant ${this.constant}`);
+      const constant = short(this.constant);
+      throw wrong(`the first feature of ${name} is ${short(x[0])}, not the constant ${constant}`);
     }
     this.#scaled(x);
     return x;
@@ -102,7 +103,7 @@ export class Learning {
    */
   coordinates(features, reward) {
     if (typeof reward !== "number" || !(reward >= 0 && reward <= 1)) {
-      throw new OverhandError("value", `the reward ${String(reward)} is no number from 0 to 1`);
+      throw wrong(`reward ${shown(reward)} must be between 0 and 1`);
     }
     const response = this.constant === null ? reward : 2 * reward - 1;
     return joined(this.#scaled(features), response);
@@ -112,16 +113,8 @@ export class Learning {
   #scaled(features) {
     const largest = this.scales.reduce((most, one) => Math.max(most, one * one), 0);
     const x = bounded(features, 1, false).map((one, i) => one * this.scales[i]);
-    return bounded(x, 1, false, 4 * TOLERANCE * largest);
+    return bounded(x, 1, false, { tolerance: 4 * TOLERANCE * largest });
   }
-}
-
-/**
- * @param {string} name
- * @param {string} why
- */
-function unfit(name, why) {
-  return new OverhandError("value", `contexts cannot be chosen from: ${name} ${why}`);
 }
 
 /**
@@ -143,7 +136,7 @@ function scalesOf(dimension, constant) {
 function constantOf({ constant, exploration }) {
   positive("learning.exploration", exploration);
   if (constant === null) return null;
-  return real("learning.constant", constant, (one) => one > 0 && one < 1);
+  return real("learning.constant", constant, 0, 1);
 }
 
 /** @param {{ [name: string]: Json }} fields */
@@ -159,7 +152,7 @@ function checkTheory({ horizon, entry_error, reward_std }) {
  * @param {Json} value
  */
 function positive(name, value) {
-  real(name, floatOf(value), (one) => one > 0);
+  real(name, floatOf(value), 0);
 }
 
 /**
@@ -177,7 +170,7 @@ function namesOf(saved, dimension) {
   const names = array("learning.features", saved).map(checkedName);
   const isRight = names.length === dimension || names.length === 0;
   if (!isRight || new Set(names).size !== names.length) {
-    throw damaged(`${names.length} names are not those of ${dimension} features`);
+    throw damaged(`${names.length} names for ${dimension} features, or one of them twice`);
   }
   return names;
 }
@@ -186,7 +179,9 @@ function namesOf(saved, dimension) {
 function checkedName(saved) {
   const name = string("a name", saved);
   if (!isName(name, MOST_NAME)) {
-    throw damaged(`${JSON.stringify(name).slice(0, 2 * MOST_NAME)} is no name`);
+    throw damaged(
+      `${JSON.stringify(name).slice(0, 2 * MOST_NAME)} is not a name of 1 to ${MOST_NAME} printable characters`,
+    );
   }
   return name;
 }

@@ -1,5 +1,6 @@
 /** The plan of a document: what its levels send, every field of it checked. */
 
+import { shown } from "./checks.js";
 import { OverhandError } from "./errors.js";
 import { array, contentOf, damaged, flag, object, real, string, whole } from "./fields.js";
 import { ballotSum, coinSum, pairsSum } from "./mechanisms.js";
@@ -25,6 +26,7 @@ const MOST_SIZE = 2 ** 32 - 1;
 const MOST_MODULUS_BITS = 48;
 const MOST_FRACTION_BITS = 64;
 const MOST_REPORTS = 1000;
+const MOST_SHAPE = 2 ** 10;
 const MOST_STEPS = 2 ** 20;
 const EXPONENT = "(?:[1-9]\\d{0,2}|10[01]\\d|102[0-2])";
 const RATIO = new RegExp(`^0x(?:1\\.[0-9a-f]{13}p-${EXPONENT}|0\\.(?!0{13})[0-9a-f]{13}p-1022)$`);
@@ -58,35 +60,49 @@ const RATIO = new RegExp(`^0x(?:1\\.[0-9a-f]{13}p-${EXPONENT}|0\\.(?!0{13})[0-9a
  */
 export function planOf(saved) {
   const fields = object("plan", saved, FIELDS);
-  whole("plan.format", fields.format, FORMAT, FORMAT);
-  const horizon = whole("plan.horizon", fields.horizon, 1);
+  if (fields.format !== BigInt(FORMAT)) {
+    throw damaged(`the format is ${shown(fields.format)}, not ${FORMAT}`);
+  }
+  const horizon = whole("horizon", fields.horizon, 1);
   const values = object("plan.values", fields.values, ["kind", "clip"]);
-  const clip = flag("plan.values.clip", values.clip);
+  const clip = flag("clip", values.clip);
   const kind = kindOf(string("plan.values.kind", values.kind), clip);
   const sizes = sizesOf(fields.degrees, horizon);
   const entries = array("plan.mechanisms", fields.mechanisms);
   if (entries.length !== sizes.length) {
-    throw damaged(`${entries.length} mechanisms are not those of ${sizes.length} levels`);
+    throw damaged(`${entries.length} mechanisms for ${sizes.length} levels`);
   }
   const levels = entries.map((entry, level) => levelOf(level + 1, entry, kind, sizes[level]));
   const [{ noiseBy }] = levels;
   if (levels.some((level) => level.noiseBy !== noiseBy)) {
-    throw damaged("users or services make the noise, at all levels alike");
+    throw damaged("either users or services must make the noise, at all levels");
   }
-  whole("plan.shufflers", fields.shufflers, 1);
-  if (fields.honest !== 1n) real("plan.honest", fields.honest, (part) => part > 0 && part <= 1);
-  flag("plan.combine", fields.combine);
-  flag("plan.hold", fields.hold);
+  whole("shufflers", fields.shufflers, 1);
+  checkHonest(fields.honest);
+  flag("combine", fields.combine);
+  flag("hold", fields.hold);
   return {
     horizon,
     kind,
     clip,
     noiseBy,
-    epsilon: real("plan.epsilon", fields.epsilon, (epsilon) => epsilon > 0),
-    delta: real("plan.delta", fields.delta, (delta) => delta > 0 && delta < 1),
-    reports: whole("plan.reports", fields.reports, 1, MOST_REPORTS),
+    epsilon: real("epsilon", fields.epsilon, 0),
+    delta: real("delta", fields.delta, 0, 1),
+    reports: whole("reports", fields.reports, 1, MOST_REPORTS),
     levels: levels.map((level) => level.made()),
   };
+}
+
+/**
+ * A fraction of the users, which may be all of them.
+ *
+ * @param {Json} honest
+ */
+function checkHonest(honest) {
+  const fraction = honest === 1n ? 1 : honest;
+  if (typeof fraction !== "number" || !(fraction > 0 && fraction <= 1)) {
+    throw damaged(`honest=${shown(honest)} must be above 0 and at most 1`);
+  }
 }
 
 /**
@@ -121,10 +137,15 @@ function levelOf(level, saved, kind, size) {
   const here = `the mechanism of level ${level}`;
   const name = string(here, contentOf(saved, "mechanism"));
   const more = new Map(Object.entries(MORE_FIELDS)).get(name);
-  if (more === undefined) throw damaged(`${here} is ${name}, which nobody knows`);
+  if (more === undefined) {
+    throw damaged(`mechanism ${shown(name)} is not one of ${Object.keys(MORE_FIELDS).join(", ")}`);
+  }
   const entry = object(here, saved, ["mechanism", "size", "noise", "steps", ...more]);
-  whole(`the size of level ${level}`, entry.size, size, size);
-  const steps = whole(`the steps of level ${level}`, entry.steps, 1, kind.isWhole ? 1 : MOST_STEPS);
+  if (entry.size !== BigInt(size)) {
+    throw damaged(`${here} is for batches of ${shown(entry.size)} users, not of ${size}`);
+  }
+  const steps = whole("steps", entry.steps, 1, MOST_STEPS);
+  if (kind.isWhole && steps !== 1) throw damaged(`steps=${steps} must be 1 for ${kind.spec}`);
   const noise = noiseOf(`the noise of level ${level}`, entry.noise);
   if (name === "coins") {
     if (noise.coins === undefined) throw damaged(`${here} needs coins that are tossed by users`);
@@ -132,11 +153,11 @@ function levelOf(level, saved, kind, size) {
     return { noiseBy: "users", made: () => coinSum(kind, steps, coins) };
   }
   if (name === "ballots") {
-    checkBallots(here, entry, kind, noise);
+    checkBallots(entry, kind, noise);
     return { noiseBy: "services", made: () => ballotSum(kind) };
   }
-  const bits = whole(`the modulus of level ${level}`, entry.modulus_bits, 1, MOST_MODULUS_BITS);
-  if (name === "shares") checkShares(here, entry);
+  const bits = whole("modulus_bits", entry.modulus_bits, 1, MOST_MODULUS_BITS);
+  if (name === "shares") checkShares(entry);
   const isPlain = name === "pairs" && noise.by === "services";
   return { noiseBy: noise.by, made: () => (isPlain ? pairsSum(kind, steps, bits) : refused(name)) };
 }
@@ -162,27 +183,23 @@ function refused(name) {
 }
 
 /**
- * @param {string} here
  * @param {{ [name: string]: Json }} entry
  * @param {Kind} kind
  * @param {Noise} noise
  */
-function checkBallots(here, entry, kind, noise) {
-  if (!kind.isWhole) throw damaged(`${here} is for bits and buckets, not for ${kind.spec}`);
+function checkBallots(entry, kind, noise) {
+  if (!kind.isWhole) throw damaged(`ballots are for bits and histograms, not for ${kind.spec}`);
   if (noise.by !== "services" || !noise.isBounded) {
-    throw damaged(`${here} needs bounded noise of the services`);
+    throw damaged("ballots need bounded noise, made by the services");
   }
   const least = kind.dimension * noise.bound;
-  whole(`the dummies of ${here}`, entry.dummies, least, 2 * least);
+  whole("dummies", entry.dummies, least, 2 * least);
 }
 
-/**
- * @param {string} here
- * @param {{ [name: string]: Json }} entry
- */
-function checkShares(here, entry) {
-  whole(`the shares of ${here}`, entry.shares, 2);
-  whole(`the honest users of ${here}`, entry.honest, 1);
+/** @param {{ [name: string]: Json }} entry */
+function checkShares(entry) {
+  whole("shares", entry.shares, 2);
+  whole("honest", entry.honest, 1);
 }
 
 /**
@@ -195,8 +212,8 @@ function noiseOf(name, saved) {
     const { each_service, bound } = object(name, saved, ["each_service", "bound"]);
     const { coins } = partOf(name, each_service);
     if (bound === null) return { by: "services", isBounded: false, bound: 0 };
-    if (coins !== undefined) throw damaged(`${name} is bounded, and only Laplace noise may be`);
-    const most = whole(`the bound of ${name}`, bound, 1);
+    if (coins !== undefined) throw damaged("only Laplace noise is bounded");
+    const most = whole("bound", bound, 1);
     return { by: "services", isBounded: true, bound: most };
   }
   return { by: "users", isBounded: false, bound: 0, ...partOf(name, saved) };
@@ -212,8 +229,8 @@ function noiseOf(name, saved) {
 function partOf(name, saved) {
   if (saved instanceof Map && saved.has("ratio")) {
     const { shape, users, ratio } = object(name, saved, ["shape", "users", "ratio"]);
-    whole(`the shape of ${name}`, shape, 1);
-    whole(`the users of ${name}`, users, 1);
+    whole("shape", shape, 1, MOST_SHAPE);
+    whole("users", users, 1);
     if (!RATIO.test(string(`the ratio of ${name}`, ratio))) {
       throw damaged(`the ratio of ${name} is not a number between 0 and 1`);
     }
@@ -221,8 +238,8 @@ function partOf(name, saved) {
   }
   const fields = object(name, saved, ["bits", "probability", "opposed"]);
   const opposed = flag(`opposed of ${name}`, fields.opposed);
-  const bits = whole(`the coins of ${name}`, fields.bits, 0);
-  if (opposed && bits % 2 === 1) throw damaged(`${bits} coins of ${name} are opposed, and odd`);
+  const bits = whole("noise_bits", fields.bits, 0);
+  if (opposed && bits % 2 === 1) throw damaged(`noise_bits=${bits} must be even if opposed`);
   return { coins: { bits, opposed, probability: fractionOf(name, fields.probability) } };
 }
 

@@ -55,7 +55,9 @@ export class Chooser {
     const last = digest === this.#digest ? this.#rule : null;
     const rule = answer === null ? last : await Rule.of(answer, learning, digest);
     if (rule !== null && last !== null && rule.isOlderThan(last)) {
-      throw wrong(`rule ${rule.number} is older than ${last.number}, which this device has seen`);
+      throw wrong(
+        `rule ${rule.number} is older than rule ${last.number}, which this device has seen`,
+      );
     }
     [this.#rule, this.#digest, this.#askedAt] = [rule, digest, now];
     return rule;

@@ -43,7 +43,8 @@ export class Rule {
   static async of(bytes, learning, digest) {
     const { rule, document, signature } = read(bytes, learning.dimension);
     if (document !== digest) {
-      throw wrong(`it is of the document ${document.slice(0, 12)}, not of ${digest.slice(0, 12)}`);
+      const others = `${document.slice(0, 12)}, not of ${digest.slice(0, 12)}`;
+      throw wrong(`a rule of the document ${others}`);
     }
     if (!(await isSigned(learning.ruleKey, signature, rule.signedBytes(digest)))) {
       throw wrong(`rule ${rule.number} is not signed by the server`);
@@ -101,7 +102,7 @@ export class Rule {
 
 /** @param {string} why */
 export function wrong(why, /** @type {unknown} */ cause = undefined) {
-  return new OverhandError("rule", `the service's rule cannot be used: ${why}`, { cause });
+  return new OverhandError("rule", why, { cause });
 }
 
 /**
@@ -110,7 +111,8 @@ export function wrong(why, /** @type {unknown} */ cause = undefined) {
  */
 function read(bytes, dimension) {
   try {
-    if (bytes.length > MOST_CHARACTERS) throw new Error(`it has ${bytes.length} bytes`);
+    if (bytes.length > MOST_CHARACTERS)
+      throw new Error(`${bytes.length} characters are more than ${MOST_CHARACTERS}`);
     const saved = parse(new TextDecoder("utf-8", { fatal: true }).decode(bytes));
     const width = listed("width", contentOf(saved, "width"), dimension);
     const rule = new Rule(
@@ -123,7 +125,7 @@ function read(bytes, dimension) {
     const signature = digits("signature", contentOf(saved, "signature"), SIGNATURE_BYTES);
     return { rule, document, signature };
   } catch (error) {
-    throw wrong(/** @type {Error} */ (error).message, error);
+    throw wrong(`this is not a rule: ${/** @type {Error} */ (error).message}`, error);
   }
 }
 

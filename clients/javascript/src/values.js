@@ -9,13 +9,19 @@ import {
   isCount,
   isInterval,
   numberOf,
+  short,
   shown,
+  within,
   wrong,
 } from "./checks.js";
-import { OverhandError } from "./errors.js";
+import { damaged } from "./fields.js";
 import { grouped } from "./groups.js";
 import { pythonFloat } from "./json.js";
 
+const FORMS =
+  "bit, real, real:LOW:HIGH, histogram:B, histogram:LABELS, histogram:LABELS:OTHER, " +
+  "binned:LOW:HIGH:B, binned:EDGES, grouped:LABELS:bit, grouped:LABELS:real:LOW:HIGH, " +
+  "vector:D, vector:D:NORM, matrix:D, matrix:D:NORM or moments:D";
 const MOST_COORDINATES = 2 ** 20;
 const MOST_SIDE = 2 ** 10;
 export const TOLERANCE = 1e-6; // a norm too large by at most this part
@@ -52,13 +58,9 @@ export function kindOf(spec, clip) {
   const [name, ...words] = spec.split(":");
   const make = MAKERS[name];
   const kind = make?.(words, clip);
-  if (kind === undefined || kind.spec !== spec || (clip && !kind.canClip)) {
-    const how = clip ? ", clipped" : "";
-    throw new OverhandError(
-      "document",
-      `${JSON.stringify(spec)}${how} is no kind of value that is known here`,
-    );
-  }
+  if (kind === undefined || kind.spec !== spec)
+    throw damaged(`values ${shown(spec)} must be ${FORMS}`);
+  if (clip && !kind.canClip) throw damaged(`values ${shown(spec)} have no range to clip to`);
   return kind;
 }
 
@@ -88,7 +90,7 @@ function bits() {
     isWhole: true,
     coordinates(value) {
       if (value !== 0 && value !== 1 && value !== true && value !== false) {
-        throw wrong(`${shown(value)} is not a bit (0 or 1)`);
+        throw wrong(`value ${shown(value)} is not a bit (0 or 1)`);
       }
       return Float64Array.of(Number(value));
     },
@@ -107,13 +109,7 @@ function reals(low, high, clip) {
   return {
     ...scalar(spec, low, high),
     canClip: true,
-    coordinates(value) {
-      const [number] = finite([value], 1, "a number");
-      if (!clip && (number < low || number > high)) {
-        throw wrong(`${number} is not between ${low} and ${high}`);
-      }
-      return Float64Array.of(Math.min(Math.max(number, low), high));
-    },
+    coordinates: (value) => Float64Array.of(within(value, low, high, clip)),
   };
 }
 
@@ -136,7 +132,8 @@ function scalar(spec, low, high) {
 function vectors(length, norm, clip) {
   return {
     ...ball(`vector:${length}`, length, norm),
-    coordinates: (value) => bounded(finite(value, length, `${length} numbers`), norm, clip),
+    coordinates: (value) =>
+      bounded(finite(value, length, `a vector of ${length} numbers`), norm, clip),
   };
 }
 
@@ -187,7 +184,7 @@ function moments(features, clip) {
     coordinates(value) {
       const row = finite(value, features + 1, `${features} features and a response`);
       const x = bounded(row.subarray(0, features), 1, clip);
-      const [y] = bounded(row.subarray(features), 1, clip);
+      const [y] = bounded(row.subarray(features), 1, clip, { name: "a response of size" });
       return joined(x, y);
     },
   };
@@ -240,18 +237,19 @@ function triangle(side, entry) {
  * @param {Float64Array} vector
  * @param {number} bound
  * @param {boolean} clip
- * @param {number} [tolerance] what part more is taken for a rounding error
+ * @param {{ name?: string, tolerance?: number }} [how] what the norm is called, and what part more
+ *   is taken for a rounding error
  */
-export function bounded(vector, bound, clip, tolerance = TOLERANCE) {
+export function bounded(vector, bound, clip, { name = "norm", tolerance = TOLERANCE } = {}) {
   const length = normOf(vector);
-  if (length > bound * (1 + tolerance) && !clip) {
-    throw wrong(`its norm is ${length}, above ${bound}`);
-  }
   if (length <= bound) return vector;
   const largest = vector.reduce((most, one) => Math.max(most, Math.abs(one)), 0);
   const scaled = vector.map((one) => one / largest);
-  const factor = bound / normOf(scaled);
-  return scaled.map((one) => one * factor);
+  const norm = normOf(scaled);
+  if (length > bound * (1 + tolerance) && !clip) {
+    throw wrong(`value has ${name} ${short(largest * norm)}, above ${short(bound)}`);
+  }
+  return scaled.map((one) => one * (bound / norm));
 }
 
 /** @param {Float64Array} vector */
