@@ -35,6 +35,7 @@ VALUES: list[tuple[str, Any]] = [
     ("grouped:DE,FR:real:0.0:10.0", ["DE", 11]),
 ]
 LAPLACE = {"shape": 1, "users": 10, "ratio": "0x1.8000000000000p-1"}
+UNOPPOSED = {"bits": 3, "probability": [1, 1], "opposed": False}
 FIELDS: list[tuple[str, list[str | int], Any]] = [
     ("ballots-bit", ["version"], 3),
     ("ballots-bit", ["plan", "format"], 3),
@@ -55,6 +56,9 @@ FIELDS: list[tuple[str, list[str | int], Any]] = [
     ("coins-bit", ["plan", "mechanisms", 0, "noise", "bits"], 15),
     ("pairs-services-bit", ["plan", "mechanisms", 0, "modulus_bits"], 49),
     ("pairs-services-bit", ["plan", "mechanisms", 0, "noise"], LAPLACE),
+    ("shares-bit", ["plan", "mechanisms", 0, "noise"], {"each_service": LAPLACE, "bound": None}),
+    ("shares-bit", ["plan", "mechanisms", 0, "noise"], UNOPPOSED),
+    ("coins-bit", ["plan", "mechanisms", 0, "noise"], LAPLACE),
 ]
 SCRIPT = """
 import { readFileSync } from "node:fs";

@@ -218,6 +218,27 @@ _WRONG: list[tuple[str, str, Any]] = [
         "plan.mechanisms.0.noise.each_service.ratio",
         "0x1.0000000000000p-1080",
     ),
+    (
+        "shares with noise that nobody would add",
+        "plan.mechanisms",
+        [
+            {
+                "mechanism": "shares",
+                "size": size,
+                "noise": {"each_service": _laplace(1), "bound": None},
+                "steps": 1,
+                "modulus_bits": 20,
+                "shares": 22,
+                "honest": size,
+            }
+            for size in SIZES
+        ],
+    ),
+    (
+        "coins whose mean is no whole number, in pairs",
+        "plan.mechanisms.0.noise.each_service",
+        {"bits": 3, "probability": [1, 1], "opposed": False},
+    ),
     ("a label that nobody can see", "plan.values.kind", "histogram:like,lo\u200bve"),
     ("a label that is half a character", "plan.values.kind", "histogram:like,\ud83d"),
     ("a single label that is a number", "plan.values.kind", "histogram:1.5:love"),

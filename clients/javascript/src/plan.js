@@ -49,9 +49,9 @@ const RATIO = new RegExp(`^0x(?:1\\.[0-9a-f]{13}p-${EXPONENT}|0\\.(?!0{13})[0-9a
  */
 
 /**
- * Who makes the noise, and its coins if users toss them.
+ * Who makes the noise, and its coins if it is made of these.
  *
- * @typedef {{ by: "users" | "services", coins?: Coins, isBounded: boolean, bound: number }} Noise
+ * @typedef {{ by: "users" | "services", coins?: Coins | undefined, isBounded: boolean, bound: number }} Noise
  */
 
 /**
@@ -99,8 +99,7 @@ export function planOf(saved) {
  * @param {Json} honest
  */
 function checkHonest(honest) {
-  const fraction = honest === 1n ? 1 : honest;
-  if (typeof fraction !== "number" || !(fraction > 0 && fraction <= 1)) {
+  if (typeof honest !== "number" || !(honest > 0 && honest <= 1)) {
     throw damaged(`honest=${shown(honest)} must be above 0 and at most 1`);
   }
 }
@@ -148,8 +147,8 @@ function levelOf(level, saved, kind, size) {
   if (kind.isWhole && steps !== 1) throw damaged(`steps=${steps} must be 1 for ${kind.spec}`);
   const noise = noiseOf(`the noise of level ${level}`, entry.noise);
   if (name === "coins") {
-    if (noise.coins === undefined) throw damaged(`${here} needs coins that are tossed by users`);
-    const coins = noise.coins;
+    const coins = noise.by === "users" ? noise.coins : undefined;
+    if (coins === undefined) throw damaged("only coins can be sent one by one");
     return { noiseBy: "users", made: () => coinSum(kind, steps, coins) };
   }
   if (name === "ballots") {
@@ -157,7 +156,8 @@ function levelOf(level, saved, kind, size) {
     return { noiseBy: "services", made: () => ballotSum(kind) };
   }
   const bits = whole("modulus_bits", entry.modulus_bits, 1, MOST_MODULUS_BITS);
-  if (name === "shares") checkShares(entry);
+  if (noise.coins?.opposed === false) throw damaged(`the coins of ${name} must be opposed`);
+  if (name === "shares") checkShares(entry, noise);
   const isPlain = name === "pairs" && noise.by === "services";
   return { noiseBy: noise.by, made: () => (isPlain ? pairsSum(kind, steps, bits) : refused(name)) };
 }
@@ -196,8 +196,12 @@ function checkBallots(entry, kind, noise) {
   whole("dummies", entry.dummies, least, 2 * least);
 }
 
-/** @param {{ [name: string]: Json }} entry */
-function checkShares(entry) {
+/**
+ * @param {{ [name: string]: Json }} entry
+ * @param {Noise} noise
+ */
+function checkShares(entry, noise) {
+  if (noise.by === "services") throw damaged("shares cannot have noise made by the services");
   whole("shares", entry.shares, 2);
   whole("honest", entry.honest, 1);
 }
@@ -211,7 +215,7 @@ function noiseOf(name, saved) {
   if (saved instanceof Map && saved.has("each_service")) {
     const { each_service, bound } = object(name, saved, ["each_service", "bound"]);
     const { coins } = partOf(name, each_service);
-    if (bound === null) return { by: "services", isBounded: false, bound: 0 };
+    if (bound === null) return { by: "services", coins, isBounded: false, bound: 0 };
     if (coins !== undefined) throw damaged("only Laplace noise is bounded");
     const most = whole("bound", bound, 1);
     return { by: "services", isBounded: true, bound: most };

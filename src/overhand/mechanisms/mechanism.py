@@ -398,3 +398,5 @@ class Mechanism(ABC):
         errors.whole("steps", self.steps, least=1)
         if self.values.is_whole and self.steps != 1:
             raise errors.InvalidValue(f"steps={self.steps} must be 1 for {self.values}")
+        if self.noise_by not in self.noise_makers:  # nobody would add it
+            raise errors.InvalidValue(f"{self.kind} cannot have noise made by the {self.noise_by}")

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from overhand import errors
 from overhand.mechanisms.mechanism import Mechanism, Recipe
-from overhand.mechanisms.parts import NoisePart
+from overhand.mechanisms.parts import Coins, NoisePart, ServiceNoise
 from overhand.model import Counts, Rows
 from overhand.randomness import Random
 from overhand.values import Values
@@ -38,6 +38,10 @@ class ModularSum(Mechanism):
     def _check(self) -> None:
         super()._check()
         errors.whole("modulus_bits", self.modulus_bits, least=1, most=MOST_MODULUS_BITS)
+        noise = self.noise_part
+        part = noise.part if isinstance(noise, ServiceNoise) else noise
+        if isinstance(part, Coins) and not part.opposed:
+            raise errors.InvalidValue(f"the coins of {self.kind} must be opposed")
 
     @classmethod
     def recipes(cls, values: Values) -> list[Recipe]:

@@ -60,7 +60,7 @@ class Plan:
 
     def __post_init__(self) -> None:
         errors.whole("shufflers", self.shufflers, least=1)
-        errors.fraction("honest", self.honest)
+        object.__setattr__(self, "honest", errors.fraction("honest", self.honest))
         errors.whole("reports", self.reports, least=1, most=MOST_REPORTS)
         if len(self.mechanisms) != self.tree.levels:
             raise errors.InvalidValue(
