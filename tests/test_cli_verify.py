@@ -155,7 +155,14 @@ def test_a_service_that_has_no_document_is_one_line(elsewhere: type[Elsewhere]) 
         elsewhere.answer = answer
         result = overhand("verify", "https://shuffle.example")
         assert (result.returncode, result.stdout, result.stderr.count("\n")) == (2, "", 1)
-    for address in ("https://shuffle.example/?a=b", "https://["):
+    for address in (
+        "https://shuffle.example/?a=b",
+        "https://[",
+        "https://",
+        "https:///v1/document",
+        "https://shuffle.example:port",
+        "https://shuffle.example:99999",
+    ):
         assert "not the address" in overhand("verify", address).stderr
 
 

@@ -227,6 +227,7 @@ BAD: list[Any] = [
     "https://me:secret@poll.example",
     "https://poll.example:443",
     "http://poll.example:80",
+    "http://poll.example:65536",
     "https://*.poll.example",
     "https://poll.example\r\nx: y",
     "https://poll.example\n",

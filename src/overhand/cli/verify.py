@@ -66,8 +66,8 @@ async def _fetched(url: str, authorities: Path | None) -> bytes:
 
     try:
         parts = urlsplit(url)
-        is_address = not (parts.query or parts.fragment)
-    except ValueError:  # half an IPv6 address
+        is_address = parts.hostname and parts.port != 0 and not (parts.query or parts.fragment)
+    except ValueError:  # half an IPv6 address, or a port that is none
         is_address = False
     if not is_address:
         raise InvalidValue(f"{url!r} is not the address of a service or of a document")

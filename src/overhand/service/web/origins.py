@@ -28,6 +28,7 @@ _PREFLIGHT = {
 }
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://([a-z0-9_.-]+|\[[0-9a-f:.]+\])(:[1-9][0-9]{0,4})?")
 _USUAL_PORTS = {"http": ":80", "https": ":443"}
+_LAST_PORT = (1 << 16) - 1
 
 Lines = list[tuple[bytes, bytes]]
 
@@ -106,7 +107,7 @@ def _checked(origin: Any) -> str:
     if origin == EVERY:
         return EVERY
     found = _ORIGIN.fullmatch(origin) if isinstance(origin, str) else None
-    if found is None:
+    if found is None or int((found[2] or ":0")[1:]) > _LAST_PORT:
         raise InvalidValue(
             f"origin {origin!r} must be as browsers write it: scheme://host or scheme://host:port, "
             f"in lower case and without a path, or {EVERY!r} for every page"
