@@ -160,12 +160,12 @@ def refused() -> list[dict[str, Any]]:
     Those of the wrong `form` say what a document may say, but not as it is written.
     """
     text = documents()["pairs-services-bit"][1].to_json()
-    contents = [(why, "content", _edited(text, path, to)) for why, path, to in _WRONG]
+    contents = [(why, "content", edited(text, path, to)) for why, path, to in _WRONG]
     forms = [(why, "form", edit(text)) for why, edit in _MISWRITTEN.items()]
     return [{"why": why, "wrong": wrong, "text": made} for why, wrong, made in contents + forms]
 
 
-def _edited(text: str, path: str, to: Any) -> str:
+def edited(text: str, path: str, to: Any) -> str:
     """With another content at this path, and all else as it follows from it."""
     saved = json.loads(text)
     place = saved
