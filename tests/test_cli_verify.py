@@ -70,6 +70,16 @@ def test_a_document_that_promises_too_much_is_refused(tmp_path: Path) -> None:
     assert "promises epsilon=0.5, delta=1e-06 but spends delta=" in result.stderr
 
 
+def test_a_document_with_hardly_any_noise_is_refused(tmp_path: Path) -> None:
+    """The accountant of vectors once ended in a traceback where all outcomes but one are rare."""
+    text = documents()["pairs-vector"][1].to_json()
+    path = tmp_path / "document.json"
+    path.write_text(edited(text, "plan.mechanisms.0.noise.probability", [1, 64]))
+    result = overhand("verify", str(path))
+    assert (result.returncode, result.stdout, result.stderr.count("\n")) == (2, "", 1)
+    assert "but spends delta=1" in result.stderr
+
+
 def test_what_is_no_document_is_one_line(tmp_path: Path) -> None:
     path = tmp_path / "document.json"
     for text in (refused()[0]["text"], "", "\0", "[" * 5000, "x" * (1 << 19)):

@@ -87,8 +87,8 @@ def _slope(probabilities: Floats, missing: float, largest: int, exception: float
     # A threshold after x is wrong on X with probability P[X > x], on X + s with P[X <= x - s].
     unmoved = -_quantiles(above[first:] - missing, below[first:], excluded)
     moved = _quantiles(below[: last + 1] - missing, above[: last + 1], excluded)
-    if first < largest or last + largest >= len(below):
-        return math.inf
+    if first > last or first < largest or last + largest >= len(below):
+        return math.inf  # nearly all of it is at one place, or a shift leaves the window
     single = max(0.0, float(np.max(unmoved[: last + 2 - first] - moved[first - 1 :])))
     if largest > _FEW_SHIFTS:
         single *= _A_LITTLE_MORE
