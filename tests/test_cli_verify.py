@@ -6,6 +6,7 @@ import hashlib
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -70,14 +71,28 @@ def test_a_document_that_promises_too_much_is_refused(tmp_path: Path) -> None:
     assert "promises epsilon=0.5, delta=1e-06 but spends delta=" in result.stderr
 
 
-def test_a_document_with_hardly_any_noise_is_refused(tmp_path: Path) -> None:
-    """The accountant of vectors once ended in a traceback where all outcomes but one are rare."""
-    text = documents()["pairs-vector"][1].to_json()
+@pytest.mark.parametrize(
+    ("name", "field", "to", "words"),
+    [
+        ("pairs-vector", "plan.mechanisms.0.noise.probability", [1, 64], "but spends delta=1"),
+        ("published-bit", "plan.epsilon", 1e-5, "is too small for so little noise"),
+        (
+            "shares-bit",
+            "plan.mechanisms.0.noise",
+            {"shape": 1, "users": 10, "ratio": "0x0.0000000000001p-1022"},
+            "but spends delta=1",
+        ),
+    ],
+)
+def test_a_document_with_hardly_any_noise_is_refused(
+    name: str, field: str, to: Any, words: str, tmp_path: Path
+) -> None:
+    """Each of these once ended in a traceback."""
     path = tmp_path / "document.json"
-    path.write_text(edited(text, "plan.mechanisms.0.noise.probability", [1, 64]))
+    path.write_text(edited(documents()[name][1].to_json(), field, to))
     result = overhand("verify", str(path))
     assert (result.returncode, result.stdout, result.stderr.count("\n")) == (2, "", 1)
-    assert "but spends delta=1" in result.stderr
+    assert words in result.stderr
 
 
 def test_what_is_no_document_is_one_line(tmp_path: Path) -> None:

@@ -40,6 +40,7 @@ _SPLITS = 12  # ways to divide reports into those that move counts up and those 
 _NEXT_TO_NOTHING = math.log(1e-9)
 _SEARCH_STEPS = 500
 _CERTIFICATE_STEPS = 5000
+_MOST_STEPS = 1 << 26  # of a grid of losses: more would fill memory
 
 
 @dataclass(frozen=True)
@@ -229,6 +230,11 @@ def _curves(move: _Move, step: float) -> _Curves:
     """
     law, shift = move.law, move.reports * move.largest
     last = math.ceil(_reach(law, shift) / step) + 1
+    if last > _MOST_STEPS:
+        raise errors.Infeasible(
+            f"losses of up to {last * step:.3g} cannot be composed in steps of {step:.3g}: epsilon "
+            "is too small for so little noise"
+        )
     epsilons = np.arange(-last, last + 1, dtype=np.float64) * step
     if law.is_symmetric or not move.both_ways:
         return _Curves(-last, profile(law, shift, epsilons), law.is_symmetric)

@@ -258,8 +258,8 @@ class LaplaceNoise(Noise):
 
     @property
     def most_growth(self) -> float:
-        """The s up to which `growth` is finite."""
-        return -math.log(self.ratio)
+        """An s up to which `growth` is finite, and can be computed."""
+        return min(-math.log(self.ratio), _LARGEST_GROWTH)
 
     def tail(self, beyond: float) -> float:
         """Chernoff's bound on the probability that the noise is further from 0 than this.
