@@ -71,7 +71,7 @@ export function finite(value, length, what) {
     if (typeof number !== "number" || !Number.isFinite(number)) {
       throw typeof number === "number"
         ? wrong(`value is not finite: ${number}`)
-        : wrong(`value ${shown(number)} is not a number: ${what} must be given`);
+        : wrong(`value ${shown(number)} must be a number`);
     }
   }
   return Float64Array.from(/** @type {number[]} */ (numbers));

@@ -32,11 +32,12 @@ const NO_DIGEST =
 /**
  * A client of the shuffling service at `url`, whose document was fetched and checked.
  *
- * @param {string} url
+ * @param {string | URL} url
  * @param {Options} [options]
  * @returns {Promise<Client>}
  */
 export async function connect(url, options = {}) {
+  check(Object(options) === options, "options must be an object");
   const {
     digest,
     trustService = false,
@@ -272,6 +273,7 @@ export class Client {
    * @returns {Promise<void>}
    */
   async send(bytes) {
+    check(ArrayBuffer.isView(bytes), "a report must be the bytes that NotCounted has");
     let answer;
     try {
       answer = await this.#requests.request("POST", "/v1/reports", bytes);

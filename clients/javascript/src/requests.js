@@ -25,7 +25,7 @@ const CONFLICT = 409;
 /** Talks to one address. */
 export class Requests {
   /**
-   * @param {string} url
+   * @param {string | URL} url
    * @param {string | undefined} token
    * @param {typeof globalThis.fetch} fetch
    * @param {(seconds: number) => Promise<void>} [wait]
@@ -133,8 +133,9 @@ export class Requests {
   }
 }
 
-/** @param {string} url */
-function addressOf(url) {
+/** @param {string | URL} given */
+function addressOf(given) {
+  const url = given instanceof URL ? given.href : given;
   const isWeb = typeof url === "string" && /^https?:\/\/[^/?#@]+(?:\/[^?#]*)?$/.test(url);
   if (!isWeb || !URL.canParse(url)) {
     throw new OverhandError(

@@ -248,6 +248,8 @@ test("options that cannot be used", async () => {
     ["http://service.example", { ...told, maxAge: 0 }],
     ["http://service.example", { ...told, fetch: null }],
     ["http://service.example", { ...told, store: {} }],
+    ["http://service.example", null],
+    [new URL("ftp://service.example"), told],
     ["http://service.example", { ...told, digest: "00" }],
     ["http://service.example", { ...told, digest: coins.digest.toUpperCase() }],
     ["http://service.example", { ...told, token: "two words" }],
@@ -259,6 +261,10 @@ test("options that cannot be used", async () => {
     "store",
   );
   assert.equal(service.requests.length, 0);
+  const client = await connect(new URL("http://service.example/behind/"), told);
+  assert.equal(service.requests[0].url, "http://service.example/behind/v1/document");
+  assert.equal((await failure(client.send(/** @type {any} */ ("a report")))).code, "argument");
+  assert.equal(service.received.length, 0);
 });
 
 test("a value of the wrong kind is not reported", async () => {
