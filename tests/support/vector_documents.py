@@ -239,6 +239,20 @@ _WRONG: list[tuple[str, str, Any]] = [
         "plan.mechanisms.0.noise.each_service",
         {"bits": 3, "probability": [1, 1], "opposed": False},
     ),
+    (
+        "bounded noise of half a shape",
+        "plan.mechanisms",
+        [
+            {
+                "mechanism": "ballots",
+                "size": size,
+                "noise": {"each_service": _laplace(2), "bound": 12},
+                "steps": 1,
+                "dummies": 24,
+            }
+            for size in SIZES
+        ],
+    ),
     ("a label that nobody can see", "plan.values.kind", "histogram:like,lo\u200bve"),
     ("a label that is half a character", "plan.values.kind", "histogram:like,\ud83d"),
     ("a single label that is a number", "plan.values.kind", "histogram:1.5:love"),

@@ -51,7 +51,7 @@ const RATIO = new RegExp(`^0x(?:1\\.[0-9a-f]{13}p-${EXPONENT}|0\\.(?!0{13})[0-9a
 /**
  * Who makes the noise, and its coins if it is made of these.
  *
- * @typedef {{ by: "users" | "services", coins?: Coins | undefined, isBounded: boolean, bound: number }} Noise
+ * @typedef {{ by: "users" | "services", coins?: Coins | undefined, bound: number | null }} Noise
  */
 
 /**
@@ -189,7 +189,7 @@ function refused(name) {
  */
 function checkBallots(entry, kind, noise) {
   if (!kind.isWhole) throw damaged(`ballots are for bits and histograms, not for ${kind.spec}`);
-  if (noise.by !== "services" || !noise.isBounded) {
+  if (noise.by !== "services" || noise.bound === null) {
     throw damaged("ballots need bounded noise, made by the services");
   }
   const least = kind.dimension * noise.bound;
@@ -214,31 +214,30 @@ function checkShares(entry, noise) {
 function noiseOf(name, saved) {
   if (saved instanceof Map && saved.has("each_service")) {
     const { each_service, bound } = object(name, saved, ["each_service", "bound"]);
-    const { coins } = partOf(name, each_service);
-    if (bound === null) return { by: "services", coins, isBounded: false, bound: 0 };
-    if (coins !== undefined) throw damaged("only Laplace noise is bounded");
-    const most = whole("bound", bound, 1);
-    return { by: "services", isBounded: true, bound: most };
+    const { coins, shape } = partOf(name, each_service);
+    if (bound === null) return { by: "services", coins, bound };
+    if (shape === undefined) throw damaged("only Laplace noise is bounded");
+    if (!Number.isInteger(shape)) throw damaged(`the law of shape ${shape} is not tabulated`);
+    return { by: "services", bound: whole("bound", bound, 1) };
   }
-  return { by: "users", isBounded: false, bound: 0, ...partOf(name, saved) };
+  return { by: "users", bound: null, coins: partOf(name, saved).coins };
 }
 
 /**
- * Coins, or a part of Laplace noise, of which the client needs nothing.
+ * Coins, or the shape of what one maker adds of Laplace noise.
  *
  * @param {string} name
  * @param {Json} saved
- * @returns {{ coins?: Coins }}
+ * @returns {{ coins?: Coins, shape?: number }}
  */
 function partOf(name, saved) {
   if (saved instanceof Map && saved.has("ratio")) {
     const { shape, users, ratio } = object(name, saved, ["shape", "users", "ratio"]);
-    whole("shape", shape, 1, MOST_SHAPE);
-    whole("users", users, 1);
+    const part = whole("shape", shape, 1, MOST_SHAPE) / whole("users", users, 1);
     if (!RATIO.test(string(`the ratio of ${name}`, ratio))) {
       throw damaged(`the ratio of ${name} is not a number between 0 and 1`);
     }
-    return {};
+    return { shape: part };
   }
   const fields = object(name, saved, ["bits", "probability", "opposed"]);
   const opposed = flag(`opposed of ${name}`, fields.opposed);
