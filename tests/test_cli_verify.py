@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import socket
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

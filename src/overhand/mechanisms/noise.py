@@ -18,6 +18,7 @@ from overhand.randomness import BinaryFraction
 
 _LARGE_VARIANCE = 4000.0  # from here on a recurrence is quicker than a convolution
 _LARGEST_GROWTH = 700.0  # e^s is a float up to here
+_WIDEST = 2.0**32  # variance: the window of a wider law would fill memory
 MOST_SHAPE = 1 << 10
 """Of Laplace noise: a table takes a filter for each."""
 
@@ -225,8 +226,9 @@ class LaplaceNoise(Noise):
 
     @property
     def is_tabulated(self) -> bool:
-        """Whether `window` is known: for whole shapes that are not too many filters."""
-        return self.shape.denominator == 1 and self.shape <= MOST_SHAPE
+        """Whether `window` is known: for whole shapes, unless it would take too long or much."""
+        is_whole = self.shape.denominator == 1
+        return is_whole and self.shape <= MOST_SHAPE and self.variance <= _WIDEST
 
     def summary(self) -> dict[str, Any]:
         """Ready for JSON."""
@@ -284,7 +286,7 @@ class LaplaceNoise(Noise):
             raise errors.Infeasible(
                 f"Laplace noise of variance {self.variance:.3g} and shape {self.shape} is not "
                 f"tabulated: only variances up to {_WIDEST:.3g} are, and whole shapes up to "
-                f"{_MOST_SHAPE}"
+                f"{MOST_SHAPE}"
             )
         missing = 2 * math.exp(-LOG_TAIL)
         half = self.reach(missing)

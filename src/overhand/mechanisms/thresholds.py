@@ -8,7 +8,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from overhand.errors import Infeasible
+from overhand import errors
 from overhand.model import Counts
 from overhand.randomness import BinaryFraction, Random
 
@@ -18,6 +18,7 @@ TAIL_BITS = 110
 
 _SCALE_BITS = 320  # probabilities are whole multiples of 2^-320: rounding stays below 2^-250
 _LEAST_BITS = 128  # that the first probability must have: all others follow from it
+_LEAST_GAP = 2.0**-16  # between a ratio and 1: the table of a smaller one would fill memory
 _LOW = (1 << 64) - 1
 _REST_BITS = np.uint64(48)
 _REST = np.uint64((1 << 48) - 1)
@@ -81,7 +82,9 @@ def polya_thresholds(shape: Fraction, ratio: float) -> Thresholds:
     r, s = shape.numerator, shape.denominator
     probability = _scaled_power(1 - Fraction(ratio), shape)
     if probability < 1 << _LEAST_BITS:
-        raise Infeasible(f"the law of shape {shape}, ratio {ratio:g} is too wide for a table")
+        raise errors.Infeasible(
+            f"the law of shape {shape}, ratio {ratio:g} is too wide for a table"
+        )
     left, tail = 1 << _SCALE_BITS, 1 << (_SCALE_BITS - TAIL_BITS)
     probabilities: list[int] = []
     while left >= tail:

@@ -15,7 +15,7 @@ import numpy as np
 
 from overhand import errors
 from overhand.accounting import MOST_REPORTS, Level, leaked_delta, spent_delta, spent_epsilon
-from overhand.mechanisms import Mechanism, published
+from overhand.mechanisms import SERVICES, Mechanism, published
 from overhand.model import Counts, Floats, Node, NoiseBy, Privacy
 from overhand.plan import json as files
 from overhand.plan.calibration import levels_of

@@ -68,7 +68,7 @@ class Document:
 
     def __post_init__(self) -> None:
         if self.learning is not None:
-            self.learning.check(self.plan.values)
+            learner_for(self.plan, self.learning.learner)
         self._check_noise()
         _ = self.formats, self.sealer  # refuse what cannot be sent, or sealed
 
