@@ -98,6 +98,11 @@ def test_the_published_plan_errs_at_least_eight_times_as_much() -> None:
     assert oh.Plan.published(MILLION, 3, PRIVACY).rms_error >= 8 * best.rms_error
 
 
+def test_messages_beyond_what_64_bits_count_are_counted() -> None:
+    plan = oh.Plan.published(10**6, 4, oh.Privacy(1e-4, 1e-6), values="moments:3")
+    assert plan.mechanisms[0].messages_per_user > 2 * 10**19
+
+
 def test_the_published_plan_keeps_its_promise() -> None:
     for shufflers in (1, 3, None):
         plan = oh.Plan.published(5000, shufflers, PRIVACY)

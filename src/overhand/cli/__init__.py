@@ -50,7 +50,7 @@ def run() -> None:
         with warnings.catch_warnings():
             warnings.simplefilter("always", WeakDelta)
             warnings.showwarning = _WarnedOnce()
-            app()
+            app(prog_name="overhand")  # also if it was started as a module
     except OverhandError as error:
         _leave(error)
     except ModuleNotFoundError as error:

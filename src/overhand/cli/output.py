@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from decimal import ROUND_CEILING, Context
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -80,6 +81,16 @@ def number(value: float) -> str:
     if value == 0 or 1e-3 <= abs(value) < 1e6:
         return f"{value:,.4g}" if abs(value) < 1000 else f"{value:,.0f}"
     return f"{value:.3g}"
+
+
+def claim(epsilon: float) -> str:
+    """Four significant digits, rounded against us.
+
+    >>> claim(0.1), claim(0.53211), claim(10.0)
+    ('0.1', '0.5322', '10')
+    """
+    upwards = Context(prec=4, rounding=ROUND_CEILING)
+    return f"{upwards.create_decimal(repr(epsilon)).normalize():f}"
 
 
 def plural(count: float, thing: str) -> str:

@@ -17,6 +17,7 @@ from overhand.cli.frontier import show_frontier
 from overhand.cli.options import PlanOptions
 from overhand.cli.output import (
     check_writable,
+    claim,
     console,
     duration,
     levels_table,
@@ -126,7 +127,7 @@ def show(plan: Plan, beside: dict[str, Plan], advice: list[Advice]) -> None:
     users = "users" if plan.values.spec == "bit" else f"users ({escape(plan.values.spec)})"
     console.print(
         f"[bold]{plan.horizon:,} {users}[/], using {plan.tree.levels} of {plan.shufflers} "
-        f"shufflers at [bold]epsilon {plan.privacy.epsilon:.4g}[/], delta {plan.privacy.delta:g}"
+        f"shufflers at [bold]epsilon {claim(plan.privacy.epsilon)}[/], delta {plan.privacy.delta:g}"
     )
     console.print(levels_table(plan))
     facts = Table(show_header=False, box=None)
@@ -175,12 +176,12 @@ def _cost_rows(plan: Plan) -> list[tuple[str, str]]:
 
 def _guarantee_rows(plan: Plan) -> list[tuple[str, str]]:
     """What is promised against whom, if each of the services makes noise."""
-    held = f"epsilon {plan.privacy.epsilon:.4g}, at the delta above"
+    held = f"epsilon {claim(plan.privacy.epsilon)}, at the delta above"
     return [
         ("noise made by", "each of the two services"),
         ("against the server and all other users", held),
         ("against a lying shuffling service and all other users", held),
-        ("against everybody else", f"epsilon {plan.outside_epsilon:.4g}"),
+        ("against everybody else", f"epsilon {claim(plan.outside_epsilon)}"),
     ]
 
 

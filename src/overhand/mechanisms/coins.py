@@ -103,7 +103,8 @@ class CoinSum(Mechanism):
 
     @property
     def messages_per_user(self) -> int:
-        return int(self._messages_by_coordinate.sum())
+        # Of the published constants there may be more coins than 64 bits count.
+        return int(self.coordinate_steps.sum()) + self.values.dimension * self.noise_part.bits
 
     @cached_property
     def _messages_by_coordinate(self) -> Counts:

@@ -62,15 +62,13 @@ class Plan:
         errors.whole("shufflers", self.shufflers, least=1)
         object.__setattr__(self, "honest", errors.fraction("honest", self.honest))
         errors.whole("reports", self.reports, least=1, most=MOST_REPORTS)
-        if len(self.mechanisms) != self.tree.levels:
-            raise errors.InvalidValue(
-                f"{len(self.mechanisms)} mechanisms for {self.tree.levels} levels"
-            )
-        for level, mechanism in enumerate(self.mechanisms, start=1):
-            if mechanism.size != self.tree.sizes[level - 1]:
+        have, need = [mechanism.size for mechanism in self.mechanisms], self.tree.sizes
+        if len(have) != len(need):
+            raise errors.InvalidValue(f"{len(have)} mechanisms for {len(need)} levels")
+        for level, (users, size) in enumerate(zip(have, need, strict=True), start=1):
+            if users != size:
                 raise errors.InvalidValue(
-                    f"the mechanism of level {level} is for batches of {mechanism.size} users, not "
-                    f"of {self.tree.sizes[level - 1]}"
+                    f"the mechanism of level {level} is for batches of {users} users, not of {size}"
                 )
         if len({mechanism.values for mechanism in self.mechanisms}) > 1:
             raise errors.InvalidValue("all levels of a plan must have the same values")
