@@ -6,7 +6,7 @@ import asyncio
 import logging
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from http import HTTPStatus
 from typing import Any, TypeVar
 
@@ -18,6 +18,7 @@ from overhand import __version__
 from overhand.errors import InvalidValue, ProtocolViolation, StoreUnavailable
 from overhand.service.protocol import Batch, Document, matches
 from overhand.service.server import dashboard
+from overhand.service.server.asking import Questions
 from overhand.service.server.book import Book
 from overhand.service.server.events import Edition, Heard, News
 from overhand.service.server.publishing import Publisher
@@ -130,6 +131,7 @@ class ServerApp(Application):
         self.readiness = Readiness("book", lambda: self._book.check_usable(), trouble)
         self._late: Counter[int] = Counter()
         self.news = News(self._edition)
+        self._quick, self._long = Questions(4, most=1024), Questions(1, most=32)
         self._has_stranger = False
         self.arrived = asyncio.Event()
         self._most = document.formats.most_release_bytes
@@ -250,7 +252,7 @@ class ServerApp(Application):
         if named != tuple(map(str, release.batch)):
             raise Refused(HTTPStatus.BAD_REQUEST, "the release is not of the batch in its path")
         try:
-            await self._asked(lambda: self._book.receive(release))
+            await self._from_book(asyncio.to_thread(self._book.receive, release))
         except ProtocolViolation as error:
             self.announce()
             raise Refused(HTTPStatus.CONFLICT, str(error)) from error
@@ -309,19 +311,21 @@ class ServerApp(Application):
         return [{**level, "late": self._late[level["level"]]} for level in self._publisher.levels()]
 
     async def _history(self, request: Request) -> Response:
-        return await self._of_coordinate(request, self._publisher.thinned)
+        return await self._of_coordinate(request, self._publisher.thinned, self._quick)
 
     async def _hindsight(self, request: Request) -> Response:
-        return await self._of_coordinate(request, self._publisher.hindsight)
+        return await self._of_coordinate(request, self._publisher.hindsight, self._long)
 
-    async def _of_coordinate(self, request: Request, told: Callable[[int], Any]) -> Response:
+    async def _of_coordinate(
+        self, request: Request, told: Callable[[int], Any], questions: Questions
+    ) -> Response:
         text = request.query_params.get("coordinate", "0")
         dimension = self._document.plan.values.dimension
         if not (_NUMBER.fullmatch(text) and int(text) < dimension):
             raise Refused(
                 HTTPStatus.BAD_REQUEST, f"the coordinate is not a number below {dimension}"
             )
-        answer = await self._asked(lambda: told(int(text)))
+        answer = await self._from_book(questions.answer(lambda: told(int(text))))
         return JSONResponse(answer, headers=_HEADERS)
 
     async def _policy(self, request: Request) -> Response:
@@ -340,9 +344,12 @@ class ServerApp(Application):
         return JSONResponse(await self._asked(self._publisher.learnt), headers=_HEADERS)
 
     async def _asked(self, question: Callable[[], T]) -> T:
-        """What the book says, without holding up others."""
+        return await self._from_book(self._quick.answer(question))
+
+    async def _from_book(self, answer: Awaitable[T]) -> T:
+        """What the book says, or `Refused` if it says nothing."""
         try:
-            return await asyncio.to_thread(question)
+            return await answer
         except StoreUnavailable as error:
             self.readiness.failed(error)
             words = "the book is not available"
