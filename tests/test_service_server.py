@@ -18,9 +18,10 @@ import overhand as oh
 from overhand.errors import InvalidValue, StoreUnavailable
 from overhand.service.protocol import Opener, Report, new_token
 from overhand.service.server import Book, Publisher, events
+from overhand.service.server.running import ServerMetrics
 from overhand.service.shuffler import Filler
 from support.books import waiting
-from support.system import System, plan_for, run, values_for
+from support.system import PRIVACY, System, plan_for, run, values_for
 
 
 async def filled(system: System, users: int) -> None:
@@ -160,6 +161,36 @@ def test_a_late_batch_is_filled_by_the_service_and_taken_out_again(
         truth = plan.values.total(plan.values.rows(held))
         steps = 5 * plan.unit  # noise of less than a step is far from normal
         assert (np.abs(estimate["value"] - truth) <= 6 * estimate["std"] + steps).all()
+
+    run(tmp_path, test, plan=plan)
+
+
+@pytest.mark.parametrize("is_poisoned", [False, True])
+def test_a_poisoned_report_is_seen_wherever_an_operator_looks(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, is_poisoned: bool
+) -> None:
+    plan = oh.Plan.best(60, 2, PRIVACY, mechanism="pairs", tree="regular")
+    alarm = "batch 0 of level 1 has a sum that honest users cannot have: it is lost"
+
+    async def test(system: System) -> None:
+        formats, lowest = system.document.formats, system.plan.tree.lowest
+        level, report = formats.levels[0], formats.unpack_report(system.report())
+        clear = level.clear(report.parts[0]) + np.uint64(is_poisoned << level.clear_bits - 1)
+        part = level.pack(level.ciphertexts(report.parts[0]).tobytes(), level.added_up(clear[None]))
+        async with system.client() as client:
+            await client.send(formats.pack_report(Report(report.id, (part, *report.parts[1:]))))
+            await client.report_many([1] * (lowest - 1))
+        await system.publish()
+        metrics = ServerMetrics(system.server).current().decode()
+        for publisher in (system.publisher, system.new_publisher()):
+            first, estimate = publisher.levels()[0], publisher.estimate
+            assert (first["published"], first["lost"]) == (not is_poisoned, is_poisoned)
+            assert estimate is not None
+            assert estimate["lost_users"] == is_poisoned * lowest
+        assert f'overhand_lost{{level="1"}} {float(is_poisoned)}' in metrics
+        assert system.book.alarms() == [alarm] * is_poisoned
+        raised = [one for one in caplog.records if one.message == "an alarm was raised"]
+        assert [vars(one)["numbers"] for one in raised] == [{"alarm": alarm}] * is_poisoned
 
     run(tmp_path, test, plan=plan)
 

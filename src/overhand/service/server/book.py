@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -35,6 +36,7 @@ from overhand.service.server.tables import (
     schema,
     sum_of,
 )
+from overhand.service.web import log
 from overhand.values import Values
 
 T = TypeVar("T")
@@ -258,12 +260,12 @@ class Book:
         kept, repeats = self.guard.once(release, tables)
         tables.keep(self.guard.sealed(kept))
         if repeats:
-            tables.alarm(f"{repeats} messages of {release.batch} came before and do not count")
+            _alarm(tables, f"{repeats} messages of {release.batch} came before and do not count")
         return repeats
 
     def alarm(self, words: str) -> None:
         """Raise an alarm, which stays; the same words again are the same alarm."""
-        self._write(lambda tables: tables.alarm(words))
+        self._write(lambda tables: _alarm(tables, words))
 
     def alarms(self) -> list[str]:
         """All alarms, in the order in which they were first raised."""
@@ -374,6 +376,11 @@ class Book:
 
     def close(self) -> None:
         self._database.close()
+
+
+def _alarm(tables: BookTables, words: str) -> None:
+    if tables.alarm(words):
+        log("an alarm was raised", level=logging.ERROR, alarm=words)
 
 
 def _counted(summed: BatchSum) -> LevelTally:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from threading import Lock, RLock
@@ -133,7 +133,7 @@ class Publisher:
             book.guard.check(self._total.to_come())
         self._news = book.news()
         self._since: dict[Batch, float] = {}
-        self._distrusted: set[Batch] = set()
+        self._distrusted: frozenset[Batch] = frozenset()
         self._retold: tuple[int, dict[int, dict[str, Any]]] = (0, {})
         self._retelling = Lock()
         self.follow()
@@ -164,7 +164,7 @@ class Publisher:
             total = self._total.followed(self._book)  # with all sums of the news, or more
             for batch in total.distrusted:  # also after a restart: the same alarm is one
                 self._book.alarm(f"{batch} has a sum that honest users cannot have: it is lost")
-            self._distrusted.update(total.distrusted)
+            self._distrusted = self._distrusted.union(total.distrusted)
             self._total = replace(total, distrusted=())
             if self._book.guard is not None:
                 self._book.guard.keep_only(self._total.to_come())
@@ -271,16 +271,22 @@ class Publisher:
 
     def levels(self) -> list[dict[str, Any]]:
         """What came of the batches of every level, as far as this process knows."""
-        tallies = self._news.levels
         return [
             {
                 "level": level.level,
                 "size": level.size,
                 "batches": level.batches,
-                **tallies.get(level.level, LevelTally())._asdict(),
+                **self._tally(level.level)._asdict(),
             }
             for level in self.document.formats.levels
         ]
+
+    def _tally(self, level: int) -> LevelTally:
+        """As the book counts, but a batch with a sum that is not believed is lost."""
+        tally = self._news.levels.get(level, LevelTally())
+        lost = sum(batch.level == level for batch in self._distrusted)
+        lost = min(lost, tally.published)  # which may not have the last of them yet
+        return tally._replace(published=tally.published - lost, lost=tally.lost + lost)
 
     def thinned(self, coordinate: int) -> dict[str, list[float]]:
         """The history of one coordinate, in at most 500 points that end with the last known."""
@@ -301,7 +307,7 @@ class Publisher:
         another series, under another name. Computed once per number of sums.
         """
         with self._lock:
-            total, distrusted = self._total, self._distrusted.copy()
+            total, distrusted = self._total, self._distrusted
         with self._retelling:  # one at a time: it reads all sums
             if self._retold[0] != total.count or len(self._retold[1]) >= _MOST_RETOLD:
                 self._retold = total.count, {}
@@ -310,7 +316,9 @@ class Publisher:
                 told[coordinate] = self._retell(total, distrusted, coordinate)
             return told[coordinate]
 
-    def _retell(self, total: Total, distrusted: set[Batch], coordinate: int) -> dict[str, Any]:
+    def _retell(
+        self, total: Total, distrusted: Collection[Batch], coordinate: int
+    ) -> dict[str, Any]:
         sums = BatchSums(self._plan.tree)
         rows = self._book.sums_of(coordinate, total.count)
         known = [row for row in rows if row[-1] is not None and Batch(*row[:2]) not in distrusted]

@@ -292,10 +292,10 @@ class BookTables:
         rows = self._transaction.rows(f"SELECT level, {', '.join(LevelTally._fields)} FROM levels")
         return {level: LevelTally(*counts) for level, *counts in rows}
 
-    def alarm(self, words: str) -> None:
-        self._transaction.change(
-            "INSERT INTO alarms (words) VALUES (?) ON CONFLICT DO NOTHING", words
-        )
+    def alarm(self, words: str) -> bool:
+        """Keep an alarm; whether it is new."""
+        statement = "INSERT INTO alarms (words) VALUES (?) ON CONFLICT DO NOTHING"
+        return bool(self._transaction.change(statement, words))
 
     def alarms(self) -> list[str]:
         found = self._transaction.rows("SELECT words FROM alarms ORDER BY place")
