@@ -242,6 +242,12 @@ def test_a_failure_among_many_tells_what_became_of_all() -> None:
 def test_an_address_and_its_certificates_are_checked_at_once(tmp_path: Path) -> None:
     with pytest.raises(InvalidValue, match="ftp://x"):
         HttpTransport("ftp://x")
+    for nowhere in ("", "[", ":80", "x:99999", "x:0", "x y", "x\n", "x?a=b", "x/#top", "me:word@x"):
+        with pytest.raises(InvalidValue, match="is not an address: it has a host") as refused:
+            HttpTransport(f"https://{nowhere}")
+        assert "word" not in str(refused.value)
+    for somewhere in ("x", "x:1/", "127.0.0.1:8000/path/", "[::1]:80", "ä.example"):
+        HttpTransport(f"https://{somewhere}")
     with pytest.raises(InvalidValue, match="no certificates"):
         HttpTransport("https://x", authorities=tmp_path / "missing.pem")
 

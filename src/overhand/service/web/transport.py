@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import ssl
 from io import BytesIO
 from pathlib import Path
 from typing import NamedTuple, Protocol
+from urllib.parse import urlsplit
 
 import aiohttp
 
@@ -55,9 +57,7 @@ class HttpTransport:
     def __init__(
         self, url: str, *, token: str | None = None, authorities: Path | None = None
     ) -> None:
-        if not url.startswith(("http://", "https://")):
-            raise InvalidValue(f"{url!r} is not an address: it starts with http:// or https://")
-        self._url = url.rstrip("/")
+        self._url = _checked(url).rstrip("/")
         self._headers = {"user-agent": "overhand", "content-type": "application/octet-stream"}
         if token is not None:
             self._headers["authorization"] = f"Bearer {token}"
@@ -102,6 +102,23 @@ class HttpTransport:
         if self._session is not None:
             await self._session.close()
             self._session = None
+
+
+def _checked(url: str) -> str:
+    """An address at which somebody might answer: others would be tried again and again."""
+    if not url.startswith(("http://", "https://")):
+        raise InvalidValue(f"{url!r} is not an address: it starts with http:// or https://")
+    try:
+        parts = urlsplit(url)
+        has_host = bool(parts.hostname) and parts.port != 0  # ValueError if it is none at all
+    except ValueError:
+        has_host = False
+    if not has_host or re.search(r"[\s?#@]", url):
+        shown = re.sub("//.*@", "//***@", url)  # a password
+        raise InvalidValue(
+            f"{shown!r} is not an address: it has a host, perhaps a port and a path, no more"
+        )
+    return url
 
 
 def _trusting(authorities: Path) -> ssl.SSLContext:
