@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable
 from concurrent.futures import CancelledError
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -35,6 +35,7 @@ from overhand.service.web import (
     Trouble,
     log,
     metrics_app,
+    pause,
     serve,
 )
 
@@ -167,8 +168,7 @@ async def publish(
             await asyncio.sleep(_LOOK)
             continue
         trouble.end()
-        with suppress(TimeoutError):
-            await asyncio.wait_for(app.arrived.wait(), _LOOK)
+        await pause(app.arrived, _LOOK)
 
 
 class ServerMetrics(Metrics):

@@ -10,7 +10,7 @@ from overhand.randomness import secure_random
 from overhand.service.protocol import Document, encode_reports
 from overhand.service.shuffler.admission import Admission, Overloaded
 from overhand.service.shuffler.store import Arrival, Outcome, Store
-from overhand.service.web import Trouble, log
+from overhand.service.web import Trouble, log, pause
 
 _AT_ONCE = 256  # reports that are made together: all of them wait for their commit
 
@@ -47,10 +47,7 @@ class Filler:
                 self._trouble.end()
             except (StoreUnavailable, Overloaded) as error:
                 self._trouble.begin(type(error).__name__)
-            try:
-                await asyncio.wait_for(stopping.wait(), min(1.0, self._deadline / 4))
-            except TimeoutError:
-                continue
+            await pause(stopping, min(1.0, self._deadline / 4))
 
     def _missing(self, arrived: int) -> int:
         """How many reports the open batch lacks, if it is late."""

@@ -8,7 +8,7 @@ from overhand.errors import OverhandError
 from overhand.service.protocol import Formats
 from overhand.service.shuffler.admission import ShufflerMetrics
 from overhand.service.shuffler.store import Store
-from overhand.service.web import Trouble
+from overhand.service.web import Trouble, pause
 
 
 class Folder:
@@ -34,10 +34,7 @@ class Folder:
         """Until told to stop: what is not folded by then may stay as it is."""
         while not stopping.is_set():
             await self.fold_all(stopping)
-            try:
-                await asyncio.wait_for(stopping.wait(), self._tick)
-            except TimeoutError:
-                continue
+            await pause(stopping, self._tick)
 
     async def fold_all(self, stopping: asyncio.Event) -> None:
         """All levels, whatever becomes of one of them."""

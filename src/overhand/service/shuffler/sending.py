@@ -13,7 +13,7 @@ from overhand.errors import OverhandError, ProtocolViolation, ServiceError, Stor
 from overhand.service.protocol import Batch, Document, Release
 from overhand.service.shuffler.admission import ShufflerMetrics
 from overhand.service.shuffler.store import Store
-from overhand.service.web import Answer, Transport, Trouble, Unreachable, log
+from overhand.service.web import Answer, Transport, Trouble, Unreachable, log, pause
 
 _LONGEST_WAIT = 60.0
 _TICKS_A_SCRUB = 10
@@ -85,10 +85,7 @@ class Sender:
     async def _wait(self, stopping: asyncio.Event) -> None:
         longest = min(_LONGEST_WAIT, self._tick * 2 ** min(self._failures, 10))
         seconds = longest * (0.5 + secrets.randbelow(1 << 16) / (1 << 16))
-        try:
-            await asyncio.wait_for(stopping.wait(), seconds)
-        except TimeoutError:
-            return
+        await pause(stopping, seconds)
 
     async def send_all(self) -> None:
         """Send all batches that are full, and forget those that the server has."""

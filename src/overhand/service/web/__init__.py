@@ -3,7 +3,7 @@
 from overhand.service.web.application import Application, Gone, Refused, Reply
 from overhand.service.web.bodies import BINARY, Receive, Scope, Send, bearer, body_of, header
 from overhand.service.web.limits import Impatient
-from overhand.service.web.listening import Listener, Site, loopback, run, serve
+from overhand.service.web.listening import Listener, Site, loopback, pause, run, serve
 from overhand.service.web.load import CannotListen, Load
 from overhand.service.web.logs import Trouble, log, start_logging
 from overhand.service.web.metrics import SLOW, Metrics, metrics_app
@@ -69,6 +69,7 @@ __all__ = [
     "log",
     "loopback",
     "metrics_app",
+    "pause",
     "record",
     "run",
     "serve",

@@ -8,7 +8,7 @@ import signal
 import socket
 import ssl
 from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -63,6 +63,12 @@ class Listener:
             return socket.create_server((self.host, self.port), family=family, backlog=_BACKLOG)
         except (OSError, OverflowError) as error:
             raise CannotListen(f"cannot listen at {self.host}:{self.port}: {error}") from error
+
+
+async def pause(until: asyncio.Event, seconds: float) -> None:
+    """Wait for so long, or until something has happened."""
+    with suppress(TimeoutError):
+        await asyncio.wait_for(until.wait(), seconds)
 
 
 def loopback(port: int | None) -> Listener | None:

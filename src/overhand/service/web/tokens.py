@@ -6,10 +6,10 @@ import asyncio
 import logging
 import os
 from collections.abc import Collection, Iterator
-from contextlib import suppress
 from pathlib import Path
 
 from overhand.service.protocol import UnsafeSecret, load_hashes
+from overhand.service.web.listening import pause
 from overhand.service.web.logs import log
 
 _LOOK = 1.0
@@ -41,10 +41,8 @@ class TokenFile(Collection[bytes]):
     async def follow(self, stopping: asyncio.Event) -> None:
         """Look at the file every second."""
         while not stopping.is_set():
-            with suppress(TimeoutError):
-                await asyncio.wait_for(stopping.wait(), _LOOK)
-                return
             await asyncio.to_thread(self.look)
+            await pause(stopping, _LOOK)
 
     def look(self) -> None:
         """Read the file if it is not what it was, or was bad when it was last read."""
