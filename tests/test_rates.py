@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -24,7 +25,11 @@ def test_a_rate_allows_a_burst_and_then_so_many_a_second() -> None:
     assert [rate.allows("one") for _ in range(4)] == [True, True, False, False]
     now += 100.0
     assert sum(rate.allows("one") for _ in range(25)) == 20
+    rate.forget()
     assert list(rate._used) == ["one"], "the other is forgotten"
+    now += 10.0
+    rate.forget()
+    assert not rate._used
     assert all(Rate(0.0).allows("one") for _ in range(1000))
 
 
@@ -45,17 +50,43 @@ def test_an_address_is_a_host_or_a_network() -> None:
     assert {address_key(here) for here in ("127.0.0.1", "::1", "::ffff:127.0.0.1", None)} == {None}
 
 
+def test_senders_are_forgotten_though_nobody_comes_after_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who reported last was in memory until somebody else reported."""
+    monkeypatch.setattr(shuffler_app, "BURST", 0.01)
+    now = 0.0
+
+    async def until_forgotten() -> None:
+        nonlocal now
+        app, stopping = System(tmp_path, plan()).shuffler, asyncio.Event()
+        app._per_address = app._per_token = rate = Rate(1.0, clock=lambda: now)
+        forgetting = asyncio.create_task(app.forget_senders(stopping))
+        rate.allows("192.0.2.1")
+        await asyncio.sleep(0.03)
+        assert rate._used
+        now = 1.0
+        async with asyncio.timeout(30):
+            while rate._used:
+                await asyncio.sleep(0.01)
+            stopping.set()
+            await forgetting
+
+    asyncio.run(until_forgotten())
+
+
 @pytest.mark.parametrize("by", ["address", "token"])
 def test_who_reports_too_often_is_told_to_come_back(
     tmp_path: Path, by: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    rate = Rate(0.3, clock=lambda: 0.0)  # however slow the machine is
     if by == "address":
         system = System(tmp_path, plan())
-        system.shuffler._per_address = Rate(0.3)
+        system.shuffler._per_address = rate
         monkeypatch.setattr(shuffler_app, "address_key", lambda address: "from " + address)
     else:
         system = System(tmp_path, plan(), frozenset([hashed(CLIENT)]))
-        system.shuffler._per_token = Rate(0.3)
+        system.shuffler._per_token = rate
     role = Role(system, is_shuffler=True)
     body = b"OVH2" + bytes(system.document.formats.report_length - 4)  # of another plan
     token = f"authorization: Bearer {CLIENT}\r\n".encode()

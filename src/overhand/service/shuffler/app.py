@@ -15,6 +15,7 @@ from overhand.service.shuffler.admission import Admission, Overloaded, ShufflerM
 from overhand.service.shuffler.relaying import Relay
 from overhand.service.shuffler.store import Arrival, Outcome
 from overhand.service.web import (
+    BURST,
     Application,
     Description,
     Operation,
@@ -28,6 +29,7 @@ from overhand.service.web import (
     body_of,
     header,
     json_content,
+    pause,
 )
 
 _DESCRIPTION = Description(
@@ -182,6 +184,13 @@ class ShufflerApp(Application):
         if token is not None and not self._per_token.allows(token):
             raise _too_often()
         return token
+
+    async def forget_senders(self, stopping: asyncio.Event) -> None:
+        """Every few seconds, also if nobody else reports any more."""
+        while not stopping.is_set():
+            self._per_address.forget()
+            self._per_token.forget()
+            await pause(stopping, BURST)
 
     def take(self, body: bytes, token: bytes | None, answer: Callable[[Reply], None]) -> None:
         """Have a report counted: `answer` is called as soon as it is durable, or refused."""

@@ -110,6 +110,7 @@ async def run_shuffler(settings: ShufflerSettings) -> None:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(admission.run())
             tasks.create_task(sender.run(stopping))
+            tasks.create_task(app.forget_senders(stopping))
             if relay is not None:
                 tasks.create_task(relay.run(stopping))
             if tokens is not None:

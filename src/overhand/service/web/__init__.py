@@ -18,7 +18,7 @@ from overhand.service.web.openapi import (
     record,
 )
 from overhand.service.web.origins import Origins
-from overhand.service.web.rates import Rate, address_key
+from overhand.service.web.rates import BURST, Rate, address_key
 from overhand.service.web.readiness import Readiness
 from overhand.service.web.tokens import TokenFile
 from overhand.service.web.transport import (
@@ -31,6 +31,7 @@ from overhand.service.web.transport import (
 
 __all__ = [
     "BINARY",
+    "BURST",
     "COUNT",
     "SLOW",
     "TEXT",

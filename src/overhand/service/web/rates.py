@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Hashable
 from ipaddress import IPv6Address
-from itertools import islice
 
 BURST = 10.0
 """Seconds: the requests allowed in this time may come at once, after a silence."""
@@ -15,8 +14,8 @@ _MOST_KEYS = 1 << 16
 class Rate:
     """This many times per second for each key, in bursts of up to `BURST` seconds' worth; 0 is any.
 
-    For each key only the time is kept until which its allowance is used up. It is forgotten after
-    that, or earlier if too many keys are known, those silent for longest first.
+    For each key only the time is kept until which its allowance is used up. `forget` lets go of
+    those for whom it has passed; if too many keys are known, those silent for longest go earlier.
 
     >>> rate = Rate(0.1)
     >>> rate.allows("somebody"), rate.allows("somebody"), rate.allows("another")
@@ -36,10 +35,14 @@ class Rate:
         until = max(used.pop(key, now), now) + self._each
         is_allowed = until - now <= max(BURST, self._each)
         used[key] = until if is_allowed else until - self._each
-        for oldest in tuple(islice(used, 2)):  # one may be new
-            if used[oldest] <= now or len(used) > _MOST_KEYS:
-                del used[oldest]
+        if len(used) > _MOST_KEYS:
+            del used[next(iter(used))]
         return is_allowed
+
+    def forget(self) -> None:
+        """Let go of all keys that may ask as if they had never asked."""
+        now = self._clock()
+        self._used = {key: until for key, until in self._used.items() if until > now}
 
 
 def address_key(host: str | None) -> Hashable | None:
