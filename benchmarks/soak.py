@@ -5,7 +5,7 @@ the processes of the shuffling service and of the server are killed every few se
 again; the rest is one life, in which memory is measured. A relay between the two services keeps all
 releases. In the end every ciphertext of every report that was acknowledged must be in exactly one
 release of its level or in a batch that is still open, every sum in the book must be that of its
-users, and nothing else may be anywhere (`soak_judge`).
+users, nothing else may be anywhere, and the server has raised no alarm (`soak_judge`).
 
 With `--mechanism pairs` users add no noise, so that every sum is exactly that of their values. With
 `--noise services` each service adds its own to a batch, once: of no batch two releases may ever be

@@ -1,4 +1,4 @@
-"""What became of the reports of a soak: each in one batch per level, and every sum right."""
+"""What became of the reports of a soak: each in one batch per level, every sum right, no alarm."""
 
 from __future__ import annotations
 
@@ -50,6 +50,8 @@ class Verdict(NamedTuple):
     """Batches of which two releases were sent, which would show what was added to them."""
     changed_sums: int
     """Batches whose sum in the book is not what it once was: two noises of one node."""
+    alarms: int
+    """Alarms of the server: here nobody lies, and no copy is restored."""
 
     @property
     def is_wrong(self) -> bool:
@@ -109,6 +111,7 @@ def judge(run: Run, level: LevelFormat) -> Verdict:
         ),
         sum(len(sent) > 1 for (at, _), sent in run.relay.digests.items() if at == level.level),
         len(_changed(run, sums, level.level)),
+        sum(f" of level {level.level} " in f"{alarm} " for alarm in alarms_of(run)),
     )
 
 
@@ -207,6 +210,12 @@ def sums_of(run: Run) -> Sums:
     """The batch sums in the server's book, which nobody else may have open."""
     with closing(Book(run.folder / "server.db", run.document.digest)) as book:
         return {summed.batch: summed.value for summed in book.sums(0, 10**9)}
+
+
+def alarms_of(run: Run) -> list[str]:
+    """The alarms in the server's book, each of a batch that it names."""
+    with closing(Book(run.folder / "server.db", run.document.digest)) as book:
+        return book.alarms()
 
 
 def memory(service: Service) -> tuple[float, float, float, bool]:

@@ -44,7 +44,7 @@ class Run(SimpleNamespace):
         relay = SimpleNamespace(kept=kept, digests=digests)
         sums = {name: (float(value),) for name, value in TRUTH.items()}
         run = cls(folder=folder, document=document, store="shuffler.db", keys=folder / "keys")
-        run.relay, run.book, run.sums = relay, sums, [dict(sums)]
+        run.relay, run.book, run.sums, run.alarms = relay, sums, [dict(sums)], []
         return run
 
     def found(self) -> dict[str, int]:
@@ -74,11 +74,12 @@ class Run(SimpleNamespace):
 
 @pytest.fixture(autouse=True)
 def judged(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The sums of a run are given, instead of a server's book."""
+    """The sums and alarms of a run are given, instead of a server's book."""
     monkeypatch.syspath_prepend(ROOT)
     from benchmarks import soak_judge
 
     monkeypatch.setattr(soak_judge, "sums_of", lambda run: run.book)
+    monkeypatch.setattr(soak_judge, "alarms_of", lambda run: run.alarms)
 
 
 @pytest.mark.parametrize("kind", ["ballots", "pairs"])
@@ -123,6 +124,10 @@ def wild_clear(run: Run) -> None:
     run.add_to_clear(NAMES[0], 1 << (bits - 1))
 
 
+def alarms(run: Run) -> None:
+    run.alarms += [f"another release of {NAMES[0]}", f"{NAMES[2]} has a sum that is not believed"]
+
+
 FAULTS: list[tuple[str, Callable[[Run], None], dict[str, int]]] = [
     ("ballots", second_release, {"two_releases": 1}),
     ("pairs", second_release, {"two_releases": 1}),
@@ -133,6 +138,7 @@ FAULTS: list[tuple[str, Callable[[Run], None], dict[str, int]]] = [
     ("pairs", missing_sum, {"wrong_sums": 1}),
     ("ballots", lost_user, {"lost": 1, "strange": 1}),
     ("pairs", wild_clear, {"wrong_clear": 1}),
+    ("ballots", alarms, {"alarms": 2}),
 ]
 
 
