@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import secrets
-import threading
-from collections import Counter
 from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any
@@ -16,7 +14,7 @@ import pytest
 
 import overhand as oh
 from overhand.errors import InvalidValue, StoreUnavailable
-from overhand.service.protocol import Opener, Report, new_token
+from overhand.service.protocol import Batch, Opener, Report, new_token
 from overhand.service.server import Book, Publisher, events
 from overhand.service.server.running import ServerMetrics
 from overhand.service.shuffler import Filler
@@ -30,8 +28,6 @@ async def filled(system: System, users: int) -> None:
 
 
 def release_of(system: System, level: int = 1, number: int = 0) -> bytes:
-    from overhand.service.protocol import Batch
-
     release = system.store.freeze(Batch(level, number))
     return system.document.formats.pack_release(release)
 
@@ -193,32 +189,6 @@ def test_a_poisoned_report_is_seen_wherever_an_operator_looks(
         assert [vars(one)["numbers"] for one in raised] == [{"alarm": alarm}] * is_poisoned
 
     run(tmp_path, test, plan=plan)
-
-
-def test_strangers_who_ask_much_keep_nobody_waiting(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Also if they hang up: what they asked stays. Before, all threads were theirs."""
-    let_go = threading.Event()
-
-    async def test(system: System) -> None:
-        await filled(system, system.plan.tree.lowest)
-        monkeypatch.setattr(system.publisher, "hindsight", lambda coordinate: let_go.wait(60))
-        async with system.at_server() as web:
-            asked = [asyncio.create_task(web.get("/v1/hindsight")) for _ in range(40)]
-            try:
-                async with asyncio.timeout(30):
-                    kept = await web.put("/v1/releases/1/0", content=release_of(system))
-                    status, more = [await web.get(f"/v1/{one}") for one in ("status", "hindsight")]
-                    assert await asyncio.to_thread(system.publisher.step)
-            finally:
-                let_go.set()
-            answers = [answer.status_code for answer in await asyncio.gather(*asked)]
-        assert (kept.status_code, status.status_code, more.status_code) == (200, 200, 503)
-        assert more.headers["retry-after"]
-        assert Counter(answers) == {200: 32, 503: 8}
-
-    run(tmp_path, test)
 
 
 def test_a_batch_is_not_released_before_it_is_full(tmp_path: Path) -> None:

@@ -132,6 +132,7 @@ class ServerApp(Application):
         self._late: Counter[int] = Counter()
         self.news = News(self._edition)
         self._quick, self._long = Questions(4, most=1024), Questions(1, most=32)
+        self._written: tuple[Any, Response] = (None, Response())
         self._has_stranger = False
         self.arrived = asyncio.Event()
         self._most = document.formats.most_release_bytes
@@ -274,7 +275,14 @@ class ServerApp(Application):
         return _file(request.path_params["name"])
 
     async def _status(self, request: Request) -> Response:
-        return JSONResponse(await self._asked(self.status), headers=_HEADERS)
+        return await self._asked(self._current)
+
+    def _current(self) -> Response:
+        """The status as it is sent: written once, however many ask, because it may be long."""
+        state = self._publisher.estimates, self._levels(), self._book.alarms()
+        if state != self._written[0]:
+            self._written = state, JSONResponse(self.status(), headers=_HEADERS)
+        return self._written[1]
 
     def status(self) -> dict[str, Any]:
         """Everything that the server knows, all of which is public."""
@@ -325,8 +333,8 @@ class ServerApp(Application):
             raise Refused(
                 HTTPStatus.BAD_REQUEST, f"the coordinate is not a number below {dimension}"
             )
-        answer = await self._from_book(questions.answer(lambda: told(int(text))))
-        return JSONResponse(answer, headers=_HEADERS)
+        answer = questions.answer(lambda: JSONResponse(told(int(text)), headers=_HEADERS))
+        return await self._from_book(answer)
 
     async def _policy(self, request: Request) -> Response:
         text = request.query_params.get("number")
@@ -341,7 +349,7 @@ class ServerApp(Application):
         return Response(rule, headers=_HEADERS, media_type="application/json")
 
     async def _learnt(self, request: Request) -> Response:
-        return JSONResponse(await self._asked(self._publisher.learnt), headers=_HEADERS)
+        return await self._asked(lambda: JSONResponse(self._publisher.learnt(), headers=_HEADERS))
 
     async def _asked(self, question: Callable[[], T]) -> T:
         return await self._from_book(self._quick.answer(question))

@@ -196,7 +196,7 @@ class Publisher:
 
         With a guard, nothing is shown whose key this process has not destroyed.
         """
-        known = self._news.estimates
+        known = self.estimates
         return self._book.rule(known if number is None else min(number, known))
 
     def learnt(self) -> dict[str, Any]:
@@ -237,6 +237,11 @@ class Publisher:
         if garbage:
             log("garbage in a batch", level=logging.WARNING, messages=garbage)
         return BatchSum(release.batch, release.own, garbage, slack, value)
+
+    @property
+    def estimates(self) -> int:
+        """How many were published, as far as this process knows."""
+        return self._news.estimates
 
     @property
     def estimate(self) -> dict[str, Any] | None:
