@@ -313,12 +313,12 @@ def test_many_missing_batches_are_named_in_part_and_at_once(place: str) -> None:
         last = (1, document.formats.levels[0].batches - 1)
         receive(book, [last], document)
         publisher = Publisher(document, book, ReadsThem(document))
-        begun = time.perf_counter()
+        begun = time.process_time()  # whatever else the machine does
         for _ in range(2):
             assert publisher.missing() == [(1, number) for number in range(1000)]
             drain(publisher)
         assert publisher.overdue(0.0, 0.0) == publisher.missing()
-        assert time.perf_counter() - begun < 5
+        assert time.process_time() - begun < 5
 
 
 # --- memory and history ---------------------------------------------------------------------------

@@ -164,7 +164,7 @@ def test_an_idle_connection_is_kept_for_longer_than_a_message(patience: float) -
                 await asyncio.sleep(2 * patience)
             assert await line.rest() == b""
 
-    serve(slow, test, keep_alive=3 * patience)
+    serve(slow, test, keep_alive=6 * patience)
 
 
 def test_a_request_that_has_begun_is_not_idle() -> None:
@@ -175,13 +175,13 @@ def test_a_request_that_has_begun_is_not_idle() -> None:
             await asyncio.sleep(0.1)
             line.say(b"\r\n")
             assert (await line.answer())[0] == 200
-            await asyncio.sleep(0.1)
+            await asyncio.sleep(0.02)  # idle, for far less than it may be
             line.say(HEALTH)
-            await asyncio.sleep(0.2)
+            await asyncio.sleep(0.6)
             line.say(b"\r\n")
             assert (await line.answer())[0] == 200
 
-    serve(slow, test, keep_alive=0.2)
+    serve(slow, test, keep_alive=0.5)
 
 
 @pytest.mark.usefixtures("patience")

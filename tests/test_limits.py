@@ -65,7 +65,7 @@ def head(role: Role, length: int) -> bytes:
 
 
 async def until(is_so: Callable[[], bool]) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while not is_so():
             await asyncio.sleep(0.01)
 
@@ -80,7 +80,7 @@ def test_a_body_may_take_as_long_as_the_slowest_line_does(
     """And no longer: fails if either of the two watches goes by the fixed time alone."""
     body = foreign_report(role)
     monkeypatch.setattr(bodies, "PATIENCE", 0.1)
-    monkeypatch.setattr(bodies, "SLOWEST_LINE", 2 * len(body))  # so 0.6 s in all
+    monkeypatch.setattr(bodies, "SLOWEST_LINE", len(body))  # so 1.1 s in all
     options = {"ssl": trusting(certificates)} if is_secured else {}
 
     async def say(line: Line, parts: int) -> tuple[int, float]:
@@ -88,14 +88,14 @@ def test_a_body_may_take_as_long_as_the_slowest_line_does(
         started = time.monotonic()
         for part in range(parts):
             line.say(body[part * len(body) // 10 : (part + 1) * len(body) // 10])
-            await asyncio.sleep(0.035)
+            await asyncio.sleep(0.02)
         return (await line.answer())[0], time.monotonic() - started
 
     async def test(port: Port) -> None:
         async with port.line(**options) as slow, port.line(**options) as slower:
             (status, _), (late, seconds) = await asyncio.gather(say(slow, 10), say(slower, 9))
             assert (status, late) == (409 if role.is_shuffler else 400, 408)
-            assert seconds > 0.5
+            assert seconds > 1.0
 
     role.serve(test, listener=secured(certificates) if is_secured else None)
 
@@ -107,7 +107,7 @@ def test_no_length_that_nobody_takes_is_waited_for(
     monkeypatch.setattr(bodies, "PATIENCE", 0.1)
 
     async def test(port: Port) -> None:
-        async with port.line() as line, asyncio.timeout(2):
+        async with port.line() as line, asyncio.timeout(30):
             line.say(b"GET /v1/events HTTP/1.1\r\ncontent-length: 99999999999999\r\n\r\n")
             await line.end(drip=b"x")
             assert port.server.load.bytes == 0
@@ -167,11 +167,12 @@ def test_who_has_been_sending_for_longest_makes_room(shuffler: Role, is_chunked:
     async def test(port: Port) -> None:
         held = port.server.load
         held.most_bytes = 4 * (len(start) + len(body))
+        refused = shuffler.system.metrics.refused.labels(503)._value.get
         async with AsyncExitStack() as stack:
             slow = [await stack.enter_async_context(port.line()) for _ in range(12)]
-            for line in slow:
+            for number, line in enumerate(slow, start=1):
                 line.say(start, body[:-1])
-                await asyncio.sleep(0.01)
+                await until(lambda number=number: len(held.coming) + refused() == number)  # type: ignore[misc]
             assert 0 < held.bytes <= held.most_bytes
             for line in slow[:8]:
                 assert await line.answer() == (503, {"error": "too much is under way"})

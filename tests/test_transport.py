@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import threading
-import time
 from collections.abc import Awaitable, Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import ClassVar, NoReturn
@@ -171,10 +171,12 @@ def test_a_host_that_is_not_there_is_said_to_be_none() -> None:
 
 
 class OneRequest(BaseHTTPRequestHandler):
-    """Says that the line stays open, and closes it a moment later."""
+    """Says that the line stays open, and closes it once that was heard."""
 
     protocol_version = "HTTP/1.1"
     statuses: ClassVar[list[int]] = []
+    is_heard: ClassVar[threading.Event]
+    is_closed: ClassVar[threading.Event]
 
     def do_POST(self) -> None:
         self.rfile.read(int(self.headers["content-length"]))
@@ -183,8 +185,13 @@ class OneRequest(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(b"{}")
         self.wfile.flush()
-        time.sleep(0.1)
+        self.is_heard.wait(20)
         self.close_connection = True
+
+    def finish(self) -> None:
+        super().finish()
+        self.request.shutdown(socket.SHUT_RDWR)
+        self.is_closed.set()
 
     def log_message(self, *_: object) -> None:
         pass
@@ -193,11 +200,13 @@ class OneRequest(BaseHTTPRequestHandler):
 def test_a_line_that_was_closed_between_calls_is_not_used() -> None:
     """Or a refusal would not be certain: the report might have been counted before."""
     OneRequest.statuses = [200, 409]
+    OneRequest.is_heard, OneRequest.is_closed = threading.Event(), threading.Event()
     with ThreadingHTTPServer(("127.0.0.1", 0), OneRequest) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         with Client(f"http://127.0.0.1:{server.server_port}") as client:
             client.send(b"first")
-            time.sleep(0.2)  # the line ends while nobody looks
+            OneRequest.is_heard.set()
+            assert OneRequest.is_closed.wait(20)  # the line ends while nobody looks
             with pytest.raises(Outdated):
                 client.send(b"second")
         server.shutdown()

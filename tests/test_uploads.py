@@ -424,7 +424,7 @@ def test_a_service_that_stops_answers_what_it_took(tmp_path: Path) -> None:
     async def test(service: Service) -> None:
         async with connected(service) as line, connected(service) as idle:
             line.ask(report())
-            await asyncio.sleep(0.1)
+            assert await asyncio.to_thread(slow.is_asked.wait, 20)
             service.server.should_exit = True
             assert await idle.is_over()
             slow.may.set()
