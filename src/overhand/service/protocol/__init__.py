@@ -29,6 +29,7 @@ from overhand.service.protocol.sealing import (
     Sealer,
     info,
     open_release,
+    struck_out,
 )
 from overhand.service.protocol.token_hashes import change_hashes, hash_lines
 from overhand.service.protocol.wire import (
@@ -79,5 +80,6 @@ __all__ = [
     "open_release",
     "read_secret",
     "replace_secret",
+    "struck_out",
     "write_secret",
 ]

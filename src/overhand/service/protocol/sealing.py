@@ -7,6 +7,7 @@ all messages of a level, so it links none, and a message of another plan or leve
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Any, Protocol
@@ -93,6 +94,17 @@ class Opener:
             return SUITE.decrypt(ciphertext, self._key, bound)
         except InvalidTag:
             return None
+
+
+def struck_out(messages: NDArray[np.uint8], places: NDArray[np.intp]) -> NDArray[np.uint8]:
+    """Ciphertexts, one per row, with bytes that nobody can open at these places.
+
+    Whoever opens them counts garbage, which any client may send.
+    """
+    result, width = messages.copy(), messages.shape[1]
+    junk = np.frombuffer(secrets.token_bytes(len(places) * width), np.uint8)
+    result[places] = junk.reshape(len(places), width)
+    return result
 
 
 def open_release(formats: Formats, release: Release, opener: Opens) -> tuple[Shuffled, int]:

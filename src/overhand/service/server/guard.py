@@ -9,7 +9,6 @@ average out.
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +19,7 @@ from numpy.typing import NDArray
 
 from overhand.errors import InvalidValue
 from overhand.service.databases import BatchKeys
-from overhand.service.protocol import Batch, Formats, Release
+from overhand.service.protocol import Batch, Formats, Release, struck_out
 from overhand.service.server.marks import MarkArray, Marks, marks_from, marks_of
 from overhand.service.server.tables import BookTables
 
@@ -59,8 +58,8 @@ class Guard:
     def once(self, release: Release, tables: BookTables) -> tuple[Release, int]:
         """A release without messages that came before, and how many these are.
 
-        Of equal ones the first stays. The others become bytes that nobody can open, as if they had
-        been sent: whoever opens the release sees the same.
+        Of equal ones the first stays; the others are struck out, as if that had been sent: whoever
+        opens the release sees the same.
         """
         messages = self._formats.level(release.batch.level).ciphertexts(release.body)
         marks = marks_of(messages)
@@ -72,10 +71,7 @@ class Guard:
         struck = order[is_repeat]
         if not len(struck):
             return release, 0
-        changed = messages.copy()
-        junk = secrets.token_bytes(changed[struck].size)
-        changed[struck] = np.frombuffer(junk, np.uint8).reshape(len(struck), -1)
-        body = changed.tobytes() + release.body[changed.size :]
+        body = struck_out(messages, struck).tobytes() + release.body[messages.size :]
         return replace(release, body=body), len(struck)
 
     def _compared(self, marks: MarkArray, tables: BookTables) -> tuple[int, NDArray[np.bool_]]:

@@ -5,7 +5,6 @@ No database here: a store asks these functions what to write, inside its transac
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -20,7 +19,14 @@ from overhand.errors import InvalidValue, ProtocolViolation, whole
 from overhand.model import Messages
 from overhand.randomness import Random, secure_random
 from overhand.service.databases import BatchKeys
-from overhand.service.protocol import ID_BYTES, Batch, Formats, LevelFormat, Release
+from overhand.service.protocol import (
+    ID_BYTES,
+    Batch,
+    Formats,
+    LevelFormat,
+    Release,
+    struck_out,
+)
 from overhand.shufflers import shuffle
 
 _HEAD_BYTES = 8
@@ -313,20 +319,14 @@ def permuted(messages: NDArray[np.uint8], random: Random) -> NDArray[np.uint8]:
 
 
 def without_repeats(messages: NDArray[np.uint8]) -> tuple[NDArray[np.uint8], int]:
-    """One copy of equal messages stays, random bytes replace the others; and how many they are.
+    """One copy of equal messages stays, the others are struck out; and how many they are.
 
     Honest messages never meet: each is sealed under a fresh key. A report put together from
-    messages of others must neither count them twice nor void the batch, so a copy becomes what any
-    client may send anyhow: a message that nobody can open, which the server counts as such.
+    messages of others must neither count them twice nor void the batch.
     """
     heads = np.ascontiguousarray(messages[:, :_HEAD_BYTES]).view(np.uint64).reshape(-1)
     values, counts = np.unique(heads, return_counts=True)
     suspects = np.flatnonzero(np.isin(heads, values[counts > 1]))
-    result, seen, repeats = messages.copy(), set[bytes](), 0
-    for suspect in suspects:
-        message = messages[suspect].tobytes()
-        if message in seen:
-            result[suspect] = np.frombuffer(secrets.token_bytes(len(message)), np.uint8)
-            repeats += 1
-        seen.add(message)
-    return result, repeats
+    _, first = np.unique(messages[suspects], axis=0, return_index=True)
+    repeats = np.delete(suspects, first)
+    return struck_out(messages, repeats), len(repeats)
