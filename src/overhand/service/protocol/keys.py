@@ -13,10 +13,10 @@ import secrets
 import stat
 import string
 from pathlib import Path
+from typing import Any, ClassVar, Self
 
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from cryptography.hazmat.primitives.serialization import (
     Encoding,
@@ -38,93 +38,71 @@ class UnsafeSecret(errors.ServiceError):
     """A secret's file that is missing, damaged, in the way, or not private."""
 
 
-class KeyPair:
-    """The server's HPKE key pair. One plan has one key: a new key comes with a new plan."""
+class _PrivateKey:
+    """A private key in a file, and the public one that belongs to it."""
 
-    def __init__(self, private_key: X25519PrivateKey) -> None:
+    _kind: ClassVar[Any]
+    _name: ClassVar[str]
+
+    def __init__(self, private_key: Any) -> None:
         self.private_key = private_key
-        self.public_key = private_key.public_key().public_bytes_raw()
+        self.public_key: bytes = private_key.public_key().public_bytes_raw()
 
     @classmethod
-    def generate(cls) -> KeyPair:
-        return cls(X25519PrivateKey.generate())
-
-    def save(self, path: str | Path) -> None:
-        """Write it to a new file that only its owner can read."""
-        write_secret(path, _pem(self.private_key))
+    def generate(cls) -> Self:
+        return cls(cls._kind.generate())
 
     @classmethod
-    def load(cls, path: str | Path) -> KeyPair:
-        """The key pair of a file that only its owner can read."""
-        private_key = _loaded(path)
-        if not isinstance(private_key, X25519PrivateKey):
-            raise UnsafeSecret(f"{path} is not an X25519 key")
-        return cls(private_key)
-
-    @classmethod
-    def of_raw(cls, private_key: bytes) -> KeyPair:
-        """The key pair whose private key has these 32 bytes: how worker processes get it."""
-        return cls(X25519PrivateKey.from_private_bytes(private_key))
+    def of_raw(cls, private_key: bytes) -> Self:
+        """The key that has these 32 bytes: how worker processes get it."""
+        return cls(cls._kind.from_private_bytes(private_key))
 
     @property
     def raw(self) -> bytes:
         """The 32 bytes of the private key."""
-        return self.private_key.private_bytes_raw()
+        return bytes(self.private_key.private_bytes_raw())
+
+    def save(self, path: str | Path) -> None:
+        """Write it to a new file that only its owner can read."""
+        pem = self.private_key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+        write_secret(path, pem)
+
+    @classmethod
+    def load(cls, path: str | Path) -> Self:
+        """The key of a file that only its owner can read."""
+        pem = read_secret(path)
+        try:
+            private_key = load_pem_private_key(pem, password=None)
+        except (ValueError, TypeError, UnsupportedAlgorithm) as error:
+            raise UnsafeSecret(f"{path} is not a private key: {error}") from None
+        if not isinstance(private_key, cls._kind):
+            raise UnsafeSecret(f"{path} is not an {cls._name} key")
+        return cls(private_key)
 
     @property
     def key_id(self) -> bytes:
         return key_id(self.public_key)
 
     def __repr__(self) -> str:
-        return f"KeyPair({self.key_id.hex()})"
+        return f"{type(self).__name__}({self.key_id.hex()})"
 
 
-class RuleKey:
+class KeyPair(_PrivateKey):
+    """The server's HPKE key pair. One plan has one key: a new key comes with a new plan."""
+
+    _kind, _name = X25519PrivateKey, "X25519"
+    private_key: X25519PrivateKey
+
+
+class RuleKey(_PrivateKey):
     """The Ed25519 key by which a server signs the rules of a recommender."""
 
-    def __init__(self, private_key: Ed25519PrivateKey) -> None:
-        self._private_key = private_key
-        self.public_key = private_key.public_key().public_bytes_raw()
-
-    @classmethod
-    def generate(cls) -> RuleKey:
-        return cls(Ed25519PrivateKey.generate())
-
-    @classmethod
-    def of_raw(cls, private_key: bytes) -> RuleKey:
-        """The key that has these 32 bytes."""
-        return cls(Ed25519PrivateKey.from_private_bytes(private_key))
-
-    def save(self, path: str | Path) -> None:
-        """Write it to a new file that only its owner can read."""
-        write_secret(path, _pem(self._private_key))
-
-    @classmethod
-    def load(cls, path: str | Path) -> RuleKey:
-        """The key of a file that only its owner can read."""
-        private_key = _loaded(path)
-        if not isinstance(private_key, Ed25519PrivateKey):
-            raise UnsafeSecret(f"{path} is not an Ed25519 key")
-        return cls(private_key)
+    _kind, _name = Ed25519PrivateKey, "Ed25519"
+    private_key: Ed25519PrivateKey
 
     def sign(self, content: bytes) -> bytes:
         """A signature, which is the same for the same content."""
-        return self._private_key.sign(content)
-
-    def __repr__(self) -> str:
-        return f"RuleKey({key_id(self.public_key).hex()})"
-
-
-def _pem(private_key: X25519PrivateKey | Ed25519PrivateKey) -> bytes:
-    return private_key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-
-
-def _loaded(path: str | Path) -> PrivateKeyTypes:
-    pem = read_secret(path)
-    try:
-        return load_pem_private_key(pem, password=None)
-    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
-        raise UnsafeSecret(f"{path} is not a private key: {error}") from None
+        return self.private_key.sign(content)
 
 
 def key_id(public_key: bytes) -> bytes:
