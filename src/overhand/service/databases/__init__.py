@@ -30,6 +30,7 @@ __all__ = [
     "Transaction",
     "fault_of",
     "is_postgres",
+    "keys_of",
     "open_database",
 ]
 
@@ -37,6 +38,13 @@ __all__ = [
 def is_postgres(address: str | Path) -> bool:
     """Whether this is an address of PostgreSQL, and not the path of a file."""
     return str(address).startswith(("postgresql://", "postgres://"))
+
+
+def keys_of(address: str | Path, keys: Path | None, noun: str) -> Path:
+    """The file for the keys of a store or a book: next to a SQLite file, unless it is named."""
+    if keys is None and is_postgres(address):
+        raise InvalidValue(f"a {noun} in PostgreSQL needs a file for its keys: --{noun}-keys")
+    return keys or Path(f"{address}.keys")
 
 
 def open_database(address: str | Path, contents: Contents) -> Database:

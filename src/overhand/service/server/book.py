@@ -20,7 +20,7 @@ from overhand.service.databases import (
     Dialect,
     KeyGone,
     Transaction,
-    is_postgres,
+    keys_of,
     open_database,
 )
 from overhand.service.protocol import Batch, Document, Release
@@ -177,11 +177,8 @@ class Book:
             if keys is not None:
                 raise InvalidValue("users make the noise of this plan: its book has no keys")
             return cls(address, document.digest, settled)
-        if keys is None:
-            if is_postgres(address):
-                raise InvalidValue("a book in PostgreSQL needs a file for its keys: --book-keys")
-            keys = Path(f"{address}.keys")
-        return cls(address, document.digest, settled, Guard(document.formats, keys))
+        guard = Guard(document.formats, keys_of(address, keys, "book"))
+        return cls(address, document.digest, settled, guard)
 
     def _create(self, transaction: Transaction, dialect: Dialect) -> None:
         for statement in schema(dialect):

@@ -202,14 +202,7 @@ class ServerMetrics(Metrics):
 
     def current(self) -> bytes:
         """All of them, as the book has them now, or had them when it last answered."""
-        answers = self._app.readiness.look()
-        try:
-            if answers:
-                self._ask()
-        except StoreUnavailable:
-            answers = False
-        self._book_is_up.set(answers)
-        return self.text()
+        return self.asked(self._app.readiness, self._ask, self._book_is_up)
 
     def _ask(self) -> None:
         status = self._app.status()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections import Counter
 
-from overhand.errors import StoreUnavailable
 from overhand.service.protocol import Formats
 from overhand.service.shuffler.admission import Admission, ShufflerMetrics
 from overhand.service.shuffler.store import Store
@@ -66,14 +65,8 @@ class Watch:
 
     def text(self) -> bytes:
         """All of them; of a store that does not answer, what it said last."""
-        answers = self._admission.readiness.look()
-        try:
-            if answers:
-                self._ask()
-        except StoreUnavailable:
-            answers = False
-        self._metrics.store_is_up.set(answers)
-        return self._metrics.text()
+        readiness, metrics = self._admission.readiness, self._metrics
+        return metrics.asked(readiness, self._ask, metrics.store_is_up)
 
     def _ask(self) -> None:
         arrived, unsent = self._store.arrived, Counter(one.level for one in self._store.full())

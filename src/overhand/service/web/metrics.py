@@ -21,6 +21,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from overhand import __version__
+from overhand.errors import StoreUnavailable
 from overhand.service.web.load import Load
 from overhand.service.web.readiness import Readiness
 
@@ -63,6 +64,17 @@ class Metrics:
         ready.set_function(lambda: float(readiness.reason is None))
         faults = self.counter("store_faults", "Work that the database kept from being done")
         readiness.count = faults.inc
+
+    def asked(self, readiness: Readiness, ask: Callable[[], None], is_up: Gauge) -> bytes:
+        """All of them, with what the database says now; if it says nothing, as it said last."""
+        answers = readiness.look()
+        try:
+            if answers:
+                ask()
+        except StoreUnavailable:
+            answers = False
+        is_up.set(answers)
+        return self.text()
 
     def text(self) -> bytes:
         """In the form that Prometheus reads."""

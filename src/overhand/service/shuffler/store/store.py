@@ -21,7 +21,7 @@ from overhand.service.databases import (
     Dialect,
     KeyGone,
     Transaction,
-    is_postgres,
+    keys_of,
     open_database,
 )
 from overhand.service.protocol import Batch, Formats, LevelFormat, Release
@@ -87,16 +87,12 @@ class Store:
         keys: Path | None = None,
         added: Adding = nothing_added,
     ) -> None:
-        if keys is None:
-            if is_postgres(address):
-                raise InvalidValue("a store in PostgreSQL needs a file for its keys: --store-keys")
-            keys = Path(f"{address}.keys")
+        self._keys_path = keys_of(address, keys, "store")
         self._levels = {level.level: level for level in formats.levels}
         lowest = lowest_of(formats)
         self._lowest, self._is_filled = lowest.size, lowest.is_filled
         self._horizon = self._lowest * formats.levels[0].batches
         self._origin = described(formats)
-        self._keys_path = keys
         self._added = added
         adds = not lowest.is_filled or any(level.added_messages for level in formats.levels)
         if added is nothing_added and adds:
