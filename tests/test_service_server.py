@@ -257,7 +257,7 @@ def test_news_are_streamed(tmp_path: Path) -> None:
         assert (await anext(stream)).startswith("event: levels\n")
         await filled(system, system.plan.tree.lowest)
         await system.publish()
-        system.server.announce()
+        system.server.news.announce()
         told = [await anext(stream) for _ in range(2)]
         assert [one.split("\n")[0] for one in told] == ["event: levels", "event: estimate"]
         assert json.loads(told[1].split("data: ", 1)[1]) == system.publisher.estimate
@@ -351,7 +351,7 @@ def test_a_listener_without_news_costs_the_book_nothing(
         await until(stream, ": still")
         assert [await anext(stream) for _ in range(5)] == [": still here\n\n"] * 5
         assert book.times == 1
-        system.server.announce()
+        system.server.news.announce()
         said = await until(stream, "event: alarm")
         assert json.loads(said[-1].split("data: ", 1)[1]) == "an alarm"
 
@@ -368,7 +368,7 @@ def test_news_are_written_once_for_all_who_listen(tmp_path: Path) -> None:
             assert len({await anext(one) for one in listeners}) == 1
         assert (book.times, system.server.news.listeners) == (1, 200)
         for _ in range(50):
-            system.server.announce()
+            system.server.news.announce()
         told = await asyncio.gather(*(anext(one) for one in listeners))
         assert (book.times, len(set(told))) == (2, 1)
         for one in listeners:
@@ -391,7 +391,7 @@ def test_others_are_answered_while_many_are_told(
                 await anext(one)
         told = [asyncio.ensure_future(anext(one)) for one in listeners]
         await asyncio.sleep(0.01)
-        system.server.announce()
+        system.server.news.announce()
         seen = set()
         while not all(one.done() for one in told):
             seen.add(sum(one.done() for one in told))

@@ -222,21 +222,13 @@ class ServerApp(Application):
             ),
         ]
 
-    def announce(self) -> None:
-        """Wake all listeners."""
-        self.news.announce()
-
-    def stop(self) -> None:
-        """Say goodbye to all listeners."""
-        self.news.stop()
-
     def show_late(self, batches: Iterable[Batch]) -> None:
         """The batches that should have arrived a while ago and have not."""
         late = Counter(level for level, _ in batches)
         if late != self._late:
             self._late = late
             log("batches are late", level=logging.WARNING, batches=late.total())
-            self.announce()
+            self.news.announce()
 
     async def _release(self, request: Request) -> Response:
         token = bearer(header(request.scope, b"authorization"))
@@ -255,7 +247,7 @@ class ServerApp(Application):
         try:
             await self._from_book(asyncio.to_thread(self._book.receive, release))
         except ProtocolViolation as error:
-            self.announce()
+            self.news.announce()
             raise Refused(HTTPStatus.CONFLICT, str(error)) from error
         self.readiness.worked()
         self.arrived.set()

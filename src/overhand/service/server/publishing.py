@@ -258,14 +258,9 @@ class Publisher:
         return [self._shown(estimate) for estimate in self._book.published()]
 
     def _shown(self, estimate: Published) -> dict[str, Any]:
-        curves = {
-            name: values[0] if self._plan.values.is_scalar else list(values)
-            for name, values in (
-                ("value", estimate.value),
-                ("low", estimate.low),
-                ("high", estimate.high),
-            )
-        }
+        is_scalar = self._plan.values.is_scalar
+        ends = {"value": estimate.value, "low": estimate.low, "high": estimate.high}
+        curves = {name: one[0] if is_scalar else list(one) for name, one in ends.items()}
         rest = {"fallback": estimate.is_fallback, "lost_users": estimate.lost_users}
         return {"t": estimate.t, **curves, "std": estimate.std, **rest}
 

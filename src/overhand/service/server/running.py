@@ -127,7 +127,7 @@ async def run_server(settings: ServerSettings) -> None:
                     Site(app, settings.listener),
                     Site(private, settings.metrics),
                     on_start=partial(log, "server started", workers=workers, noise_by=noise_by),
-                    on_stop=app.stop,
+                    on_stop=app.news.stop,
                 )
             finally:
                 stopping.set()
@@ -154,9 +154,9 @@ async def publish(
         try:
             while not stopping.is_set() and await asyncio.to_thread(metrics.timed, publisher.step):
                 app.readiness.worked()
-                app.announce()
+                app.news.announce()
             if await asyncio.to_thread(publisher.follow):
-                app.announce()
+                app.news.announce()
             app.show_late(await asyncio.to_thread(publisher.overdue, time.monotonic(), patience))
         except (OverhandError, CancelledError) as error:
             if stopping.is_set():

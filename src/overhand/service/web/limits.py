@@ -162,14 +162,15 @@ class Impatient(HttpToolsProtocol):
             if self.parser.get_method() == b"CONNECT":
                 raise _Tunnel
             return
-        if self._said > _MOST_SAID or len(self.headers) > _MOST_HEADERS:
-            self._check_head()
+        self._check_head()
         self._unset_keepalive_if_required()  # set since, if the one before was just answered
         self._begin()
         self._is_in_body = True
 
     def _check_head(self) -> None:
         """What was said may be of other messages too, that came in the same packet."""
+        if self._said <= _MOST_SAID and len(self.headers) <= _MOST_HEADERS:
+            return
         said = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
         if said > _MOST_SAID or len(self.headers) > _MOST_HEADERS:
             self._refuse(_endless_head())
@@ -209,8 +210,7 @@ class Impatient(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         if self.parser.should_upgrade():
             return
-        if self._said > _MOST_SAID or len(self.headers) > _MOST_HEADERS:
-            self._check_head()
+        self._check_head()
         _cancel(self._watch)
         self._is_coming = self._is_in_body = False
         self._said = 0
