@@ -31,8 +31,8 @@ _REFUSALS = {
     "seconds.",
     431: "Too many bytes before the body, or after it.",
     500: "A fault of the service: try again after Retry-After seconds.",
-    503: "The database is unavailable, or there are too many connections: try again after "
-    "Retry-After seconds.",
+    503: "The database is unavailable, or there are too many connections or questions: try again "
+    "after Retry-After seconds.",
 }
 _ANYWHERE = (408, 431, 500, 503)
 _ELSEWHERE = {404: "NotFound", 405: "MethodNotAllowed"}
