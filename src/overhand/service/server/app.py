@@ -7,6 +7,7 @@ import logging
 import re
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterable
+from functools import partial
 from http import HTTPStatus
 from typing import Any, TypeVar
 
@@ -173,6 +174,8 @@ class ServerApp(Application):
             "OVR1, the document's digest (32 bytes), level (1), number (8), own reports (4), and "
             f"the batch's ciphertexts; at most {self._most} bytes"
         )
+        wrong = {400: "The coordinate is not a number below the dimension."}
+        of_coordinate = partial(Operation, parameters=("coordinate",), words=wrong)
         return [
             Operation(
                 "release",
@@ -194,23 +197,19 @@ class ServerApp(Application):
                 "Plan, guarantee, batches by level, last estimate, alarms.",
                 json_content(_STATUS),
             ),
-            Operation(
+            of_coordinate(
                 "history",
                 "/v1/history",
                 self._history,
                 "What was published, in at most 500 points.",
                 json_content({"type": "object", "additionalProperties": {"type": "array"}}),
-                parameters=("coordinate",),
-                words={400: "The coordinate is not a number below the dimension."},
             ),
-            Operation(
+            of_coordinate(
                 "hindsight",
                 "/v1/hindsight",
                 self._hindsight,
                 "The history in hindsight, from all batches received so far: at most 500 points.",
                 json_content(_HINDSIGHT),
-                parameters=("coordinate",),
-                words={400: "The coordinate is not a number below the dimension."},
             ),
             Operation(
                 "events",
