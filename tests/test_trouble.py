@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from overhand.errors import StoreUnavailable
+from overhand.service.protocol import Batch
 from overhand.service.server.running import ServerMetrics, publish
 from overhand.service.shuffler import Admission, Sender, ShufflerMetrics
 from overhand.service.web import Trouble, Unreachable
@@ -83,6 +84,17 @@ def test_a_book_that_is_full_is_said_once_however_often_publishing_fails(
             await asyncio.sleep(0.005)
         stopping.set()
         await running
+
+    run(tmp_path, test)
+
+
+def test_late_batches_are_said_when_they_are_late_and_when_they_are_not(
+    tmp_path: Path, said: Callable[[], list[str]]
+) -> None:
+    async def test(system: System) -> None:
+        for late in ([], [Batch(1, 0)], [Batch(1, 0)], [], []):
+            system.server.show_late(late)
+        assert said() == ["batches are late", "no batch is late any more"]
 
     run(tmp_path, test)
 

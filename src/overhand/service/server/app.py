@@ -226,7 +226,8 @@ class ServerApp(Application):
         late = Counter(level for level, _ in batches)
         if late != self._late:
             self._late = late
-            log("batches are late", level=logging.WARNING, batches=late.total())
+            words = "batches are late" if late else "no batch is late any more"
+            log(words, level=logging.WARNING, batches=late.total())
             self.news.announce()
 
     async def _release(self, request: Request) -> Response:
