@@ -72,7 +72,11 @@ def test_a_report_is_kept_before_it_is_sent(path: Path) -> None:
     assert {one.name for one in path.parent.iterdir()} == {"kept", ".kept.lock"}
 
 
-@pytest.mark.parametrize("failure", [Crash(), Unreachable("gone"), Answer(410, b"{}")], ids=str)
+@pytest.mark.parametrize(
+    "failure",
+    [Crash(), Unreachable("gone"), Answer(410, b"{}"), Answer(200, b"<html>sign in")],
+    ids=str,
+)
 def test_what_was_sealed_before_a_crash_is_sent_and_never_sealed_again(
     path: Path, failure: Answer | Exception
 ) -> None:

@@ -14,6 +14,7 @@ import pytest
 
 from overhand.service.client import Client, Outdated
 from overhand.service.web import Answer, HttpTransport, Unreachable, bodies, transport
+from support.answering import COUNTED
 
 Conversation = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
@@ -105,7 +106,7 @@ def test_an_answer_may_be_odd() -> None:
     ids=["nothing", "noise", "status", "length", "cut", "chunks", "gzip", "header"],
 )
 def test_what_is_no_answer_is_none(answer: bytes) -> None:
-    with pytest.raises(Unreachable, match=r"at http://127\.0\.0\.1"):
+    with pytest.raises(Unreachable, match=r"from http://127\.0\.0\.1"):
         asked(saying(answer))
 
 
@@ -181,9 +182,9 @@ class OneRequest(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         self.rfile.read(int(self.headers["content-length"]))
         self.send_response(self.statuses.pop(0))
-        self.send_header("content-length", "2")
+        self.send_header("content-length", str(len(COUNTED.body)))
         self.end_headers()
-        self.wfile.write(b"{}")
+        self.wfile.write(COUNTED.body)
         self.wfile.flush()
         self.is_heard.wait(20)
         self.close_connection = True
@@ -210,3 +211,34 @@ def test_a_line_that_was_closed_between_calls_is_not_used() -> None:
             with pytest.raises(Outdated):
                 client.send(b"second")
         server.shutdown()
+
+
+class Heard(BaseHTTPRequestHandler):
+    """Remembers the headers of every request."""
+
+    headers_of: ClassVar[dict[str, set[str]]] = {}
+
+    def do_GET(self) -> None:
+        self.headers_of[self.command] = {name.lower() for name in self.headers}
+        self.send_response(200)
+        self.end_headers()
+
+    do_POST = do_GET
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+def test_a_token_goes_with_bodies_alone() -> None:
+    async def main(port: int) -> None:
+        line = HttpTransport(f"http://127.0.0.1:{port}", token="t" * 43)
+        await line.request("GET", "/v1/document")
+        await line.request("POST", "/v1/reports", b"a report")
+        await line.close()
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Heard) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        asyncio.run(main(server.server_port))
+        server.shutdown()
+    assert {"authorization", "content-type"} <= Heard.headers_of["POST"]
+    assert not {"authorization", "content-type"} & Heard.headers_of["GET"]

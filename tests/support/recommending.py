@@ -11,6 +11,7 @@ from overhand.bandits import Policy, Practical, plan_for_regret
 from overhand.model import NoiseBy
 from overhand.service.protocol import Document, KeyPair, Learning, Rule, RuleKey
 from overhand.service.web import Answer
+from support.answering import COUNTED
 from support.system import RULE_KEY
 
 CONSTANT = 0.6
@@ -41,9 +42,10 @@ class Told:
     async def request(self, method: str, path: str, body: bytes | None = None) -> Answer:
         if path == "/v1/policy":
             return Answer(404, b"") if self.rule is None else Answer(200, self.rule)
-        if body is not None:
-            self.reports.append(body)
-        return Answer(200, self.document.to_json().encode())
+        if body is None:
+            return Answer(200, self.document.to_json().encode())
+        self.reports.append(body)
+        return COUNTED
 
     async def close(self) -> None: ...
 

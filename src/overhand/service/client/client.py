@@ -231,7 +231,9 @@ class AsyncClient:
 
     async def _deliver(self, body: bytes) -> None:
         try:
-            await self._request("POST", "/v1/reports", body)
+            answer = await self._request("POST", "/v1/reports", body)
+            if _said(answer, "status") != "counted":  # of a sign-in page, perhaps
+                raise NotCounted("POST /v1/reports was answered, but not with `counted`")
         except NotCounted as error:
             if isinstance(error, Outdated):
                 self._document = None  # the next report is made for what the service runs by then
@@ -375,9 +377,12 @@ def _check_needs_no_digest(document: Document) -> None:
 
 def _words(answer: Answer) -> str:
     """What the service says went wrong, as far as it is fit to be shown."""
-    try:
-        said = str(json.loads(answer.body)["error"])
-    except (ValueError, KeyError, TypeError, RecursionError):
-        said = ""
-    shown = "".join(islice(filter(str.isprintable, said), _MOST_SHOWN))
+    shown = "".join(islice(filter(str.isprintable, _said(answer, "error")), _MOST_SHOWN))
     return shown or responses.get(answer.status, "no reason")
+
+
+def _said(answer: Answer, name: str) -> str:
+    try:
+        return str(json.loads(answer.body)[name])
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return ""

@@ -58,9 +58,9 @@ class HttpTransport:
         self, url: str, *, token: str | None = None, authorities: Path | None = None
     ) -> None:
         self._url = _checked(url).rstrip("/")
-        self._headers = {"user-agent": "overhand", "content-type": "application/octet-stream"}
+        self._with_body = {"content-type": "application/octet-stream"}
         if token is not None:
-            self._headers["authorization"] = f"Bearer {token}"
+            self._with_body["authorization"] = f"Bearer {token}"
         self._trust: ssl.SSLContext | bool = authorities is None or _trusting(authorities)
         self._session: aiohttp.ClientSession | None = None
 
@@ -71,6 +71,7 @@ class HttpTransport:
                 method,
                 self._url + path,
                 data=_in_pieces(body),
+                headers=self._with_body if body is not None else None,
                 allow_redirects=False,
                 timeout=_limits(len(body or b"")),
             ) as answer:
@@ -93,7 +94,7 @@ class HttpTransport:
     def _connected(self) -> aiohttp.ClientSession:
         """Made late, because it belongs to the running loop."""
         return aiohttp.ClientSession(
-            headers=self._headers,
+            headers={"user-agent": "overhand"},
             cookie_jar=aiohttp.DummyCookieJar(),
             connector=aiohttp.TCPConnector(ssl=self._trust, limit=0),
         )
