@@ -156,8 +156,8 @@ def test_the_command_adds_and_revokes(tmp_path: Path, hashes: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ((), "--count or --revoke"),
-        (("--revoke", "ab" * 32, "--count", "1"), "goes alone"),
+        ((), "give --count"),
+        (("--revoke", "ab" * 32, "--count", "1"), "leave out --count"),
         (("--revoke", "a-token-that-others-should-not-see"), "64 hexadecimal digits"),
         (("--revoke", "ab" * 32), "does not have"),
         (("--count", "1"), "exists"),

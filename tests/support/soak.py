@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -43,7 +44,10 @@ HORIZON, USERS = 26, 40
 LEAST = 5.0
 """The least value of a share: that of own reports, so that they must be taken out."""
 REALS = oh.Reals(LEAST, LEAST + 2.0**USERS)
-"""The value of user i is 2^i more than LEAST: a sum tells whose values are in it."""
+"""The value of user i is 2^i more than LEAST: a sum tells whose values are in it.
+
+That takes finer steps than can be deployed, in plans that hide nothing.
+"""
 
 
 def coins_plan() -> oh.Plan:
@@ -104,7 +108,8 @@ class Crowd:
 
 @lru_cache
 def crowd(kind: str) -> Crowd:
-    return Crowd(PLANS[kind]())
+    with mock.patch("overhand.service.protocol.document._MOST_STEPS", 1 << USERS):
+        return Crowd(PLANS[kind]())
 
 
 @dataclass(frozen=True)

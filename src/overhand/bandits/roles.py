@@ -22,7 +22,7 @@ def learner_for(plan: Plan, learner: LinUCB) -> LinUCB:
     >>> from overhand.bandits import Practical
     >>> learner_for(oh.Plan.best(300, 2, oh.Privacy(1.0, 1e-6)), LinUCB(Practical(2)))
     Traceback (most recent call last):
-    overhand.errors.InvalidValue: a plan for Bits() cannot serve a learner of ...
+    overhand.errors.InvalidValue: a plan for bit cannot serve a learner of moments:2
     """
     if plan.values != learner.moments:
         raise errors.InvalidValue(

@@ -66,9 +66,10 @@ class AsyncClient:
     ...     received = []
     ...
     ...     async def request(self, method, path, body=None):
-    ...         if method == "POST":
-    ...             self.received.append(body)
-    ...         return Answer(200, public.to_json().encode())
+    ...         if method == "GET":
+    ...             return Answer(200, public.to_json().encode())
+    ...         self.received.append(body)
+    ...         return Answer(200, b'{"status": "counted"}')
     >>> client = AsyncClient("https://shuffle.example", digest=public.digest, transport=Service())
     >>> asyncio.run(client.report_many([1, 0, 1]))
     3
@@ -303,7 +304,7 @@ class Client:
     >>> public = Document(plan, KeyPair.generate().public_key).to_json().encode()
     >>> class Service:
     ...     async def request(self, method, path, body=None):
-    ...         return Answer(200, public)
+    ...         return Answer(200, public if method == "GET" else b'{"status": "counted"}')
     ...     async def close(self):
     ...         pass
     >>> with Client("https://shuffle.example", transport=Service()) as client:

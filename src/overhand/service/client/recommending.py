@@ -47,9 +47,10 @@ class AsyncRecommenderClient(AsyncClient):
     ...     reports = []
     ...
     ...     async def request(self, method, path, body=None):
-    ...         if path == "/v1/reports":
-    ...             self.reports.append(body)
-    ...         return Answer(404 if path == "/v1/policy" else 200, public.to_json().encode())
+    ...         if method == "GET":
+    ...             return Answer(404 if path == "/v1/policy" else 200, public.to_json().encode())
+    ...         self.reports.append(body)
+    ...         return Answer(200, b'{"status": "counted"}')
     >>> async def visit(client):
     ...     arm = await client.choose([[0.6, 0.8], [0.6, -0.8]])
     ...     await client.report(1.0 if arm == 0 else 0.0)
