@@ -38,6 +38,7 @@ def test_one_shuffler_is_the_better_of_its_batches() -> None:
     assert regret["one-shuffler"] == min(regret["one-shuffler-0.5"], regret["one-shuffler-0.6"])
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_numbers_on_any_number_of_processes() -> None:
     command = ("bandit", "--horizon", "400", "--runs", "6", "--rivals", "not-private,concurrent")
     one, two = (as_json(*command, "--jobs", jobs) for jobs in ("1", "2"))

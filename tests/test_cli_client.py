@@ -98,6 +98,7 @@ def test_a_device_reports_no_more_than_the_plan_allows(deployed: Deployment) -> 
     assert "1 of the 1 reports that the plan allows per person" in said
 
 
+@pytest.mark.slow
 def test_what_a_device_could_not_deliver_is_in_its_file(deployed: Deployment) -> None:
     shuffler = deployed.shuffler("--tick", "60")
     deployed.reports.send_until_counted(shuffler.url)

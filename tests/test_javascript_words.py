@@ -75,6 +75,7 @@ console.log(JSON.stringify(words));
 """
 
 
+@pytest.mark.slow  # runs after node's packages are there
 @pytest.mark.skipif(
     shutil.which("node") is None or not (CLIENT / "node_modules").is_dir(),
     reason="needs node, and `make javascript`",

@@ -186,6 +186,7 @@ def test_a_bad_start_is_one_clear_line(tmp_path: Path, prepared_files: Path, cas
         assert any(word in line for word in words.split("|")), line
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("role", ["server", "shuffler"])
 def test_a_port_that_is_taken_is_one_clear_line(
     deployed: Deployment, tmp_path_factory: pytest.TempPathFactory, role: str

@@ -389,6 +389,7 @@ class _ScaledReleases(Releases):
         return np.asarray(self._truth + self._scale * (released - self._truth)), std
 
 
+@pytest.mark.slow
 def test_normal_noise_stands_in_for_that_of_the_shufflers() -> None:
     """The same mean regret, within 4 standard errors of 32 runs on the same users.
 

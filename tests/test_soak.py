@@ -283,7 +283,9 @@ def turned(messages: Any, random: Any) -> Any:
 batching_permuted = batching.permuted
 
 
-@pytest.mark.parametrize("mutant", [as_it_came, report_by_report, turned])
+@pytest.mark.parametrize(
+    "mutant", [as_it_came, report_by_report, pytest.param(turned, marks=pytest.mark.slow)]
+)
 def test_the_test_of_orders_sees(mutant: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each gives some order a probability that is off by 1/24 or more: none, or twice its due."""
     monkeypatch.setattr(batching, "permuted", mutant)

@@ -237,6 +237,7 @@ def as_number(text: str) -> float:
     return float(text.replace(",", ""))
 
 
+@pytest.mark.slow
 def test_when_a_vector_pays() -> None:
     """The stops of a race: a coordinate of a vector, or the sum of a histogram's buckets."""
     bucket = least_error(oh.Histogram(len(RACES)))  # however many there are
