@@ -106,7 +106,7 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "one datetime64 for all": (NUMPY[0], "one time for every user"),
     "a number for all": (3, "at=3 must have one time for every user"),
     "numbers": ([1, 2, 3], "the time of user 7, 1, is not a datetime"),
-    "an array of numbers": (np.arange(3), "is not a datetime"),
+    "an array of numbers": (np.arange(3), "user 7, 0, is not a datetime"),
     "a column of numbers": (pd.Series([1, 2, 3]), "is not a datetime"),
     "a table": (NUMPY[:6].reshape(3, 2), r"at of shape \(3, 2\) must be one-dimensional"),
     "not ISO": (["2026-01-01", "next week", ""], "user 8, 'next week', is not ISO 8601 text"),

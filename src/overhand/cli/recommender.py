@@ -27,31 +27,31 @@ PlanForRegret = Annotated[
     typer.Option(
         "--recommender",
         help="The plan of least regret for a recommender, instead of least error: with --values "
-        "moments:D, D features an arm. Sends pairs unless --mechanism says otherwise.",
+        "moments:D, D features per arm. Sends pairs unless --mechanism says otherwise.",
     ),
 ]
 IsRecommender = Annotated[
     bool,
-    typer.Option("--recommender", help="Of a recommender, which learns from the plan's moments."),
+    typer.Option("--recommender", help="For a recommender that learns from the plan's moments."),
 ]
 Constant = Annotated[
     float | None,
-    typer.Option(help="The first feature of all arms, if it is the same for all."),
+    typer.Option(help="The first feature of every arm, if all have the same."),
 ]
 RuleName = Annotated[
     ConstantsName | None,
     typer.Option(
-        help="practical: constants from the law of the noise; theory: those of the paper, with "
-        "which nobody learns much.",
+        help="practical: constants that follow from the law of the noise; theory: the paper's, "
+        "which learn very slowly.",
         show_default="practical",
     ),
 ]
 FeatureNames = Annotated[
-    str | None, typer.Option(help="What features are called, with commas between the names.")
+    str | None, typer.Option(help="The names of the features, separated by commas.")
 ]
 ArmsFile = Annotated[
     Path | None,
-    typer.Option(help="Arms that are the same for all: a JSON object of names and features."),
+    typer.Option(help="Arms that are the same for everybody: a JSON object of names and features."),
 ]
 
 

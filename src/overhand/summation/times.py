@@ -171,8 +171,9 @@ def moment_of(name: str, time: Time) -> Stamp:
     elif isinstance(time, date) and not isinstance(time, datetime):
         time = datetime(time.year, time.month, time.day)
     if not isinstance(time, datetime):
+        given = time.item() if isinstance(time, np.generic) else time
         raise errors.InvalidValue(
-            f"{name}, {time!r}, is not a datetime, a pandas or NumPy time or ISO 8601 text"
+            f"{name}, {given!r}, is not a datetime, a pandas or NumPy time or ISO 8601 text"
         )
     if time != time:  # pandas' NaT
         raise errors.InvalidValue(f"{name} is missing (NaT)")

@@ -62,7 +62,7 @@ class Listener:
         try:
             return socket.create_server((self.host, self.port), family=family, backlog=_BACKLOG)
         except (OSError, OverflowError) as error:
-            raise CannotListen(f"cannot listen at {self.host}:{self.port}: {error}") from error
+            raise CannotListen(f"cannot listen on {self.host}:{self.port}: {error}") from error
 
 
 async def pause(until: asyncio.Event, seconds: float) -> None:
