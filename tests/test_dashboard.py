@@ -181,6 +181,36 @@ def test_bars_have_the_names_of_their_buckets_as_text(
     assert visit.page.title().startswith("<b>love</b>: 1,801")
 
 
+def group(label: str, count: float, mean: float | None) -> Json:
+    def bounded(value: float | None) -> dict[str, float] | None:
+        return None if value is None else {"value": value, "low": value - 1, "high": value + 1}
+
+    note = f"no mean: {label} may have no users at all" if mean is None else ""
+    numbers = {"count": bounded(count), "sum": bounded(0.0), "mean": bounded(mean)}
+    return {"label": label, **numbers, "note": note}
+
+
+def test_groups_have_their_users_and_means_in_a_table(
+    open_page: Opener, server: FakeServer
+) -> None:
+    server.status, server.history = histogram(4)
+    server.status["plan"] |= {"values": "grouped:<b>DE</b>,FR", "names": list("abcd")}
+    server.groups = {"t": 4000, "groups": [group("<b>DE</b>", 500, 40), group("FR", 1, None)]}
+    visit = open_page()
+    visit.wait_for_number_of("#group-rows tr", 2)
+    rows = visit.page.locator("#group-rows tr")
+    assert rows.nth(0).locator("th, td").all_text_contents() == [
+        "<b>DE</b>",
+        "500.0 (499.0 to 501.0)",
+        "40.0 (39.0 to 41.0)",
+    ]
+    assert rows.nth(1).locator("td").nth(1).text_content() == server.groups["groups"][1]["note"]
+    server.groups = {"t": 4043, "groups": [group("<b>DE</b>", 530, 41), group("FR", 9, 3)]}
+    server.send("estimate", estimate(t=4043, value=[2.0] * 4))
+    visit.wait_for("groups-note", re.compile("^After 4,043 users"))
+    assert rows.nth(1).locator("td").nth(1).text_content() == "3.0 (2.0 to 4.0)"
+
+
 def test_a_coordinate_is_chosen_with_its_own_history(open_page: Opener, server: FakeServer) -> None:
     server.status = status("vector:20", 20, estimate=estimate(value=[10.0 * i for i in range(20)]))
     server.history = lambda coordinate: history(3 + coordinate)

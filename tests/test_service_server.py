@@ -242,6 +242,34 @@ def test_the_server_shows_its_state_and_history(tmp_path: Path) -> None:
     run(tmp_path, test)
 
 
+def test_groups_are_told_with_their_means(tmp_path: Path) -> None:
+    values = oh.Grouped(["DE", "FR"], of=oh.Reals(0, 10))
+
+    async def test(system: System) -> None:
+        async with system.at_server(None) as web:
+            assert (await web.get("/v1/groups")).json() == {"t": 0, "groups": []}
+            async with system.client() as client:
+                await client.report_many([("DE", 10.0)] * 46 + [("FR", 2.0)] * 10)
+            await system.publish()
+            told = (await web.get("/v1/groups")).json()
+        latest = system.publisher.groups()
+        assert told == json.loads(json.dumps(latest))
+        assert (told["t"], [one["label"] for one in told["groups"]]) == (56, ["DE", "FR"])
+        for one, users in zip(told["groups"], (46, 10), strict=True):
+            assert one["count"]["low"] <= users <= one["count"]["high"]
+            assert one["mean"] is None or 0 <= one["mean"]["low"] <= one["mean"]["high"] <= 10
+
+    run(tmp_path, test, plan=plan_for(values))
+
+
+def test_a_sum_without_groups_has_none_to_ask_for(tmp_path: Path) -> None:
+    async def test(system: System) -> None:
+        async with system.at_server(None) as web:
+            assert (await web.get("/v1/groups")).status_code == 404
+
+    run(tmp_path, test)
+
+
 async def heard(system: System) -> AsyncGenerator[str, None]:
     """What a listener is told, one event after the other."""
     with system.server.news.heard() as woken:

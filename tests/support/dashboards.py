@@ -74,6 +74,7 @@ class FakeServer:
     history: Callable[[int], Json] = field(default=lambda coordinate: history())
     hindsight: Callable[[int], Json] = field(default=lambda coordinate: history())
     learnt: Json = field(default_factory=dict)
+    groups: Json = field(default_factory=dict)
     mode: str = "up"
     listeners: list[queue.Queue[bytes | None]] = field(default_factory=list)
     asked: list[str] = field(default_factory=list)
@@ -105,12 +106,13 @@ class FakeServer:
         self.asked.append(path)
         if path == "/v1/status":
             return json.dumps(self.status).encode(), "application/json"
-        if path == "/v1/learnt":
-            return json.dumps(self.learnt).encode(), "application/json"
+        if path in ("/v1/learnt", "/v1/groups"):
+            told = self.learnt if path == "/v1/learnt" else self.groups
+            return json.dumps(told).encode(), "application/json"
         if path in ("/v1/history", "/v1/hindsight"):
             coordinate = int(query.get("coordinate", ["0"])[0])
-            told = self.history if path == "/v1/history" else self.hindsight
-            return json.dumps(told(coordinate)).encode(), "application/json"
+            series = self.history if path == "/v1/history" else self.hindsight
+            return json.dumps(series(coordinate)).encode(), "application/json"
         name = dashboard.PAGE if path == "/" else path.removeprefix("/static/")
         return dashboard.content(name), dashboard.FILES[name]
 

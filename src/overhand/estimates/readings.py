@@ -76,6 +76,12 @@ class Group:
     note: str = ""
     """Why there is no mean, if there is none."""
 
+    def entry(self) -> dict[str, Any]:
+        """Ready for JSON."""
+        numbers = {"count": self.count, "sum": self.sum, "mean": self.mean}
+        shown = {name: None if one is None else one._asdict() for name, one in numbers.items()}
+        return {"label": self.label, **shown, "note": self.note}
+
 
 def lacking(values: object, what: str, kind: str) -> str:
     """Why something cannot be read from a sum of these values."""

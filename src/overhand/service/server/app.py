@@ -42,7 +42,7 @@ from overhand.service.web import (
     log,
     record,
 )
-from overhand.values import Values
+from overhand.values import Grouped, Values
 
 T = TypeVar("T")
 
@@ -144,7 +144,12 @@ class ServerApp(Application):
 
     def _operations(self) -> list[Operation]:
         of_learning = [] if self._document.learning is None else self._learning_operations()
-        return [*self._sum_operations(), *of_learning]
+        is_grouped = isinstance(self._document.plan.values, Grouped)
+        return [*self._sum_operations(), *([self._of_groups()] if is_grouped else []), *of_learning]
+
+    def _of_groups(self) -> Operation:
+        words = "Count, sum and mean of every group, each with its 95 % interval."
+        return Operation("groups", "/v1/groups", self._groups, words, json_content())
 
     def _learning_operations(self) -> list[Operation]:
         return [
@@ -342,6 +347,9 @@ class ServerApp(Application):
 
     async def _learnt(self, request: Request) -> Response:
         return await self._asked(lambda: JSONResponse(self._publisher.learnt(), headers=_HEADERS))
+
+    async def _groups(self, request: Request) -> Response:
+        return await self._asked(lambda: JSONResponse(self._publisher.groups(), headers=_HEADERS))
 
     async def _asked(self, question: Callable[[], T]) -> T:
         return await self._from_book(self._quick.answer(question))

@@ -207,6 +207,14 @@ class Publisher:
         points = self.thinned_points(REWARD_COORDINATE)
         return self._rules.learnt(rule, points, self._people([one.t for one in points]), latest)
 
+    def groups(self) -> dict[str, Any]:
+        """Count, sum and mean of every group, each with its bounds, by all sums known now."""
+        with self._lock:  # or the sum may be one whose key is still there
+            latest = self._total.latest()
+        if latest is None:
+            return {"t": 0, "groups": []}
+        return {"t": latest.t, "groups": [one.entry() for one in latest.groups(CONFIDENCE)]}
+
     def _people(self, times: list[int]) -> list[int]:
         """The users by these times without places that the shuffling service took, or left."""
         if not self._news.levels.get(1, LevelTally()).own:

@@ -24,12 +24,14 @@ FILES = {
     name: _MEDIA_TYPES[name.rpartition(".")[2]]
     for name in (
         PAGE,
+        "asking.js",
         "bars.js",
         "chart.js",
         "connection.js",
         "dashboard.js",
         "elements.js",
         "favicon.svg",
+        "groups.js",
         "hindsight.js",
         "recommender.js",
         "scale.js",

@@ -4,6 +4,7 @@ import { Bars } from "./bars.js";
 import { Chart, dropOne } from "./chart.js";
 import { Connection } from "./connection.js";
 import { levelRow, pairs, paragraph, showReading } from "./elements.js";
+import { Groups } from "./groups.js";
 import { Hindsight } from "./hindsight.js";
 import { NOT_PROTECTED, Recommender, UNTOLD } from "./recommender.js";
 import * as words from "./words.js";
@@ -55,6 +56,7 @@ async function catchUp() {
     series = emptySeries();
     loaded = false;
     recommender.forget();
+    groups.forget();
   }
   status = answer;
   // Events may have overtaken the answer.
@@ -64,9 +66,11 @@ async function catchUp() {
   showFrame();
   show();
   await (isLearning() ? recommender.load() : loadHistory());
+  if (isGrouped()) await groups.load();
 }
 
 const isLearning = () => status?.plan.is_recommender === true;
+const isGrouped = () => status !== null && kind() === "grouped";
 
 const together = (old, fresh) => [...new Set([...old, ...fresh])].slice(-MOST_ALARMS);
 
@@ -105,6 +109,7 @@ function hearEstimate(data) {
     if (loaded) extend(latest);
     hindsight.follow(coordinate);
   }
+  if (isGrouped()) groups.follow();
   show();
 }
 
@@ -210,6 +215,7 @@ function show() {
     showCharts();
     showLevels();
     recommender.show(isLearning());
+    groups.show(isGrouped());
   });
 }
 
@@ -290,6 +296,8 @@ function pointOf(i) {
 }
 
 const hindsight = new Hindsight(part("hindsight"), (i) => ask(`v1/hindsight?coordinate=${i}`), show);
+
+const groups = new Groups(() => ask("v1/groups"), show);
 
 const recommender = new Recommender(() => ask("v1/learnt"), showLearnt);
 

@@ -1,11 +1,11 @@
 // What a recommender has learnt: its mean reward, theta by feature, and how the arms rank. All of it
-// is read off published sums, and asked for anew when there are others.
+// is read off published sums.
 
+import { Asked } from "./asking.js";
 import { Bars } from "./bars.js";
 import { cell, showReading } from "./elements.js";
 import * as words from "./words.js";
 
-const EVERY = 1_000;
 const PLACES = 3;
 const NOTHING = { rule: null, reward: { t: [], value: [], low: [], high: [] }, coefficients: [], arms: [] };
 
@@ -21,17 +21,15 @@ const HINT = "What one unit of a feature adds to the reward that is expected, wi
 const part = (id) => document.getElementById(id);
 
 export class Recommender {
-  #ask;
+  #asked;
   #changed;
   #learnt = NOTHING;
   #shown = null;
-  #askedAt = -Infinity;
-  #timer = null;
   #theta;
 
   // `ask()` answers what was learnt; `changed()` is told when there is something else to show.
   constructor(ask, changed) {
-    this.#ask = ask;
+    this.#asked = new Asked(ask, (answer) => this.#take(answer));
     this.#changed = changed;
     this.#theta = new Bars(part("theta"), (i) => this.#read(i), () => {});
   }
@@ -41,18 +39,15 @@ export class Recommender {
     this.#learnt = NOTHING;
   }
 
-  // There are other sums: ask, but not more often than anybody could read.
   follow() {
-    const wait = Math.max(0, this.#askedAt + EVERY - performance.now());
-    // A failure is the connection's to notice; it asks again when it is back.
-    this.#timer ??= setTimeout(() => this.load().catch(() => {}), wait);
+    this.#asked.follow();
   }
 
-  async load() {
-    clearTimeout(this.#timer);
-    this.#timer = null;
-    this.#askedAt = performance.now();
-    const answer = await this.#ask();
+  load() {
+    return this.#asked.load();
+  }
+
+  #take(answer) {
     if ((answer.rule?.number ?? 0) < (this.#learnt.rule?.number ?? 0)) return;
     this.#learnt = answer;
     this.#changed();
