@@ -207,6 +207,7 @@ def test_groups_have_their_users_and_means_in_a_table(
     assert rows.nth(1).locator("td").nth(1).text_content() == server.groups["groups"][1]["note"]
     server.groups = {"t": 4043, "groups": [group("<b>DE</b>", 530, 41), group("FR", 9, 3)]}
     server.send("estimate", estimate(t=4043, value=[2.0] * 4))
+    visit.wait_for("bars-title", "All cells")
     visit.wait_for("groups-note", re.compile("^After 4,043 users"))
     assert rows.nth(1).locator("td").nth(1).text_content() == "3.0 (2.0 to 4.0)"
 

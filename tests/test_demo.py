@@ -25,7 +25,12 @@ def test_who_makes_the_noise_is_users_or_services() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("noise", "values", "kind"),
-    [("users", "bit", "coins"), ("services", "bit", "ballots"), ("services", "vector:3", "pairs")],
+    [
+        ("users", "bit", "coins"),
+        ("services", "bit", "ballots"),
+        ("services", "vector:3", "pairs"),
+        ("users", "grouped:DE,FR:bit", "pairs"),
+    ],
 )
 def test_the_whole_system_counts_a_crowd(
     noise: str, values: str, kind: str, tmp_path: Path

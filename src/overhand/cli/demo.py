@@ -68,7 +68,7 @@ def demo(
         int | None,
         options.Whole(
             help="The most messages that a client may send.",
-            show_default=f"{MOST_MESSAGES} if users make the noise",
+            show_default=f"{MOST_MESSAGES} for one number, if nothing is said of the mechanism",
         ),
     ] = None,
     values: Annotated[
@@ -127,9 +127,11 @@ def demo(
             plan, reporting = _planned(wanted, users, horizon)
         show_learning(plan, reporting, stage)
         return
-    if max_messages is None and noise == "users":
-        max_messages = MOST_MESSAGES
     kind = values_of(values or "bit")
+    if mechanism is None and max_messages is None and noise == "users":
+        # So that all is over soon: coins would be hundreds of messages if there are many numbers.
+        max_messages = MOST_MESSAGES if kind.is_scalar else None
+        asked["mechanism"] = None if kind.is_scalar else "pairs"
     wanted = partial(Plan.best, values=kind, max_messages=max_messages, **asked)
     with working("planning"):
         plan, reporting = _planned(wanted, users, horizon)

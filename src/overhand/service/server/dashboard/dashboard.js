@@ -148,6 +148,7 @@ const named = (i) => status.plan.names?.[i] ?? `${noun()} ${i}`;
 function showFrame() {
   const { plan, guarantee, trust, version } = status;
   part("title").textContent = isLearning() ? "Mean reward so far" : TITLES[kind()] ?? "Running sum";
+  part("bars-title").textContent = `All ${noun().toLowerCase()}s`;
   part("trust").textContent = trust;
   part("version").textContent = version;
   const promised = [...words.guarantee(guarantee), ...(isLearning() ? [NOT_PROTECTED] : [])];
