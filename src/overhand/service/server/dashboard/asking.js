@@ -4,14 +4,25 @@ const EVERY = 1_000;
 
 export class Asked {
   #ask;
-  #take;
+  #nothing;
+  #newness;
+  #changed;
   #askedAt = -Infinity;
   #timer = null;
 
-  // `ask()` fetches it, and `take` is given what it answers.
-  constructor(ask, take) {
+  // `ask()` fetches it, and `nothing` is what there is before; `newness` of an answer grows with the
+  // sums that it is made of. `changed()` is told when there is something else to show.
+  constructor(ask, nothing, newness, changed) {
     this.#ask = ask;
-    this.#take = take;
+    this.#nothing = nothing;
+    this.#newness = newness;
+    this.#changed = changed;
+    this.found = nothing;
+  }
+
+  // Another plan's: what was found before is not of it.
+  forget() {
+    this.found = this.#nothing;
   }
 
   // There are other sums: ask, but not more often than anybody could read.
@@ -25,6 +36,9 @@ export class Asked {
     clearTimeout(this.#timer);
     this.#timer = null;
     this.#askedAt = performance.now();
-    this.#take(await this.#ask());
+    const answer = await this.#ask();
+    if (this.#newness(answer) < this.#newness(this.found)) return;
+    this.found = answer;
+    this.#changed();
   }
 }

@@ -8,6 +8,13 @@ export function cell(tag, ...content) {
   return element;
 }
 
+// A cell that names its row.
+export function rowName(text) {
+  const name = cell("th", text);
+  name.scope = "row";
+  return name;
+}
+
 export const paragraph = (text) => cell("p", text);
 
 export function pairs(list, entries) {
@@ -30,8 +37,6 @@ export function showReading(target, label, source, hint) {
 
 // What is finished of a level, and what is out of the ordinary there.
 export function levelRow(level) {
-  const name = cell("th", words.number(level.level));
-  name.scope = "row";
   const bar = document.createElement("progress");
   bar.max = Math.max(1, level.batches);
   bar.value = level.published;
@@ -43,5 +48,5 @@ export function levelRow(level) {
     note.className = bad ? "note bad" : "note";
     finished.append(note);
   }
-  return cell("tr", name, cell("td", words.number(level.size)), finished);
+  return cell("tr", rowName(words.number(level.level)), cell("td", words.number(level.size)), finished);
 }

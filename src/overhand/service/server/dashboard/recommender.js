@@ -3,7 +3,7 @@
 
 import { Asked } from "./asking.js";
 import { Bars } from "./bars.js";
-import { cell, showReading } from "./elements.js";
+import { cell, rowName, showReading } from "./elements.js";
 import * as words from "./words.js";
 
 const PLACES = 3;
@@ -20,54 +20,30 @@ const HINT = "What one unit of a feature adds to the reward that is expected, wi
 
 const part = (id) => document.getElementById(id);
 
-export class Recommender {
-  #asked;
-  #changed;
-  #learnt = NOTHING;
+export class Recommender extends Asked {
   #shown = null;
   #theta;
 
-  // `ask()` answers what was learnt; `changed()` is told when there is something else to show.
   constructor(ask, changed) {
-    this.#asked = new Asked(ask, (answer) => this.#take(answer));
-    this.#changed = changed;
+    super(ask, NOTHING, ({ rule }) => rule?.number ?? 0, changed);
     this.#theta = new Bars(part("theta"), (i) => this.#read(i), () => {});
-  }
-
-  // Another plan's: what was learnt before is not of it.
-  forget() {
-    this.#learnt = NOTHING;
-  }
-
-  follow() {
-    this.#asked.follow();
-  }
-
-  load() {
-    return this.#asked.load();
-  }
-
-  #take(answer) {
-    if ((answer.rule?.number ?? 0) < (this.#learnt.rule?.number ?? 0)) return;
-    this.#learnt = answer;
-    this.#changed();
   }
 
   // Of mean rewards, and whether there can be any.
   get series() {
-    return this.#learnt.reward;
+    return this.found.reward;
   }
 
   get isUntold() {
-    return this.#learnt.rule !== null && this.#learnt.reward.t.length === 0;
+    return this.found.rule !== null && this.found.reward.t.length === 0;
   }
 
   show(isShown) {
     for (const id of ["learnt-card", "reward-how", "learnt-links"]) part(id).hidden = !isShown;
-    part("arms-card").hidden = !isShown || !this.#learnt.arms.length;
-    if (!isShown || this.#shown === this.#learnt) return;
-    this.#shown = this.#learnt;
-    const { rule, coefficients, arms } = this.#learnt;
+    part("arms-card").hidden = !isShown || !this.found.arms.length;
+    if (!isShown || this.#shown === this.found) return;
+    this.#shown = this.found;
+    const { rule, coefficients, arms } = this.found;
     part("reward-how").textContent = this.isUntold ? UNTOLD : HOW;
     part("learnt-rule").textContent = rule === null
       ? "No rule yet: devices choose any arm, all alike."
@@ -76,27 +52,19 @@ export class Recommender {
     this.#theta.show(Object.fromEntries(columns), {
       chosen: -1,
       names: coefficients.map(({ feature }) => feature),
-      summary: `Bar chart of theta. ${coefficients.map(said).join("; ")}`,
+      summary: `Bar chart of theta. ${coefficients.map((one) => `${one.feature}: ${words.withRange(one)}`).join("; ")}`,
     });
     part("theta").hidden = !coefficients.length;
     part("arm-rows").replaceChildren(...arms.map(armRow));
   }
 
   #read(i) {
-    const one = i === null ? null : this.#learnt.coefficients[i] ?? null;
+    const one = i === null ? null : this.found.coefficients[i] ?? null;
     showReading(part("theta-reading"), one?.feature, one, HINT);
   }
 }
 
-function said(coefficient) {
-  const decimals = words.decimalsFor(coefficient);
-  const range = words.between(coefficient, decimals);
-  return `${coefficient.feature}: ${words.number(coefficient.value, decimals)} (${range})`;
-}
-
 function armRow({ arm, expected, bonus }, place) {
-  const name = cell("th", arm);
-  name.scope = "row";
   const numbers = [expected, bonus, expected + bonus].map((one) => cell("td", words.number(one, PLACES)));
-  return cell("tr", cell("td", words.number(place + 1)), name, ...numbers);
+  return cell("tr", cell("td", words.number(place + 1)), rowName(arm), ...numbers);
 }

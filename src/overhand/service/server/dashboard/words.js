@@ -27,6 +27,12 @@ export function between({ low, high }, decimals) {
   return `${number(low, decimals)} to ${number(high, decimals)}`;
 }
 
+// A number and its interval, with as many decimals as that makes meaningful.
+export function withRange(source) {
+  const decimals = decimalsFor(source);
+  return `${number(source.value, decimals)} (${between(source, decimals)})`;
+}
+
 export function count(amount, noun, plural = `${noun}s`) {
   return `${number(amount)} ${amount === 1 ? noun : plural}`;
 }
