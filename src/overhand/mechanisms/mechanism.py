@@ -121,10 +121,7 @@ class Mechanism(ABC):
         cls, values: Values, steps: Counts, sizes: Floats, variances: Floats, *, honest: float,
         distance: float,
     ) -> Floats:  # fmt: skip
-        """About how many messages `fitted` has, for arrays of sizes and variances in steps.
-
-        One, unless a mechanism says otherwise.
-        """
+        """About how many messages `fitted` has, by sizes and variances in steps: one by default."""
         return np.ones(sizes.shape)
 
     # What a user sends, and what it means.
