@@ -5,19 +5,23 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psycopg
 import pytest
 from scipy import stats
 
+from overhand.errors import StoreUnavailable
 from overhand.randomness import secure_random
+from overhand.service.databases import postgres as postgres_database
 from overhand.service.databases import sqlite
 from overhand.service.databases.batch_keys import BatchKeys
 from overhand.service.protocol import Batch, Release
 from overhand.service.shuffler.store import Outcome, Piece, Store, batching
+from support.postgres import Postgres
 from support.sampled import assert_uniform_over
 from support.stores import (
     REPEATED,
@@ -195,6 +199,40 @@ def test_nothing_of_a_scrubbed_batch_is_left_in_the_files(places: Places, unseal
         assert len(left & kept) > 0.9 * len(kept)
         assert not left & gone
         assert admit_again(store) == {REPEATED}
+
+
+READING = "BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT 1"
+WRITING = "BEGIN; SELECT pg_current_xact_id()"
+
+
+def left_of_a_batch(postgres: Postgres, beside: str) -> set[bytes]:
+    """What is in the files after a scrub that another transaction has put off."""
+    dsn, batch = postgres.new_schema(), Batch(1, 0)
+    with (
+        closing(Where("postgres", dsn).open(TRACED, 10**6)) as store,
+        psycopg.connect(dsn, autocommit=True) as other,
+    ):
+        store.admit([report(user, levels=TRACED) for user in range(FIRST, FIRST + 50)])
+        other.execute(beside.encode())
+        release = store.freeze(batch)
+        store.acknowledge(batch, release.digest)
+        with suppress(StoreUnavailable):
+            store.scrub()
+        other.execute("ROLLBACK")
+        store.scrub()
+    left = names_in(release) & found_in(Places("postgres", postgres.folder, postgres).files())
+    postgres.drop_schema(dsn)
+    return left
+
+
+@pytest.mark.parametrize("beside", [READING, WRITING], ids=["reader", "writer"])
+def test_rows_that_others_may_still_read_are_swept_later(
+    postgres: Postgres, monkeypatch: pytest.MonkeyPatch, unsealed: None, beside: str
+) -> None:
+    monkeypatch.setattr(postgres_database, "_SWEEP_WAIT", 0.05)
+    assert not left_of_a_batch(postgres, beside)
+    monkeypatch.setattr(postgres_database, "_wait_for_others", lambda connection: None)
+    assert left_of_a_batch(postgres, beside)
 
 
 def names_that_move(path: Path) -> set[bytes]:

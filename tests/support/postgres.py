@@ -37,6 +37,10 @@ class Postgres:
         self.run(f"CREATE SCHEMA {name}")
         return f"{self.dsn}{'&' if '?' in self.dsn else '?'}options=-csearch_path%3D{name}"
 
+    def drop_schema(self, dsn: str) -> None:
+        """Leave no file of its tables."""
+        self.run(f"DROP SCHEMA {_schema_of(dsn)} CASCADE")
+
     def run(self, statement: str) -> None:
         with psycopg.connect(self.dsn, autocommit=True) as connection:
             connection.execute(statement.encode())
@@ -50,8 +54,11 @@ class Postgres:
 
 def keys_of(dsn: str) -> Path:
     """A place for the keys of a store: beside the server, by the name of its schema."""
-    parts = conninfo_to_dict(dsn)
-    return Path(str(parts["host"])) / f"{str(parts['options']).rpartition('=')[2]}.keys"
+    return Path(str(conninfo_to_dict(dsn)["host"])) / f"{_schema_of(dsn)}.keys"
+
+
+def _schema_of(dsn: str) -> str:
+    return str(conninfo_to_dict(dsn)["options"]).rpartition("=")[2]
 
 
 @contextmanager

@@ -28,7 +28,9 @@ _READ = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 _WRITE = "BEGIN ISOLATION LEVEL READ COMMITTED"
 # A machine that is gone keeps its claims and locks only until the server has missed it.
 _LONG_WAIT = "SET lock_timeout = '10s'"
-_SHORT_WAIT = "SET lock_timeout = '500ms'"
+_SWEEP_WAIT = 0.5  # seconds
+_SHORT_WAIT = f"SET lock_timeout = '{_SWEEP_WAIT}s'"
+_POLL = 0.01  # seconds
 _SETTINGS = f"""
     SET synchronous_commit = on;
     {_LONG_WAIT};
@@ -38,6 +40,21 @@ _SETTINGS = f"""
     SET tcp_keepalives_interval = 10;
     SET tcp_keepalives_count = 3;
 """
+# Rows deleted before a transaction stay in a table that is written anew while anybody may still see
+# them. First nobody may write, then nobody may read, as of then: a new snapshot is as old as the
+# oldest writer. Plain vacuuming keeps no row, however long it takes.
+_WRITERS = """
+    SELECT backend_xid FROM pg_stat_activity
+    WHERE datname = current_database() AND pid <> pg_backend_pid()
+    UNION ALL SELECT transaction FROM pg_prepared_xacts WHERE database = current_database()
+"""
+_READERS = """
+    SELECT backend_xmin FROM pg_stat_activity
+    WHERE (datname = current_database() OR datname IS NULL) AND pid <> pg_backend_pid()
+        AND pid NOT IN (SELECT pid FROM pg_stat_progress_vacuum)
+    UNION ALL SELECT xmin FROM pg_replication_slots
+"""
+_IN_THE_WAY = "SELECT count(*) FROM ({held}) AS held (since) WHERE age(since) >= age(%s::xid)"
 # By table and row: two databases of the same kind may be schemas of one.
 _CLAIM = "(%s::regclass::oid::bigint << 32) | %s::bigint"
 _DIALECT = Dialect(
@@ -114,6 +131,7 @@ class PostgresDatabase(Database):
     def sweep(self, tables: Collection[str]) -> None:
         """Write the tables anew, without what was deleted: little is left after a full batch."""
         with _one_error(), self._connected() as connection:
+            _wait_for_others(connection)
             connection.execute(_SHORT_WAIT)  # reports queue up behind it
             try:
                 for table in sorted(tables):
@@ -228,6 +246,17 @@ def _in_transaction(transaction: Transaction, begin: str, work: Callable[[Transa
     result = work(transaction)
     transaction.change("COMMIT")
     return result
+
+
+def _wait_for_others(connection: Connection) -> None:
+    """Until all transactions that began before now have ended, those of a backup say, or raise."""
+    now = connection.execute("SELECT pg_current_xact_id()::xid").fetchone()
+    until = time.monotonic() + _SWEEP_WAIT
+    for held in (_WRITERS, _READERS):
+        while connection.execute(_IN_THE_WAY.format(held=held).encode(), now).fetchone() != (0,):
+            if time.monotonic() > until:
+                raise StoreUnavailable("PostgreSQL: a transaction may still read what was deleted")
+            time.sleep(_POLL)
 
 
 @contextmanager
