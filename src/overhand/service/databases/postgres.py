@@ -28,8 +28,8 @@ _READ = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 _WRITE = "BEGIN ISOLATION LEVEL READ COMMITTED"
 # A machine that is gone keeps its claims and locks only until the server has missed it.
 _LONG_WAIT = "SET lock_timeout = '10s'"
-_SWEEP_WAIT = 0.5  # seconds
-_SHORT_WAIT = f"SET lock_timeout = '{_SWEEP_WAIT}s'"
+_SHORT_WAIT = "SET lock_timeout = '500ms'"
+_SWEEP_WAIT = 2.0  # seconds for transactions that are under way; it holds up nobody
 _POLL = 0.01  # seconds
 _SETTINGS = f"""
     SET synchronous_commit = on;
