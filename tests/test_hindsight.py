@@ -196,6 +196,34 @@ def test_the_nearest_path_is_that_of_a_general_solver(
     assert np.sum((nearest - path) ** 2) <= np.sum((solved - path) ** 2) + 1e-6
 
 
+def assert_nearest(path: Floats, low: Floats, high: Floats) -> None:
+    """What pushes a step, the sum of all distances from it on, is 0 unless it is at that bound."""
+    nearest = nearest_path(path, low, high)
+    steps, pushed = np.diff(nearest, prepend=0.0), np.cumsum((path - nearest)[::-1])[::-1]
+    assert (steps >= low - 1e-9).all()
+    assert (steps <= high + 1e-9).all()
+    assert (pushed[steps < high - 1e-9] < 1e-6).all()
+    assert (pushed[steps > low + 1e-9] > -1e-6).all()
+
+
+@pytest.mark.parametrize("noise", [0.1, 0.5, 2.0, 10.0])
+def test_a_long_path_is_the_nearest_wherever_either_bound_holds_it(noise: float) -> None:
+    random = np.random.default_rng(3)
+    for _ in range(20):
+        low = random.uniform(-2.0, 1.0, 400)
+        high = low + random.uniform(0.1, 3.0, 400)
+        drift = np.repeat(random.uniform(-3.0, 4.0, 8), 50)  # below, within and above in turn
+        path = np.cumsum(drift) + noise * random.standard_normal(400).cumsum()
+        assert_nearest(path, low, high)
+
+
+def test_a_path_that_begins_where_none_may_be_is_held_from_its_beginning() -> None:
+    """The first steps are within bounds, but not from 0: they are no parts by themselves."""
+    path = np.array([-3.0, -2.5, -2.2, -1.9, 3.0])
+    assert_nearest(path, np.zeros(5), np.ones(5))
+    assert_nearest(-path, -np.ones(5), np.zeros(5))
+
+
 def test_a_possible_history_is_never_farther_from_the_truth() -> None:
     plan = kind_plan(RegularTree(2_000, (5, 4, 4)), oh.Histogram(2), noise_bits=8)
     total = ContinualSum(plan, oh.seeded_random(7))

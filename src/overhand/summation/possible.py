@@ -6,6 +6,7 @@ import math
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from overhand.model import Floats
 
@@ -21,12 +22,47 @@ class _Knot(NamedTuple):
 def nearest_path(path: Floats, low: Floats, high: Floats) -> Floats:
     """The path from 0 with every step in its [low, high] and the least sum of squared distances.
 
-    Exact, by dynamic programming: the least cost of a path up to a place is convex in where it
-    ends, and its derivative piecewise linear. A step leaves what is left of the minimum where it
-    is and shifts the rest by high - low, once paths are counted from the lowest one.
+    Exact. With bounds on one side alone it is an isotonic regression. How hard a step is pushed
+    by its bounds is between how hard lower bounds alone and upper bounds alone push it (comparison
+    principle: the matrix of these forces is an M-matrix). So where neither would push, the path
+    falls into independent parts. Most are as one side alone has them; the others are `_squeezed`.
 
     >>> nearest_path(np.array([1.0, 0.5, 3.0]), np.zeros(3), np.ones(3))
     array([1.  , 1.25, 2.25])
+    """
+    if not len(path):
+        return path
+    lowest, highest = np.cumsum(low), np.cumsum(high)
+    (rise, is_free), (fall, is_free_too) = _rising(path - lowest), _rising(highest - path)
+    starts = np.append(0, 1 + np.flatnonzero((is_free & is_free_too)[1:]))
+    stops = np.append(starts[1:], len(path))
+    is_rise, is_fall = (
+        np.logical_and.reduceat(np.diff(one, prepend=0.0) <= high - low, starts)
+        for one in (rise, fall)
+    )
+    nearest = np.where(np.repeat(is_rise, stops - starts), lowest + rise, highest - fall)
+    for part in np.flatnonzero(~is_rise & ~is_fall):
+        here = slice(starts[part], stops[part])
+        before = nearest[here.start - 1] if part else 0.0
+        nearest[here] = before + _squeezed(path[here] - before, low[here], high[here])
+    return nearest
+
+
+def _rising(path: Floats) -> tuple[Floats, NDArray[np.bool_]]:
+    """The nearest path from 0 that never falls, and which of its steps nothing holds up."""
+    from scipy.optimize import isotonic_regression
+
+    found, is_free = isotonic_regression(path), np.zeros(len(path), np.bool_)
+    is_free[found.blocks[:-1]] = True
+    return np.maximum(found.x, 0.0), is_free & (found.x > 0)
+
+
+def _squeezed(path: Floats, low: Floats, high: Floats) -> Floats:
+    """The same as `nearest_path`, by dynamic programming, step by step.
+
+    The least cost of a path up to a place is convex in where it ends, and its derivative piecewise
+    linear. A step leaves what is left of the minimum where it is and shifts the rest by high - low,
+    once paths are counted from the lowest one.
     """
     start, widths, costs = np.cumsum(low), (high - low).tolist(), _Costs()
     minima = list(map(costs.add, (path - start).tolist(), widths))
