@@ -15,7 +15,7 @@ import pytest
 import overhand as oh
 from overhand.cli.commands import COMMANDS
 from overhand.cli.output import console
-from overhand.simulation import Simulation
+from overhand.simulation import Simulation, simulate
 from support.commands import as_json, overhand
 
 PLAN_KEYS = {
@@ -165,6 +165,24 @@ def test_compare_puts_all_models_side_by_side(tmp_path: Path) -> None:
     assert "</svg>" in figure.read_text()
     assert table.read_text().count("\n") == 9
     assert "vs ours" in overhand("compare", "--horizon", "500", "--runs", "1").stdout
+
+
+def test_pending_users_count_at_a_rate_in_our_plans_alone() -> None:
+    small = ("--horizon", "500", "--shufflers", "2", "--runs", "2", "--input", "zeros")
+    printed = as_json("simulate", *small, "--pending", "rate")
+    plan = oh.Plan.best(500, 2, oh.Privacy(1.0, 1e-6))
+    assert printed["pending"] == "rate"
+    assert printed["rms_error"] == simulate(plan, "zeros", runs=2, pending="rate").rms_error
+    shown = overhand("simulate", *small, "--pending", "rate").stdout
+    assert "predicted, pending at the middle" in shown
+    refused = overhand("simulate", *small, "--pending", "rate", "--engine", "messages")
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert "pending='rate' needs engine='counts'" in refused.stderr
+    middle, rate = (as_json("compare", *small, "--pending", one) for one in ("middle", "rate"))
+    assert rate["pending"] == "rate"
+    both = zip(middle["models"], rate["models"], strict=True)
+    changed = {one["name"] for one, other in both if one["rms_error"] != other["rms_error"]}
+    assert changed == {"one-shuffler", "concurrent"}
 
 
 def test_compare_says_of_pairs_that_they_are_not_of_the_shuffle_model() -> None:

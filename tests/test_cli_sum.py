@@ -68,6 +68,23 @@ def test_every_form_of_table_gives_what_the_library_computes(file: str) -> None:
     assert (printed["users"], printed["horizon"], printed["digest"]) == (USERS, USERS, plan.digest)
 
 
+def test_pending_users_count_at_the_rate_if_it_is_asked_for() -> None:
+    """The last four rows are in no batch; between ends of batches nothing else is different."""
+    line = ("sum", "own.csv", "--column", "clicked", *SMALL, "--output", "out.json")
+    middle, rate = (
+        (as_json(*line, "--pending", one), json.loads(Path("out.json").read_text())["estimates"])
+        for one in ("middle", "rate")
+    )
+    total = oh.ContinualSum(
+        oh.Plan.best(USERS, 2, oh.Privacy(4.0, 1e-4)), oh.seeded_random(3), pending="rate"
+    )
+    total.update_many(BITS)
+    low, high = total.estimate.interval()
+    assert rate[0]["last"] == {"estimate": total.estimate.value, "low": low, "high": high}
+    assert rate[0]["last"] != middle[0]["last"]
+    assert (rate[0]["pending"], rate[1][:-1]) == ("rate", middle[1][:-1])
+
+
 def test_standard_input_is_a_table_with_a_horizon(monkeypatch: pytest.MonkeyPatch) -> None:
     def typed(*more: str) -> Any:
         raw = io.BytesIO(Path("own.csv").read_bytes())
@@ -188,6 +205,11 @@ BAD = [
     ("own.parquet --column nothing --values real --trust-data", "'nothing' has no values"),
     ("- --column v --trust-data", "standard input can be read once"),
     ("own.csv --column clicked --horizon 20", "go beyond the horizon 20"),
+    ("own.csv --column clicked --pending half", "Invalid value for '--pending'"),
+    (
+        "own.csv --column price --group clicked --values grouped:0,1:real:0:50 --pending rate",
+        "--pending rate: groups allow for pending users anywhere",
+    ),
     ("own.csv --column clicked --output out.txt", "must end in .csv or .json"),
     ("own.csv --column clicked --output no/out.csv", "there is no directory no"),
     ("own.csv --column clicked --plot out.txt", "must end in one of"),

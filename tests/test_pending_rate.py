@@ -107,6 +107,8 @@ def test_where_few_hold_a_one_a_rate_is_closer() -> None:
         simulate(EXACT, rare, engine="messages", pending="rate")
     with pytest.raises(oh.InvalidValue, match="pending='half' must be one of"):
         simulate(EXACT, rare, pending="half")  # type: ignore[arg-type]
+    with pytest.raises(oh.InvalidValue, match="pending='rate' are for a plan"):
+        simulate(PlanCounter(EXACT), rare, pending="rate")
 
 
 def test_it_goes_on_where_it_was_saved_and_bad_words_are_refused() -> None:

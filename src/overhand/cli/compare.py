@@ -32,6 +32,7 @@ from overhand.plan import Plan
 from overhand.plots import Line, check_figure_path, comparison
 from overhand.simulation import Counter, PlanCounter, Simulation, stream_for
 from overhand.simulation import simulate as run_simulation
+from overhand.summation import Pending
 
 _SERVER = "the server"
 
@@ -58,6 +59,7 @@ def compare(
     input_form: options.Input = "ones",
     runs: options.Runs = 10,
     seed: options.Seed = 0,
+    pending: options.PendingOption = "middle",
     plot: options.Figure = None,
     save: Annotated[
         Path | None, typer.Option(help="Write the table to a .csv or .md file.")
@@ -72,7 +74,7 @@ def compare(
     check_writable("--save", save, ".csv", ".md")
     k, epsilon = asked.most_shufflers, asked.privacy.epsilon
     stream = stream_for(input_form, asked.users, values=asked.values, shufflers=k, epsilon=epsilon)
-    models = _models(asked)
+    models = _models(asked, pending)
     with progress_bar("running", runs * stream.users * len(models)) as advance:
         results = [
             run_simulation(model.counter, stream, runs=runs, seed=seed, progress=advance)
@@ -97,6 +99,7 @@ def compare(
                 "input": input_form,
                 "runs": runs,
                 "seed": seed,
+                "pending": pending,
                 "lower_bound": bound,
                 "models": rows,
             }
@@ -112,15 +115,17 @@ def compare(
     tell_written(plot, save)
 
 
-def _models(asked: PlanOptions) -> list[Model]:
+def _models(asked: PlanOptions, pending: Pending) -> list[Model]:
     """Every side, calibrated; each is a step that takes a moment."""
-    with steps_bar("planning", _sides(asked), lambda side: side[1]) as sides:
+    with steps_bar("planning", _sides(asked, pending), lambda side: side[1]) as sides:
         return [
             Model(name, label, trusted, calibrate()) for name, label, trusted, calibrate in sides
         ]
 
 
-def _sides(asked: PlanOptions) -> list[tuple[str, str, str, Callable[[], Counter]]]:
+def _sides(
+    asked: PlanOptions, pending: Pending
+) -> list[tuple[str, str, str, Callable[[], Counter]]]:
     """Name, label, who is trusted, and how to calibrate it."""
     users, privacy, values = asked.users, asked.privacy, asked.values
     one, several = "one shuffler", f"{asked.most_shufflers} shufflers"
@@ -129,7 +134,7 @@ def _sides(asked: PlanOptions) -> list[tuple[str, str, str, Callable[[], Counter
         return PlanCounter(Plan.published(users, asked.most_shufflers, privacy, values=values))
 
     def ours(plans: PlanOptions) -> Counter:
-        return PlanCounter(plans.plan())
+        return PlanCounter(plans.plan(), pending=pending)
 
     def tree(combine: bool) -> Counter:
         return PlanCounter(trusted_tree(users, privacy, combine=combine, values=values))

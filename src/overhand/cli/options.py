@@ -131,6 +131,14 @@ EngineOption = Annotated[
     Literal["counts", "messages"],
     typer.Option(help="counts: a batch's noise is drawn once; messages: every message is made."),
 ]
+PendingOption = Annotated[
+    Literal["middle", "rate"],
+    typer.Option(
+        "--pending",
+        help="How users whose lowest batch is not full count: at the middle of what they may hold, "
+        "or at the rate of the last batches. Predicted errors are those for the middle.",
+    ),
+]
 Jobs = Annotated[
     int | None,
     Whole(help="How many processes to use.", show_default="one per core"),

@@ -26,7 +26,7 @@ from overhand.cli.output import (
 from overhand.errors import InvalidValue
 from overhand.plan import Plan
 from overhand.plots import Line, check_figure_path, error_over_time
-from overhand.simulation import Simulation, plan_stream, read_rows
+from overhand.simulation import PlanCounter, Simulation, plan_stream, read_rows
 from overhand.simulation import simulate as run_simulation
 
 
@@ -39,6 +39,7 @@ def simulate(
     runs: options.Runs = 10,
     seed: options.Seed = 0,
     engine: options.EngineOption = "counts",
+    pending: options.PendingOption = "middle",
     plot: options.Figure = None,
     save: Annotated[
         Path | None, typer.Option(help="Write the error over time as a CSV file.")
@@ -49,11 +50,11 @@ def simulate(
     check_figure_path(plot)
     check_writable("--save", save)
     plan = _best(asked, input_form) if plan_file is None else _loaded(plan_file, asked)
-    stream = plan_stream(input_form, plan)
+    counter, stream = PlanCounter(plan, engine, pending), plan_stream(input_form, plan)
     with progress_bar(
         f"{plural(runs, 'run')} of {stream.users:,} users", runs * stream.users
     ) as advance:
-        result = run_simulation(plan, stream, runs=runs, seed=seed, engine=engine, progress=advance)
+        result = run_simulation(counter, stream, runs=runs, seed=seed, progress=advance)
     if plot is not None:
         _plot(plan, result, plot)
     if save is not None:
@@ -67,10 +68,11 @@ def simulate(
                 "input": input_form,
                 "seed": seed,
                 "engine": engine,
+                "pending": pending,
             }
         )
     else:
-        _show(plan, result, input_form)
+        _show(counter, result, input_form)
 
 
 def _loaded(path: Path, asked: PlanOptions) -> Plan:
@@ -91,8 +93,9 @@ def _best(asked: PlanOptions, input_form: str) -> Plan:
         return asked.plan()
 
 
-def _show(plan: Plan, result: Simulation, form: str) -> None:
-    table = new_table("", "measured", "predicted")
+def _show(counter: PlanCounter, result: Simulation, form: str) -> None:
+    plan, is_middle = counter.plan, counter.pending == "middle"
+    table = new_table("", "measured", f"predicted{'' if is_middle else ', pending at the middle'}")
     table.add_row("rms error", number(result.rms_error), f"{number(plan.rms_error)} (worst input)")
     table.add_row("largest error, mean of runs", number(result.mean_max_error), "")
     table.add_row(

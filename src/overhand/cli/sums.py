@@ -96,6 +96,7 @@ def sums(
         str | None,
         typer.Option(help="Also sum windows of this length, such as 7d or 12h; needs --at."),
     ] = None,
+    pending: options.PendingOption = "middle",
     output: Annotated[
         Path | None, typer.Option(help="Write the estimates to a .csv or .json file.")
     ] = None,
@@ -117,16 +118,20 @@ def sums(
     columns = Columns(file, table, column, group, at, skip_missing=missing == "skip")
     check_columns(file, table, columns.names)
     kind, read_off = kind_of(columns, values, clip=clip, trust_data=trust_data)
+    if pending == "rate" and isinstance(kind, Grouped):
+        raise InvalidValue(
+            "--pending rate: groups allow for pending users anywhere, so leave it out"
+        )
     if read_off:
         say("--trust-data", f"{read_off} read from the data: released without privacy")
     with working("counting rows"):
         users = table.rows() if horizon is None else horizon
     plan = _planned(replace(asked, horizon=users, spec=kind.spec, clip=clip), file)
-    total = ContinualSum(
-        plan, None if seed is None else seeded_random(seed), archive=windows is not None
-    )
+    has_windows, is_rate = windows is not None, pending == "rate"
+    random = None if seed is None else seeded_random(seed)
+    total = ContinualSum(plan, random, archive=has_windows or is_rate, pending=pending)
     with progress_bar(f"{users:,} rows", users) as advance:
-        places, has_windows = _places(plan, points), windows is not None
+        places = _places(plan, points)
         published = list(_published(total, columns, places, advance, has_windows=has_windows))
     if not published:
         raise InvalidValue(f"{file} has no rows")
@@ -137,7 +142,9 @@ def sums(
     if plot is not None:
         found.draw(plot, ", ".join(column))
     if as_json:
-        print_json({**found.summary(), "file": file, "column": column, "seed": seed})
+        print_json(
+            {**found.summary(), "file": file, "column": column, "seed": seed, "pending": pending}
+        )
         return
     found.show(f"{file}, {', '.join(column)}")
     tell_written(output, plot)

@@ -223,6 +223,8 @@ def simulate(
     errors.whole("seed", seed, least=0)
     if isinstance(counter, Plan):
         counter = PlanCounter(counter, engine, pending)
+    elif (engine, pending) != ("counts", "middle"):
+        raise errors.InvalidValue(f"{engine=} and {pending=} are for a plan: a counter has its own")
     stream = _stream(input, counter)
     tally = _Tally(stream.users, counter.values)
     started = time.perf_counter()
