@@ -277,11 +277,13 @@ def test_hindsight_is_a_second_line_that_is_switched_on(
     visit.wait_for_number_of("#chart .curve.told", 1)
     line = visit.page.locator("#chart .curve.told").get_attribute("d") or ""
     assert len(re.findall(r"[ML]", line)) == 16
+    visit.wait_for("hindsight-gain", ": 75\u00a0% of the published error")
     visit.page.locator("#chart").focus()
     visit.page.keyboard.press("End")
     visit.wait_for("chart-reading", re.compile(r"^After 688 users: 343 .*; in hindsight 365 \("))
     switch.uncheck()
     visit.wait_for_number_of("#chart .curve.told", 0)
+    visit.wait_for("hindsight-gain", "")
     assert visit.page.locator("#chart .curve").get_attribute("d") == published
 
 

@@ -335,6 +335,7 @@ function showCharts() {
   const start = status.plan.users_before ?? 0;
   const zero = !isMean && start === 0;
   chart.show({ t: series.t, ...columns }, { start, from, zero, empty, told: hindsight.line(viewed) });
+  part("hindsight-gain").textContent = hindsight.gain();
 
   const { dimension } = status.plan;
   const few = dimension > 1 && dimension <= MOST_BARS;

@@ -48,6 +48,12 @@ export class Hindsight {
     return `; in hindsight ${words.number(point.value, decimals)} (${words.between(point, decimals)})`;
   }
 
+  // How its error, over all points, compares with that of what was published.
+  gain() {
+    if (!this.#box.checked || !this.#series?.t.length) return "";
+    return `: ${Math.round(100 * this.#series.ratio)}\u00a0% of the published error`;
+  }
+
   async #load() {
     clearTimeout(this.#timer);
     this.#timer = null;
