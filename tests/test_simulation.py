@@ -26,8 +26,7 @@ from overhand.simulation import (
     simulate,
     stream_for,
 )
-from overhand.simulation.alias import AliasTable
-from overhand.simulation.counts import CountsRun
+from overhand.simulation.counts import AliasTable, CountsRun
 from overhand.simulation.streams import Stream
 from overhand.values import BITS, Histogram, Moments, Reals, SymmetricMatrices, Values, Vectors
 from support.plans import PRIVACY, WIDE, coin_plan, error_law

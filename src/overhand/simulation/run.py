@@ -17,9 +17,8 @@ from overhand.plan import DEFAULT_FAILURE_PROBABILITY, Plan
 from overhand.randomness import Random, SeededRandom
 from overhand.simulation.counts import CountsRun
 from overhand.simulation.messages import MessagesRun
-from overhand.simulation.sessions import SessionRun
 from overhand.simulation.streams import Stream, plan_stream, stream_for, values_stream
-from overhand.summation import Pending
+from overhand.summation import ContinualSum, Pending
 from overhand.values import Values
 
 Engine = Literal["counts", "messages"]
@@ -127,9 +126,33 @@ class PlanCounter:
 
     def start(self, random: Random) -> Run:
         if self.pending != "middle":
-            return SessionRun(self.plan, random, self.pending)
+            return _SessionRun(self.plan, random, self.pending)
         run = CountsRun if self.engine == "counts" else MessagesRun
         return run(self.plan, random)
+
+
+class _SessionRun:
+    """One run of the library's own sum, for what the engines do not know.
+
+    Between the ends of blocks, an estimate rises by the same for every user who is pending.
+    """
+
+    def __init__(self, plan: Plan, random: Random, pending: Pending) -> None:
+        self.granularity = plan.tree.lowest
+        self._shape = plan.values.shape
+        self._total = ContinualSum(plan, random, pending=pending)
+
+    def estimates(self, rows: Rows) -> Floats:
+        """The estimates after each of the next users."""
+        found = np.empty((len(rows), *self._shape))
+        for start in range(0, len(rows), self.granularity):
+            block, before = rows[start : start + self.granularity], self._total.estimate.value
+            self._total.update_rows(block[:1])
+            rise, users = self._total.estimate.value - before, np.arange(1, len(block) + 1)
+            found[start : start + len(block)] = before + np.multiply.outer(users, rise)
+            self._total.update_rows(block[1:])
+            found[start + len(block) - 1] = self._total.estimate.value
+        return found
 
 
 @dataclass(frozen=True)
