@@ -276,11 +276,7 @@ def _plan_with(scale: Scale, mechanism: str, shufflers: int) -> tuple[int, int, 
     else:
         noise: NoiseBy = "services" if mechanism.endswith(_SERVICES) else "users"
         plan = Plan.best(*asked, mechanism=mechanism.removesuffix(_SERVICES), noise=noise)
-    bits = sum(
-        m.messages_per_user * m.message_bits + m.clear_numbers * m.clear_bits
-        for m in plan.mechanisms
-    )
-    return plan.messages_per_user, -(-bits // 8), round(plan.rms_error, 1)
+    return plan.messages_per_user, -(-plan.bits_per_user // 8), round(plan.rms_error, 1)
 
 
 def _sent(scale: Scale, plans: dict[str, list[tuple[int, int, float]]]) -> Evidence:

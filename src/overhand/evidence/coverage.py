@@ -99,19 +99,10 @@ def _cost(scale: Scale, kind: str) -> float:
     return 0.5 + numbers * (1 if values.is_whole else 4) / _NUMBERS_A_SECOND
 
 
-def _plan(scale: Scale, kind: str) -> Plan:
-    return Plan.best(
-        scale.coverage_users,
-        _SHUFFLERS,
-        scale.privacy,
-        values=values_of(kind),
-        max_messages=200,
-    )
-
-
 @lru_cache(maxsize=8)
 def _stated(scale: Scale, kind: str) -> Stated:
-    plan = _plan(scale, kind)
+    asked = scale.coverage_users, _SHUFFLERS, scale.privacy
+    plan = Plan.best(*asked, values=kind, max_messages=200)
     users, lowest, shape = plan.horizon, plan.tree.lowest, plan.values.shape
     rows = plan.values.opposites(np.ones(users, np.uint8))
     one = np.asarray(plan.values.total(rows[:1]), np.float64)

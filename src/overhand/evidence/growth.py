@@ -5,18 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from overhand.bandits import regret_exponent
 from overhand.evidence.accuracy import mean_squares, runs_for
 from overhand.evidence.sections import Check, Evidence, Figure, Scale, Section, Task
-from overhand.model import Counts, Floats, Privacy
+from overhand.model import Floats, Privacy
 from overhand.plan import Plan
 from overhand.plots import Line
 from overhand.randomness import SeededRandom
-from overhand.simulation.regret import Field, Segments, race, rival
+from overhand.simulation.regret import Field, Regret, Segments, race, rival
 from overhand.trees import binary_degrees, published_degrees
 
 _TOLERANCE = 0.03
@@ -73,20 +73,19 @@ class Measured(NamedTuple):
 
 def exponents(scale: Scale) -> Section:
     """(a) One error for every number of users and of shufflers, of runs in several parts."""
-    parts = {(k, n): _parts(scale, k, n) for k in _SHOWN.values() for n in scale.horizons}
-    tasks = tuple(
-        Task(f"error of {label}, {n:,} users", _measured, (scale, part), _cost_of_part(part))
+    tasks = {
+        (k, n): [
+            Task(f"error of {label}, {n:,} users", _measured, (scale, part), _cost_of_part(part))
+            for part in _parts(scale, k, n)
+        ]
         for label, k in _SHOWN.items()
         for n in scale.horizons
-        for part in parts[k, n]
-    )
+    }
 
-    def conclude(results: list[tuple[Floats, float]]) -> Evidence:
-        left = iter(results)
-        found = {key: _error([next(left) for _ in of_key]) for key, of_key in parts.items()}
-        return _growth_of_error(scale, found)
+    def conclude(found: dict[tuple[int, int], list[tuple[Floats, float]]]) -> Evidence:
+        return _growth_of_error(scale, {key: _error(parts) for key, parts in found.items()})
 
-    return Section(tasks, conclude)
+    return Section.grouped(tasks, conclude)
 
 
 def _degrees(shufflers: int, horizon: int) -> tuple[int, ...]:
@@ -172,77 +171,52 @@ def _growth_of_error(scale: Scale, found: dict[tuple[int, int], Measured]) -> Ev
     )
 
 
-class Raced(NamedTuple):
-    """Regret of some runs over time."""
-
-    label: str
-    t: Counts
-    curves: Floats
-
-    @property
-    def mean(self) -> float:
-        return float(self.curves[:, -1].mean())
-
-    @property
-    def standard_error(self) -> float:
-        runs = len(self.curves)
-        return float(self.curves[:, -1].std(ddof=1)) / math.sqrt(runs) if runs > 1 else math.nan
-
-
 def regret(scale: Scale) -> Section:
     """(e) Every rival at every number of users, some runs per task; and the bound's exponents."""
-    groups = range(0, scale.bandit_runs, _GROUP)
-    asked = [(name, n) for name in _RIVALS for n in scale.rounds]
-    races = tuple(
-        Task(f"regret of {name}, {n:,} users", _raced, (scale, name, n, first), _cost_of_race(n))
-        for name, n in asked
-        for first in groups
-    )
-    bounds = tuple(
-        Task(f"regret bound, {k} shufflers", regret_exponent, (k,), 0.1) for k in _JUDGED
-    )
+    tasks = {
+        (name, n): [
+            Task(
+                f"regret of {name}, {n:,} users",
+                _raced,
+                (scale, name, n, first),
+                1.0 + _GROUP * n / _ROUNDS_A_SECOND,
+            )
+            for first in range(0, scale.bandit_runs, _GROUP)
+        ]
+        for name in _RIVALS
+        for n in scale.rounds
+    }
 
-    def conclude(results: list[Any]) -> Evidence:
-        left = iter(results)
-        found = {key: _joined([next(left) for _ in groups]) for key in asked}
-        return _growth_of_regret(scale, found, dict(zip(_JUDGED, left, strict=True)))
+    def conclude(found: dict[tuple[str, int], list[Regret]]) -> Evidence:
+        return _growth_of_regret(scale, {key: Regret.joined(of) for key, of in found.items()})
 
-    return Section(races + bounds, conclude)
-
-
-def _cost_of_race(rounds: int) -> float:
-    return 1.0 + _GROUP * rounds / _ROUNDS_A_SECOND
+    return Section.grouped(tasks, conclude)
 
 
-def _raced(scale: Scale, name: str, rounds: int, first: int) -> Raced:
+def _raced(scale: Scale, name: str, rounds: int, first: int) -> Regret:
     """All rivals meet the same users: those of the same seed."""
     place = Segments(_DIMENSION, _ARMS)
     one = rival(name, Field(rounds, _SHUFFLERS, scale.privacy, place.dimension))
     runs = range(first, min(first + _GROUP, scale.bandit_runs))
     (missed,) = race(place, rounds, [one], runs, scale.seed)
-    return Raced(one.label, missed.t, missed.curves)
-
-
-def _joined(parts: list[Raced]) -> Raced:
-    return Raced(parts[0].label, parts[0].t, np.concatenate([part.curves for part in parts]))
+    return missed
 
 
 def _claimed(shufflers: int) -> float:
     return (shufflers + 1) / (2 * shufflers + 1)
 
 
-def _growth_of_regret(
-    scale: Scale, found: dict[tuple[str, int], Raced], bounds: dict[int, float]
-) -> Evidence:
+def _growth_of_regret(scale: Scale, found: dict[tuple[str, int], Regret]) -> Evidence:
     measured = {
         name: exponent(scale.rounds, [found[name, n].mean for n in scale.rounds])
         for name in _RIVALS
     }
     longest = {name: found[name, scale.rounds[-1]] for name in _RIVALS}
     lines = tuple(
-        Line(one.label, tuple(map(float, one.t)), tuple(one.curves.mean(axis=0).tolist()))
+        Line(one.rival.label, tuple(map(float, one.t)), tuple(one.curves.mean(axis=0).tolist()))
         for one in longest.values()
     )
+    bounds = {k: regret_exponent(k) for k in _JUDGED}
     none = ("",) * len(scale.rounds)
     of_bounds = (
         (f"bound, k = {k}", *none, f"{of_bound:.3f}", f"(k+1)/(2k+1) = {_claimed(k):.3f}")
@@ -275,10 +249,10 @@ def _growth_of_regret(
 
 
 def _row(
-    scale: Scale, name: str, found: dict[tuple[str, int], Raced], measured: float
+    scale: Scale, name: str, found: dict[tuple[str, int], Regret], measured: float
 ) -> tuple[str, ...]:
     raced = [found[name, n] for n in scale.rounds]
     std = exponent_std(scale.rounds, [one.standard_error / one.mean for one in raced])
     claimed = f"at most {_claimed(_SHUFFLERS):.3f}" if name == _OURS else ""
     cells = (f"{one.mean:,.0f} +- {one.standard_error:,.0f}" for one in raced)
-    return (raced[-1].label, *cells, f"{measured:.3f} +- {std:.3f}", claimed)
+    return (raced[-1].rival.label, *cells, f"{measured:.3f} +- {std:.3f}", claimed)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -42,16 +42,21 @@ class Gain(NamedTuple):
 
 def hindsight(scale: Scale) -> Section:
     """(i) Bands with few users and many runs, errors with many users and few."""
-    parts = range(0, scale.coverage_runs // _PART, _TASK_RUNS)
+    cost_of_gain = 2 + scale.users / 20 * scale.runs / _NUMBERS_A_SECOND
+    cost_of_bands = 1 + scale.coverage_users / 15 * _TASK_RUNS / _NUMBERS_A_SECOND
+    tasks = {}
+    for name in _MECHANISMS:
+        tasks[name, "gain"] = [Task(f"hindsight with {name}", gain, (scale, name), cost_of_gain)]
+        tasks[name, "bands"] = [
+            Task(f"bands of hindsight, {name}", bands, (scale, name, first), cost_of_bands)
+            for first in range(0, scale.coverage_runs // _PART, _TASK_RUNS)
+        ]
 
-    def task(mechanism: str, first: int) -> Task:
-        if first < 0:
-            cost = 2 + scale.users / 20 * scale.runs / _NUMBERS_A_SECOND
-            return Task(f"hindsight with {mechanism}", gain, (scale, mechanism), cost)
-        cost = 1 + scale.coverage_users / 15 * _TASK_RUNS / _NUMBERS_A_SECOND
-        return Task(f"bands of hindsight, {mechanism}", bands, (scale, mechanism, first), cost)
+    def conclude(found: dict[tuple[str, str], list[Any]]) -> Evidence:
+        gains = {name: found[name, "gain"][0] for name in _MECHANISMS}
+        return _shown(scale, gains, {name: found[name, "bands"] for name in _MECHANISMS})
 
-    return Section.crossed(_MECHANISMS, (-1, *parts), task, lambda found: _shown(scale, found))
+    return Section.grouped(tasks, conclude)
 
 
 def _noise(plan: Plan, runs: int, random: SeededRandom) -> Hindsight:
@@ -83,15 +88,16 @@ def gain(scale: Scale, mechanism: str) -> Gain:
     return Gain(float(np.mean(told**2)), float(np.mean(published**2)), history.ratio)
 
 
-def _shown(scale: Scale, found: dict[str, list[Gain | Bands]]) -> Evidence:
-    gains = {name: one for name, (one, *_) in found.items() if isinstance(one, Gain)}
-    covered = {name: _coverage(scale, parts) for name, (_, *parts) in found.items()}
+def _shown(scale: Scale, gains: dict[str, Gain], held: dict[str, list[Bands]]) -> Evidence:
+    runs = scale.coverage_runs // _PART
+    covered = {
+        name: np.asarray(sum(part.held for part in parts) / runs) for name, parts in held.items()
+    }
     ratios = {name: math.sqrt(one.hindsight / one.published) for name, one in gains.items()}
-    times = {name: one.t for name, (_, one, *_) in found.items() if isinstance(one, Bands)}
     shares = [float(end) for one in covered.values() for end in (one.min(), one.max())]
     lines = tuple(
-        Line(name, tuple(times[name].astype(float).tolist()), tuple((100 * held).tolist()))
-        for name, held in covered.items()
+        Line(name, tuple(held[name][0].t.astype(float).tolist()), tuple((100 * of).tolist()))
+        for name, of in covered.items()
     )
     return Evidence(
         key="hindsight",
@@ -101,12 +107,12 @@ def _shown(scale: Scale, found: dict[str, list[Gain | Bands]]) -> Evidence:
         method=f"Noise alone, {_SHUFFLERS} shufflers at {scale.privacy}, at the ends of lowest "
         f"batches. Errors: {scale.users:,} users, {scale.runs:,} runs, root of the mean square "
         f"over all t at the end of the stream. Bands: {scale.coverage_users:,} users, "
-        f"{scale.coverage_runs // _PART:,} runs, each point on its own. The ratio is also computed "
+        f"{runs:,} runs, each point on its own. The ratio is also computed "
         "from the law of the noise; a measured one is off by a few per cent, since few large "
         "batches make up most of a run's error.",
         columns=("mechanism", "published, rms", "hindsight, rms", "ratio", "computed",
                  "bands, least", "bands, most"),
-        rows=tuple(_row(name, gains[name], ratios[name], covered[name]) for name in found),
+        rows=tuple(_row(name, gains[name], ratios[name], covered[name]) for name in _MECHANISMS),
         figures=(Figure("users t", "bands that hold the truth, %", lines, "plot"),),
         checks=(
             Check("ratio, computed, the largest", max(g.computed for g in gains.values()), 0.0,
@@ -116,11 +122,6 @@ def _shown(scale: Scale, found: dict[str, list[Gain | Bands]]) -> Evidence:
             Check("coverage, the most", max(shares), _LEAST, _MOST),
         ),
     )  # fmt: skip
-
-
-def _coverage(scale: Scale, parts: list[Gain | Bands]) -> Floats:
-    held = sum(part.held for part in parts if isinstance(part, Bands))
-    return np.asarray(held / (scale.coverage_runs // _PART))
 
 
 def _row(name: str, gained: Gain, ratio: float, covered: Floats) -> tuple[str | float, ...]:

@@ -17,7 +17,6 @@ from overhand.plan import Plan
 from overhand.randomness import SeededRandom
 from overhand.simulation import CoverNoise
 from overhand.summation import ContinualSum
-from overhand.values import values_of
 
 _SHUFFLERS = 3
 _CONFIDENCE = 0.95
@@ -55,10 +54,10 @@ class Known:
 
 
 @lru_cache(maxsize=8)
-def _known(users: int, scale: Scale, kind: str) -> Known:
-    plan = Plan.best(
-        users, _SHUFFLERS, scale.privacy, values=values_of(kind), mechanism="best", max_messages=200
-    )
+def _known(scale: Scale, kind: str) -> Known:
+    users = scale.coverage_users
+    asked = users, _SHUFFLERS, scale.privacy
+    plan = Plan.best(*asked, values=kind, mechanism="best", max_messages=200)
     lowest, blocks = plan.tree.lowest, plan.tree.blocks
     # Ends of batches, the cover being short and long, and once in between: users are pending.
     ends = [lowest * (blocks * part // 8) for part in (3, 5, 8)]
@@ -162,21 +161,18 @@ class Tally:
 
 def readings(scale: Scale) -> Section:
     """(h) Some runs per task, of every kind of value that something is read off."""
+    cost = 0.5 + min(_TASK_RUNS, scale.reading_runs) / _READ_A_SECOND
     return Section.crossed(
-        tuple(_HELD),
+        _HELD,
         range(0, scale.reading_runs, _TASK_RUNS),
-        lambda kind, first: Task(f"readings of {kind}", tally, (scale, kind, first), _cost(scale)),
+        lambda kind, first: Task(f"readings of {kind}", tally, (scale, kind, first), cost),
         lambda found: _read(scale, (reduce(Tally.__add__, parts) for parts in found.values())),
     )
 
 
-def _cost(scale: Scale) -> float:
-    return 0.5 + min(_TASK_RUNS, scale.reading_runs) / _READ_A_SECOND
-
-
 def tally(scale: Scale, kind: str, first: int) -> Tally:
     """So many runs from this one on."""
-    known = _known(scale.coverage_users, scale, kind)
+    known = _known(scale, kind)
     random = np.random.default_rng([scale.seed, list(_HELD).index(kind), first])
     runs = min(_TASK_RUNS, scale.reading_runs - first)
     held: Counter[tuple[str, str]] = Counter()

@@ -10,6 +10,7 @@ from overhand.model import Privacy
 from overhand.plots import Line
 
 N = TypeVar("N", int, float)
+Key = TypeVar("Key")
 
 
 @dataclass(frozen=True)
@@ -178,27 +179,34 @@ class Section:
     conclude: Callable[[list[Any]], Evidence] = field(repr=False)
 
     @classmethod
+    def grouped(
+        cls,
+        tasks: Mapping[Key, Sequence[Task]],
+        conclude: Callable[[dict[Key, list[Any]]], Evidence],
+    ) -> Section:
+        """Tasks by what they are of; so are their results.
+
+        >>> asked = Section.grouped({"a": [Task("one", abs, (-1,))], "b": []}, dict)
+        >>> [task.name for task in asked.tasks], asked.conclude([1])
+        (['one'], {'a': [1], 'b': []})
+        """
+
+        def by_key(results: list[Any]) -> Evidence:
+            left = iter(results)
+            return conclude({key: [next(left) for _ in of_key] for key, of_key in tasks.items()})
+
+        return cls(tuple(task for of_key in tasks.values() for task in of_key), by_key)
+
+    @classmethod
     def crossed(
         cls,
-        names: Collection[str],
+        names: Iterable[str],
         numbers: Collection[N],
         task: Callable[[str, N], Task],
         conclude: Callable[[dict[str, list[Any]]], Evidence],
     ) -> Section:
-        """A task for every name and number; the results come by name.
-
-        >>> asked = Section.crossed("ab", (1, 2), lambda name, k: Task(name, abs, (k,)), dict)
-        >>> [task.name for task in asked.tasks]
-        ['a', 'a', 'b', 'b']
-        >>> asked.conclude([5, 6, 7, 8])
-        {'a': [5, 6], 'b': [7, 8]}
-        """
-
-        def by_name(results: list[Any]) -> Evidence:
-            left = iter(results)
-            return conclude({name: [next(left) for _ in numbers] for name in names})
-
-        return cls(tuple(task(name, number) for name in names for number in numbers), by_name)
+        """A task for every name and number; the results come by name."""
+        return cls.grouped({name: [task(name, n) for n in numbers] for name in names}, conclude)
 
 
 def curves(x: Iterable[float], found: Mapping[str, Sequence[float]]) -> tuple[Line, ...]:

@@ -45,6 +45,11 @@ class Regret:
     t: Counts
     curves: Floats
 
+    @classmethod
+    def joined(cls, parts: Sequence[Regret]) -> Regret:
+        """That of one rival, of all runs of these."""
+        return replace(parts[0], curves=np.concatenate([part.curves for part in parts]))
+
     @property
     def final(self) -> Floats:
         """The regret of every run."""
@@ -209,10 +214,7 @@ def measure(
         found = [race(*task, progress) for task in tasks]
     else:
         found = _in_parallel(tasks, jobs, progress)
-    return [
-        replace(of_rival[0], curves=np.concatenate([part.curves for part in of_rival]))
-        for of_rival in zip(*found, strict=True)
-    ]
+    return [Regret.joined(of_rival) for of_rival in zip(*found, strict=True)]
 
 
 def _in_parallel(tasks: Sequence[Any], jobs: int, progress: Advance | None) -> list[Any]:
