@@ -52,7 +52,7 @@ def audit(
     mechanism: MechanismChoice = "all",
     values: ValuesChoice = "all",
     noise: NoiseChoice = "both",
-    epsilon: Annotated[float, typer.Option(help="The guarantee's epsilon.")] = 1.0,
+    epsilon: options.Epsilon = 1.0,
     delta: options.Delta = DEFAULT_DELTA,
     size: Annotated[int, options.Whole(help="How many users a lowest batch has.")] = 8,
     shufflers: Annotated[int, options.Whole(help="How many levels a whole transcript has.")] = 3,

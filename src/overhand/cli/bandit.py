@@ -50,9 +50,6 @@ ENVIRONMENTS: dict[str, tuple[type[Environment], int, int]] = {
 }
 """By name: what it is, and its usual dimension and number of arms."""
 
-DEFAULT_HORIZON = 100_000
-DEFAULT_SHUFFLERS = 4
-
 _KINDS = kinds_of(Moments(1), "users")
 
 
@@ -64,11 +61,9 @@ def bandit(
             "a new audience every quarter; films: MovieLens, in random order or by cohort."
         ),
     ] = "segments",
-    horizon: Annotated[int, options.Whole(help="How many users there are.")] = DEFAULT_HORIZON,
-    shufflers: Annotated[
-        int, options.Whole(help="How many shufflers may work at the same time.")
-    ] = DEFAULT_SHUFFLERS,
-    epsilon: Annotated[float, typer.Option(help="The guarantee's epsilon.")] = DEFAULT_EPSILON,
+    horizon: Annotated[int, options.Whole(help="How many users there are.")] = 100_000,
+    shufflers: options.Shufflers = 4,
+    epsilon: options.Epsilon = DEFAULT_EPSILON,
     delta: options.Delta = DEFAULT_DELTA,
     dimension: Annotated[
         int | None, options.Whole(help="How many features an arm has.", show_default=False)

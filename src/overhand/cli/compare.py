@@ -44,14 +44,15 @@ class Model:
     name: str
     label: str
     trusted: str
-    counter: Counter
+    counter: Plan | Counter
 
     @property
     def messages(self) -> int:
         return 1 if self.trusted == _SERVER else self.counter.messages_per_user
 
 
-@options.takes_plan(
+@options.takes(
+    PlanOptions,
     without=("clip", "honest", "reports", "composition", "error", "max_messages"),
 )
 def compare(

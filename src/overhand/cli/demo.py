@@ -58,10 +58,8 @@ def demo(
         float | None,
         typer.Option(help="The most reports per second.", show_default="no limit"),
     ] = None,
-    shufflers: Annotated[
-        int, options.Whole(help="How many shufflers may work at the same time.")
-    ] = 3,
-    epsilon: Annotated[float, typer.Option(help="The guarantee's epsilon.")] = DEFAULT_EPSILON,
+    shufflers: options.Shufflers = 3,
+    epsilon: options.Epsilon = DEFAULT_EPSILON,
     delta: options.Delta = DEFAULT_DELTA,
     noise: options.NoiseOption = "users",
     max_messages: Annotated[

@@ -99,7 +99,7 @@ def running(plan: Plan, home: Path, port: int | None, **learning: Any) -> Iterat
     home.mkdir(parents=True, exist_ok=True)
     plan.save(home / "plan.json")
     with contextlib.redirect_stdout(None):
-        prepare(home / "plan.json", home, **learning, as_json=True)
+        prepare(plan_file=home / "plan.json", directory=home, **learning, as_json=True)
     ports = _free_ports(0, 0 if port is None else whole("port", port, least=1, most=65535))
     digest = hashlib.sha256((home / "document.json").read_bytes()).hexdigest()
     shuffler, server = (f"http://127.0.0.1:{port}" for port in ports)

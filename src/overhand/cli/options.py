@@ -9,7 +9,7 @@ from decimal import Decimal, InvalidOperation
 from functools import wraps
 from inspect import Parameter, signature
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_type_hints
+from typing import Annotated, Any, get_type_hints
 
 import typer
 
@@ -27,6 +27,7 @@ DEFAULT_DELTA = 1e-6
 
 _MOST_DIGITS = 30
 _BY_NAME = Parameter.KEYWORD_ONLY
+_NAMED = ("tree", "honest", "reports", "composition", "max_messages", "mechanism", "noise")
 
 
 def whole_number(text: Any) -> int:
@@ -52,35 +53,9 @@ def Whole(*names: str, help: str, **more: Any) -> Any:
     return typer.Option(*names, parser=whole_number, metavar="<int>", help=help, **more)
 
 
-Horizon = Annotated[int | None, Whole(help="How many users the plan serves.", show_default=False)]
-Shufflers = Annotated[
-    int | None,
-    Whole(
-        help="How many shufflers may work at the same time.", show_default=str(DEFAULT_SHUFFLERS)
-    ),
-]
-Epsilon = Annotated[
-    float | None,
-    typer.Option(help="The guarantee's epsilon.", show_default=str(DEFAULT_EPSILON)),
-]
+Shufflers = Annotated[int, Whole(help="How many shufflers may work at the same time.")]
+Epsilon = Annotated[float, typer.Option(help="The guarantee's epsilon.")]
 Delta = Annotated[float, typer.Option(help="The guarantee's delta.")]
-TreeOption = Annotated[
-    str,
-    typer.Option(
-        help="regular: the best degrees; paper: those of Section 3.2; binary: log n - 1 levels of "
-        "degree 2."
-    ),
-]
-ValuesOption = Annotated[
-    str,
-    typer.Option(
-        "--values",
-        help="What a user holds: bit, real, real:LOW:HIGH, vector:D (norm at most 1), "
-        "vector:D:NORM, histogram:B, histogram:LABELS (separated by commas), "
-        "binned:LOW:HIGH:B, grouped:LABELS:bit, grouped:LABELS:real:LOW:HIGH, matrix:D, "
-        "moments:D.",
-    ),
-]
 Clip = Annotated[
     bool, typer.Option("--clip", help="Move values outside the range to its nearer end.")
 ]
@@ -103,46 +78,13 @@ NoiseOption = Annotated[
         help="Who makes the noise: users (as in the paper), or services (each adds its own).",
     ),
 ]
-MaxMessages = Annotated[
-    int | None,
-    Whole(help="The most messages per user.", show_default=False),
-]
-Honest = Annotated[
-    float, typer.Option(help="The fraction of users who are counted on to add their noise.")
-]
-Reports = Annotated[int, Whole(help="How many reports one person may send, up to 1,000.")]
-CompositionOption = Annotated[
-    Composition, typer.Option(help="How the levels of one user are accounted for.")
-]
-Error = Annotated[
-    float | None,
-    typer.Option(help="Find the smallest epsilon that reaches this rms error.", show_default=False),
-]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
-PlanFile = Annotated[
-    Path | None, typer.Option("--plan", help="A plan saved by `overhand plan --save`.")
-]
 Runs = Annotated[int, Whole(help="How many independent runs to make.")]
 Seed = Annotated[int, Whole(help="The same seed gives the same numbers.")]
 OptionalSeed = Annotated[
     int | None, Whole(help="Makes the run repeatable.", show_default="OS randomness")
 ]
-EngineOption = Annotated[
-    Literal["counts", "messages"],
-    typer.Option(help="counts: a batch's noise is drawn once; messages: every message is made."),
-]
-PendingOption = Annotated[
-    Literal["middle", "rate"],
-    typer.Option(
-        "--pending",
-        help="How users whose lowest batch is not full count: at the middle of what they may hold, "
-        "or at the rate of the last batches. Predicted errors are those for the middle.",
-    ),
-]
-Jobs = Annotated[
-    int | None,
-    Whole(help="How many processes to use.", show_default="one per core"),
-]
+Jobs = Annotated[int | None, Whole(help="How many processes to use.", show_default="one per core")]
 Figure = Annotated[Path | None, typer.Option("--plot", help="Write a figure (.png, .svg or .pdf).")]
 Input = Annotated[
     str,
@@ -178,20 +120,57 @@ def model_note(mechanism: str, noise_by: str = "users") -> str:
 class PlanOptions:
     """What the plan options of a command line ask for: each field is an option."""
 
-    horizon: Horizon = None
-    shufflers: Shufflers = None
-    epsilon: Epsilon = None
+    horizon: Annotated[
+        int | None, Whole(help="How many users the plan serves.", show_default=False)
+    ] = None
+    shufflers: Annotated[
+        int | None,
+        Whole(
+            help="How many shufflers may work at the same time.",
+            show_default=str(DEFAULT_SHUFFLERS),
+        ),
+    ] = None
+    epsilon: Annotated[
+        float | None,
+        typer.Option(help="The guarantee's epsilon.", show_default=str(DEFAULT_EPSILON)),
+    ] = None
     delta: Delta = DEFAULT_DELTA
-    spec: ValuesOption = "bit"
+    spec: Annotated[
+        str,
+        typer.Option(
+            "--values",
+            help="What a user holds: bit, real, real:LOW:HIGH, vector:D (norm at most 1), "
+            "vector:D:NORM, histogram:B, histogram:LABELS (separated by commas), "
+            "binned:LOW:HIGH:B, grouped:LABELS:bit, grouped:LABELS:real:LOW:HIGH, matrix:D, "
+            "moments:D.",
+        ),
+    ] = "bit"
     clip: Clip = False
     mechanism: MechanismOption = None
     noise: NoiseOption = "users"
-    tree: TreeOption = "regular"
-    honest: Honest = 1.0
-    reports: Reports = 1
-    composition: CompositionOption = "exact"
-    error: Error = None
-    max_messages: MaxMessages = None
+    tree: Annotated[
+        str,
+        typer.Option(
+            help="regular: the best degrees; paper: those of Section 3.2; binary: log n - 1 levels "
+            "of degree 2."
+        ),
+    ] = "regular"
+    honest: Annotated[
+        float, typer.Option(help="The fraction of users who are counted on to add their noise.")
+    ] = 1.0
+    reports: Annotated[int, Whole(help="How many reports one person may send, up to 1,000.")] = 1
+    composition: Annotated[
+        Composition, typer.Option(help="How the levels of one user are accounted for.")
+    ] = "exact"
+    error: Annotated[
+        float | None,
+        typer.Option(
+            help="Find the smallest epsilon that reaches this rms error.", show_default=False
+        ),
+    ] = None
+    max_messages: Annotated[
+        int | None, Whole(help="The most messages per user.", show_default=False)
+    ] = None
 
     def __post_init__(self) -> None:
         checked_tree(self.tree)
@@ -228,36 +207,35 @@ class PlanOptions:
             return len(binary_degrees(self.users))
         return DEFAULT_SHUFFLERS
 
+    @property
+    def named(self) -> dict[str, Any]:
+        """What has the same name as an option of `Plan.best`."""
+        return {name: getattr(self, name) for name in _NAMED}
+
     def plan(self) -> Plan:
         """The best plan for these options."""
         _load_accounting()
         if self.error is not None and self.epsilon is not None:
             raise InvalidValue("give --epsilon or --error, not both")
-        options: dict[str, Any] = {
-            "tree": self.tree,
-            "honest": self.honest,
-            "reports": self.reports,
-            "composition": self.composition,
-            "values": self.values,
-            "max_messages": self.max_messages,
-            "mechanism": self.mechanism,
-            "noise": self.noise,
-        }
+        asked, named = (self.users, self.most_shufflers), {**self.named, "values": self.values}
         if self.error is None:
-            return Plan.best(self.users, self.most_shufflers, self.privacy, **options)
-        return Plan.for_error(self.users, self.most_shufflers, self.error, self.delta, **options)
+            return Plan.best(*asked, self.privacy, **named)
+        return Plan.for_error(*asked, self.error, self.delta, **named)
 
 
-def takes_plan(*, without: Collection[str] = ()) -> Callable[[Callable[..., None]], Any]:
-    """Give a command the options of a plan, except some; it gets them as its argument `asked`."""
-    chosen = [field for field in fields(PlanOptions) if field.name not in without]
-    hints = get_type_hints(PlanOptions, include_extras=True)
+def takes(kind: Any, *, without: Collection[str] = ()) -> Callable[[Callable[..., None]], Any]:
+    """Give a command the options that a dataclass has as fields, except some.
+
+    It gets them as its argument `asked`.
+    """
+    chosen = [field for field in fields(kind) if field.name not in without]
+    hints = get_type_hints(kind, include_extras=True)
 
     def taking(command: Callable[..., None]) -> Any:
         @wraps(command)
         def called(**given: Any) -> None:
-            asked = PlanOptions(**{field.name: given.pop(field.name) for field in chosen})
-            command(asked=asked, **given)
+            asked = {field.name: given.pop(field.name, field.default) for field in chosen}
+            command(asked=kind(**asked), **given)
 
         own = signature(command, eval_str=True)
         taken = [

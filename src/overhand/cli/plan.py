@@ -34,7 +34,7 @@ from overhand.plan import DEFAULT_FAILURE_PROBABILITY, Plan
 from overhand.plots import check_figure_path
 
 
-@options.takes_plan()
+@options.takes(PlanOptions)
 def plan(
     asked: PlanOptions,
     published: Annotated[

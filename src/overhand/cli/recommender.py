@@ -34,25 +34,6 @@ IsRecommender = Annotated[
     bool,
     typer.Option("--recommender", help="For a recommender that learns from the plan's moments."),
 ]
-Constant = Annotated[
-    float | None,
-    typer.Option(help="The first feature of every arm, if all have the same."),
-]
-RuleName = Annotated[
-    ConstantsName | None,
-    typer.Option(
-        help="practical: constants that follow from the law of the noise; theory: the paper's, "
-        "which learn very slowly.",
-        show_default="practical",
-    ),
-]
-FeatureNames = Annotated[
-    str | None, typer.Option(help="The names of the features, separated by commas.")
-]
-ArmsFile = Annotated[
-    Path | None,
-    typer.Option(help="Arms that are the same for everybody: a JSON object of names and features."),
-]
 
 
 def features_of(values: Values) -> int:
@@ -66,29 +47,35 @@ def least_regret(asked: PlanOptions) -> Plan:
     """The plan of least regret for these options."""
     if asked.error is not None or asked.clip:
         raise InvalidValue("--recommender plans for regret: --error and --clip do not go with it")
-    return plan_for_regret(
-        asked.users,
-        asked.most_shufflers,
-        asked.privacy,
-        features_of(asked.values),
-        tree=asked.tree,
-        honest=asked.honest,
-        reports=asked.reports,
-        composition=asked.composition,
-        max_messages=asked.max_messages,
-        mechanism=asked.mechanism or MECHANISM,
-        noise=asked.noise,
-    )
+    size, named = (asked.users, asked.most_shufflers), asked.named
+    named["mechanism"] = asked.mechanism or MECHANISM
+    return plan_for_regret(*size, asked.privacy, features_of(asked.values), **named)
 
 
 @dataclass(frozen=True)
 class LearningOptions:
-    """How a recommender is asked to learn, in the words of the command line."""
+    """How a recommender is asked to learn: each field is an option."""
 
-    constant: float | None = None
-    rule: ConstantsName | None = None
-    features: str | None = None
-    arms: Path | None = None
+    constant: Annotated[
+        float | None, typer.Option(help="The first feature of every arm, if all have the same.")
+    ] = None
+    rule: Annotated[
+        ConstantsName | None,
+        typer.Option(
+            help="practical: constants that follow from the law of the noise; theory: the paper's, "
+            "which learn very slowly.",
+            show_default="practical",
+        ),
+    ] = None
+    features: Annotated[
+        str | None, typer.Option(help="The names of the features, separated by commas.")
+    ] = None
+    arms: Annotated[
+        Path | None,
+        typer.Option(
+            help="Arms that are the same for everybody: a JSON object of names and features."
+        ),
+    ] = None
 
     def check_none(self) -> None:
         """Refuse what is said of a recommender where there is none."""

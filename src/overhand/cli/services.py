@@ -10,14 +10,7 @@ import typer
 
 from overhand.cli import options
 from overhand.cli.output import check_writable, console, print_json, tell
-from overhand.cli.recommender import (
-    ArmsFile,
-    Constant,
-    FeatureNames,
-    IsRecommender,
-    LearningOptions,
-    RuleName,
-)
+from overhand.cli.recommender import IsRecommender, LearningOptions
 from overhand.cli.settings import ConfigFile, ShowSettings
 from overhand.errors import InvalidValue, whole
 from overhand.plan import Plan
@@ -26,6 +19,9 @@ Host = Annotated[str, typer.Option(help="The address to listen on.")]
 Port = Annotated[int, typer.Option(help="The port to listen on.")]
 MetricsPort = Annotated[
     int | None, typer.Option(help="A private port for /metrics, on the loopback interface.")
+]
+Database = Annotated[
+    str, typer.Option(help="A SQLite file, or postgresql://... for many processes.")
 ]
 DocumentFile = Annotated[Path, typer.Option("--document", help="The public document.")]
 Pinned = Annotated[str | None, typer.Option(help="The digest that the document must have.")]
@@ -46,14 +42,13 @@ DIGEST_NOTE = (
 )
 
 
+@options.takes(LearningOptions)
 def prepare(
     plan_file: Annotated[Path, typer.Option("--plan", help="A plan saved by `overhand plan`.")],
     directory: Annotated[Path, typer.Option(help="Where the files are written.")] = Path(),
     recommender: IsRecommender = False,
-    constant: Constant = None,
-    rule: RuleName = None,
-    features: FeatureNames = None,
-    arms: ArmsFile = None,
+    *,
+    asked: LearningOptions,
     as_json: options.Json = False,
 ) -> None:
     """Make the files of a deployment: the server's key, the document, and a token.
@@ -63,7 +58,6 @@ def prepare(
     """
     from overhand.service.protocol import Document, KeyPair, RuleKey, create_token, hashed
 
-    asked = LearningOptions(constant, rule, features, arms)
     if not recommender:
         asked.check_none()
     plan = Plan.load(plan_file)
@@ -190,9 +184,7 @@ def server(
     token_hash: Annotated[
         Path, typer.Option(help="The hash of the shuffling service's token.")
     ] = Path("token.sha256"),
-    book: Annotated[
-        str, typer.Option(help="A SQLite file, or postgresql://... for many processes.")
-    ] = "server.db",
+    book: Database = "server.db",
     book_keys: Annotated[
         Path | None,
         typer.Option(
@@ -266,9 +258,7 @@ def shuffler(
     config: ConfigFile = None,
     show_settings: ShowSettings = False,
     document: DocumentFile = Path("document.json"),
-    store: Annotated[
-        str, typer.Option(help="A SQLite file, or postgresql://... for many processes.")
-    ] = "shuffler.db",
+    store: Database = "shuffler.db",
     store_keys: Annotated[
         Path | None,
         typer.Option(

@@ -26,20 +26,26 @@ from overhand.cli.output import (
 from overhand.errors import InvalidValue
 from overhand.plan import Plan
 from overhand.plots import Line, check_figure_path, error_over_time
-from overhand.simulation import PlanCounter, Simulation, plan_stream, read_rows
+from overhand.simulation import Engine, Simulation, plan_stream, read_rows
 from overhand.simulation import simulate as run_simulation
 
 
-@options.takes_plan(without=("error", "max_messages"))
+@options.takes(PlanOptions, without=("error", "max_messages"))
 def simulate(
-    plan_file: options.PlanFile = None,
+    plan_file: Annotated[
+        Path | None, typer.Option("--plan", help="A plan saved by `overhand plan --save`.")
+    ] = None,
     *,
     asked: PlanOptions,
     input_form: options.Input = "ones",
     runs: options.Runs = 10,
     seed: options.Seed = 0,
-    engine: options.EngineOption = "counts",
-    pending: options.PendingOption = "middle",
+    engine: Annotated[
+        Engine,
+        typer.Option(
+            help="counts: a batch's noise is drawn once; messages: every message is made."
+        ),
+    ] = "counts",
     plot: options.Figure = None,
     save: Annotated[
         Path | None, typer.Option(help="Write the error over time as a CSV file.")

@@ -45,7 +45,8 @@ _SHOWN_WINDOWS = 60
 _CURVES = 5
 
 
-@options.takes_plan(
+@options.takes(
+    PlanOptions,
     without=("horizon", "spec", "clip", "tree", "composition", "error", "max_messages"),
 )
 def sums(
