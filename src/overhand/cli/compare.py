@@ -6,6 +6,7 @@ import csv
 import io
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -30,7 +31,7 @@ from overhand.cli.output import (
 from overhand.lower_bound import repeats
 from overhand.plan import Plan
 from overhand.plots import Line, check_figure_path, comparison
-from overhand.simulation import Counter, PlanCounter, Simulation, stream_for
+from overhand.simulation import Counter, Simulation, stream_for
 from overhand.simulation import simulate as run_simulation
 from overhand.summation import Pending
 
@@ -124,34 +125,21 @@ def _models(asked: PlanOptions, pending: Pending) -> list[Model]:
         ]
 
 
-def _sides(
-    asked: PlanOptions, pending: Pending
-) -> list[tuple[str, str, str, Callable[[], Counter]]]:
+def _sides(asked: PlanOptions) -> list[tuple[str, str, str, Callable[[], Plan | Counter]]]:
     """Name, label, who is trusted, and how to calibrate it."""
-    users, privacy, values = asked.users, asked.privacy, asked.values
-    one, several = "one shuffler", f"{asked.most_shufflers} shufflers"
-
-    def published() -> Counter:
-        return PlanCounter(Plan.published(users, asked.most_shufflers, privacy, values=values))
-
-    def ours(plans: PlanOptions) -> Counter:
-        return PlanCounter(plans.plan(), pending=pending)
-
-    def tree(combine: bool) -> Counter:
-        return PlanCounter(trusted_tree(users, privacy, combine=combine, values=values))
-
-    def best_known() -> Counter:
-        return SquareRoot(users, privacy, values)
-
+    users, k, privacy, values = asked.users, asked.most_shufflers, asked.privacy, asked.values
+    one, several = "one shuffler", f"{k} shufflers"
+    published = partial(Plan.published, users, k, privacy, values=values)
     alone = replace(asked, shufflers=1, tree="regular")
-
+    tree = partial(trusted_tree, users, privacy, values=values)
+    best_known = partial(SquareRoot, users, privacy, values)
     return [
-        ("local", "local", "nobody", lambda: local_counter(users, privacy, values)),
+        ("local", "local", "nobody", partial(local_counter, users, privacy, values)),
         ("published", f"{several}, published", several, published),
-        ("one-shuffler", one, one, lambda: ours(alone)),
-        ("concurrent", f"{several}, ours", several, lambda: ours(asked)),
-        ("trusted-tree", "trusted: binary tree", _SERVER, lambda: tree(False)),
-        ("trusted-tree-combined", "trusted: tree, combined", _SERVER, lambda: tree(True)),
+        ("one-shuffler", one, one, alone.plan),
+        ("concurrent", f"{several}, ours", several, asked.plan),
+        ("trusted-tree", "trusted: binary tree", _SERVER, partial(tree, combine=False)),
+        ("trusted-tree-combined", "trusted: tree, combined", _SERVER, partial(tree, combine=True)),
         ("trusted-square-root", "trusted: best known", _SERVER, best_known),
     ]
 
@@ -159,8 +147,8 @@ def _sides(
 def _kinds(models: list[Model]) -> str:
     """How values are sent in our plan."""
     ours = next(model.counter for model in models if model.name == "concurrent")
-    assert isinstance(ours, PlanCounter)
-    return ours.plan.mechanisms[0].kind
+    assert isinstance(ours, Plan)
+    return ours.mechanisms[0].kind
 
 
 def _row(model: Model, result: Simulation) -> dict[str, Any]:
