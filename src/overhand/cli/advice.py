@@ -68,10 +68,11 @@ def advised(plan: Plan, composition: Composition, most: float = math.inf) -> Ite
     is_pure = all(mechanism.is_shuffle_model for mechanism in plan.mechanisms)
     if plan.noise_by != "users" or not is_pure:
         return
+    terms = Terms(plan.privacy, plan.honest, plan.reports, composition, plan.values)
     for kind in [kind for kind in kinds_of(plan.values, "users") if kind not in own]:
         is_pure = MECHANISMS[kind].is_shuffle_model
-        terms = _terms(plan, kind, composition)
-        found = _compared(known, terms, _FEWER if is_pure else _FAR)
+        choices = [replace(terms, recipe=one) for one in MECHANISMS[kind].recipes(plan.values)]
+        found = _compared(known, choices, _FEWER if is_pure else _FAR)
         if found is not None and found.other is not None:
             known.append(found.other)
         if found is None or found.messages > most:
@@ -119,12 +120,6 @@ def _with_known_noise(known: list[Plan], terms: Terms) -> Iterator[Plan]:
 def _is_quick(plan: Plan) -> bool:
     is_small = plan.values.is_whole or plan.values.dimension <= _QUICK_DIMENSION
     return is_small and plan.privacy.epsilon >= _QUICK_EPSILON and plan.reports <= _QUICK_REPORTS
-
-
-def _terms(plan: Plan, kind: str, composition: Composition) -> list[Terms]:
-    """What the noise must suffice for, once for every kind of noise."""
-    known = Terms(plan.privacy, plan.honest, plan.reports, composition, plan.values)
-    return [replace(known, recipe=recipe) for recipe in MECHANISMS[kind].recipes(plan.values)]
 
 
 def _on_tree(plan: Plan, choices: list[Terms]) -> Iterator[Plan]:

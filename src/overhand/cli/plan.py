@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.markup import escape
@@ -63,7 +63,11 @@ def plan(
             raise InvalidValue("--frontier chooses no plan: leave out --published and --save")
         show_frontier(asked, plot, as_json=as_json)
         return
-    chosen = _published(asked) if published else _best(asked, recommender)
+    if published:
+        chosen = _published(asked)
+    else:
+        with working("searching for the best plan"):
+            chosen = least_regret(asked) if recommender else asked.plan()
     is_compared = not (published or recommender)
     beside = _beside(asked, chosen) if is_compared else {}
     if save is not None:
@@ -88,11 +92,6 @@ def _published(asked: PlanOptions) -> Plan:
     )
     levels = None if asked.tree == "binary" else asked.most_shufflers
     return Plan.published(asked.users, levels, asked.privacy, values=asked.values)
-
-
-def _best(asked: PlanOptions, recommender: bool) -> Plan:
-    with working("searching for the best plan"):
-        return least_regret(asked) if recommender else asked.plan()
 
 
 def _advice(asked: PlanOptions, chosen: Plan) -> list[Advice]:
@@ -131,7 +130,8 @@ def show(plan: Plan, beside: dict[str, Plan], advice: list[Advice]) -> None:
     )
     console.print(levels_table(plan))
     facts = Table(show_header=False, box=None)
-    facts.add_row(*_error_row(plan))
+    what = "rms error" if plan.values.is_scalar else "rms error per coordinate"
+    facts.add_row(f"{what}, worst input", f"[bold]{number(plan.rms_error)}[/]")
     facts.add_row("largest standard deviation", number(plan.worst_std))
     facts.add_row(
         f"{100 * (1 - DEFAULT_FAILURE_PROBABILITY):g} % bound on all errors",
@@ -183,11 +183,6 @@ def _guarantee_rows(plan: Plan) -> list[tuple[str, str]]:
         ("against a lying shuffling service and all other users", held),
         ("against everybody else", f"epsilon {claim(plan.outside_epsilon)}"),
     ]
-
-
-def _error_row(plan: Plan) -> tuple[str, Any]:
-    what = "rms error" if plan.values.is_scalar else "rms error per coordinate"
-    return f"{what}, worst input", f"[bold]{number(plan.rms_error)}[/]"
 
 
 def _against(other: Plan, plan: Plan) -> str:

@@ -118,13 +118,8 @@ def _named_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return named
 
 
-def told_learning(document: Document) -> dict[str, Any]:
-    """For `verify --json`: how a recommender learns, None if the document is of none."""
-    return {"learning": None if document.learning is None else document.learning.entry()}
-
-
 def learning_lines(document: Document) -> dict[str, str]:
-    """For `verify`: the same in words."""
+    """For `verify`: how a recommender learns, in words."""
     learning = document.learning
     if learning is None:
         return {}

@@ -138,17 +138,14 @@ def _read(path: Path) -> dict[str, Any]:
 
 def _typed(ctx: typer.Context, option: Any, value: Any, where: str) -> str | list[str]:
     """A value as it is typed on the command line, so that it is checked by the same rules."""
-    texts = [_text(one, where) for one in (value if _is_list(option, value) else [value])]
+    values = value if option.multiple and isinstance(value, list) else [value]
+    texts = [_text(one, where) for one in values]
     typed = texts if option.multiple else texts[0]
     try:
         option.process_value(ctx, typed)
     except typer.BadParameter as error:
         raise InvalidValue(f"{where}: {error.message}") from error
     return typed
-
-
-def _is_list(option: Any, value: Any) -> bool:
-    return bool(option.multiple) and isinstance(value, list)
 
 
 def _text(value: Any, where: str) -> str:

@@ -219,20 +219,6 @@ def _names(kind: Values, columns: list[str]) -> Sequence[str]:
     return kind.coordinate_names or [str(place) for place in range(kind.dimension)]
 
 
-def _of_coordinates(names: Sequence[str], estimate: Estimate) -> Iterator[Reading]:
-    value, (low, high) = np.atleast_1d(estimate.value), estimate.interval()
-    numbers = (np.broadcast_to(part, value.shape).tolist() for part in (value, low, high))
-    yield from map(Reading, names, *numbers)
-
-
-def _of_groups(estimate: Estimate) -> Iterator[Reading]:
-    """A group that may be empty has no mean."""
-    for group in estimate.groups():
-        for what in ("count", "sum", "mean"):
-            if (found := getattr(group, what)) is not None:
-                yield Reading(f"{group.label} {what}", *found)
-
-
 class Found(NamedTuple):
     """Everything that is published about a file."""
 
@@ -250,8 +236,15 @@ class Found(NamedTuple):
     def _readings(self, estimate: Estimate) -> list[Reading]:
         """All numbers of an estimate: one, one per coordinate, or three per group."""
         if self.is_grouped:
-            return list(_of_groups(estimate))
-        return list(_of_coordinates(self.names, estimate))
+            return [
+                Reading(f"{group.label} {what}", *found)
+                for group in estimate.groups()
+                for what in ("count", "sum", "mean")
+                if (found := getattr(group, what)) is not None  # if it may be empty, it has no mean
+            ]
+        value, (low, high) = np.atleast_1d(estimate.value), estimate.interval()
+        numbers = (np.broadcast_to(part, value.shape).tolist() for part in (value, low, high))
+        return list(map(Reading, self.names, *numbers))
 
     def _named(self, reading: Reading) -> dict[str, Any]:
         named = {} if self.kind.is_scalar else {"of": reading.name}

@@ -226,20 +226,12 @@ def _cells(column: Any, role: Role, name: str) -> Column:
 def _header(source: str) -> list[str]:
     """The names of a CSV file's columns, from its first line; nothing of it is consumed."""
     if source == STANDARD_INPUT:
-        return _first_row(source, _peeked())
-    with _told(source), _bytes(source) as file:
-        line = file.readline()
-    return _first_row(source, line)
-
-
-def _peeked() -> bytes:
-    """The first line of standard input, without consuming it."""
-    buffer = sys.stdin.buffer
-    head = buffer.peek(1) if isinstance(buffer, io.BufferedReader) else b""
-    return head.partition(b"\n")[0]
-
-
-def _first_row(source: str, line: bytes) -> list[str]:
+        buffer = sys.stdin.buffer
+        head = buffer.peek(1) if isinstance(buffer, io.BufferedReader) else b""
+        line = head.partition(b"\n")[0]
+    else:
+        with _told(source), _bytes(source) as file:
+            line = file.readline()
     try:
         rows = list(csv.reader([line.decode("utf-8-sig")]))
     except (UnicodeDecodeError, csv.Error) as error:

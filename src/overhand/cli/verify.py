@@ -11,7 +11,7 @@ import typer
 
 from overhand.cli import options
 from overhand.cli.output import console, levels_table, plural, print_json, size, working
-from overhand.cli.recommender import learning_lines, told_learning
+from overhand.cli.recommender import learning_lines
 from overhand.cli.services import Authorities, Pinned
 from overhand.errors import InvalidValue, ServiceError
 from overhand.plan import Plan
@@ -100,7 +100,7 @@ def _told(document: Document) -> dict[str, Any]:
         "client_draws": _drawn(plan),
         "messages": plan.messages_per_user,
         "report_bytes": document.formats.report_length,
-        **told_learning(document),
+        "learning": None if document.learning is None else document.learning.entry(),
         "levels": [
             {
                 "level": level.level,
