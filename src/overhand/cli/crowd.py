@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
@@ -15,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from overhand.errors import OverhandError
-from overhand.model import Rows
+from overhand.model import Counts, Floats, Rows
 from overhand.processors import processors
 
 Member = Callable[[Connection], Coroutine[Any, Any, None]]
@@ -24,8 +23,13 @@ Member = Callable[[Connection], Coroutine[Any, Any, None]]
 It says None when it is ready, waits for a word, tells its news, and says None again.
 """
 
+MAX_AGE = 0.1
+"""Seconds for which a rule is used: a demonstration's people come much faster than others."""
+
 _AT_ONCE = 64
 _TOLD_EVERY = 0.1  # seconds
+_GROUP = 16  # people who choose by the same rule
+_GROUPS = 2  # at a time, in one process
 
 
 class Crowd:
@@ -65,16 +69,6 @@ class Crowd:
             process.join()
 
 
-@contextmanager
-def gathered(members: Sequence[Member]) -> Iterator[Crowd]:
-    """A crowd that is ready."""
-    crowd = Crowd(members)
-    try:
-        yield crowd
-    finally:
-        crowd.close()
-
-
 def reporting(url: str, digest: str, rows: Rows, rate: float | None) -> list[Member]:
     """Clients that hold one value each, and report it once; their news is how many are counted.
 
@@ -84,6 +78,22 @@ def reporting(url: str, digest: str, rows: Rows, rate: float | None) -> list[Mem
     each = None if rate is None else rate / processes
     parts = np.array_split(rows, processes)
     return [partial(_report, url, digest, part, each) for part in parts]
+
+
+def visiting(
+    url: str, digest: str, features: Floats, means: Floats, uniforms: Floats
+) -> list[Member]:
+    """People who come in this order, are offered arms of these features, and report once each.
+
+    A reward is 1 if a person's uniform is below the mean of the arm that was chosen. The news is
+    who came, and which arms they took.
+    """
+    processes = max(1, min(processors(), len(features)))
+    everybody = np.arange(len(features))
+    return [
+        partial(_visit, url, digest, some, features[some], means[some], uniforms[some])
+        for some in (everybody[first::processes] for first in range(processes))
+    ]
 
 
 def _told(pipe: Connection) -> Any:
@@ -144,3 +154,40 @@ class _News:
         if self._counted:
             self._pipe.send(self._counted)
         self._counted, self._told = 0, time.monotonic()
+
+
+async def _visit(
+    url: str,
+    digest: str,
+    people: Counts,
+    features: Floats,
+    means: Floats,
+    uniforms: Floats,
+    pipe: Connection,
+) -> None:
+    """A few at a time, so that the rule they choose by is a new one."""
+    from overhand.service.client import AsyncRecommenderClient
+
+    starts = iter(range(0, len(people), _GROUP))
+
+    async def serve(client: AsyncRecommenderClient) -> None:
+        for start in starts:
+            group = slice(start, start + _GROUP)
+            arms = await client.choose_many(features[group])
+            chosen = means[group][np.arange(len(arms)), arms]
+            await client.report_many(uniforms[group] < chosen, at_once=_GROUP)
+            pipe.send((people[group], arms))
+
+    clients = [AsyncRecommenderClient(url, digest=digest, max_age=MAX_AGE) for _ in range(_GROUPS)]
+    try:
+        for client in clients:
+            await client.document()
+        pipe.send(None)
+        pipe.recv()
+        async with asyncio.TaskGroup() as tasks:
+            for client in clients:
+                tasks.create_task(serve(client))
+        pipe.send(None)
+    finally:
+        for client in clients:
+            await client.close()

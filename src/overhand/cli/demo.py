@@ -14,7 +14,7 @@ import typer
 from rich.markup import escape
 
 from overhand.cli import options
-from overhand.cli.crowd import gathered, reporting
+from overhand.cli.crowd import Crowd, reporting
 from overhand.cli.one_machine import Stage, settled
 from overhand.cli.options import DEFAULT_DELTA, DEFAULT_EPSILON
 from overhand.cli.output import (
@@ -142,7 +142,7 @@ def show_sum(plan: Plan, users: int, rate: float | None, stage: Stage) -> None:
     with stage.set_up(plan) as services, contextlib.ExitStack() as stack:
         with working("clients fetch the plan and check its guarantee"):
             members = reporting(services.shuffler, services.digest, held, rate)
-            crowd = stack.enter_context(gathered(members))
+            crowd = stack.enter_context(contextlib.closing(Crowd(members)))
         started = time.perf_counter()
         with progress_bar(f"{users:,} clients report", users) as advance:
             crowd.go(advance)

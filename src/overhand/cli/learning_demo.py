@@ -5,17 +5,17 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable
+from contextlib import closing
 from functools import partial
 from typing import Any
 
 import numpy as np
 
 from overhand.bandits import plan_for_regret
-from overhand.cli.crowd import gathered
+from overhand.cli.crowd import Crowd, visiting
 from overhand.cli.one_machine import Services, Stage, fetched, settled
 from overhand.cli.output import console, new_table, number, print_json, progress_bar, working
 from overhand.cli.recommender import MECHANISM, features_of
-from overhand.cli.visitors import visiting
 from overhand.model import Counts, Floats
 from overhand.plan import Plan
 from overhand.simulation.regret import Diverse, Field, Offers, measure, rival
@@ -78,7 +78,8 @@ def _served(services: Services, people: Offers) -> tuple[Counts, Counts, float]:
     features = people.features[0].astype(np.float64)
     users, news = len(features), list[tuple[Counts, Counts]]()
     offered = features, people.means[0], people.uniforms[0]
-    with gathered(visiting(services.shuffler, services.digest, *offered)) as crowd:
+    members = visiting(services.shuffler, services.digest, *offered)
+    with closing(Crowd(members)) as crowd:
         started = time.perf_counter()
         with progress_bar(f"{users:,} people come", users) as advance:
 
