@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -158,40 +158,6 @@ def run_of(plan: Plan, name: str | None = None) -> Run:
     fourths = tuple(plan.combination.over(plan.tree, own, power=4))
     weights, variances = plan.combination.own_weights, plan.combination.variances
     return Run(name or secrets.token_hex(8), plan.tree, weights, variances, fourths)
-
-
-def mean_square_error(
-    tree: RegularTree, variances: Weights, *, combine: bool, pending_weight: float
-) -> float:
-    """Mean over t of the expected squared error on the worst values of the pending users.
-
-    `pending_weight` is by how much one pending user can be missed: half of its interval after
-    imputing the midpoint.
-    """
-    nodes = Combination.of(tree, variances, combine=combine).variances
-    return tree.mean_weight(nodes) + pending_weight**2 * tree.mean_pending_square()
-
-
-def error_bound(
-    tree: RegularTree,
-    combination: Combination,
-    growth_at: Callable[[float], Sequence[float]],
-    *,
-    variance: float,
-    largest: float,
-    events: float,
-) -> float:
-    """A bound on the noise of all estimates at once, except with probability e^-events each.
-
-    `growth_at(s)` is a bound on ln E exp(s error) of batch sums. For noise whose even cumulants
-    are positive, and for rounding, growth at w s is at most w^2 times that at s, so that it adds up
-    over combined nodes as variances do.
-    """
-
-    def growth(s: float) -> float:
-        return tree.heaviest_cover(combination.over(tree, growth_at(s), power=2))
-
-    return chernoff_bound(growth, variance=variance, largest=largest, events=events)
 
 
 def chernoff_bound(

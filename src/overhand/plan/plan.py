@@ -19,12 +19,7 @@ from overhand.mechanisms import SERVICES, Mechanism, published
 from overhand.model import Counts, Floats, Node, NoiseBy, Privacy
 from overhand.plan import json as files
 from overhand.plan.calibration import levels_of
-from overhand.plan.combination import (
-    DEFAULT_FAILURE_PROBABILITY,
-    Combination,
-    error_bound,
-    mean_square_error,
-)
+from overhand.plan.combination import DEFAULT_FAILURE_PROBABILITY, Combination, chernoff_bound
 from overhand.plan.costs import Costs
 from overhand.plan.objective import SQUARED_ERROR, Objective
 from overhand.plan.plausibility import Plausibility
@@ -308,14 +303,8 @@ class Plan:
     @cached_property
     def rms_error(self) -> float:
         """Root of the mean of `squared_error` over t = 1 .. horizon."""
-        return math.sqrt(
-            mean_square_error(
-                self.tree,
-                self.level_variances,
-                combine=self.combine,
-                pending_weight=self.pending_weight,
-            )
-        )
+        pending = self.pending_weight**2 * self.tree.mean_pending_square()
+        return math.sqrt(self.tree.mean_weight(self.combination.variances) + pending)
 
     @cached_property
     def worst_std(self) -> float:
@@ -326,10 +315,15 @@ class Plan:
         """alpha of Definition 2.1: a bound on all errors at once, except with this probability."""
         chance = errors.number("failure_probability", failure_probability, above=0, below=1)
         estimates = max(1, self.tree.blocks * self.values.dimension)
-        noise = error_bound(
-            self.tree,
-            self.combination,
-            lambda s: [m.growth(s) for m in self.mechanisms],
+
+        def growth(s: float) -> float:
+            # For noise whose even cumulants are positive, and for rounding, growth at w s is at
+            # most w^2 times that at s, so that it adds up over combined nodes as variances do.
+            of_sums = [m.growth(s) for m in self.mechanisms]
+            return self.tree.heaviest_cover(self.combination.over(self.tree, of_sums, power=2))
+
+        noise = chernoff_bound(
+            growth,
             variance=self.worst_std**2,
             largest=min(m.noise().most_growth / m.unit for m in self.mechanisms),
             events=math.log(2 * estimates / chance),

@@ -129,7 +129,7 @@ def _over_recipes(request: Request, limit: Limit) -> list[Candidate]:
     out.
     """
     searches = [_Search(request, terms, limit) for terms in _all_terms(request, limit)]
-    families = [family for search in searches for family in search.families()]
+    families = [(search, family) for search in searches for family in search.families()]
     least = math.inf
     for search, family in sorted(families, key=lambda pair: float(pair[1].rough[0])):
         if family.rough[0] < _HOPELESS * least:
@@ -208,11 +208,12 @@ class _Search:
     drafts: dict[tuple[RegularTree, bool], Candidate | None] = field(default_factory=dict)
     failures: list[errors.Infeasible] = field(default_factory=list)
 
-    def families(self) -> list[tuple[_Search, Family]]:
+    def families(self) -> list[Family]:
         """The trees that may be chosen from, by their number of levels."""
         horizon, shufflers = self.request.horizon, self.request.shufflers
         if self.request.tree == "paper":
-            return [self._one(RegularTree(horizon, published_degrees(horizon, shufflers)))]
+            tree = RegularTree(horizon, published_degrees(horizon, shufflers))
+            return [Family([tree], np.zeros(1))]
         if self.request.tree == "binary":
             degrees = binary_degrees(horizon)
             if len(degrees) > shufflers:
@@ -220,17 +221,14 @@ class _Search:
                     f"the binary tree over {horizon} users needs {len(degrees)} shufflers, "
                     f"not {shufflers}"
                 )
-            return [self._one(RegularTree(horizon, degrees))]
+            return [Family([RegularTree(horizon, degrees)], np.zeros(1))]
         found = []
         for count in range(1, shufflers + 1):
             try:
                 found.append(promising(horizon, count, self.terms, self.limit.messages))
             except errors.Infeasible as error:  # of this recipe, not of the others
                 self.failures.append(error)
-        return [(self, family) for family in found if family.trees]
-
-    def _one(self, tree: RegularTree) -> tuple[_Search, Family]:
-        return self, Family([tree], np.zeros(1))
+        return [family for family in found if family.trees]
 
     def best_cost(self, family: Family) -> float:
         """Draft what looks better than the best draft, then improve on that."""
