@@ -113,20 +113,12 @@ class Draft:
 
     def mechanisms(self, spare: float = 1.0) -> tuple[Mechanism, ...]:
         """The fewest messages for the noise of every level, or for a little more of it."""
-        terms, distance = self.terms, self.terms.distance(len(self.sizes))
-        noises = self.noises
+        noises, count = self.noises, len(self.sizes)
         if spare > 1:
             noises = [n.increased(spare, size) for n, size in zip(noises, self.sizes, strict=True)]
         levels = zip(self.sizes, self.steps, noises, strict=True)
         return tuple(
-            terms.recipe.mechanism.fitted(
-                size,
-                noise,
-                honest=terms.honest_users(size),
-                distance=distance,
-                values=terms.values,
-                steps=steps,
-            )
+            self.terms.fitted(size, noise, levels=count, steps=steps)
             for size, steps, noise in levels
         )
 

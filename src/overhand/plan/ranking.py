@@ -178,14 +178,7 @@ def _least_size(terms: Terms, levels: int, horizon: int) -> int:
         if size > horizon:
             break
         with suppress(errors.Infeasible):
-            terms.recipe.mechanism.fitted(
-                size,
-                Coins(2, HALF),
-                honest=terms.honest_users(size),
-                distance=terms.distance(levels),
-                values=terms.values,
-                steps=1,
-            )
+            terms.fitted(size, Coins(2, HALF), levels=levels, steps=1)
             return size
     return horizon + 1
 

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 
 from overhand import errors
 from overhand.accounting import MOST_REPORTS, check_delta, gaussian_variance
-from overhand.mechanisms import MECHANISMS, SERVICES, CoinSum, Recipe
+from overhand.mechanisms import MECHANISMS, SERVICES, CoinSum, Mechanism, NoisePart, Recipe
 from overhand.model import Counts, NoiseBy, Privacy
 from overhand.plan.objective import SQUARED_ERROR, Objective
 from overhand.values import BITS, Values
@@ -191,6 +191,17 @@ class Terms:
             return 0.0
         counts = 2 * levels * self.reports * self.values.touches
         return _LEAK_SHARE * self.privacy.delta / ((1 + math.exp(self.privacy.epsilon)) * counts)
+
+    def fitted(self, size: int, noise: NoisePart, *, levels: int, steps: int) -> Mechanism:
+        """The fewest messages for this noise at one of so many levels."""
+        return self.recipe.mechanism.fitted(
+            size,
+            noise,
+            honest=self.honest_users(size),
+            distance=self.distance(levels),
+            values=self.values,
+            steps=steps,
+        )
 
 
 def kinds_of(values: Values, noise_by: NoiseBy) -> list[str]:
