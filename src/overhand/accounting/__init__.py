@@ -1,6 +1,5 @@
 """What a mechanism costs, and what all the batches of one user cost together."""
 
-from overhand.accounting.calibration import least_scale
 from overhand.accounting.composition import (
     MOST_REPORTS,
     SMALLEST_DELTA,
@@ -17,7 +16,13 @@ from overhand.accounting.divergence import (
 )
 from overhand.accounting.domination import dominated_delta
 from overhand.accounting.gaussian import gaussian_delta, gaussian_mu, gaussian_variance
-from overhand.accounting.guarantee import leaked_delta, quick_delta, spent_delta, spent_epsilon
+from overhand.accounting.guarantee import (
+    leaked_delta,
+    least_scale,
+    quick_delta,
+    spent_delta,
+    spent_epsilon,
+)
 
 __all__ = [
     "MOST_REPORTS",

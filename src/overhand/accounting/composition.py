@@ -112,7 +112,11 @@ def search_delta(levels: Sequence[Level], epsilon: float) -> float:
     for direction in range(directions):
         masses = [_connect_dots(curve.deltas[direction], step) for curve in curves]
         lowest = sum(curve.first * count for curve, count in zip(curves, counts, strict=True))
-        worst = max(worst, _composed_delta(masses, counts, lowest, step, epsilon))
+        loss, infinite = _convolved(masses, counts)
+        first = max(0, math.floor(epsilon / step) + 1 - lowest)
+        beyond = (np.arange(first, len(loss)) + lowest) * step
+        seen = -(np.expm1(np.minimum(0.0, epsilon - beyond)) * loss[first:]).sum()
+        worst = max(worst, infinite + float(seen))
     return worst + ROUNDING
 
 
@@ -316,19 +320,6 @@ def _convolved(
         finite += count * (math.log1p(-infinite) if infinite < 1 else -math.inf)
     loss = np.maximum(irfft(product, size)[:length], 0.0)
     return loss, -math.expm1(finite)
-
-
-def _composed_delta(
-    masses: Sequence[tuple[Floats, float]],
-    counts: Sequence[int],
-    lowest: int,
-    step: float,
-    epsilon: float,
-) -> float:
-    loss, infinite = _convolved(masses, counts)
-    first = max(0, math.floor(epsilon / step) + 1 - lowest)
-    beyond = (np.arange(first, len(loss)) + lowest) * step
-    return infinite + float(-(np.expm1(np.minimum(0.0, epsilon - beyond)) * loss[first:]).sum())
 
 
 def _deltas_of(loss: Floats, grid: Floats, infinite: float, epsilons: Floats) -> Floats:
