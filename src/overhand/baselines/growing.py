@@ -75,15 +75,12 @@ class GrowingBatches:
 
     def error_bound(self, failure_probability: float = DEFAULT_FAILURE_PROBABILITY) -> float:
         """On all entries of all sums at once, pending users at an end of their interval."""
-        failure_probability = errors.number(
-            "failure_probability", failure_probability, above=0, below=1
-        )
-        events = math.log(2 * len(self.sizes) * self.values.dimension / failure_probability)
+        chance = errors.number("failure_probability", failure_probability, above=0, below=1)
         noise = chernoff_bound(
             lambda s: sum(m.growth(s) for m in self.mechanisms),
             variance=sum(m.variance for m in self.mechanisms),
             largest=min(m.noise().most_growth / m.unit for m in self.mechanisms),
-            events=events,
+            events=math.log(2 * len(self.sizes) * self.values.dimension / chance),
         )
         pending = max(max(self.sizes) - 1, self.horizon - sum(self.sizes))
         return noise + self.values.width / 2 * pending

@@ -106,10 +106,8 @@ class LocalSum(ABC):
 
     def _events(self, failure_probability: float) -> float:
         """-ln of the failure probability that a union bound leaves to one error of one sign."""
-        failure_probability = errors.number(
-            "failure_probability", failure_probability, above=0, below=1
-        )
-        return math.log(2 * self.horizon * self.values.dimension / failure_probability)
+        chance = errors.number("failure_probability", failure_probability, above=0, below=1)
+        return math.log(2 * self.horizon * self.values.dimension / chance)
 
     def start(self, random: Random) -> AnswersRun:
         """A run over a stream of values."""

@@ -80,11 +80,9 @@ class _NormalNoise(ABC):
 
     def error_bound(self, failure_probability: float = DEFAULT_FAILURE_PROBABILITY) -> float:
         """Normal tails and a union bound over all times and coordinates."""
-        failure_probability = errors.number(
-            "failure_probability", failure_probability, above=0, below=1
-        )
+        chance = errors.number("failure_probability", failure_probability, above=0, below=1)
         estimates = self.horizon * self.values.dimension
-        return self.worst_std * math.sqrt(2 * math.log(2 * estimates / failure_probability))
+        return self.worst_std * math.sqrt(2 * math.log(2 * estimates / chance))
 
 
 @dataclass(frozen=True)
