@@ -7,6 +7,7 @@ import platform
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,8 +25,6 @@ from overhand.evidence.sections import Evidence, Scale, Task
 _ALL = (exponents, shufflers, models, composition, regret, messages, coverage, readings, hindsight)
 SECTIONS = {section.__name__: section for section in _ALL}
 """What can be measured, by the key of its evidence."""
-
-Place = tuple[str, int]  # of a task: its section, and its number there
 
 
 class Progress(NamedTuple):
@@ -104,35 +103,27 @@ def reproduce(
         raise errors.InvalidValue(f"sections {sorted(unknown)} are not among {', '.join(SECTIONS)}")
     errors.whole("seed", scale.seed, least=0)
     started = time.perf_counter()
-    made = {key: SECTIONS[key](scale) for key in sections}
-    tasks = {
-        (key, place): task
-        for key, section in made.items()
-        for place, task in enumerate(section.tasks)
-    }
-    results = _run(tasks, jobs, progress)
-    evidence = tuple(
-        section.conclude([results[key, place] for place in range(len(section.tasks))])
-        for key, section in made.items()
-    )
+    made = [SECTIONS[key](scale) for key in dict.fromkeys(sections)]
+    results = iter(_run([task for section in made for task in section.tasks], jobs, progress))
+    evidence = tuple(s.conclude(list(islice(results, len(s.tasks)))) for s in made)
     return Reproduction(scale, evidence, time.perf_counter() - started)
 
 
 def _run(
-    tasks: dict[Place, Task], jobs: int, progress: Callable[[Progress], object] | None
-) -> dict[Place, Any]:
+    tasks: Sequence[Task], jobs: int, progress: Callable[[Progress], object] | None
+) -> list[Any]:
     """The results of all tasks; the longest are begun first, so that all workers end together."""
-    longest_first = sorted(tasks, key=lambda place: -tasks[place].cost)
-    work = sum(task.cost for task in tasks.values())
+    longest_first = sorted(range(len(tasks)), key=lambda place: -tasks[place].cost)
+    work = sum(task.cost for task in tasks)
     done = 0.0
-    results: dict[Place, Any] = {}
+    results: dict[int, Any] = {}
     tell = progress or (lambda _: None)
     tell(Progress("nothing yet", 0, len(tasks), 0.0))
     for place, result in _parallel(jobs)(delayed(_done)(p, tasks[p]) for p in longest_first):
         results[place] = result
         done += tasks[place].cost
         tell(Progress(tasks[place].name, len(results), len(tasks), done / work))
-    return results
+    return [results[place] for place in range(len(tasks))]
 
 
 def _parallel(jobs: int) -> Parallel:
@@ -143,5 +134,5 @@ def _parallel(jobs: int) -> Parallel:
         return Parallel(n_jobs=jobs, batch_size=1)
 
 
-def _done(place: Place, task: Task) -> tuple[Place, Any]:
+def _done(place: int, task: Task) -> tuple[int, Any]:
     return place, task.run()
