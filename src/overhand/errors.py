@@ -32,6 +32,7 @@ saved state that must be kept as safe as users' values.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from numbers import Integral, Real
 
 
@@ -174,6 +175,17 @@ def fraction(name: str, value: object) -> float:
     if not 0 < result <= 1:
         raise InvalidValue(f"{name}={result:g} must be above 0 and at most 1")
     return result
+
+
+def one_of(name: str, value: object, known: Sequence[str]) -> None:
+    """Refuse a word that is not among those known.
+
+    >>> one_of("engine", "steam", ("counts", "messages"))
+    Traceback (most recent call last):
+    overhand.errors.InvalidValue: engine='steam' must be one of counts, messages
+    """
+    if value not in known:
+        raise InvalidValue(f"{name}={value!r} must be one of {', '.join(known)}")
 
 
 def _as_float(name: str, value: object) -> float:

@@ -31,7 +31,7 @@ from overhand.cli.output import (
     progress_bar,
     working,
 )
-from overhand.errors import InvalidValue
+from overhand.errors import InvalidValue, one_of
 from overhand.mechanisms import MECHANISMS
 from overhand.plan import NOISE_MAKERS
 from overhand.randomness import seeded_random
@@ -71,10 +71,8 @@ def audit(
 
     Exit code 1 if a claim is refuted.
     """
-    if mechanism not in AUDITED:
-        raise InvalidValue(f"mechanism={mechanism!r} must be one of {', '.join(AUDITED)}")
-    if noise not in (*NOISE_MAKERS, "both"):
-        raise InvalidValue(f"noise={noise!r} must be one of {', '.join(NOISE_MAKERS)}, both")
+    one_of("mechanism", mechanism, AUDITED)
+    one_of("noise", noise, (*NOISE_MAKERS, "both"))
     scope = Scope(
         options.guarantee(epsilon, delta),
         size,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -114,9 +114,7 @@ class Terms:
     def __post_init__(self) -> None:
         _check_kinds(self.privacy, self.values)
         check_delta(self.privacy)
-        if self.noise_by not in NOISE_MAKERS:
-            makers = ", ".join(NOISE_MAKERS)
-            raise errors.InvalidValue(f"noise={self.noise_by!r} must be one of {makers}")
+        errors.one_of("noise", self.noise_by, NOISE_MAKERS)
         errors.fraction("honest", self.honest)
         if self.noise_by == "services" and self.honest != 1:
             raise errors.InvalidValue(
@@ -130,10 +128,7 @@ class Terms:
                 f"reports={self.reports} at {self.privacy} need noise with a standard deviation of "
                 f"about {width:,.0f} users: its distribution is tabulated up to {_WIDEST:,.0f}"
             )
-        if self.composition not in ("exact", "advanced", "simple"):
-            raise errors.InvalidValue(
-                f"composition={self.composition!r} must be 'exact', 'advanced' or 'simple'"
-            )
+        errors.one_of("composition", self.composition, get_args(Composition))
 
     @property
     def gaussian_variance(self) -> float:
@@ -235,11 +230,8 @@ class Request:
         if self.max_messages is not None:
             errors.whole("max_messages", self.max_messages, least=1)
         checked_tree(self.tree)
-        kinds = (*MECHANISMS, "best")  # those that are registered now
-        if self.mechanism is not None and self.mechanism not in kinds:
-            raise errors.InvalidValue(
-                f"mechanism={self.mechanism!r} must be one of {', '.join(kinds)}"
-            )
+        if self.mechanism is not None:  # MECHANISMS are those that are registered now
+            errors.one_of("mechanism", self.mechanism, (*MECHANISMS, "best"))
         possible = kinds_of(self.terms.values, self.terms.noise_by)
         for kind in self.kinds:
             if kind not in possible:

@@ -92,8 +92,7 @@ class PlanCounter:
     """How pending users count. The plan's errors are those for the middle."""
 
     def __post_init__(self) -> None:
-        if self.engine not in ENGINES:
-            raise errors.InvalidValue(f"engine={self.engine!r} must be one of {', '.join(ENGINES)}")
+        errors.one_of("engine", self.engine, ENGINES)
         if self.engine != "counts" and self.pending != "middle":
             raise errors.InvalidValue(f"pending={self.pending!r} needs engine='counts'")
 

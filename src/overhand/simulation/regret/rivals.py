@@ -83,10 +83,7 @@ class Field:
     """How values are sent, by all who have shufflers."""
 
     def __post_init__(self) -> None:
-        kinds = kinds_of(self.moments, "users")
-        if self.mechanism not in kinds:
-            known = ", ".join(kinds)
-            raise errors.InvalidValue(f"mechanism={self.mechanism!r} must be one of {known}")
+        errors.one_of("mechanism", self.mechanism, kinds_of(self.moments, "users"))
         errors.whole("horizon", self.horizon, least=4)
         errors.whole("shufflers", self.shufflers, least=1)
 
@@ -196,6 +193,5 @@ def rival(name: str, field: Field) -> Rival:
     >>> [rival(name, field).label for name in ("not-private", "local", "one-shuffler-0.5")]
     ['not private', 'local', 'one, batches n^0.5']
     """
-    if name not in _MAKERS:
-        raise errors.InvalidValue(f"rival {name!r} must be one of {', '.join(RIVALS)}")
+    errors.one_of("rival", name, RIVALS)
     return _MAKERS[name](field)
