@@ -14,7 +14,7 @@ import numpy as np
 from scipy.stats import t as student
 
 from overhand import errors
-from overhand.bandits import ALIKE, Rounds
+from overhand.bandits import Rounds
 from overhand.model import Counts, Floats
 from overhand.randomness import Random, SeededRandom, generator_of
 from overhand.simulation.regret.environments import Environment, Offers, Singles
@@ -102,7 +102,7 @@ def race(
     ((2, 201), True)
     """
     for rival in rivals:
-        _check_constant(rival.learner.constants.constant, environment.constant)
+        rival.learner.check_constant(np.array([environment.constant]), lambda _: "all arms")
     users = [np.random.default_rng([seed, run]) for run in runs]
     audience = environment.audience(horizon, users)
     seats = [_Seat(rival, _streams(seed, runs, rival.name)) for rival in rivals]
@@ -123,13 +123,6 @@ def race(
             t += step
         curves[:, :, point] = [seat.regret for seat in seats]
     return [Regret(rival, times, curve) for rival, curve in zip(rivals, curves, strict=True)]
-
-
-def _check_constant(learnt: float | None, offered: float) -> None:
-    if learnt is not None and abs(learnt - offered) > ALIKE:
-        raise errors.InvalidValue(
-            f"a learner for the constant {learnt:.9g}, where all arms have {offered:.9g}"
-        )
 
 
 def _streams(seed: int, runs: Sequence[int], name: str) -> list[Random]:
