@@ -84,11 +84,9 @@ def _cluster(scheduler: str) -> Iterator[None]:
     if not scheduler:
         yield
         return
-    try:
-        from distributed import Client
-        from joblib import parallel_config
-    except ModuleNotFoundError:
-        raise OverhandError("--dask needs Dask: pip install 'overhand[cluster]'") from None
+    from distributed import Client
+    from joblib import parallel_config
+
     try:
         client = Client(scheduler)
     except (OSError, ValueError) as error:
