@@ -212,7 +212,8 @@ BAD = [
     ),
     ("own.csv --column clicked --output out.txt", "must end in .csv or .json"),
     ("own.csv --column clicked --output no/out.csv", "there is no directory no"),
-    ("own.csv --column clicked --plot out.txt", "must end in one of"),
+    ("own.csv --column clicked --plot out.txt", "--plot out.txt must end in .png or .svg or .pdf"),
+    ("own.csv --column clicked --plot taken.png", "--plot taken.png is a directory"),
     ("own.csv --column clicked --windows 7d", "name their column with --at"),
     ("own.csv --column clicked --points 0", "points=0"),
     ("own.csv --column price --values real:0:1", "price with --values real: value"),
@@ -227,6 +228,7 @@ def test_what_is_wrong_is_one_clear_line(
 ) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BufferedReader(io.BytesIO(b"v\n1\n"))))
     os.mkfifo("pipe")
+    Path("taken.png").mkdir()
     Path("empty.csv").touch()
     Path("header.csv").write_text("v\n")
     Path("single.csv").write_text("v\n1\n")

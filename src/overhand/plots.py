@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from overhand.errors import InvalidValue, OverhandError
+from overhand.errors import OverhandError
 from overhand.model import Counts, Floats
 
 if TYPE_CHECKING:
@@ -118,17 +118,6 @@ def colour_of(label: str) -> str:
     True
     """
     return colours_of([label])[0]
-
-
-def check_figure_path(path: Path | None) -> None:
-    """Refuse a path that no figure can be written to, before any work is done; None is fine."""
-    if path is None:
-        return
-    if path.suffix not in SUFFIXES:
-        raise InvalidValue(f"figure {path} must end in one of {', '.join(SUFFIXES)}")
-    if not path.parent.is_dir():
-        raise InvalidValue(f"figure {path}: there is no directory {path.parent}")
-    new_figure(1, 1)
 
 
 def error_over_time(lines: Sequence[Line], path: Path, *, title: str) -> None:

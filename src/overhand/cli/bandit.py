@@ -11,6 +11,7 @@ from overhand.bandits import ConstantsName, Theory, regret_exponent
 from overhand.cli import options
 from overhand.cli.options import DEFAULT_DELTA, DEFAULT_EPSILON
 from overhand.cli.output import (
+    check_figure,
     console,
     new_table,
     number,
@@ -22,7 +23,7 @@ from overhand.cli.output import (
 )
 from overhand.errors import InvalidValue
 from overhand.plan import kinds_of
-from overhand.plots import Band, check_figure_path, regret_figure
+from overhand.plots import Band, regret_figure
 from overhand.simulation.regret import (
     RIVALS,
     USUAL,
@@ -102,7 +103,7 @@ def bandit(
     All use the same LinUCB, on the same users, at the same epsilon and delta; only the sums
     they learn from differ.
     """
-    check_figure_path(plot)
+    check_figure(plot)
     kind, usual_dimension, usual_arms = ENVIRONMENTS[environment]
     place = kind(
         usual_dimension if dimension is None else dimension, usual_arms if arms is None else arms

@@ -18,6 +18,7 @@ from overhand.baselines import SquareRoot, local_counter, trusted_tree
 from overhand.cli import options
 from overhand.cli.options import PlanOptions
 from overhand.cli.output import (
+    check_figure,
     check_writable,
     console,
     new_table,
@@ -30,8 +31,8 @@ from overhand.cli.output import (
 )
 from overhand.lower_bound import repeats
 from overhand.plan import Plan
-from overhand.plots import Line, check_figure_path, comparison
-from overhand.simulation import Counter, Simulation, stream_for
+from overhand.plots import Line, comparison
+from overhand.simulation import Counter, PlanCounter, Simulation, stream_for
 from overhand.simulation import simulate as run_simulation
 from overhand.summation import Pending
 
@@ -72,7 +73,7 @@ def compare(
 
     All run on the same input at the same epsilon and delta, each with its best noise.
     """
-    check_figure_path(plot)
+    check_figure(plot)
     check_writable("--save", save, ".csv", ".md")
     k, epsilon = asked.most_shufflers, asked.privacy.epsilon
     stream = stream_for(input_form, asked.users, values=asked.values, shufflers=k, epsilon=epsilon)
@@ -125,10 +126,16 @@ def _models(asked: PlanOptions, pending: Pending) -> list[Model]:
         ]
 
 
-def _sides(asked: PlanOptions) -> list[tuple[str, str, str, Callable[[], Plan | Counter]]]:
+def _sides(
+    asked: PlanOptions, pending: Pending
+) -> list[tuple[str, str, str, Callable[[], Plan | Counter]]]:
     """Name, label, who is trusted, and how to calibrate it."""
     users, k, privacy, values = asked.users, asked.most_shufflers, asked.privacy, asked.values
     one, several = "one shuffler", f"{k} shufflers"
+
+    def ours(plans: PlanOptions) -> Counter:
+        return PlanCounter(plans.plan(), pending=pending)
+
     published = partial(Plan.published, users, k, privacy, values=values)
     alone = replace(asked, shufflers=1, tree="regular")
     tree = partial(trusted_tree, users, privacy, values=values)
@@ -136,8 +143,8 @@ def _sides(asked: PlanOptions) -> list[tuple[str, str, str, Callable[[], Plan | 
     return [
         ("local", "local", "nobody", partial(local_counter, users, privacy, values)),
         ("published", f"{several}, published", several, published),
-        ("one-shuffler", one, one, alone.plan),
-        ("concurrent", f"{several}, ours", several, asked.plan),
+        ("one-shuffler", one, one, partial(ours, alone)),
+        ("concurrent", f"{several}, ours", several, partial(ours, asked)),
         ("trusted-tree", "trusted: binary tree", _SERVER, partial(tree, combine=False)),
         ("trusted-tree-combined", "trusted: tree, combined", _SERVER, partial(tree, combine=True)),
         ("trusted-square-root", "trusted: best known", _SERVER, best_known),
@@ -147,8 +154,8 @@ def _sides(asked: PlanOptions) -> list[tuple[str, str, str, Callable[[], Plan | 
 def _kinds(models: list[Model]) -> str:
     """How values are sent in our plan."""
     ours = next(model.counter for model in models if model.name == "concurrent")
-    assert isinstance(ours, Plan)
-    return ours.mechanisms[0].kind
+    assert isinstance(ours, PlanCounter)
+    return ours.plan.mechanisms[0].kind
 
 
 def _row(model: Model, result: Simulation) -> dict[str, Any]:

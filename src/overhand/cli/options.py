@@ -9,7 +9,7 @@ from decimal import Decimal, InvalidOperation
 from functools import wraps
 from inspect import Parameter, signature
 from pathlib import Path
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any, Literal, get_type_hints
 
 import typer
 
@@ -83,6 +83,14 @@ Runs = Annotated[int, Whole(help="How many independent runs to make.")]
 Seed = Annotated[int, Whole(help="The same seed gives the same numbers.")]
 OptionalSeed = Annotated[
     int | None, Whole(help="Makes the run repeatable.", show_default="OS randomness")
+]
+PendingOption = Annotated[
+    Literal["middle", "rate"],
+    typer.Option(
+        "--pending",
+        help="How users whose lowest batch is not full count: at the middle of what they may hold, "
+        "or at the rate of the last batches. Predicted errors are those for the middle.",
+    ),
 ]
 Jobs = Annotated[int | None, Whole(help="How many processes to use.", show_default="one per core")]
 Figure = Annotated[Path | None, typer.Option("--plot", help="Write a figure (.png, .svg or .pdf).")]

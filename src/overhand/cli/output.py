@@ -76,6 +76,15 @@ def check_writable(option: str, path: Path | None, *endings: str) -> None:
         raise InvalidValue(f"{option} {path} cannot be written")
 
 
+def check_figure(path: Path | None) -> None:
+    """Refuse a figure that cannot be drawn or written, before any work is done; None is fine."""
+    from overhand.plots import SUFFIXES, new_figure
+
+    check_writable("--plot", path, *SUFFIXES)
+    if path is not None:
+        new_figure(1, 1)
+
+
 def number(value: float) -> str:
     """Four significant digits, without an exponent where a person would not want one."""
     if value == 0 or 1e-3 <= abs(value) < 1e6:

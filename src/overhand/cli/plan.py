@@ -16,6 +16,7 @@ from overhand.cli.advice import Advice, advised
 from overhand.cli.frontier import show_frontier
 from overhand.cli.options import PlanOptions
 from overhand.cli.output import (
+    check_figure,
     check_writable,
     claim,
     console,
@@ -31,7 +32,6 @@ from overhand.cli.recommender import PlanForRegret, least_regret
 from overhand.errors import InvalidValue
 from overhand.model import Privacy
 from overhand.plan import DEFAULT_FAILURE_PROBABILITY, Plan
-from overhand.plots import check_figure_path
 
 
 @options.takes(PlanOptions)
@@ -55,7 +55,7 @@ def plan(
     check_writable("--save", save)
     if plot is not None and not frontier:
         raise InvalidValue("--plot draws the --frontier: give both options")
-    check_figure_path(plot)
+    check_figure(plot)
     if recommender and (frontier or published):
         raise InvalidValue("--recommender goes neither with --frontier nor with --published")
     if frontier:

@@ -13,6 +13,7 @@ import typer
 from overhand.cli import options
 from overhand.cli.options import PlanOptions
 from overhand.cli.output import (
+    check_figure,
     check_writable,
     console,
     new_table,
@@ -25,8 +26,8 @@ from overhand.cli.output import (
 )
 from overhand.errors import InvalidValue
 from overhand.plan import Plan
-from overhand.plots import Line, check_figure_path, error_over_time
-from overhand.simulation import Engine, Simulation, plan_stream, read_rows
+from overhand.plots import Line, error_over_time
+from overhand.simulation import Engine, PlanCounter, Simulation, plan_stream, read_rows
 from overhand.simulation import simulate as run_simulation
 
 
@@ -46,6 +47,7 @@ def simulate(
             help="counts: a batch's noise is drawn once; messages: every message is made."
         ),
     ] = "counts",
+    pending: options.PendingOption = "middle",
     plot: options.Figure = None,
     save: Annotated[
         Path | None, typer.Option(help="Write the error over time as a CSV file.")
@@ -53,7 +55,7 @@ def simulate(
     as_json: options.Json = False,
 ) -> None:
     """Run a plan on a stream of users and measure the error of every estimate."""
-    check_figure_path(plot)
+    check_figure(plot)
     check_writable("--save", save)
     plan = _best(asked, input_form) if plan_file is None else _loaded(plan_file, asked)
     counter, stream = PlanCounter(plan, engine, pending), plan_stream(input_form, plan)

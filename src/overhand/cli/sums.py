@@ -16,6 +16,7 @@ from overhand.cli import options
 from overhand.cli.columns import Columns, kind_of
 from overhand.cli.options import PlanOptions
 from overhand.cli.output import (
+    check_figure,
     check_writable,
     console,
     new_table,
@@ -31,7 +32,7 @@ from overhand.cli.output import (
 from overhand.cli.tables import check_columns, opened
 from overhand.errors import InvalidValue, whole
 from overhand.plan import Plan
-from overhand.plots import Band, check_figure_path, sum_figure
+from overhand.plots import Band, sum_figure
 from overhand.randomness import seeded_random
 from overhand.summation import ContinualSum, Window
 from overhand.values import Grouped, Values, Vectors
@@ -110,7 +111,7 @@ def sums(
     The whole protocol is simulated here, with one user per row. This process sees every value and
     protects nobody from itself: it shows what others would see, and how accurate that is.
     """
-    check_figure_path(plot)
+    check_figure(plot)
     check_writable("--output", output, ".csv", ".json")
     whole("points", points, least=1, most=_MOST_POINTS)
     if windows is not None and at is None:
