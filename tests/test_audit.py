@@ -212,9 +212,14 @@ def test_a_full_audit_has_every_mechanism_and_value_alone_and_with_all_levels() 
     assert lying == [
         f"{kind}, {what}{BY_SERVICES}"
         for kind in ("pairs", "ballots")
-        for what in ("bit, lied to", "2 levels, lied to")
+        for what in (
+            "bit, lied to",
+            "2 reports together",
+            "2 reports apart",
+            "2 levels, lied to",
+        )
     ]
-    assert len({job.name for job in jobs}) == len(jobs) == 45 + 19
+    assert len({job.name for job in jobs}) == len(jobs) == 45 + 23
 
 
 @pytest.mark.parametrize("spec", VALUES)

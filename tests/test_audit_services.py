@@ -6,27 +6,34 @@ is accused with probability 1e-9, and a fault is missed about as rarely, by the 
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections.abc import Sequence
 from dataclasses import replace
+from functools import reduce
+from typing import Any
 
 import numpy as np
 import pytest
+from dp_accounting.pld import privacy_loss_distribution
 
 from overhand import audit
 from overhand.audit import (
     Attacker,
     Case,
     Finding,
+    LossLaw,
     LyingService,
+    Placement,
     Scope,
     SubstitutedKey,
     ThroughStore,
 )
-from overhand.audit.cases import base, moves
+from overhand.audit.cases import ONCE, TOGETHER, base, moves
 from overhand.audit.server_faults import SERVER_FAULTS, LiftedFirst, RestoredBook, ServerFault
 from overhand.audit.service_faults import without_noise
 from overhand.audit.store import STORE_FAULTS
-from overhand.mechanisms import PairsSum
+from overhand.mechanisms import Mechanism, PairsSum
 from overhand.model import NoiseBy, Privacy
 from overhand.randomness import seeded_random
 from overhand.service.protocol import Document, KeyPair, Release
@@ -40,10 +47,18 @@ RATE = 1e-9
 KINDS = ("ballots", "pairs")
 
 
+PLACEMENTS = (ONCE, Placement(reports=3), Placement(batches=3))
+
+
 def case_of(
-    kind: str, levels: int = 1, spec: str = "bit", size: int = 8, noise_by: NoiseBy = "services"
+    kind: str,
+    levels: int = 1,
+    spec: str = "bit",
+    size: int = 8,
+    noise_by: NoiseBy = "services",
+    placement: Placement = ONCE,
 ) -> Case:
-    return Case(kind, values_of(spec), levels, size, CLAIM, noise_by)
+    return Case(kind, values_of(spec), levels, size, CLAIM, noise_by, placement)
 
 
 def lied(game: LyingService, runs: int) -> Finding:
@@ -56,23 +71,32 @@ def quiet(case: Case) -> LyingService:
     return LyingService.against(case, tuple(without_noise(m) for m in case.mechanisms))
 
 
+@pytest.mark.parametrize("placement", PLACEMENTS, ids=str)
 @pytest.mark.parametrize("spec", ["bit", "histogram:3"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_lying_service_is_hidden_from_by_the_servers_noise_alone(kind: str, spec: str) -> None:
-    """Without that noise the attack reads every victim, at all levels: it is no weak one."""
-    case = case_of(kind, 2, spec)
+def test_a_lying_service_is_hidden_from_by_the_servers_noise_alone(
+    kind: str, spec: str, placement: Placement
+) -> None:
+    """Without that noise the attack reads every victim, at all levels: it is no weak one.
+
+    All reports of a person count, in one batch or in a batch each: as many as the plan allows.
+    """
+    case = case_of(kind, 2, spec, placement=placement)
+    assert case.plan().reports == placement.reports * placement.batches
+    moved = [moves(mechanism, placement.reports) for mechanism in case.mechanisms]
     for victim in (0, 1):
-        read = quiet(case).play(victim, 20, seeded_random(2), attempt=0)[0]
-        views = [audit.attacks.LevelView(mechanism) for mechanism in case.mechanisms]
+        read, added, *_ = quiet(case).play(victim, 5, seeded_random(2), attempt=0)
+        views = [audit.attacks.LevelView(m, placement.reports) for m in case.mechanisms]
         exact = [
-            base(m)[list(moves(m))] + victim * np.array(list(moves(m).values()))
-            for m in case.mechanisms
+            base(m)[list(of_level)] + victim * np.array(list(of_level.values()))
+            for m, of_level in zip(case.mechanisms, moved, strict=True)
         ]
         due = sum(
             float(view.likelihood(sums[np.newaxis] + round(view.mechanism.offset))[0])
             for view, sums in zip(views, exact, strict=True)
         )
-        assert read == pytest.approx(np.full(20, due))
+        assert read == pytest.approx(np.full(5, due))
+        assert added == pytest.approx(np.full(5, placement.batches * due))
         noisy = LyingService.of(case).play(victim, 20, seeded_random(2), attempt=0)[0]
         assert len(set(noisy.round(6))) > 3
 
@@ -132,6 +156,73 @@ def test_no_lie_about_batches_tells_more(kind: str, lie: type[LyingService]) -> 
     assert lied(silent, runs=1000).epsilon > 3
 
 
+@pytest.mark.parametrize("placement", PLACEMENTS[1:], ids=str)
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_law_of_the_loss_counts_all_reports_of_a_person(
+    kind: str, placement: Placement
+) -> None:
+    """It is the accountant's if they are together, a little less apart, and far more unplanned."""
+    case = case_of(kind, placement=placement)
+    planned = LossLaw.of(case.mechanisms, placement).epsilon(CLAIM.delta)
+    unplanned = LossLaw.of(replace(case, placement=ONCE).mechanisms, placement)
+    if placement.batches == 1:
+        assert planned == pytest.approx(CLAIM.epsilon, abs=0.005)
+    else:
+        assert 0.9 < planned < CLAIM.epsilon
+        other = LossLaw.of(case.mechanisms * placement.batches).epsilon(CLAIM.delta)
+        assert planned == other
+    assert unplanned.epsilon(CLAIM.delta) > 2.9 * CLAIM.epsilon
+    # Of so little noise even the few runs of the command see more than is claimed.
+    part = audit.noticed_part(case.mechanisms, CLAIM, runs=937, rate=5e-6, placement=placement)
+    assert part > 1 / 9
+
+
+def loss_of(mechanism: Mechanism, reports: int, *, is_pessimistic: bool) -> Any:
+    """Of the counts of one batch that has so many reports of a person, by dp-accounting alone."""
+    composed: Any = None
+    with np.errstate(divide="ignore"):
+        log = np.log(mechanism.hiding_noise().window.probabilities)
+    for move in moves(mechanism, reports).values():
+        loss = privacy_loss_distribution.from_two_probability_mass_functions(
+            dict(enumerate(log)),
+            {place + abs(move): chance for place, chance in enumerate(log)},
+            pessimistic_estimate=is_pessimistic,
+            value_discretization_interval=1e-3,
+        )
+        composed = loss if composed is None else composed.compose(loss)
+    return composed
+
+
+def placed_delta(
+    mechanism: Mechanism, parts: Sequence[int], *, is_pessimistic: bool = False
+) -> float:
+    """Of batches with so many reports each, at one level or another: bounded from below."""
+    losses = {part: loss_of(mechanism, part, is_pessimistic=is_pessimistic) for part in set(parts)}
+    composed = reduce(lambda one, other: one.compose(other), (losses[part] for part in parts))
+    return float(composed.get_delta_for_epsilon(CLAIM.epsilon))
+
+
+@pytest.mark.parametrize(("spec", "reports"), [("bit", 2), ("bit", 3), ("histogram:3", 2)])
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_certificate_covers_every_placement_of_reports(
+    kind: str, spec: str, reports: int
+) -> None:
+    """All in one node or over many, at one level so and at the other so: by another route.
+
+    Noise for one report, the mutant, is too little wherever they are.
+    """
+    case = case_of(kind, 2, spec, placement=Placement(reports))
+    (right, same), (wrong, _) = case.mechanisms, replace(case, placement=ONCE).mechanisms
+    assert right.hiding_noise() == same.hiding_noise()
+    spent, leaked = case.plan().delta_spent, case.plan().delta_leaked
+    ways = [way for way in ((2,), (1, 1), (3,), (2, 1), (1, 1, 1)) if sum(way) == reports]
+    for first, second in itertools.combinations_with_replacement(ways, 2):
+        assert placed_delta(right, first + second) <= spent <= CLAIM.delta
+        assert placed_delta(wrong, first + second) > 2 * CLAIM.delta
+    most = placed_delta(right, (reports, reports), is_pessimistic=True)
+    assert spent <= 1.01 * most + leaked  # and no more than it needs
+
+
 def test_levels_of_a_victim_are_in_unrelated_batches() -> None:
     game = LyingService.of(case_of("ballots", 2))
     (lower,), (upper,) = (game.batches(5, level) for level in (1, 2))
@@ -176,13 +267,15 @@ def test_without_noise_a_message_counts_in_one_sum_alone() -> None:
     assert (more < one).all()  # the others are those of a victim who holds 0
 
 
-@pytest.mark.parametrize("spec", ["bit", "histogram:3"])
+@pytest.mark.parametrize(
+    ("spec", "placement"), [("bit", ONCE), ("histogram:3", ONCE), ("bit", TOGETHER)]
+)
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_victim_who_is_said_to_be_alone_is_hidden_by_the_servers_noise(
-    kind: str, spec: str
+    kind: str, spec: str, placement: Placement
 ) -> None:
     """Without it, what is published is the victim's value: the noise does not go with users."""
-    case = case_of(kind, 2, spec)
+    case = case_of(kind, 2, spec, placement=placement)
     silent = Alone.against(case, tuple(without_noise(m) for m in case.mechanisms))
     for victim in (0, 1):
         read = silent.play(victim, 10, seeded_random(2), attempt=0)[0]
@@ -213,25 +306,30 @@ SEEN_BY = {
     "noise drawn again": "publications added",
     "noise after lifting": "wrapped",
     "a level without noise": "likelihood",
+    "noise for one report": "likelihood",
+    "noise for one, apart": "publications added",
 }
 PLANTED = [
     pytest.param(kind, fault, id=f"{kind}: {fault.name}")
     for kind in KINDS
     for fault in SERVER_FAULTS
-    if kind == fault.kind or fault.kind == "ballots"  # lifting is for pairs alone
+    # Lifting is for pairs alone, and each placement of two reports is long enough with one kind.
+    if kind == fault.kind or (fault.kind == "ballots" and fault.placement == ONCE)
 ]
 
 
 def test_there_is_a_mutant_for_every_fault_of_a_server_that_is_asked_for() -> None:
     assert set(SEEN_BY) == {fault.name for fault in SERVER_FAULTS}
     assert set(SEEN_BY.values()) < set(audit.STATISTICS)
-    assert [len(PLANTED), len(KINDS) * len(SERVER_FAULTS)] == [7, 8]
+    assert [len(PLANTED), len(KINDS) * len(SERVER_FAULTS)] == [9, 12]
+    placed = {fault.placement for fault in SERVER_FAULTS}
+    assert placed == {ONCE, TOGETHER, Placement(batches=2)}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("kind", "fault"), PLANTED)
 def test_every_fault_of_the_server_is_caught(kind: str, fault: ServerFault) -> None:
-    game = fault.planted(case_of(kind, fault.levels))
+    game = fault.planted(case_of(kind, fault.levels, placement=fault.placement))
     finding = lied(game, runs=max(2000, 144_000 // fault.one_in))
     assert finding.exceeds
     assert finding.best.event.startswith(SEEN_BY[fault.name])
@@ -315,4 +413,4 @@ def test_the_command_audits_the_server() -> None:
                       "--shufflers", "2")  # fmt: skip
     assert printed["ok"]
     verdicts = [finding["verdict"] for finding in printed["findings"]]
-    assert verdicts == ["holds"] * 6 + ["caught"] * 6
+    assert verdicts == ["holds"] * 10 + ["caught"] * 8

@@ -10,7 +10,7 @@ from overhand.audit.bounds import (
     most_probability,
     noticed_part,
 )
-from overhand.audit.cases import BY_SERVICES, KINDS, VALUES, Case, Deployment, OneByOne
+from overhand.audit.cases import BY_SERVICES, KINDS, VALUES, Case, Deployment, OneByOne, Placement
 from overhand.audit.faults import FAULTS, Fault
 from overhand.audit.listening import NOTHING, Listener
 from overhand.audit.lying import LyingService
@@ -37,6 +37,7 @@ __all__ = [
     "LossLaw",
     "LyingService",
     "OneByOne",
+    "Placement",
     "Scope",
     "SubstitutedKey",
     "ThroughStore",

@@ -9,7 +9,7 @@ from typing import ClassVar, TypeVar
 import numpy as np
 
 from overhand.accounting import SMALLEST_DELTA
-from overhand.audit.cases import Deployment, base, moves, neighbours
+from overhand.audit.cases import ONCE, Deployment, Placement, base, moves, neighbours
 from overhand.baselines import LocalSum, local_counter
 from overhand.mechanisms import Mechanism
 from overhand.model import Counts, Floats, Messages, Privacy, Shuffled
@@ -64,10 +64,10 @@ def statistics_of(mechanisms: Sequence[Mechanism]) -> list[str]:
 
 
 class LevelView:
-    """What an attacker makes of a level: of the coordinates that the victim moves."""
+    """What an attacker makes of a level: of the coordinates that the victim's reports move."""
 
-    def __init__(self, mechanism: Mechanism) -> None:
-        moved = moves(mechanism)
+    def __init__(self, mechanism: Mechanism, reports: int = 1) -> None:
+        moved = moves(mechanism, reports)
         self.mechanism = mechanism
         self.coordinates = list(moved)
         self._steps = np.array(list(moved.values()), np.int64)
@@ -137,6 +137,8 @@ class Attacker:
     >>> bool(one[0].mean() > zero[0].mean())  # the sums tell something
     True
     """
+
+    placement: ClassVar[Placement] = ONCE
 
     def __init__(self, deployment: Deployment) -> None:
         self._deployment = deployment
@@ -246,6 +248,7 @@ class Answers:
 
     names: ClassVar[list[str]] = ["answer"]
     mechanisms: ClassVar[tuple[Mechanism, ...]] = ()
+    placement: ClassVar[Placement] = ONCE
     levels: ClassVar[int] = 1
 
     @classmethod

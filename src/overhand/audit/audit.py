@@ -9,7 +9,7 @@ import numpy as np
 
 from overhand import errors
 from overhand.audit.bounds import LossLaw, epsilon_shown, largest_epsilon
-from overhand.audit.cases import LEAST_RUNS
+from overhand.audit.cases import LEAST_RUNS, Placement
 from overhand.mechanisms import Mechanism
 from overhand.model import Floats, Privacy
 from overhand.randomness import Random
@@ -32,6 +32,10 @@ class Game(Protocol):
     @property
     def mechanisms(self) -> tuple[Mechanism, ...]:
         """Whose noise tells what to expect; none where a user's answer is all there is."""
+
+    @property
+    def placement(self) -> Placement:
+        """Of the victim's reports."""
 
     @property
     def levels(self) -> int: ...
@@ -166,7 +170,7 @@ def audited(
 def _expected(game: Game, runs: int, *, delta: float, rate: float) -> float | None:
     if not game.mechanisms:
         return None
-    return LossLaw.of(game.mechanisms).shown(runs, delta=delta, rate=rate)
+    return LossLaw.of(game.mechanisms, game.placement).shown(runs, delta=delta, rate=rate)
 
 
 def bounding(runs: int) -> int:

@@ -13,7 +13,7 @@ from scipy.fft import irfft, next_fast_len, rfft
 from scipy.special import betainccinv, betaincinv
 
 from overhand.accounting import shifted_pair
-from overhand.audit.cases import moves
+from overhand.audit.cases import ONCE, Placement, moves
 from overhand.mechanisms import Mechanism
 from overhand.model import Floats, Privacy
 
@@ -92,11 +92,11 @@ class LossLaw:
     zero: Floats
 
     @classmethod
-    def of(cls, mechanisms: Sequence[Mechanism]) -> LossLaw:
+    def of(cls, mechanisms: Sequence[Mechanism], placement: Placement = ONCE) -> LossLaw:
         one, zero = np.ones(1), np.ones(1)
         parts = 0
         for mechanism in mechanisms:
-            for steps in moves(mechanism).values():
+            for steps in [*moves(mechanism, placement.reports).values()] * placement.batches:
                 pair = _on_grid(mechanism, steps)
                 one, zero = _convolved(one, pair[0]), _convolved(zero, pair[1])
                 parts += 1
@@ -132,7 +132,12 @@ class LossLaw:
 
 
 def noticed_part(
-    mechanisms: Sequence[Mechanism], claimed: Privacy, *, runs: int, rate: float
+    mechanisms: Sequence[Mechanism],
+    claimed: Privacy,
+    *,
+    runs: int,
+    rate: float,
+    placement: Placement = ONCE,
 ) -> float:
     """The part of its variance down to which noise may be reduced without being noticed, about.
 
@@ -150,7 +155,7 @@ def noticed_part(
     low, high = 0.0, 1.0
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
-        law = LossLaw.of([mechanism.reduced(middle) for mechanism in mechanisms])
+        law = LossLaw.of([mechanism.reduced(middle) for mechanism in mechanisms], placement)
         seen = law.shown(runs, delta=claimed.delta, rate=rate) > claimed.epsilon
         low, high = (middle, high) if seen else (low, middle)
     return low

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
@@ -36,6 +37,22 @@ _DEAR_MESSAGES = 1000  # if a run takes the work of more messages, fewer runs ar
 _COARSE_MESSAGES = 10_000  # from here on values are rounded in few steps
 _MOST_MESSAGES = 50_000  # of a run
 _SEED_WORK = 120  # to expand a seed takes as long as this many messages
+
+
+class Placement(NamedTuple):
+    """Where the victim's reports are: so many in a batch, in so many batches of a level.
+
+    >>> Placement(reports=2), Placement(batches=2)
+    (Placement(reports=2, batches=1), Placement(reports=1, batches=2))
+    """
+
+    reports: int = 1
+    batches: int = 1
+
+
+ONCE = Placement()
+TOGETHER = Placement(reports=2)
+APART = Placement(batches=2)
 
 
 @dataclass(frozen=True)
@@ -158,15 +175,15 @@ def neighbours(mechanism: Mechanism, victim: int, runs: int) -> Rows:
     return mechanism.values.opposites(bits.reshape(-1))
 
 
-def moves(mechanism: Mechanism) -> dict[int, int]:
-    """The coordinates that the victim moves, and by how many steps.
+def moves(mechanism: Mechanism, reports: int = 1) -> dict[int, int]:
+    """The coordinates that the victim moves with this many reports, and by how many steps.
 
     These are at the ends of their intervals, where rounding is not random.
     """
     low, high = _steps(mechanism, mechanism.values.opposites(np.array([0, 1], np.uint8)))
     change = high - low
     whole = np.flatnonzero(np.abs(change) == mechanism.coordinate_steps)
-    return {int(j): int(change[j]) for j in whole}
+    return {int(j): reports * int(change[j]) for j in whole}
 
 
 def base(mechanism: Mechanism) -> Counts:
@@ -196,6 +213,8 @@ class Case:
     size: int
     privacy: Privacy
     noise_by: NoiseBy = "users"
+    placement: Placement = ONCE
+    """Of all reports that the plan allows one person: a shuffling service that lies chooses it."""
 
     @property
     def name(self) -> str:
@@ -221,6 +240,7 @@ class Case:
         recipe = min(recipes, key=lambda recipe: recipe.laplace is None)
         terms = Terms(
             self.privacy,
+            reports=self.reports,
             values=self.values,
             recipe=recipe,
             coarseness=coarseness,
@@ -228,6 +248,11 @@ class Case:
         )
         terms = with_best_laplace(terms, self.levels)
         return calibrated(self._tree.sizes, [1.0] * self.levels, terms)
+
+    @property
+    def reports(self) -> int:
+        """How many reports of one person the plan allows."""
+        return self.placement.reports * self.placement.batches
 
     @property
     def _tree(self) -> RegularTree:
@@ -241,7 +266,7 @@ class Case:
 
     def plan(self) -> Plan:
         """A plan as all others are."""
-        return Plan(self._tree, self.mechanisms, self.privacy, self.levels)
+        return Plan(self._tree, self.mechanisms, self.privacy, self.levels, reports=self.reports)
 
     def deployment(self) -> Deployment:
         """What is to be audited, if the accountant has certified it."""

@@ -7,7 +7,7 @@ from typing import ClassVar
 import numpy as np
 
 from overhand.audit.attacks import KNOWN_SEED, LevelView
-from overhand.audit.cases import Deployment, neighbours
+from overhand.audit.cases import ONCE, Deployment, Placement, neighbours
 from overhand.mechanisms import Mechanism
 from overhand.model import Counts, Floats, Messages, Privacy
 from overhand.randomness import Random, seeded_random
@@ -31,6 +31,7 @@ class Listener:
     """
 
     mechanisms: ClassVar[tuple[Mechanism, ...]] = ()  # no law of noise tells what to expect
+    placement: ClassVar[Placement] = ONCE
 
     def __init__(self, deployment: Deployment) -> None:
         self._deployment = deployment

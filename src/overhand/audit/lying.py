@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from overhand.audit.attacks import LevelView
-from overhand.audit.cases import Case, base, messages_of, moves
+from overhand.audit.cases import ONCE, Case, Placement, base, messages_of, moves
 from overhand.audit.service_faults import without_noise
 from overhand.audit.store import sealed_behind_noise, temporary_directory, unsealed
 from overhand.errors import ProtocolViolation
@@ -37,6 +37,7 @@ _RUNS_OF_A_BOOK = 64
 class LyingService:
     """The n - 1 attack: one victim in a batch, all else of known value, and no noise added.
 
+    If a person may report more than once, all reports are in that batch, or in a batch each.
     Of every level the service knows all that the server will add up but the victim's value and
     the server's noise. Sums modulo a power of two it moves to the edge of their range, where one
     step more makes the server take a large sum for a small one.
@@ -56,9 +57,10 @@ class LyingService:
     """What the server has: those of the plan, or of a planted fault."""
     key: KeyPair | None = None
     """The server's, if messages are sealed in earnest."""
+    placement: Placement = ONCE
 
     copies: ClassVar[int] = 1
-    """In how many batches of a level the victim's messages are put."""
+    """In how many batches of a level each of the victim's messages is put."""
     is_alone: ClassVar[bool] = False
     """Whether all other places of its batches are said to be empty."""
     lives: ClassVar[int] = 1
@@ -74,7 +76,7 @@ class LyingService:
         cls, case: Case, mechanisms: tuple[Mechanism, ...], key: KeyPair | None = None
     ) -> LyingService:
         """Against a server that adds up with these mechanisms."""
-        return cls(case.plan(), mechanisms, key)
+        return cls(case.plan(), mechanisms, key, case.placement)
 
     @property
     def names(self) -> list[str]:
@@ -96,14 +98,18 @@ class LyingService:
         return np.concatenate([self._of_a_book(victim, count, random) for count in counts], axis=1)
 
     def batches(self, run: int, level: int) -> list[Batch]:
-        """Where the victim of a run is put at a level: in a batch for every copy.
+        """Where the victim of a run is put at a level: its reports, and copies of each in turn.
 
         None is left out: a server does not open those behind too many that did not come.
         """
         from overhand.service.protocol import Batch
 
-        first = run * self.copies
-        return [Batch(level, first + copy) for copy in range(self.copies)]
+        first = run * self._batches
+        return [Batch(level, number) for number in range(first, first + self._batches)]
+
+    @property
+    def _batches(self) -> int:
+        return self.placement.batches * self.copies
 
     def _of_a_book(self, victim: int, runs: int, random: Random) -> Floats:
         releases = list(self._releases(victim, runs, random))
@@ -131,25 +137,26 @@ class LyingService:
 
     def _releases(self, victim: int, runs: int, random: Random) -> Iterator[Release]:
         """Level by level, and run by run."""
-        from overhand.service.protocol import Release
+        from overhand.service.protocol import Batch, Release
 
-        victims = self.plan.values.opposites(np.full(runs, victim, np.uint8))
+        victims = self.plan.values.opposites(np.full(runs * self.plan.reports, victim, np.uint8))
         for level, mechanism in zip(
             self.document.formats.levels, self.document.mechanisms, strict=True
         ):
-            own, places = mechanism.encode_rows(victims, random), self._empty_places(mechanism)
+            own = mechanism.encode_rows(victims, random).gathered(self.placement.reports)
+            places = self._empty_places(mechanism)
             sealed = self._sealed(level, own.sealed, random)
             for copy in range(self.copies):
                 others = self._around(self._taken(mechanism), own, random)
                 ciphertexts = np.concatenate(
                     [sealed, self._sealed(level, others.sealed, random)], axis=1
                 )
-                for run, (row, clear) in enumerate(zip(ciphertexts, others.clear, strict=True)):
-                    body = level.pack(row.tobytes(), clear)
-                    yield Release(self.batches(run, level.level)[copy], places, body)
+                for part, (row, clear) in enumerate(zip(ciphertexts, others.clear, strict=True)):
+                    batch = Batch(level.level, part * self.copies + copy)
+                    yield Release(batch, places, level.pack(row.tobytes(), clear))
 
     def _empty_places(self, mechanism: Mechanism) -> int:
-        return mechanism.size - 1 if self.is_alone else 0
+        return mechanism.size - self.placement.reports if self.is_alone else 0
 
     def _taken(self, mechanism: Mechanism) -> Mechanism:
         """As the server takes it, for those places that are not empty."""
@@ -157,10 +164,10 @@ class LyingService:
 
     def _around(self, mechanism: Mechanism, own: Messages, random: Random) -> Messages:
         """What the service puts around each victim, and the sum of all that is in the clear."""
-        runs, others = len(own.sealed), mechanism.size - 1
+        batches, others = len(own.sealed), mechanism.size - self.placement.reports
         around = Messages(own.sealed[:, :0], own.clear)
         if others:
-            zeros = mechanism.values.opposites(np.zeros(runs * others, np.uint8))
+            zeros = mechanism.values.opposites(np.zeros(batches * others, np.uint8))
             sent = mechanism.encode_rows(zeros, random)
             if mechanism.noise_by == "users":
                 sent = _without_noise(mechanism, sent)
@@ -183,7 +190,8 @@ class LyingService:
     @cached_property
     def _views(self) -> list[LevelView]:
         """By the law of the noise that the server adds."""
-        return [LevelView(self._taken(mechanism)) for mechanism in self.mechanisms]
+        reports = self.placement.reports
+        return [LevelView(self._taken(mechanism), reports) for mechanism in self.mechanisms]
 
     @cached_property
     def _key(self) -> KeyPair:
@@ -195,7 +203,7 @@ class LyingService:
     def document(self) -> Document:
         from overhand.service.protocol import Document
 
-        users = _RUNS_OF_A_BOOK * self.copies * self.mechanisms[-1].size
+        users = _RUNS_OF_A_BOOK * self._batches * self.mechanisms[-1].size
         tree = replace(self.plan.tree, horizon=users)
         return Document(
             replace(self.plan, tree=tree, mechanisms=self.mechanisms), self._key.public_key

@@ -10,9 +10,12 @@ from overhand.audit.attacks import Answers, Attacker
 from overhand.audit.audit import FAILURE_RATE, Finding, Game, audited, bounding
 from overhand.audit.bounds import noticed_part
 from overhand.audit.cases import (
+    APART,
     KINDS,
     LEAST_RUNS,
+    ONCE,
     PUBLISHED,
+    TOGETHER,
     VALUES,
     Case,
     OneByOne,
@@ -39,6 +42,14 @@ DEFAULT_RUNS = 60_000
 _PLAIN = 10  # one run in this many is enough for a fault that shows the value
 _LIED_TO = 24  # one run in this many is enough to see half of the noise of a single level
 _STORED = 15  # one run in this many is affordable if its reports are written to a database
+
+_LIES = {
+    "bit, lied to": (1, ONCE),
+    "2 reports together": (1, TOGETHER),
+    "2 reports apart": (1, APART),
+    "2 levels, lied to": (2, ONCE),
+}
+"""What a lying service does: with how many levels, and with which placement of reports."""
 
 
 @dataclass(frozen=True)
@@ -99,6 +110,8 @@ class Scope:
     coins, 2 levels, in the store
     local, bit
     ballots, bit, lied to, services' noise
+    ballots, 2 reports together, services' noise
+    ballots, 2 reports apart, services' noise
     ballots, key exchanged, services' noise
     ballots, 2 levels, lied to, services' noise
     """
@@ -179,12 +192,14 @@ class Scope:
             yield Job(f"local, {spec}", answers, self.runs)
 
     def _lies(self) -> Iterator[Job]:
-        """To the real server: enough runs to see half of its noise, of a single level."""
+        """To the real server: enough runs to see half of its noise, of one level and report."""
         for case in self._of_bits(self.server, "services"):
-            game = LyingService.of(case)
-            what = f"{'bit' if case.levels == 1 else '2 levels'}, lied to"
-            runs = max(LEAST_RUNS, self.runs // (_LIED_TO * case.levels**2))
-            yield Job(case.named(f"{case.kind}, {what}"), game, runs)
+            for what, (levels, placement) in _LIES.items():
+                if levels == case.levels:
+                    placed = replace(case, placement=placement)
+                    runs = self.runs // (_LIED_TO * levels**2 * placed.reports)
+                    name, game = case.named(f"{case.kind}, {what}"), LyingService.of(placed)
+                    yield Job(name, game, max(LEAST_RUNS, runs))
             if case.levels == 1:
                 name, key = case.named(f"{case.kind}, key exchanged"), SubstitutedKey.of(case)
                 yield Job(name, key, LEAST_RUNS, claimed=NOTHING)
@@ -232,7 +247,8 @@ class Scope:
                 if fault.levels == case.levels and case.kind == fault.kind:
                     runs = max(LEAST_RUNS, self.runs // fault.one_in)
                     name = case.named(f"{case.kind}: {fault.name}")
-                    yield Job(name, fault.planted(case), runs, planted=True)
+                    placed = replace(case, placement=fault.placement)
+                    yield Job(name, fault.planted(placed), runs, planted=True)
             if case.levels == 1:
                 name, key = (
                     case.named(f"{case.kind}: key not checked"),
@@ -258,5 +274,6 @@ def verdict_on(job: Job, privacy: Privacy, *, of: int, random: Random | None = N
     if job.planted or not game.mechanisms:
         return Verdict(finding, job.planted)
     share = rate / len(finding.shown)
-    noticed = noticed_part(game.mechanisms, claimed, runs=bounding(job.runs), rate=share)
+    runs, placement = bounding(job.runs), game.placement
+    noticed = noticed_part(game.mechanisms, claimed, runs=runs, rate=share, placement=placement)
     return Verdict(finding, False, noticed)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 from numpy.typing import NDArray
 
-from overhand.audit.cases import Case
+from overhand.audit.cases import APART, ONCE, TOGETHER, Case, Placement
 from overhand.audit.faults import as_kind, halved
 from overhand.audit.lying import LyingService
 from overhand.audit.service_faults import without_noise
@@ -62,11 +62,18 @@ class ServerFault:
     """One run in this many is enough."""
     kind: str = BallotSum.kind
     """The kind of mechanism that it is planted in: the server's steps are the same for all."""
+    placement: Placement = ONCE
+    """Of the reports of a person, in the case that it is planted in."""
 
 
 def _against(server: Callable[[Sequence[Mechanism]], tuple[Mechanism, ...]]) -> Planted:
     """A service that lies to a server with these mechanisms, made of those of the plan."""
     return lambda case: LyingService.against(case, server(case.mechanisms))
+
+
+def _for_one_report(case: Case) -> LyingService:
+    """Persons report more often than the noise is for."""
+    return LyingService.against(case, replace(case, placement=ONCE).mechanisms)
 
 
 SERVER_FAULTS = (
@@ -75,5 +82,9 @@ SERVER_FAULTS = (
     ServerFault("noise after lifting", _against(partial(as_kind, LiftedFirst)), kind=PairsSum.kind),
     ServerFault(
         "a level without noise", _against(lambda right: (*right[:-1], without_noise(right[-1]))), 2
+    ),
+    ServerFault("noise for one report", _for_one_report, placement=TOGETHER),
+    ServerFault(
+        "noise for one, apart", _for_one_report, one_in=40, kind=PairsSum.kind, placement=APART
     ),
 )

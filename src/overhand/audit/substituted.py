@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from overhand.audit.attacks import LevelView
-from overhand.audit.cases import Case
+from overhand.audit.cases import ONCE, Case, Placement
 from overhand.errors import InvalidValue
 from overhand.mechanisms import Mechanism
 from overhand.model import Floats, Messages
@@ -46,6 +46,7 @@ class SubstitutedKey:
 
     names: ClassVar[list[str]] = ["opened"]
     mechanisms: ClassVar[tuple[Mechanism, ...]] = ()  # no law of noise tells what to expect
+    placement: ClassVar[Placement] = ONCE
 
     @classmethod
     def of(cls, case: Case, trusting: bool = False) -> SubstitutedKey:
