@@ -7,6 +7,7 @@ is accused with probability 1e-9, and a fault is missed about as rarely, by the 
 from __future__ import annotations
 
 import itertools
+import logging
 import math
 from collections.abc import Sequence
 from dataclasses import replace
@@ -109,6 +110,17 @@ def test_a_lying_service_moves_any_sum_to_the_edge_and_knows_the_way_back(spec: 
         assert len(set(likelihood)) == 1
         assert np.array_equal(np.sign(likelihood), np.full(10, 2 * victim - 1))
         assert np.array_equal(wrapped, np.full(10, 2 * victim - 1))
+
+
+def test_alarms_that_lies_raise_are_not_printed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Every sum at the edge of its range raises one: thousands in an audit."""
+    logger = logging.getLogger("overhand.service")
+    monkeypatch.setattr(logger, "propagate", False)  # as if nobody had set up any logs
+    monkeypatch.setattr(logger, "handlers", [])
+    LyingService.of(case_of("pairs")).play(1, 2, seeded_random(2), attempt=0)
+    assert capsys.readouterr().err == ""
 
 
 def test_the_attack_goes_through_sealing_too() -> None:
