@@ -58,7 +58,7 @@ async def slow(scope: Scope, receive: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": []})
         for _ in range(12):
             await send({"type": "http.response.body", "body": b"piece", "more_body": True})
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(0.125)
         return await send({"type": "http.response.body", "body": b"end"})
     await Reply(200, {})(scope, receive, send)
 
@@ -162,9 +162,13 @@ def test_an_idle_connection_is_kept_for_longer_than_a_message(patience: float) -
                 line.say(HEALTH, b"\r\n")
                 assert (await line.answer())[0] == 200
                 await asyncio.sleep(2 * patience)
+        port.server.config.timeout_keep_alive = 0.1
+        async with port.line() as line:
+            line.say(HEALTH, b"\r\n")
+            assert (await line.answer())[0] == 200
             assert await line.rest() == b""
 
-    serve(slow, test, keep_alive=6 * patience)
+    serve(slow, test, keep_alive=60.0)
 
 
 def test_a_request_that_has_begun_is_not_idle() -> None:
@@ -177,11 +181,11 @@ def test_a_request_that_has_begun_is_not_idle() -> None:
             assert (await line.answer())[0] == 200
             await asyncio.sleep(0.02)  # idle, for far less than it may be
             line.say(HEALTH)
-            await asyncio.sleep(0.6)
+            await asyncio.sleep(2.1)
             line.say(b"\r\n")
             assert (await line.answer())[0] == 200
 
-    serve(slow, test, keep_alive=0.5)
+    serve(slow, test, keep_alive=2.0)
 
 
 @pytest.mark.usefixtures("patience")
@@ -203,8 +207,9 @@ def test_who_does_not_read_is_given_up(path: str, how: str) -> None:
     serve(slow, test, keep_alive=60.0)
 
 
-@pytest.mark.usefixtures("patience")
-def test_an_answer_may_go_on_for_as_long_as_it_is_read() -> None:
+def test_an_answer_may_go_on_for_as_long_as_it_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bodies, "PATIENCE", 1.0)
+
     async def test(port: Port) -> None:
         async with port.line() as line, port.line() as second:
             line.say(b"GET /pieces HTTP/1.1\r\nconnection: close\r\n\r\n")
@@ -215,7 +220,7 @@ def test_an_answer_may_go_on_for_as_long_as_it_is_read() -> None:
                 assert said.count(b"piece") == 12
                 assert said.endswith(b"end\r\n0\r\n\r\n")
 
-    serve(slow, test, keep_alive=0.2)
+    serve(slow, test, keep_alive=1.0)
 
 
 @pytest.mark.usefixtures("patience")
@@ -285,15 +290,29 @@ def test_what_is_no_request_is_told_so_and_left(role: Role, said: bytes) -> None
 
 
 def test_nothing_is_said_into_an_answer_or_in_place_of_another() -> None:
-    async def test(port: Port) -> None:
-        for path in (b"/pieces", b"/late"):
-            async with port.line() as line:
-                line.say(b"GET ", path, b" HTTP/1.1\r\n\r\n")
-                await asyncio.sleep(0.03)
-                line.say(b"\0nonsense\r\n\r\n")
-                assert b"400" not in await line.rest()
+    nonsense, begun, going_on = b"\0nonsense\r\n\r\n", asyncio.Event(), asyncio.Event()
 
-    serve(slow, test)
+    async def held(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["path"] == "/held":
+            begun.set()
+            await going_on.wait()
+        await slow(scope, receive, send)
+
+    async def test(port: Port) -> None:
+        async with port.line() as line:
+            line.say(b"GET /pieces HTTP/1.1\r\n\r\n")
+            await line.reader.readuntil(b"piece")
+            line.say(nonsense)
+            assert b"400" not in await line.rest()
+        async with port.line() as line:
+            line.say(b"GET /held HTTP/1.1\r\n\r\n")
+            await begun.wait()
+            line.say(nonsense)
+            await port.is_left()
+            going_on.set()
+            assert await line.rest() == b""
+
+    serve(held, test)
 
 
 def test_one_connection_too_many_is_told_to_come_back(role: Role) -> None:
