@@ -35,7 +35,7 @@ async def visits(url: str, digest: str, people: int) -> list[int]:
         *("node", script, url, digest, str(people), json.dumps(CONTEXTS)),
         stdout=asyncio.subprocess.PIPE,
     )
-    said, _ = await asyncio.wait_for(node.communicate(), 60)
+    said, _ = await asyncio.wait_for(node.communicate(), 120)
     arms: list[int] = json.loads(said)
     return arms
 
@@ -53,8 +53,8 @@ def test_devices_in_javascript_learn_from_each_other(tmp_path: Path) -> None:
         config = uvicorn.Config(system.shuffler, lifespan="off", log_level="warning")
         server = uvicorn.Server(config)
         serving = asyncio.create_task(server.serve([listening]))
-        first = await visits(url, system.document.digest, 4 * lowest)
-        assert set(first) == {0, 1, 2}, "without a rule, any arm"
+        first = await visits(url, system.document.digest, 8 * lowest)
+        assert set(first) == {0, 1, 2}, "without a rule, any arm: else once in 10^12 runs"
         for _ in range(2):
             await system.publish()
             await system.relay.look()
@@ -64,10 +64,10 @@ def test_devices_in_javascript_learn_from_each_other(tmp_path: Path) -> None:
         await serving
         # What was sent is what Python reads, and nobody else was there.
         learnt = system.publisher.learnt()
-        assert learnt["rule"]["users"] == 6 * lowest
+        assert learnt["rule"]["users"] == 10 * lowest
         reward, mean = learnt["reward"], first.count(0) / len(first)
         place = reward["t"].index(len(first))
         half = reward["high"][place] - reward["value"][place]
-        assert abs(reward["value"][place] - mean) <= 3 * half, "six standard deviations"
+        assert abs(reward["value"][place] - mean) <= 3.5 * half, "nearly seven deviations"
 
     run(tmp_path, test, plan=plan, learning=LEARNING)
