@@ -7,14 +7,13 @@ import signal
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from overhand.service.protocol import Document
 from support.commands import as_json, overhand
+from support.forked import free_port, until
 
 
 def test_who_makes_the_noise_is_users_or_services() -> None:
@@ -82,27 +81,14 @@ def test_a_signal_ends_the_services_and_removes_their_keys(
         stdout=subprocess.PIPE,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # in the background, too
     ) as demo:
-        wait_until(lambda: answers(port))
+        until("the dashboard is up", lambda: answers(port), 120)
         assert list(tmp_path.rglob("server.key"))
         demo.send_signal(signum)
-        assert demo.wait(timeout=60) == 128 + signum
+        assert demo.wait(timeout=120) == 128 + signum
     assert not answers(port)
     assert not list(tmp_path.iterdir())
-
-
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
 
 
 def answers(port: int) -> bool:
     with socket.socket() as one:
         return one.connect_ex(("127.0.0.1", port)) == 0
-
-
-def wait_until(is_so: Callable[[], bool], seconds: float = 60.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not is_so():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
