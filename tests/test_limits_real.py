@@ -38,7 +38,7 @@ from overhand.service.protocol import (
 from overhand.service.shuffler.store import Arrival, Store
 from overhand.service.web import HttpTransport
 from support.certificates import make_certificates
-from support.forked import until
+from support.forked import SECONDS, free_port, until
 from support.plans import coin_plan
 
 pytestmark = pytest.mark.slow
@@ -74,9 +74,15 @@ class Service:
         status = Path(f"/proc/{self.process.pid}/status").read_text()
         return int(status.split("VmRSS:")[1].split()[0]) / 1000
 
+    def computed(self) -> float:
+        """Seconds of a processor that it has had: a busy machine does not make them more."""
+        status = Path(f"/proc/{self.process.pid}/stat").read_text()
+        user, system = status.rpartition(")")[2].split()[11:13]
+        return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
+
     def metrics(self) -> dict[str, float]:
         url = f"http://127.0.0.1:{self.metrics_port}/metrics"
-        lines = httpx.get(url, timeout=5).text.splitlines()
+        lines = httpx.get(url, timeout=SECONDS).text.splitlines()
         pairs = (one.rsplit(maxsplit=1) for one in lines if not one.startswith("#"))
         return {name: float(value) for name, value in pairs}
 
@@ -89,13 +95,7 @@ class Service:
         return False
 
     def connected(self) -> socket.socket:
-        return socket.create_connection(("127.0.0.1", self.port), timeout=20)
-
-
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
+        return socket.create_connection(("127.0.0.1", self.port), timeout=SECONDS)
 
 
 @contextmanager
@@ -127,11 +127,11 @@ def running(
         )
     service = Service(process, log, port, metrics_port)
     try:
-        until("it is up", service.is_up, 60)
+        until("it is up", service.is_up)
         yield service
     finally:
         process.send_signal(signal.SIGTERM)
-        assert process.wait(30) == 0, log.read_text()
+        assert process.wait(SECONDS) == 0, log.read_text()
 
 
 @pytest.fixture(autouse=True)
@@ -185,12 +185,12 @@ def slow_line(port: int, rate: float) -> Iterator[int]:
 
     thread = threading.Thread(target=lambda: asyncio.run(serve()), daemon=True)
     thread.start()
-    ready.wait(10)
+    assert ready.wait(SECONDS)
     try:
         yield ends[0]
     finally:
         ends[1].call_soon_threadsafe(ends[2].set)
-        thread.join(10)
+        thread.join(SECONDS)
 
 
 def put(url: str, made: Path, path: str, body: bytes, ca: Path | None) -> tuple[int, float]:
@@ -237,7 +237,7 @@ def report(made: Path) -> bytes:
 
 def counted(service: Service, body: bytes) -> int:
     url = f"http://127.0.0.1:{service.port}/v1/reports"
-    return httpx.post(url, content=body, headers=TYPE, timeout=20).status_code
+    return httpx.post(url, content=body, headers=TYPE, timeout=SECONDS).status_code
 
 
 def test_thousands_that_are_one_byte_short_do_not_fill_memory(made: Path, tmp_path: Path) -> None:
@@ -301,7 +301,10 @@ def test_with_few_files_those_beyond_are_told_and_metrics_answer(
         lines = [one for one in service.said() if one["event"] == "too many connections"]
         assert len(lines) == 1
         until("all are gone", lambda: service.metrics()["overhand_connections"] == 0)
-        assert httpx.get(f"http://127.0.0.1:{service.port}/healthz").status_code == 200
+        assert (
+            httpx.get(f"http://127.0.0.1:{service.port}/healthz", timeout=SECONDS).status_code
+            == 200
+        )
     assert [one["event"] for one in service.said()] == [
         "limits",
         "shuffling service started",
@@ -319,7 +322,7 @@ def test_idle_handshakes_are_gone_in_time(made: Path, tmp_path: Path, is_begun: 
     with running("shuffler", made, tmp_path, *secured(made, True)) as service:
         trust = ssl.create_default_context(cafile=made / "ca.pem")
         url = f"https://127.0.0.1:{service.port}/healthz"
-        assert httpx.get(url, verify=trust).status_code == 200
+        assert httpx.get(url, verify=trust, timeout=SECONDS).status_code == 200
         before, most, under_way = service.memory(), 0.0, 0.0
         ends = list[socket.socket]()
         for number in range(6000):
@@ -329,9 +332,9 @@ def test_idle_handshakes_are_gone_in_time(made: Path, tmp_path: Path, is_begun: 
             if number % 1000 == 999:
                 most = max(most, service.memory())
                 under_way = max(under_way, service.metrics()["overhand_handshakes"])
-                assert httpx.get(url, verify=trust, timeout=10).status_code == 200
+                assert httpx.get(url, verify=trust, timeout=SECONDS).status_code == 200
         started = time.monotonic()
-        until("all are gone", lambda: service.metrics()["overhand_connections"] <= 1, 20)
+        until("all are gone", lambda: service.metrics()["overhand_connections"] <= 1, 40)
         seconds = time.monotonic() - started
         until("memory is back", lambda: service.memory() < 1.2 * before)
         after = service.memory()
@@ -392,36 +395,42 @@ def hear(counts: dict[socket.socket, int], stopping: threading.Event) -> None:
 
 
 def test_a_thousand_listeners_hold_nobody_up(tmp_path: Path) -> None:
-    """Others are answered at once while all are told: in most rounds, since others may compute."""
+    """While all are told, others are answered after little work: in most rounds: it also sums."""
     made = releases(tmp_path)
     token = {"authorization": f"Bearer {(tmp_path / 'token').read_text()}"}
     stopping, longest = threading.Event(), list[float]()
     with (
         running("server", tmp_path, tmp_path) as server,
-        httpx.Client(base_url=f"http://127.0.0.1:{server.port}", timeout=20) as web,
+        httpx.Client(base_url=f"http://127.0.0.1:{server.port}", timeout=SECONDS) as web,
         ThreadPoolExecutor(1) as threads,
     ):
         counts = dict.fromkeys((server.connected() for _ in range(1000)), 0)
         for end in counts:
             end.sendall(b"GET /v1/events HTTP/1.1\r\nhost: x\r\n\r\n")
         hearing = threads.submit(hear, counts, stopping)
-        for path, body in made[:25]:
-            assert web.put(path, content=body, headers=token | TYPE).status_code == 200
-            seconds, until_then = list[float](), time.monotonic() + 0.3
+
+        def are_told(before: int) -> bool:
+            """Whether all were told once more; meanwhile, somebody else asks again and again."""
+            until_then = time.monotonic() + 0.3
             while time.monotonic() < until_then:
-                started = time.perf_counter()
+                started = server.computed()
                 assert web.get("/healthz").status_code == 200
-                seconds.append(time.perf_counter() - started)
-            longest.append(max(seconds))
+                longest[-1] = max(longest[-1], server.computed() - started)
+            return min(counts.values()) > before
+
+        for path, body in made[:15]:
+            before = min(counts.values())
+            longest.append(0.0)
+            assert web.put(path, content=body, headers=token | TYPE).status_code == 200
+            until("all are told", lambda before=before: are_told(before))  # type: ignore[misc]
         last = web.get("/v1/status").json()["estimate"]
-        until("all were told several times", lambda: min(counts.values()) >= 5)
         stopping.set()
-        hearing.result(20)
+        hearing.result(SECONDS)
         for end in counts:
             end.close()
     longest.sort()
     print(
         f"{min(counts.values())} to {max(counts.values())} estimates of {len(json.dumps(last))} "
-        f"bytes each; /healthz took at most {longest[-1]:.3f} s"
+        f"bytes each; /healthz waited for {longest[len(longest) // 2]:.2f} to {longest[-1]:.2f} s"
     )
-    assert longest[len(longest) // 2] < 0.3
+    assert longest[len(longest) // 2] < 0.1
