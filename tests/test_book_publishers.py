@@ -23,19 +23,33 @@ from overhand.service.server.publishing import Total, _published
 from overhand.service.server.tables import BookTables
 from overhand.summation import SumServer
 from support.books import DOCUMENT, NAMES, ReadsThem, check, drain, raise_alarm, receive, waiting
+from support.forked import SECONDS, until
 from support.postgres import Postgres
 from support.stores import end_of_child
 
 # --- several publishers ---------------------------------------------------------------------------
 
 
+class ReadsBesideOthers(ReadsThem):
+    """Has its first release in hand until this many processes have one."""
+
+    def __init__(self, book: Book, processes: int) -> None:
+        super().__init__()
+        self._book, self._processes = book, processes
+
+    def open(self, level: int, ciphertexts: Iterable[bytes]) -> list[Opened]:
+        if not self.opened:
+            raise_alarm(self._book, f"opening in {os.getpid()}")
+            until("all open one", lambda: len(self._book.alarms()) >= self._processes)
+        return super().open(level, ciphertexts)
+
+
 def publish_all(place: str, most: int) -> tuple[int, list[dict[str, Any]]]:
     """Open releases beside others until all are opened; how many, and the history at the end."""
-    opener = ReadsThem(pause=0.02)
     with closing(Book(place, DOCUMENT.digest)) as book:
+        opener = ReadsBesideOthers(book, processes=3)
         publisher = Publisher(DOCUMENT, book, opener)
-        raise_alarm(book, f"ready {os.getpid()}")
-        end = time.monotonic() + 60
+        end = time.monotonic() + SECONDS
         while book.news().sums < most and time.monotonic() < end:
             if not publisher.step():
                 time.sleep(0.01)
@@ -50,8 +64,6 @@ def test_processes_open_every_release_once_and_agree(
     place = postgres.new_schema()
     with closing(Book(place, DOCUMENT.digest)) as book:
         running = [pool.submit(publish_all, place, len(NAMES)) for _ in range(3)]
-        while len(book.alarms()) < 3 and not any(one.done() for one in running):
-            time.sleep(0.01)
         receive(book, NAMES)
         counts, histories = zip(*(one.result() for one in running), strict=True)
         assert sum(counts) == len(NAMES)
@@ -168,10 +180,7 @@ def test_claims_are_dropped_with_the_book(postgres: Postgres) -> None:
 
 def is_let_in(book: Book) -> bool:
     """Whether a release can be had once the server has noticed that a connection is gone."""
-    end = time.monotonic() + 10
-    while waiting(book) is None and time.monotonic() < end:
-        time.sleep(0.01)
-    return waiting(book) is not None
+    return until("a release can be had", lambda: waiting(book)) is not None
 
 
 def hold_and_die(place: str) -> None:

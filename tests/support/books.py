@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import time
 from collections.abc import Iterable, Sequence
 
 import numpy as np
@@ -25,14 +24,12 @@ GARBAGE = 255
 class ReadsThem:
     """Opens what is not sealed: the plaintext begins a ciphertext; some cannot be opened."""
 
-    def __init__(self, document: Document = DOCUMENT, pause: float = 0.0) -> None:
+    def __init__(self, document: Document = DOCUMENT) -> None:
         self.lengths = {level.level: level.plaintext_bytes for level in document.formats.levels}
         self.opened: list[int] = []
-        self.pause = pause
 
     def open(self, level: int, ciphertexts: Iterable[bytes]) -> list[Opened]:
         self.opened.append(level)
-        time.sleep(self.pause)
         length = self.lengths[level]
         return [None if one[-1] == GARBAGE else one[:length] for one in ciphertexts]
 
