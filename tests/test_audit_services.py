@@ -361,8 +361,9 @@ def test_noise_after_lifting_is_right_until_somebody_lies() -> None:
 
 
 def test_noise_that_is_drawn_again_is_in_no_single_publication() -> None:
+    """Noise is the system's: with 400 plays the bounds are seven deviations off."""
     game = RestoredBook.of(case_of("ballots"))
-    (first, added) = game.play(1, 200, seeded_random(3), attempt=0)
+    (first, added) = game.play(1, 400, seeded_random(3), attempt=0)
     assert first.var() < added.var()
     assert math.isclose(added.mean(), game.lives * first.mean(), rel_tol=0.6)
 
