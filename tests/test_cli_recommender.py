@@ -214,8 +214,11 @@ def test_what_no_demonstration_of_a_recommender_does_is_refused(more: list[str],
 
 @pytest.mark.slow
 @pytest.mark.parametrize("noise", ["users", "services"])
-def test_the_demonstration_learns(tmp_path: Path, noise: str) -> None:
+def test_the_demonstration_learns(
+    tmp_path: Path, noise: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """At an epsilon at which few people are enough; half of what could be learnt is the least."""
+    monkeypatch.setattr("overhand.cli.learning_demo._SEEDS", 1)  # always the same people
     how = ("--users", "1500", "--epsilon", "8", "--noise", noise)
     result = as_json("demo", "--recommender", *how, "--directory", str(tmp_path))
     document = Document.load(tmp_path / "document.json")
