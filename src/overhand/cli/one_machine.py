@@ -35,7 +35,7 @@ TRUST = {
 TICK = "0.2"
 """Seconds between checks for full batches, and for new rules."""
 
-_START = 60.0
+_START = 120.0
 _SETTLE = 120.0
 
 
@@ -100,20 +100,20 @@ def running(plan: Plan, home: Path, port: int | None, **learning: Any) -> Iterat
     plan.save(home / "plan.json")
     with contextlib.redirect_stdout(None):
         prepare(plan_file=home / "plan.json", directory=home, **learning, as_json=True)
-    ports = _free_ports(0, 0 if port is None else whole("port", port, least=1, most=65535))
     digest = hashlib.sha256((home / "document.json").read_bytes()).hexdigest()
-    shuffler, server = (f"http://127.0.0.1:{port}" for port in ports)
-    services = Services(shuffler, server, digest)
-    shuffling = ["shuffler", "--server", services.server, "--port", str(ports[0]), "--tick", TICK]
+    wanted = 0 if port is None else whole("port", port, least=1, most=65535)
     processes = []
     try:
-        processes = [
-            _started(home, "server", ["server", "--port", str(ports[1])]),
-            _started(home, "shuffler", shuffling),
-        ]
-        for url, process in zip((services.server, services.shuffler), processes, strict=True):
-            _wait_for(url, process, home)
-        yield services
+        with _free_ports(0, wanted) as ports:
+            shuffler, server = (f"http://127.0.0.1:{port}" for port in ports)
+            sending = ["--server", server, "--tick", TICK]
+            processes = [
+                _started(home, "server", ["server", "--port", str(ports[1])]),
+                _started(home, "shuffler", ["shuffler", "--port", str(ports[0]), *sending]),
+            ]
+            for url, process in zip((server, shuffler), processes, strict=True):
+                _wait_for(url, process, home)
+        yield Services(shuffler, server, digest)
     finally:
         for process in processes[::-1]:
             process.terminate()
@@ -132,8 +132,12 @@ def _started(home: Path, name: str, arguments: list[str]) -> subprocess.Popen[by
         )
 
 
-def _free_ports(*wanted: int) -> list[int]:
-    """These ports, if they are free, and for 0 any."""
+@contextlib.contextmanager
+def _free_ports(*wanted: int) -> Iterator[list[int]]:
+    """These ports, if they are free, and for 0 any, which nobody else is given in the block.
+
+    A socket that does not listen keeps a port for the services, and only on Linux not from them.
+    """
     with contextlib.ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in wanted]
         for one, port in zip(sockets, wanted, strict=True):
@@ -142,7 +146,10 @@ def _free_ports(*wanted: int) -> list[int]:
                 one.bind(("127.0.0.1", port))
             except OSError as error:
                 raise InvalidValue(f"--port {port}: {error.strerror}") from error
-        return [one.getsockname()[1] for one in sockets]
+        ports = [one.getsockname()[1] for one in sockets]
+        if sys.platform != "linux":
+            stack.close()
+        yield ports
 
 
 def _wait_for(url: str, process: subprocess.Popen[bytes], home: Path) -> None:
