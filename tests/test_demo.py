@@ -65,7 +65,7 @@ def test_a_port_that_is_taken_is_named() -> None:
     [
         (signal.SIGTERM, ["--rate", "20", "--users", "400"]),
         (signal.SIGHUP, ["--rate", "20", "--users", "400"]),
-        (signal.SIGINT, ["--recommender"]),
+        (signal.SIGINT, ["--recommender", "--users", "1500", "--epsilon", "8"]),
     ],
 )
 def test_a_signal_ends_the_services_and_removes_their_keys(
