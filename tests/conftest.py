@@ -9,6 +9,8 @@ import os
 
 # One process of tests per core: threads of the linear algebra would only wait for each other.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+# What is printed is the same at any terminal.
+os.environ["COLUMNS"] = "80"
 
 import pytest
 from hypothesis import settings
