@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from overhand.cli.one_machine import _free_ports
 from overhand.service.protocol import Document
 from support.commands import as_json, overhand
 from support.forked import free_port, until
@@ -57,6 +58,15 @@ def test_a_port_that_is_taken_is_named() -> None:
         result = overhand("demo", "--users", "150", "--port", port)
     assert (result.returncode, result.stdout) == (2, "")
     assert f"--port {port}: Address already in use" in result.stderr
+
+
+def test_ports_are_kept_for_the_services_and_from_others() -> None:
+    with _free_ports(0, 0) as ports:
+        assert len(set(ports)) == 2
+        for port in ports:
+            with socket.socket() as other, pytest.raises(OSError, match="in use"):
+                other.bind(("127.0.0.1", port))
+            socket.create_server(("127.0.0.1", port)).close()
 
 
 @pytest.mark.slow
