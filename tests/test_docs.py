@@ -237,7 +237,7 @@ def test_sums_of_the_first_pages_are_what_the_command_prints(
         # The rule is as long as the numbers, and 867 is shorter than 867.4.
         said = [re.sub(f"{BAND}|─", "", text).split() for text in (printed, SHOWN[command])]
         assert said[0] == said[1]
-        # Four digits are printed: one band in a few thousand reaches 1,000, and has no tenths there.
+        # Four digits are printed: one band in thousands reaches 1,000, and has no tenths there.
         rounding = 0.7 if "," in now[2] else 0.2
         assert width(now) == pytest.approx(width(then), abs=rounding)
 
