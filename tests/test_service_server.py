@@ -19,6 +19,7 @@ from overhand.service.server import Book, Publisher, events
 from overhand.service.server.running import ServerMetrics
 from overhand.service.shuffler import Filler
 from support.books import waiting
+from support.chance import keyed
 from support.system import PRIVACY, System, plan_for, run, values_for
 
 
@@ -248,7 +249,8 @@ def test_groups_are_told_with_their_means(tmp_path: Path) -> None:
     async def test(system: System) -> None:
         async with system.at_server(None) as web:
             assert (await web.get("/v1/groups")).json() == {"t": 0, "groups": []}
-            async with system.client() as client:
+            # An interval of 95 % is missed now and then: never by these users' noise.
+            async with system.client(random=keyed(1)) as client:
                 await client.report_many([("DE", 10.0)] * 46 + [("FR", 2.0)] * 10)
             await system.publish()
             told = (await web.get("/v1/groups")).json()
