@@ -29,7 +29,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -57,6 +57,7 @@ CALM = 0.5
 SETTLED = 3.0
 """Seconds after a start in which memory is not looked at."""
 _PATIENCE = 300.0
+_HELD: list[socket.socket] = []
 
 
 def planned(reports: int, mechanism: str, noise: NoiseBy) -> Plan:
@@ -309,11 +310,13 @@ def overhand(folder: Path, *arguments: str) -> None:
 
 
 def free_ports(count: int) -> list[int]:
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(closing(socket.socket())) for _ in range(count)]
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in sockets]
+    """Ports that nobody else is given: they stay bound here, where nobody listens at them."""
+    held = [socket.socket() for _ in range(count)]
+    for one in held:
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        one.bind(("127.0.0.1", 0))
+    _HELD.extend(held)
+    return [one.getsockname()[1] for one in held]
 
 
 @contextmanager

@@ -12,14 +12,14 @@ import inspect
 import itertools
 import multiprocessing
 import os
-import re
 import resource
 import signal
 import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections import deque
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from multiprocessing import resource_tracker
@@ -41,10 +41,10 @@ PRELOADED = [
     "overhand.service.shuffler.running",
     "uvicorn.protocols.http.httptools_impl",
 ]
-SECONDS = 60.0
-"""What a busy machine may take for anything: nobody waits for it who does not wait in vain."""
+SECONDS = 60.0  # for what takes one or two, on a machine that does much else
 WEB = httpx.Client(timeout=SECONDS, verify=False)
-_PORTS = 1000
+_MOST_HELD = 100  # ports, far more than one test uses
+_held: deque[socket.socket] = deque()
 _LITTLE = 8192  # enough for a log of a test, and less than any commit
 
 
@@ -205,23 +205,18 @@ def _found(place: str) -> tuple[Any, str]:
     return functools.reduce(getattr, owners, importlib.import_module(module)), name
 
 
-def _ports() -> Iterable[int]:
-    """Below those that the system gives to clients, and others in every process of tests."""
-    worker = int(re.sub(r"\D", "", os.environ.get("PYTEST_XDIST_WORKER", "0")) or 0)
-    first = 20_000 + worker * _PORTS
-    return itertools.cycle(range(first, first + _PORTS))
-
-
-_port = iter(_ports())
-
-
 def free_port() -> int:
-    for port in _port:
-        with closing(socket.socket()) as attempt:
-            attempt.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            if attempt.connect_ex(("127.0.0.1", port)):
-                return port
-    raise AssertionError("there is always a next port")
+    """One that nobody else is given: it stays bound here, where nobody listens at it.
+
+    Whoever reuses addresses, as all servers do, may listen there, and again after a crash.
+    """
+    held = socket.socket()
+    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    held.bind(("127.0.0.1", 0))
+    _held.append(held)
+    if len(_held) > _MOST_HELD:
+        _held.popleft().close()
+    return int(held.getsockname()[1])
 
 
 def until(what: str, true: Callable[[], Any], seconds: float = SECONDS) -> Any:
