@@ -18,7 +18,7 @@ import pytest
 from overhand.service.protocol import KeyPair, create_token
 from support.certificates import make_certificates
 from support.deployed import BINARY, HORIZON, LOWEST, Deployment, small_plan
-from support.forked import WITHOUT_WORKERS, free_port, until
+from support.forked import SECONDS, WEB, WITHOUT_WORKERS, free_port, until
 from support.postgres import Postgres
 
 # --- first starts ---------------------------------------------------------------------------------
@@ -42,27 +42,27 @@ def test_the_commands_of_the_readme_make_a_deployment(tmp_path: Path) -> None:
     (tmp_path / "values.csv").write_text("1\n" * HORIZON)
     at, to = str(free_port()), str(free_port())
     with program(tmp_path, "prepare", "--plan", "plan.json") as prepare:
-        assert prepare.wait(30) == 0, prepare.communicate()
+        assert prepare.wait(SECONDS) == 0, prepare.communicate()
     shuffler = ("shuffler", "--server", f"http://127.0.0.1:{to}", "--port", at, "--tick", "0.2")
     with (
         program(tmp_path, *shuffler) as one,
         program(tmp_path, "client", f"http://127.0.0.1:{at}", "--file", "values.csv") as client,
         program(tmp_path, "server", "--port", to, "--workers", "1") as two,
     ):
-        said = client.communicate(timeout=60)[0]
+        said = client.communicate(timeout=2 * SECONDS)[0]
         assert (client.returncode, "48 counted" in said) == (0, True), said
-        until("all is published", lambda: _reaches(f"http://127.0.0.1:{to}", HORIZON), 30.0)
+        until("all is published", lambda: _reaches(f"http://127.0.0.1:{to}", HORIZON))
         for process in (one, two):
             process.send_signal(signal.SIGTERM)
         for process in (one, two):
-            lines = process.communicate(timeout=30)[0].splitlines()
+            lines = process.communicate(timeout=SECONDS)[0].splitlines()
             assert process.returncode == 0, lines
             assert [json.loads(line)["event"] for line in lines][-1].endswith("stopped")
 
 
 def _reaches(url: str, t: int) -> bool:
     try:
-        estimate = httpx.get(f"{url}/v1/status").json()["estimate"]
+        estimate = WEB.get(f"{url}/v1/status").json()["estimate"]
     except httpx.TransportError:
         return False
     return estimate is not None and estimate["t"] == t
@@ -256,11 +256,11 @@ def test_numbers_about_users_are_on_the_private_port_alone(deployed: Deployment)
     for service in (server, shuffler):
         assert service.get("/healthz").status_code == 200
         assert service.get("/metrics").status_code == 404
-    numbers = httpx.get(f"http://127.0.0.1:{private}/metrics")
+    numbers = WEB.get(f"http://127.0.0.1:{private}/metrics")
     assert numbers.status_code == 200
     assert "overhand_arrived 5.0" in numbers.text.splitlines()
     assert "_created" not in numbers.text  # they are times
-    assert httpx.get(f"http://127.0.0.1:{private}/v1/document").status_code == 404
+    assert WEB.get(f"http://127.0.0.1:{private}/v1/document").status_code == 404
     headers, version = shuffler.get("/healthz").headers, server.get("/healthz").headers
     assert not {"server", "date"} & {*headers, *version}
 
@@ -274,7 +274,7 @@ def test_a_shuffling_service_says_nothing_about_its_database(
     postgres.stop()
     try:
         body = deployed.reports.bodies[3]
-        answer = httpx.post(f"{shuffler.url}/v1/reports", content=body, headers=BINARY)
+        answer = WEB.post(f"{shuffler.url}/v1/reports", content=body, headers=BINARY)
     finally:
         postgres.start()
     assert answer.status_code == 503
