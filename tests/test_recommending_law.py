@@ -16,17 +16,19 @@ import pytest
 import overhand as oh
 from overhand.audit.store import temporary_directory
 from overhand.model import Floats
+from overhand.randomness import Random
 from overhand.service.protocol import Document, Formats, KeyPair, Learning, Opened, Release, Rule
 from overhand.service.protocol.document import encode_reports
 from overhand.service.server import Book, Publisher
 from overhand.service.shuffler.store import Arrival, Store
 from overhand.simulation.regret import Diverse, Environment, Field, Rival, measure, rival
+from support.chance import keyed
 from support.system import RULE_KEY
 
 HORIZON, RUNS, SEED = 10_000, 12, 7
 ENVIRONMENT = Diverse(dimension=3, arms=4)
 HEAD = 32  # random bytes, as many as a ciphertext begins with
-Z = 3.3  # of a difference of means: a true one is refused once in a thousand
+Z = 3.3  # of a difference of means: the noise of users has fixed keys, so it fails always or never
 
 
 class InTheClear:
@@ -64,7 +66,8 @@ def simulated() -> Rival:
 class Deployed:
     """Devices, store, book and publisher: everything but HTTP and sealing."""
 
-    def __init__(self, home: Path) -> None:
+    def __init__(self, home: Path, random: Random) -> None:
+        self.random = random
         plan = simulated().plan
         assert plan is not None
         constants = simulated().learner.constants
@@ -80,7 +83,7 @@ class Deployed:
     def learn(self, features: Floats, rewards: Floats) -> None:
         """A lowest batch of users reports, and whatever is full with them is published."""
         rows = self.learner.rows(features, rewards)
-        reports = encode_reports(self.document, rows, oh.secure_random())
+        reports = encode_reports(self.document, rows, self.random)
         self.store.admit([Arrival.of(self.document.formats, report) for report in reports])
         for batch in self.store.full():
             release = self.store.freeze(batch)
@@ -100,7 +103,7 @@ def regret_of(environment: Environment, run: int) -> float:
     random = np.random.default_rng([SEED, run])
     audience, chance = environment.audience(HORIZON, [random]), np.random.default_rng(run)
     with temporary_directory() as home:
-        deployed = Deployed(Path(home))
+        deployed = Deployed(Path(home), keyed(run))
         missed = 0.0
         with closing(deployed.store), closing(deployed.book):
             for start in range(0, HORIZON, deployed.lowest):
