@@ -96,6 +96,8 @@ def test_a_report_is_timed_from_when_it_is_whole_to_its_commit(tmp_path: Path) -
         waiting = asyncio.create_task(
             system.admission.admit(system.shuffler._arrival(system.report(), None))
         )
+        while not system.admission.waiting:
+            await asyncio.sleep(0)
         await asyncio.sleep(0.05)
         assert numbers(watch.text())["waiting", ""] == 1
         committing = asyncio.create_task(system.admission.run())
