@@ -205,7 +205,7 @@ READING = "BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT 1"
 WRITING = "BEGIN; SELECT pg_current_xact_id()"
 
 
-def left_of_a_batch(postgres: Postgres, beside: str) -> set[bytes]:
+def left_of_a_batch(postgres: Postgres, beside: str, patch: pytest.MonkeyPatch) -> set[bytes]:
     """What is in the files after a scrub that another transaction has put off."""
     dsn, batch = postgres.new_schema(), Batch(1, 0)
     with (
@@ -216,7 +216,8 @@ def left_of_a_batch(postgres: Postgres, beside: str) -> set[bytes]:
         other.execute(beside.encode())
         release = store.freeze(batch)
         store.acknowledge(batch, release.digest)
-        with suppress(StoreUnavailable):
+        with patch.context() as hasty, suppress(StoreUnavailable):
+            hasty.setattr(postgres_database, "_SWEEP_WAIT", 0.05)
             store.scrub()
         other.execute("ROLLBACK")
         store.scrub()
@@ -229,10 +230,9 @@ def left_of_a_batch(postgres: Postgres, beside: str) -> set[bytes]:
 def test_rows_that_others_may_still_read_are_swept_later(
     postgres: Postgres, monkeypatch: pytest.MonkeyPatch, unsealed: None, beside: str
 ) -> None:
-    monkeypatch.setattr(postgres_database, "_SWEEP_WAIT", 0.05)
-    assert not left_of_a_batch(postgres, beside)
+    assert not left_of_a_batch(postgres, beside, monkeypatch)
     monkeypatch.setattr(postgres_database, "_wait_for_others", lambda connection: None)
-    assert left_of_a_batch(postgres, beside)
+    assert left_of_a_batch(postgres, beside, monkeypatch)
 
 
 def names_that_move(path: Path) -> set[bytes]:

@@ -130,9 +130,12 @@ def test_batches_are_sent_and_scrubbed_while_reports_arrive(where: Where) -> Non
                 )
                 store.acknowledge(name, release.digest)
                 found.append(name)
-            store.scrub()
+            with suppress(StoreUnavailable):  # reports that are long under way put it off
+                store.scrub()
         assert [one.result() for one in sending] == [None, None]
         assert len(set(found)) == 110
+        store.scrub()
+        assert not store._read(lambda tables: tables.in_state(State.ACKNOWLEDGED))
 
 
 def test_many_may_make_the_same_store_at_once(places: Places) -> None:

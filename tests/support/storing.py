@@ -24,8 +24,13 @@ from support.stores import Where
 
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[Postgres]:
-    """The one server of a whole run: a test that stops it starts it again, whatever happens."""
+    """The one server of a whole run: a test that stops it starts it again, whatever happens.
+
+    Only tests have transactions there: one of its own, of an ANALYZE say, puts off a sweep.
+    """
     with running_postgres() as running:
+        running.run("ALTER SYSTEM SET autovacuum = off")
+        running.run("SELECT pg_reload_conf()")
         yield running
 
 
