@@ -193,7 +193,7 @@ async function checkSum(server, truth) {
     return said.estimate?.t === covered && !said.estimate.fallback ? said : undefined;
   });
   const { value, std } = status.estimate;
-  // Beyond with a probability below 10^-6; and those who are pending may all be ones.
+  // Beyond with a probability below 10^-9; and those who are pending may all be ones.
   assert.ok(
     Math.abs(value - truth) <= 7 * std + 2 * EACH - covered,
     `${value} of ${truth}, std ${std}`,
