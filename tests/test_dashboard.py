@@ -234,7 +234,7 @@ def test_a_late_history_of_another_coordinate_is_not_shown(
 
     def late_for_seven(coordinate: int) -> Json:
         if coordinate == 7:
-            go_on.wait(10)
+            go_on.wait(60)
         return history(3 + coordinate)
 
     server.history = late_for_seven

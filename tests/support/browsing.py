@@ -19,6 +19,8 @@ from playwright.sync_api import Browser, ConsoleMessage, Page, expect, sync_play
 from support.dashboards import FakeServer
 
 CHROMIUM = Path("/usr/bin/chromium")
+PATIENCE = 60_000  # milliseconds: on a machine that does much else a page takes its time
+expect.set_options(timeout=PATIENCE)
 ARGUMENTS = [
     "--headless",
     "--no-sandbox",
@@ -47,8 +49,12 @@ class Visit:
     def text(self, name: str) -> str:
         return self.page.locator(f"#{name}").inner_text()
 
-    def wait_for(self, name: str, text: str | re.Pattern[str], seconds: float = 10) -> None:
-        expect(self.page.locator(f"#{name}")).to_have_text(text, timeout=1000 * seconds)
+    def wait_for(self, name: str, text: str | re.Pattern[str]) -> None:
+        expect(self.page.locator(f"#{name}")).to_have_text(text)
+
+    def wait_for_a_frame(self) -> None:
+        """What the page was told is drawn with the next one."""
+        self.page.evaluate("() => new Promise((drawn) => requestAnimationFrame(drawn))")
 
     def points(self) -> int:
         return int(self.page.locator("#chart").get_attribute("data-points") or 0)
@@ -87,6 +93,7 @@ def open_page(browser: Browser, server: FakeServer) -> Iterator[Opener]:
 
     def open_it(*, clock: bool = False, **options: Any) -> Visit:
         page = browser.new_context(**options).new_page()
+        page.set_default_timeout(PATIENCE)
         visit = Visit(page, server)
         visits.append(visit)
         page.on("request", lambda request: visit.hosts.add(urlsplit(request.url).netloc))
@@ -96,6 +103,7 @@ def open_page(browser: Browser, server: FakeServer) -> Iterator[Opener]:
             page.clock.install()
         page.goto(server.url)
         visit.wait_for("connection-state", "Live")
+        visit.wait_for_a_frame()
         return visit
 
     yield open_it

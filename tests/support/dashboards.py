@@ -144,11 +144,11 @@ def handler_of(server: FakeServer) -> type[BaseHTTPRequestHandler]:
 
         def stream(self) -> None:
             listener: queue.Queue[bytes | None] = queue.Queue()
+            server.listeners.append(listener)  # before the page can say that it is live
             self.send_response(200)
             self.send_header("Content-Type", "text/event-stream")
             self.end_headers()
             self.wfile.write(b": hello\n\n")
-            server.listeners.append(listener)
             try:
                 while (news := listener.get()) is not None:
                     self.wfile.write(news)
