@@ -40,9 +40,9 @@ _SETTINGS = f"""
     SET tcp_keepalives_interval = 10;
     SET tcp_keepalives_count = 3;
 """
-# Rows deleted before a transaction stay in a table that is written anew while anybody may still see
-# them. First nobody may write, then nobody may read, as of then: a new snapshot is as old as the
-# oldest writer. Plain vacuuming keeps no row, however long it takes.
+# A table that is written anew keeps deleted rows for as long as an open transaction may see them. A
+# new snapshot reaches back to the oldest writer: so a sweep waits until all writers from before it
+# have ended, and then all readers. A plain VACUUM, however long it takes, keeps no row.
 _WRITERS = """
     SELECT backend_xid FROM pg_stat_activity
     WHERE datname = current_database() AND pid <> pg_backend_pid()
@@ -249,7 +249,7 @@ def _in_transaction(transaction: Transaction, begin: str, work: Callable[[Transa
 
 
 def _wait_for_others(connection: Connection) -> None:
-    """Until all transactions that began before now have ended, those of a backup say, or raise."""
+    """Until all transactions from before now have ended, a backup's say; raise if one does not."""
     now = connection.execute("SELECT pg_current_xact_id()::xid").fetchone()
     until = time.monotonic() + _SWEEP_WAIT
     for held in (_WRITERS, _READERS):
