@@ -36,3 +36,5 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         name, _, parameters = item.nodeid.partition("[")
         if "postgres" in parameters and ("kill" in name or "crash" in name):
             item.add_marker(pytest.mark.slow)
+        if item.get_closest_marker("slow") is not None:
+            item.add_marker(pytest.mark.timeout(1800))
