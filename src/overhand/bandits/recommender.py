@@ -24,7 +24,7 @@ from overhand.bandits.roles import dimension_of, learner_for
 from overhand.model import Floats
 from overhand.plan import Plan
 from overhand.randomness import Random, SeededRandom, restored_random, source_of
-from overhand.summation import ContinualSum, Resumable
+from overhand.summation import CUT_SHORT, ContinualSum, Resumable, whole
 from overhand.values import TOLERANCE
 
 _DOUBLE = np.dtype(np.float64)
@@ -99,22 +99,23 @@ class Rounds:
             self._open[..., :start, :] = small[..., :start, :]
         self._open[..., start:stop, :-1] = features
         self._open[..., start:stop, -1] = rewards
-        self._waiting, self.t = stop, t
         if t >= self.due:
-            self._learn()
+            stop = self._learn(stop, t)
+        self._waiting, self.t = stop, t
 
-    def _learn(self) -> None:
-        """All users up to the last release are learnt from, and the others wait for the next."""
+    def _learn(self, kept: int, t: int) -> int:
+        """All users up to the last release are learnt from; returns how many wait for the next."""
         last = self.due
-        while (due := self._sums.next_release(last)) <= self.t:
+        while (due := self._sums.next_release(last)) <= t:
             last = due
-        waiting = self.t - last
-        learnt = self._waiting - waiting
-        full, rest = self._open[..., :learnt, :], self._open[..., learnt : self._waiting, :]
+        waiting = t - last
+        learnt = kept - waiting
+        full, rest = self._open[..., :learnt, :], self._open[..., learnt:kept, :]
         total, std = self._sums.after(self._rows(full[..., :-1], full[..., -1]))
         self.policy = self._learner.policy(last, total, std)
-        self.due, self._waiting, self._open = due, waiting, self._room(due - last)
+        self.due, self._open = due, self._room(due - last)
         self._open[..., :waiting, :] = rest
+        return waiting
 
     def secret_state(self) -> dict[str, Any]:
         """All that is needed to go on but for the sums, ready for JSON."""
@@ -162,7 +163,8 @@ class Recommender(Resumable):
     for servers that are trusted; `BanditUser` and `BanditServer` are the two halves where the
     boundary matters. Arms may change every round. Rewards are in [0, 1], features of norm at most
     1. If the first of them is always the same, say so by `constant`: it halves the regret
-    (`Practical`). Only a simulation says where chance comes from, by `random`.
+    (`Practical`). Only a simulation says where chance comes from, by `random`. Several threads may
+    use it: each call is whole.
 
     >>> import overhand as oh
     >>> from overhand.bandits import plan_for_regret
@@ -214,7 +216,8 @@ class Recommender(Resumable):
         Users of one batch are served by the same rule; the first of all choose at random.
         """
         features = checked_contexts(contexts, self._learner.dimension)
-        arms = chosen_arms(self._rounds.policy, features, self._random)
+        with self._lock:
+            arms = chosen_arms(self._rounds.policy, features, self._random)
         return arms if features.ndim == 3 else int(arms)
 
     def update(self, features: ArrayLike, reward: float) -> None:
@@ -222,9 +225,25 @@ class Recommender(Resumable):
         if not self._is_plain(features, reward):
             self.update_many(_one(features), _one(reward))  # which takes a closer look
             return
-        if self._rounds.t >= self._horizon:
-            self._check_horizon(1)
-        self._rounds.keep(features, reward, 1)
+        self._keep(features, reward, 1)
+
+    @whole
+    def _keep(self, features: ArrayLike, rewards: ArrayLike, users: int) -> None:
+        """Users whose values are checked, as far as the plan goes."""
+        self._check_open()
+        t, learnt = self._rounds.t, self._sums.total.t
+        if t + users > self._horizon:
+            raise errors.InvalidValue(
+                f"{users} users after {t} go beyond the horizon {self._horizon}"
+            )
+        self._closed = CUT_SHORT
+        try:
+            self._rounds.keep(features, rewards, users)
+        except BaseException:
+            if self._sums.total.t == learnt:  # nothing has changed
+                self._closed = None
+            raise
+        self._closed = None
 
     def _is_plain(self, features: Any, reward: Any) -> bool:
         """Whether one user's values need no closer look."""
@@ -241,15 +260,9 @@ class Recommender(Resumable):
     def update_many(self, features: ArrayLike, rewards: ArrayLike) -> None:
         """Many users at once: the same as one by one, and all of them or none."""
         users = len(self._learner.rows(features, rewards, first=self.t))
-        self._check_horizon(users)
-        self._rounds.keep(np.reshape(features, (users, *self._axes)), rewards, users)
+        self._keep(np.reshape(features, (users, *self._axes)), rewards, users)
 
-    def _check_horizon(self, users: int) -> None:
-        if self.t + users > self._horizon:
-            raise errors.InvalidValue(
-                f"{users} users after {self.t} go beyond the horizon {self._horizon}"
-            )
-
+    @whole
     def __repr__(self) -> str:
         learnt = 0 if self.policy is None else self.policy.t
         return f"Recommender(t={self.t} of {self._horizon}, learnt from {learnt} users)"
@@ -261,8 +274,10 @@ class Recommender(Resumable):
     def _arguments(self, text: str) -> tuple[Any, ...]:
         return self.plan, text, self._learner.constants
 
+    @whole
     def secret_state(self) -> dict[str, Any]:
         """All that is needed to go on, ready for JSON."""
+        self._check_open()
         return {
             "constants": _entry(self._learner.constants),
             "random": self._random.state,

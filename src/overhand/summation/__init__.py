@@ -1,14 +1,16 @@
 """The paper's algorithm: a server of batch sums, and the whole protocol in one process."""
 
 from overhand.summation.archive import BatchSums, Pending
-from overhand.summation.continual import ContinualSum, TreeServer
+from overhand.summation.continual import ContinualSum
 from overhand.summation.endless import EndlessSum
 from overhand.summation.hindsight import Curve, Hindsight, in_hindsight
-from overhand.summation.saving import Resumable
+from overhand.summation.saving import CUT_SHORT, Resumable, whole
 from overhand.summation.server import SumServer
+from overhand.summation.tree_server import TreeServer
 from overhand.summation.windows import Window, Windows
 
 __all__ = [
+    "CUT_SHORT",
     "BatchSums",
     "ContinualSum",
     "Curve",
@@ -21,4 +23,5 @@ __all__ = [
     "Window",
     "Windows",
     "in_hindsight",
+    "whole",
 ]

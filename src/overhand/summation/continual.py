@@ -11,12 +11,12 @@ from numpy.typing import ArrayLike
 from overhand import errors
 from overhand.estimates import Estimate
 from overhand.mechanisms import Mechanism
-from overhand.model import Floats, Node, Rows, Shuffled
+from overhand.model import Floats, Rows
 from overhand.plan import Plan
 from overhand.randomness import Random, SeededRandom, restored_random, source_of
 from overhand.summation.archive import Pending
 from overhand.summation.hindsight import Hindsight
-from overhand.summation.saving import Resumable
+from overhand.summation.saving import CUT_SHORT, whole
 from overhand.summation.server import SumServer
 from overhand.summation.times import BlockTimes, Clock, Time, Times
 from overhand.summation.windows import Ranged
@@ -33,12 +33,13 @@ def _bit(value: Any) -> int | None:
         return None
 
 
-class ContinualSum(Ranged, Resumable):
+class ContinualSum(Ranged):
     """A private running sum over one plan.
 
     Each batch's noise is drawn once from the distribution of its users' coins: exactly what the
     messages would have summed to. `overhand.simulation` has an engine that sends them all. It uses
-    OS randomness; a simulation passes `seeded_random(seed)`.
+    OS randomness; a simulation passes `seeded_random(seed)`. Several threads may use it: each call
+    is whole. Several processes may not: that is what the services are for.
 
     >>> import overhand as oh
     >>> plan = oh.Plan.best(horizon=1000, shufflers=2, privacy=oh.Privacy(1.0, 1e-6))
@@ -62,7 +63,7 @@ class ContinualSum(Ranged, Resumable):
         self.t = 0
         self._server = SumServer(plan, archive=archive, pending=pending)
         self._is_archived = archive
-        self._lowest = plan.tree.lowest
+        self._lowest, self._horizon = plan.tree.lowest, plan.horizon
         self._clock = Clock()
         self._block_times = BlockTimes(self._lowest)
         self._is_of_bits = plan.values == BITS
@@ -80,27 +81,44 @@ class ContinualSum(Ranged, Resumable):
         if not self._is_of_bits:
             self.update_many([value], None if at is None else [at])
             return
-        bit = _bit(value)
-        if bit is None:
-            raise errors.InvalidValue(f"value {value!r} of user {self.t + 1} is not a bit (0 or 1)")
-        if self.t >= self.plan.horizon:
-            raise errors.InvalidValue(
-                f"user {self.t + 1} comes after the horizon {self.plan.horizon}"
-            )
-        if at is not None or self._clock.last is not None:
-            self._stamp(at)
-        self.t += 1
-        self._sums[0] += bit
-        if self.t % self._lowest == 0:
-            self._close_block()
+        bit = value if type(value) is int and 0 <= value <= 1 else _bit(value)
+        with self._lock:
+            t = self.t + 1
+            if bit is None:
+                raise errors.InvalidValue(f"value {value!r} of user {t} is not a bit (0 or 1)")
+            if t > self._horizon:
+                raise errors.InvalidValue(f"user {t} comes after the horizon {self._horizon}")
+            if self._closed:
+                self._check_open()
+            if at is not None or self._clock.last is not None or t % self._lowest == 0:
+                self._add(bit, at)
+            else:
+                self._sums[0] += bit
+                self.t = t
 
-    def _stamp(self, at: Time | None) -> None:
-        """Keep the time of the next user, or refuse it."""
-        stamp = self._clock.checked_one(at, first=self.t)
+    def _add(self, bit: int, at: Time | None) -> None:
+        """A user who has a time, or with whom a block is full."""
+        before, t, stamp = self.t, self.t + 1, None
+        if at is not None or self._clock.last is not None:
+            stamp = self._clock.checked_one(at, first=before)
+        self._draw_ahead(t)
         if stamp is not None:
             self._clock.keep_one(stamp)
-            if self._is_archived:
-                self._block_times.keep_one(stamp[0], self.t)
+        self._closed = CUT_SHORT
+        if stamp is not None and self._is_archived:
+            self._block_times.keep_one(stamp[0], before)
+        self._sums[0] += bit
+        if t % self._lowest == 0:
+            self._close_block(t)
+        self.t, self._closed = t, None
+
+    def _draw_ahead(self, until: int) -> None:
+        """The noise of all batches that are full by then: if that fails, nothing has changed."""
+        for index, size in enumerate(self.plan.tree.sizes):
+            batches = until // size - self.t // size
+            if not batches:
+                break
+            self._stocks[index].draw_ahead(batches, self._streams[index])
 
     def update_many(self, values: ArrayLike, at: Times | None = None) -> None:
         """Add many users at once: the same as one by one, and all of them or none.
@@ -115,56 +133,56 @@ class ContinualSum(Ranged, Resumable):
         """
         self.update_rows(self.plan.values.rows(values, first=self.t), at)
 
+    @whole
     def update_rows(self, rows: Rows, at: Times | None = None) -> None:
         """The same for rows that the plan's values have checked."""
-        users = len(rows)
-        if self.t + users > self.plan.horizon:
+        self._check_open()
+        users, before = len(rows), self.t
+        if before + users > self._horizon:
             raise errors.InvalidValue(
-                f"{users} users after {self.t} go beyond the horizon {self.plan.horizon}"
+                f"{users} users after {before} go beyond the horizon {self._horizon}"
             )
-        times = self._clock.checked(at, users=users, first=self.t)
-        head = min(users, -self.t % self._lowest)
-        stop, before = users - (users - head) % self._lowest, self.t
-        tracks = self._rounding.tracks_of(rows)
-        if head:
-            self._fill([track[:head] for track in tracks])
-        if stop > head:
-            self._close_blocks(
-                [
-                    self.plan.values.sums_after_blocks(track[head:stop], self._lowest)
-                    for track in tracks
-                ]
-            )
-        if stop < users:
-            self._fill([track[stop:] for track in tracks])
+        times = self._clock.checked(at, users=users, first=before)
+        head = min(users, -before % self._lowest)
+        stop = users - (users - head) % self._lowest
+        self._draw_ahead(before + users)
+        tracks, total = self._rounding.tracks_of(rows), self.plan.values.sums_after_blocks
+        sums = [total(track[head:stop], self._lowest) for track in tracks if stop > head]
         if times is not None:
             self._clock.keep(times)
-            if self._is_archived:
-                self._block_times.keep(times, before)
+        self._closed = CUT_SHORT
+        if times is not None and self._is_archived:
+            self._block_times.keep(times, before)
+        if head:
+            self._fill([track[:head] for track in tracks], before + head)
+        if sums:
+            self._close_blocks(sums, before + head)
+        if stop < users:
+            self._fill([track[stop:] for track in tracks], before + users)
+        self.t, self._closed = before + users, None
 
-    def _fill(self, tracks: list[Rows]) -> None:
-        """Users that at most fill up the open block."""
-        self.t += len(tracks[0])
+    def _fill(self, tracks: list[Rows], t: int) -> None:
+        """Users up to `t`, who at most fill up the open block."""
         for index, track in enumerate(tracks):
             self._sums[index] = self._sums[index] + self.plan.values.total(track)
-        if self.t % self._lowest == 0:
-            self._close_block()
+        if t % self._lowest == 0:
+            self._close_block(t)
 
-    def _close_block(self) -> None:
+    def _close_block(self, t: int) -> None:
         stock = self._stocks[0]
         steps = self._sums[0] - self._start_sums[0]
         value = stock.mechanism.value_of(steps) + stock.take_one(self._streams[0])
         self._archive_blocks(np.asarray(value)[np.newaxis])
-        self._receive(1, value)
+        self._receive(t, 1, value)
 
     def _archive_blocks(self, values: Floats) -> None:
         if self._server.archive is not None:
             self._server.archive.keep_blocks(values)
 
-    def _close_blocks(self, sums: list[Rows]) -> None:
+    def _close_blocks(self, sums: list[Rows], t: int) -> None:
         """Whole blocks at once: numpy for the lowest level, a step for each closing above it.
 
-        `sums` are, for every track, the steps up to the end of each block.
+        They follow `t` users. `sums` are, for every track, the steps up to the end of each block.
         """
         blocks, lowest, before = len(sums[0]), self._lowest, list(self._sums)
         stock, tree = self._stocks[0], self.plan.tree
@@ -176,20 +194,20 @@ class ContinualSum(Ranged, Resumable):
         sums_after, value_after = [_listed(track) for track in sums], _listed(single.cumsum(axis=0))
         done, seen = 0, 0.0
         while done < blocks:
-            until = min(blocks, done + (above - self.t % above) // lowest)
-            self.t += (until - done) * lowest
+            until = min(blocks, done + (above - t % above) // lowest)
+            t += (until - done) * lowest
             self._sums = [
                 start + after[until - 1] for start, after in zip(before, sums_after, strict=True)
             ]
-            self._receive(until - done, value_after[until - 1] - seen)
+            self._receive(t, until - done, value_after[until - 1] - seen)
             done, seen = until, value_after[until - 1]
 
-    def _receive(self, blocks: int, value: Any) -> None:
-        """Hand lowest batches to the server, then their ancestors that are full with them."""
+    def _receive(self, t: int, blocks: int, value: Any) -> None:
+        """Hand lowest batches up to `t` to the server, then their ancestors that are full by it."""
         server, sums, track_of = self._server, self._sums, self._rounding.track_of
-        server.receive_blocks(self.t - blocks * self._lowest, blocks, value)
+        server.receive_blocks(t - blocks * self._lowest, blocks, value)
         self._start_sums[0] = sums[0]
-        for node in self.plan.tree.closes(self.t)[1:]:
+        for node in self.plan.tree.closes(t)[1:]:
             index, stock = node.level - 1, self._stocks[node.level - 1]
             steps = sums[track_of(node.level)] - self._start_sums[index]
             noise = stock.take_one(self._streams[index])
@@ -197,6 +215,7 @@ class ContinualSum(Ranged, Resumable):
             self._start_sums[index] = sums[track_of(node.level)]
 
     @property
+    @whole
     def estimate(self) -> Estimate:
         """The running sum of all users so far."""
         return self._server.estimate(self.t)
@@ -206,6 +225,7 @@ class ContinualSum(Ranged, Resumable):
             raise errors.InvalidValue(f"stop={stop} is beyond the {self.t} users so far")
         return self._server.between(start, stop)
 
+    @whole
     def hindsight(self) -> Hindsight:
         """The whole history, each point by all batches that are full now."""
         return self._server.hindsight()
@@ -221,6 +241,7 @@ class ContinualSum(Ranged, Resumable):
         """Everything public about a sum that has ended."""
         return self._server, self._block_times
 
+    @whole
     def __repr__(self) -> str:
         return f"ContinualSum(t={self.t} of {self.plan.horizon}, {self.estimate.summary})"
 
@@ -231,8 +252,10 @@ class ContinualSum(Ranged, Resumable):
     def _arguments(self, text: str) -> tuple[Any, ...]:
         return self.plan, text
 
+    @whole
     def secret_state(self) -> dict[str, Any]:
         """Everything needed to continue, ready for JSON."""
+        self._check_open()
         return {
             "plan": self.plan.digest,
             "t": self.t,
@@ -272,39 +295,6 @@ class ContinualSum(Ranged, Resumable):
         for stock, ready in zip(total._stocks, state["stocks"], strict=True):
             stock.restore(ready)
         return total
-
-
-class TreeServer:
-    """Algorithms 2 and 3 for `ConcurrentShufflers`: one shuffler per level of the tree.
-
-    The first user opens a batch at every level:
-
-    >>> import overhand as oh
-    >>> plan = oh.Plan.best(300, shufflers=2, privacy=oh.Privacy(1.0, 1e-6), tree="paper")
-    >>> batches = TreeServer(plan).activate(t=1, idle=frozenset({0, 1}))
-    >>> {shuffler: mechanism.size for shuffler, mechanism in batches.items()}
-    {0: 3, 1: 27}
-    """
-
-    def __init__(self, plan: Plan, random: Random | None = None) -> None:
-        self.plan = plan
-        self._random = source_of(random)
-        self._sums = SumServer(plan)
-        self._running: dict[int, Node] = {}
-
-    def activate(self, t: int, idle: frozenset[int]) -> Mapping[int, Mechanism]:
-        """Step 1: a mechanism for every node of which user `t` is the first."""
-        opening = [node for node in self.plan.tree.joins(t) if node.start == t - 1]
-        self._running.update({node.level - 1: node for node in opening})
-        return {node.level - 1: self.plan.mechanism(node) for node in opening}
-
-    def receive(self, t: int, shuffler: int, shuffled: Shuffled) -> None:
-        """Step 4: whichever of the batches that close with one user comes first."""
-        self._sums.receive(self._running.pop(shuffler), shuffled, self._random)
-
-    def estimate(self, t: int) -> Estimate:
-        """Step 5."""
-        return self._sums.estimate(t)
 
 
 class _Rounding:
@@ -350,23 +340,26 @@ class _NoiseStock:
         self._ready: Floats = np.empty((0, *mechanism.values.shape))
         self._used = 0
 
-    def take(self, batches: int, random: Random) -> Floats:
-        """The noise of the next `count` batches."""
+    def draw_ahead(self, batches: int, random: Random) -> None:
+        """Have the noise of the next batches ready."""
         missing = self._used + batches - len(self._ready)
         if missing > 0:
             portions = -(-missing // self._portion)
             drawn = [self.mechanism.draw_noise(random, self._portion) for _ in range(portions)]
             self._ready = np.concatenate([self._ready[self._used :], *drawn])
             self._used = 0
+
+    def take(self, batches: int, random: Random) -> Floats:
+        """The noise of the next batches."""
+        self.draw_ahead(batches, random)
         self._used += batches
         return self._ready[self._used - batches : self._used]
 
     def take_one(self, random: Random) -> Any:
         """The noise of the next batch."""
         if self._used == len(self._ready):
-            self.take(1, random)
-        else:
-            self._used += 1
+            self.draw_ahead(1, random)
+        self._used += 1
         if self._ready.ndim == 1:
             return self._ready.item(self._used - 1)
         return self._ready[self._used - 1]

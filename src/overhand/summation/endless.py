@@ -18,20 +18,20 @@ from overhand.randomness import Random, SeededRandom, restored_random, source_of
 from overhand.summation.archive import Pending, is_rate
 from overhand.summation.continual import ContinualSum
 from overhand.summation.hindsight import Hindsight
-from overhand.summation.saving import Resumable
+from overhand.summation.saving import CUT_SHORT, whole
 from overhand.summation.server import SumServer
 from overhand.summation.times import BlockTimes, Clock, Time, Times
 from overhand.summation.windows import Ranged
 from overhand.values import Values
 
 
-class EndlessSum(Ranged, Resumable):
+class EndlessSum(Ranged):
     """Serves any number of users with a sequence of plans, each `growth` times as long.
 
     The users of different plans are disjoint, so the guarantee is that of a single plan. When a
     plan is used up, its last estimate and variance stay and, with `archive`, the sums of its
     batches, which ranges, windows and hindsight need. `plan_for(horizon)` makes the plans.
-    `pending` is as in `ContinualSum`; every plan has a rate of its own.
+    `pending` is as in `ContinualSum`; every plan has a rate of its own. Several threads may use it.
 
     >>> import overhand as oh
     >>> def plan_for(horizon: int) -> oh.Plan:
@@ -67,45 +67,53 @@ class EndlessSum(Ranged, Resumable):
         self._current = self._start(self._next_plan(self._next_horizon))
 
     @property
+    @whole
     def t(self) -> int:
         """How many users have come."""
         return self._current.t + (0 if self._settled is None else self._settled.t)
 
     def update(self, value: Any, at: Time | None = None) -> None:
         """Add one user, and when it came: see `update_many`."""
-        if self._current.t == self._current.plan.horizon:
-            self.update_many([value], None if at is None else [at])
-            return
-        stamp = self._clock.checked_one(at, first=self.t)
-        try:
-            self._current.update(value, at)
-        except errors.InvalidValue:
-            # The same error, but of the user's place among all.
-            self._current.plan.values.rows([value], first=self.t)
-            raise
-        if stamp is not None:
-            self._clock.keep_one(stamp)
+        with self._lock:
+            current, stamp = self._current, None
+            if self._closed or current.t == current.plan.horizon:
+                self.update_many([value], None if at is None else [at])
+                return
+            if at is not None or self._clock.last is not None:
+                stamp = self._clock.checked_one(at, first=self.t)
+            try:
+                current.update(value, at)
+            except errors.InvalidValue:
+                # The same error, but of the user's place among all.
+                current.plan.values.rows([value], first=self.t)
+                raise
+            if stamp is not None:
+                self._clock.keep_one(stamp)
 
+    @whole
     def update_many(self, values: ArrayLike, at: Times | None = None) -> None:
         """Add many users at once: the same as one by one, and all of them or none.
 
         `at` says when each of them came: see `ContinualSum.update_many`. Times are not protected
         by epsilon.
         """
+        self._check_open()
         rows = self._current.plan.values.rows(values, first=self.t)
         times = self._clock.checked(at, users=len(rows), first=self.t)
         following = iter(self._plans_for(len(rows)))  # nothing has changed if one is refused
-        if times is not None:
-            self._clock.keep(times)
         start = 0
         while start < len(rows):
             if self._current.t == self._current.plan.horizon:
                 self._settle(next(following))
             part = slice(start, start + self._current.plan.horizon - self._current.t)
             self._current.update_rows(rows[part], None if times is None else times.part(part))
-            start = part.stop
+            self._closed, start = CUT_SHORT, part.stop
+        if times is not None:
+            self._clock.keep(times)
+        self._closed = None
 
     @property
+    @whole
     def estimate(self) -> Estimate:
         """The running sum of all users so far."""
         latest = self._current.estimate
@@ -126,6 +134,7 @@ class EndlessSum(Ranged, Resumable):
         found = reduce(add, parts) if parts else self._current.between(0, 0)
         return replace(found, start=start, t=stop)
 
+    @whole
     def hindsight(self) -> Hindsight:
         """The whole history, plan after plan, each point by all batches that are full now."""
         histories = (server.hindsight() for _, server, _ in self._chapters())
@@ -151,6 +160,7 @@ class EndlessSum(Ranged, Resumable):
             place -= users
         raise errors.InvalidValue(f"there is no user at place {place}")
 
+    @whole
     def __repr__(self) -> str:
         plan = f"plan {len(self.plans)} for {self.plans[-1].horizon}"
         return f"EndlessSum(t={self.t}, {plan}, {self.estimate.summary})"
@@ -162,8 +172,10 @@ class EndlessSum(Ranged, Resumable):
     def _arguments(self, text: str) -> tuple[Any, ...]:
         return self._plan_for, text
 
+    @whole
     def secret_state(self) -> dict[str, Any]:
         """Everything needed to continue, ready for JSON."""
+        self._check_open()
         return {
             "growth": self._growth,
             "next_horizon": self._next_horizon,
@@ -204,11 +216,12 @@ class EndlessSum(Ranged, Resumable):
         return total
 
     def _settle(self, following: Plan) -> None:
-        """The current plan is used up, and another one follows."""
+        """The current plan is used up, and another one follows, of whom nobody has come yet."""
+        closed, self._closed = self._closed, CUT_SHORT
         self._settled = self.estimate
         if self._is_archived:
             self._past.append(self._current.past)
-        self._current = self._start(following)
+        self._current, self._closed = self._start(following), closed
 
     def _start(self, plan: Plan) -> ContinualSum:
         self.plans.append(plan)

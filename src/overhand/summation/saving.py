@@ -1,17 +1,61 @@
-"""One way to save, restore and pickle running objects: sums, and what learns from them."""
+"""What running objects, sums and what learns from them, have in common.
+
+Every call is whole, from however many threads, and there is one way to save, restore and pickle.
+"""
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
+import os
 import warnings
+import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, Self
+from threading import RLock
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 from overhand import errors
 
 FORMAT = 2
+CUT_SHORT = (
+    "takes no more: a call that was changing it was cut short, or this one was made within it, and "
+    "to go on could use noise or users twice"
+)
+"""Why a running object takes no more, after a change that was not finished."""
+_FORKED = (
+    "belongs to the process that made it: a fork that went on with it would use the same noise "
+    "again. Make it after the fork, or restore in one of the two what was saved before"
+)
+
+_Object = TypeVar("_Object", bound="Resumable")
+_Given = ParamSpec("_Given")
+_Answer = TypeVar("_Answer")
+
+
+def whole(
+    method: Callable[Concatenate[_Object, _Given], _Answer],
+) -> Callable[Concatenate[_Object, _Given], _Answer]:
+    """A method of a running object that waits for calls from other threads, and they for it.
+
+    >>> from threading import RLock
+    >>> class Counter:
+    ...     _lock, count = RLock(), 0
+    ...     @whole
+    ...     def add(self):
+    ...         self.count += 1
+    ...         return self.count
+    >>> Counter().add()
+    1
+    """
+
+    @functools.wraps(method)
+    def alone(this: _Object, /, *args: _Given.args, **options: _Given.kwargs) -> _Answer:
+        with this._lock:
+            return method(this, *args, **options)
+
+    return alone
 
 
 class Resumable(ABC):
@@ -21,7 +65,11 @@ class Resumable(ABC):
     holds values that no finished batch has mixed yet, noise not yet used and the keys of the
     random streams. Continue with only one of the two: two futures share their noise, and what both
     publish reveals the difference of their users exactly. That is why copying in memory is refused,
-    except for simulations.
+    and so are changes in a forked process, which may read what it inherits. Simulations may both.
+
+    Any number of threads may call it. Each call is whole, as if all came one after the other, and
+    one that raises has changed nothing. If one that is changing something is cut short, as by an
+    interrupt, later changes are refused.
 
     >>> import pickle
     >>> import overhand as oh
@@ -32,6 +80,26 @@ class Resumable(ABC):
     >>> again.estimate == total.estimate == pickle.loads(pickle.dumps(total)).estimate
     True
     """
+
+    _lock: RLock
+    _closed: str | None
+    """Why nothing more is taken. While something changes it is `CUT_SHORT`, in case that it is."""
+
+    def __new__(cls, *_args: Any, **_options: Any) -> Self:
+        made = super().__new__(cls)
+        made._lock, made._closed = RLock(), None
+        _live.add(made)
+        return made
+
+    def _check_open(self) -> None:
+        """Refuse to change or save what a call left half changed, or another process goes on with.
+
+        A simulation may be forked, as it may be copied.
+        """
+        if self._closed is _FORKED and not self._is_secret:
+            self._closed = None
+        if self._closed is not None:
+            raise errors.ProtocolViolation(f"this {type(self).__name__} {self._closed}")
 
     @property
     @abstractmethod
@@ -94,6 +162,18 @@ class Resumable(ABC):
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         return self.__copy__()
+
+
+_live: weakref.WeakSet[Resumable] = weakref.WeakSet()
+
+
+def _close_after_fork() -> None:
+    """Locks may be held by threads that are not in this process."""
+    for inherited in list(_live):
+        inherited._lock, inherited._closed = RLock(), inherited._closed or _FORKED
+
+
+os.register_at_fork(after_in_child=_close_after_fork)
 
 
 def _opened(name: str, text: str) -> dict[str, Any]:

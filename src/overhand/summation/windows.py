@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from bisect import bisect_right
 from collections.abc import Iterator
 from datetime import date, datetime, timedelta, tzinfo
@@ -14,6 +14,7 @@ import numpy as np
 
 from overhand import errors
 from overhand.estimates import Estimate, loaded_pandas
+from overhand.summation.saving import Resumable, whole
 from overhand.summation.times import MICROSECOND, UNITS, Clock, Time, moment_of, shown
 
 _LENGTH = re.compile(r"(\d{1,9})\s*(w|d|h|min|s)")
@@ -81,7 +82,7 @@ def _rows(window: Window, confidence: float) -> Iterator[tuple[Any, ...]]:
         yield coordinate, *window[:-1], estimate.users, *row
 
 
-class Ranged(ABC):
+class Ranged(Resumable):
     """A running sum that also answers for ranges."""
 
     _clock: Clock
@@ -100,6 +101,7 @@ class Ranged(ABC):
     def _span(self, start: int, stop: int) -> tuple[int, int]:
         """When the first and the last came of those between two borders."""
 
+    @whole
     def between(self, start: int | Time, stop: int | Time) -> Estimate:
         """The sum of a range of users, with an error of its own.
 
@@ -118,6 +120,7 @@ class Ranged(ABC):
             raise errors.InvalidValue(f"{start=} and {stop=} must be two places or two times")
         return self.window(start, stop).estimate
 
+    @whole
     def window(self, start: Time, stop: Time) -> Window:
         """What `between` says of a range of time, and when its users came."""
         self._check_archive()
@@ -140,6 +143,7 @@ class Ranged(ABC):
             shown(start, zone), shown(stop, zone), first, last, self._between_places(*places)
         )
 
+    @whole
     def windows(self, length: str | timedelta) -> Windows:
         """All users so far, in windows of this length that start with the first user's.
 
