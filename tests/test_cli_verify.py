@@ -140,7 +140,9 @@ class Elsewhere:
     answer: Answer | Exception
     asked: list[str]
 
-    def __init__(self, url: str, *, authorities: Path | None = None) -> None:
+    def __init__(
+        self, url: str, *, authorities: Path | None = None, insecure: bool = False
+    ) -> None:
         self._url = url
 
     async def request(self, method: str, path: str, body: bytes | None = None) -> Answer:
@@ -189,6 +191,16 @@ def test_a_service_that_has_no_document_is_one_line(elsewhere: type[Elsewhere]) 
         "https://shuffle.example:99999",
     ):
         assert "not the address" in overhand("verify", address).stderr
+
+
+def test_a_document_is_not_fetched_in_the_clear_unless_it_is_insecure(
+    looked_up: list[str],
+) -> None:
+    for url in ("http://shuffle.example", "http://shuffle.example/a/document.json"):
+        assert "is another machine" in overhand("verify", url).stderr
+        assert looked_up == []
+        assert "there is no host" in overhand("verify", url, "--insecure").stderr
+        assert looked_up.pop() == "shuffle.example"
 
 
 def test_a_service_that_does_not_answer_is_named() -> None:

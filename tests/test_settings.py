@@ -85,16 +85,20 @@ def test_every_option_may_come_from_everywhere(
     """Also those that are not called as the parameter is, such as --ca."""
     options = options_of(command)
     assert len(options) >= 12
-    typed = [word for key in options for word in (f"--{key}", "17")]
+    flags = {"insecure"} & {*options}
+    typed = [word for key in options for word in (f"--{key}", "17")[: 1 if key in flags else 2]]
     found = {"command line": shown(command, *typed)}
-    written = "".join(f'{key} = "17"\n' for key in options)
+    given = {key: "true" if key in flags else '"17"' for key in options}
+    written = "".join(f"{key} = {value}\n" for key, value in given.items())
     found["file: config.toml"] = shown(command, "--config", config(f"[{command}]\n{written}"))
     for key in options:
-        monkeypatch.setenv(f"OVERHAND_{command}_{key}".upper().replace("-", "_"), "17")
+        variable = f"OVERHAND_{command}_{key}".upper().replace("-", "_")
+        monkeypatch.setenv(variable, given[key].strip('"'))
     found["environment"] = shown(command)
     for source, settings in found.items():
         assert list(settings) == options
-        assert {value for value, _ in settings.values()} <= {"17", "17.0"}
+        assert {settings[key][0] for key in flags} <= {"True"}
+        assert {settings[key][0] for key in given.keys() - flags} <= {"17", "17.0"}
         assert all(said.startswith(source) for _, said in settings.values())
 
 
@@ -114,6 +118,33 @@ def test_services_start_with_what_is_shown(monkeypatch: pytest.MonkeyPatch, role
     assert (getattr(settings, database), settings.document) == (ADDRESS, Path("some.json"))
     assert overhand(role, "--config", file, *NEEDED[role], "--show-settings").returncode == 0
     assert len(given) == 1, "showing settings starts nothing"
+
+
+@pytest.mark.parametrize(
+    ("said", "variable", "is_insecure"),
+    [("true", None, True), ("false", None, False), ("true", "0", False), ("false", "1", True)],
+)
+def test_a_flag_may_be_off_in_a_file_or_the_environment(
+    monkeypatch: pytest.MonkeyPatch, said: str, variable: str | None, is_insecure: bool
+) -> None:
+    """Fails if a shuffling service that was told `false` is insecure."""
+    given: list[Any] = []
+    monkeypatch.setattr("overhand.service.shuffler.run_shuffler", given.append)
+    for name in ("run", "start_logging"):
+        monkeypatch.setattr(f"overhand.service.web.{name}", lambda *_: None)
+    if variable is not None:
+        monkeypatch.setenv("OVERHAND_SHUFFLER_INSECURE", variable)
+    file = ("--config", config(f"[shuffler]\ninsecure = {said}\n"))
+    assert shown("shuffler", *NEEDED["shuffler"], *file)["insecure"][0] == str(is_insecure)
+    assert overhand("shuffler", *NEEDED["shuffler"], *file).returncode == 0
+    assert [settings.insecure for settings in given] == [is_insecure]
+
+
+def test_a_flag_is_true_or_false() -> None:
+    for said in ("'false'", "0", "[true]"):
+        file = ("--config", config(f"[shuffler]\ninsecure = {said}\n"))
+        words = refused(overhand("shuffler", *NEEDED["shuffler"], *file))
+        assert "insecure must be true or false" in words
 
 
 def test_a_demonstration_is_not_what_the_environment_says() -> None:

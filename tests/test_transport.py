@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import socket
 import threading
 from collections.abc import Awaitable, Callable
@@ -12,7 +13,14 @@ from typing import ClassVar, NoReturn
 import aiohttp
 import pytest
 
-from overhand.service.client import Client, Outdated
+from overhand.errors import InvalidValue
+from overhand.service.client import (
+    AsyncClient,
+    AsyncRecommenderClient,
+    Client,
+    Outdated,
+    RecommenderClient,
+)
 from overhand.service.web import Answer, HttpTransport, Unreachable, bodies, transport
 from support.answering import COUNTED
 
@@ -161,7 +169,7 @@ def test_a_long_body_is_given_longer(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_host_that_is_not_there_is_said_to_be_none() -> None:
     async def main() -> Answer:
-        one = HttpTransport("http://nowhere.invalid")
+        one = HttpTransport("https://nowhere.invalid")
         try:
             return await one.request("GET", "/v1/document")
         finally:
@@ -169,6 +177,87 @@ def test_a_host_that_is_not_there_is_said_to_be_none() -> None:
 
     with pytest.raises(Unreachable, match="there is no host nowhere.invalid"):
         asyncio.run(main())
+
+
+OTHER_MACHINES = (
+    "sums.example",
+    "sums.example:8001/behind",
+    "server",
+    "192.168.0.7",
+    "10.127.0.1",
+    "128.0.0.1",
+    "0.0.0.0",
+    "127.0.0.1.evil.example",
+    "127.evil.example",
+    "127.0.0.999",  # a name, for want of an address
+    "localhost.evil.example",
+    "evil.example/localhost",
+    "notlocalhost",
+    "evil.example\\.localhost",
+    "evil.example%2f.localhost",
+    "[::2]",
+    "[fe80::1]",
+    "[::ffff:10.0.0.1]",
+    "[2001:db8::7f00:1]",
+    # These may be this machine, and parsers differ about them.
+    "127.1",
+    "0x7f.1",
+    "2130706433",
+    "127.0.0.1.",
+    "127.0.0.01",
+    "localhost.",
+    ".localhost",
+    "sums.localhost",  # some systems ask the network for it
+    "\N{CIRCLED LATIN SMALL LETTER L}ocalhost",
+    "[::1%25lo]",
+)
+THIS_MACHINE = (
+    "localhost",
+    "LocalHost:8001/behind/",
+    "127.0.0.1",
+    "127.255.3.4:8001",
+    "[::1]:8001",
+    "[0:0:0:0:0:0:0:1]",
+    "[::ffff:127.0.0.1]",
+    "[::FFFF:7f00:1]",
+)
+
+
+@pytest.mark.parametrize("host", OTHER_MACHINES)
+def test_http_to_another_machine_is_refused_unless_it_is_insecure(host: str) -> None:
+    words = rf"{re.escape(repr(f'http://{host}'))} is another machine.* https://.*insecure=True"
+    with pytest.raises(InvalidValue, match=words):
+        HttpTransport(f"http://{host}")
+    HttpTransport(f"http://{host}", insecure=True)
+    HttpTransport(f"https://{host}")
+
+
+@pytest.mark.parametrize("host", THIS_MACHINE)
+def test_http_on_this_machine_is_not_refused(host: str) -> None:
+    HttpTransport(f"http://{host}")
+
+
+def test_what_only_begins_as_this_machine_is_no_address_at_all() -> None:
+    for host in (
+        "127.0.0.1@evil.example",
+        "localhost:80@evil.example",
+        "localhost:80:evil.example",
+    ):
+        with pytest.raises(InvalidValue, match="is not an address"):
+            HttpTransport(f"http://{host}", insecure=True)
+    for host in ("[::1]evil.example", "x[::1]"):  # which some versions of Python take for one
+        with pytest.raises(InvalidValue):
+            HttpTransport(f"http://{host}")
+
+
+@pytest.mark.parametrize("made", [AsyncClient, Client, AsyncRecommenderClient, RecommenderClient])
+def test_no_client_sends_anything_in_the_clear_unless_it_is_insecure(
+    made: Callable[..., object], looked_up: list[str]
+) -> None:
+    with pytest.raises(InvalidValue, match="is another machine"):
+        made("http://sums.example", token="t" * 43)
+    assert looked_up == []
+    made("http://sums.example", token="t" * 43, insecure=True)
 
 
 class OneRequest(BaseHTTPRequestHandler):

@@ -1,9 +1,11 @@
-"""What services log, for tests that count it."""
+"""What services log, and the names they look up, for tests that count it."""
 
 from __future__ import annotations
 
 import logging
+import socket
 from collections.abc import Callable
+from typing import NoReturn
 
 import pytest
 
@@ -15,3 +17,16 @@ def said(caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
     return lambda: [
         record.getMessage() for record in caplog.records if record.name == "overhand.service"
     ]
+
+
+@pytest.fixture
+def looked_up(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names that somebody asks the network for, which has none of them."""
+    names = list[str]()
+
+    def ask(host: str, *_: object, **__: object) -> NoReturn:
+        names.append(host)
+        raise socket.gaierror(socket.EAI_NONAME, "there is none")
+
+    monkeypatch.setattr(socket, "getaddrinfo", ask)
+    return names

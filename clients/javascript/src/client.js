@@ -22,6 +22,8 @@ const NO_DIGEST =
  *   other plan or key is accepted. If the services make the noise it must be given.
  * @property {boolean} [trustService] take the key from the shuffling service, whatever it is
  * @property {string} [token] the client's, if one is needed
+ * @property {boolean} [insecure] allow `http://` to another machine, where anyone on the way can
+ *   read the token, see who reports, and change the answers
  * @property {import("./keeping.js").Store | null} [store] where the reports of this person are
  *   kept; IndexedDB if there is one. `null` keeps nothing: for programs that report for many.
  * @property {number} [maxAge] seconds for which a recommender's rule is used before a newer one is
@@ -42,16 +44,18 @@ export async function connect(url, options = {}) {
     digest,
     trustService = false,
     token,
+    insecure = false,
     fetch = globalThis.fetch,
     maxAge = MAX_AGE,
   } = options;
   checkText("digest", digest, /^[0-9a-f]{64}$/, "have 64 lower-case hexadecimal digits");
   checkText("token", token, /^[\x21-\x7e]+$/, "have no spaces, and letters of ASCII alone");
   check(typeof trustService === "boolean", "trustService must be true or false");
+  check(typeof insecure === "boolean", "insecure must be true or false");
   check(typeof fetch === "function", "fetch must be a function");
   check(Number.isFinite(maxAge) && maxAge > 0, "maxAge must be a number of seconds above 0");
   const client = new Client(
-    new Requests(url, token, fetch),
+    new Requests(url, token, fetch, insecure),
     storeOf(options.store),
     digest,
     trustService,

@@ -2,6 +2,7 @@
  * What can go wrong. Every error of this package is an `OverhandError`, and its `code` says which:
  *
  * - `argument`: an option of `connect` that cannot be used, or `choose` where nobody recommends
+ * - `insecure`: an `http://` address of another machine, and `insecure` is not set
  * - `value`: a value that is not of the kind that the plan counts, or contexts or a reward that are
  *   not what a recommender learns from
  * - `rule`: a rule that the server did not sign for this document, or an older one than the last
@@ -17,8 +18,8 @@
  * - `outdated`: the service runs another plan or key now
  * - `already-reported`: all the reports that the plan allows one person are made
  *
- * @typedef {"argument" | "value" | "document" | "version" | "digest" | "unsupported" | "store"
- *   | "unreachable" | "refused" | "nonsense" | "outdated" | "already-reported" | "rule"
+ * @typedef {"argument" | "insecure" | "value" | "document" | "version" | "digest" | "unsupported"
+ *   | "store" | "unreachable" | "refused" | "nonsense" | "outdated" | "already-reported" | "rule"
  *   | "not-chosen"} Code
  */
 

@@ -15,6 +15,8 @@ const TRY_AGAIN = new Set([408, 429, 500, 502, 503, 504]);
 const TOO_MANY_REQUESTS = 429;
 const NOT_FOUND = 404;
 const CONFLICT = 409;
+// A host as `URL` writes it, which has one spelling for every address.
+const THIS_MACHINE = /^(?:localhost|127(?:\.\d+){3}|\[::1\]|\[::ffff:7f..:[^:]+\])$/;
 
 /**
  * What a service said.
@@ -28,15 +30,17 @@ export class Requests {
    * @param {string | URL} url
    * @param {string | undefined} token
    * @param {typeof globalThis.fetch} fetch
+   * @param {boolean} [insecure]
    * @param {(seconds: number) => Promise<void>} [wait]
    */
   constructor(
     url,
     token,
     fetch,
+    insecure = false,
     wait = (seconds) => new Promise((go) => setTimeout(go, 1000 * seconds)),
   ) {
-    this.url = addressOf(url);
+    this.url = addressOf(url, insecure);
     this.fetch = fetch;
     this.wait = wait;
     /** What a report is sent with, and nothing else is. @type {Record<string, string>} */
@@ -133,8 +137,13 @@ export class Requests {
   }
 }
 
-/** @param {string | URL} given */
-function addressOf(given) {
+/**
+ * An address as `URL` writes it, so that no other parser finds another host in it.
+ *
+ * @param {string | URL} given
+ * @param {boolean} insecure
+ */
+function addressOf(given, insecure) {
   const url = given instanceof URL ? given.href : given;
   const isWeb = typeof url === "string" && /^https?:\/\/[^/?#@]+(?:\/[^?#]*)?$/.test(url);
   if (!isWeb || !URL.canParse(url)) {
@@ -143,7 +152,27 @@ function addressOf(given) {
       `${shown(url)} is not an address: it starts with http:// or https://`,
     );
   }
-  return url.replace(/\/+$/, "");
+  const { protocol, hostname, href } = new URL(url);
+  if (protocol === "http:" && !insecure && !isThisMachine(hostname)) {
+    throw new OverhandError(
+      "insecure",
+      `${shown(url)} is another machine, and http:// is not encrypted: anyone on the way could ` +
+        "read the token, see who reports, and change the answers. Use https://, or set " +
+        "insecure: true if that network is yours alone",
+    );
+  }
+  return href.replace(/\/+$/, "");
+}
+
+/**
+ * By what is written, never by a look-up: its answer may be another tomorrow. Browsers keep names
+ * below `localhost` here; Node asks the network for them.
+ *
+ * @param {string} hostname
+ */
+function isThisMachine(hostname) {
+  const isBrowser = "isSecureContext" in globalThis;
+  return THIS_MACHINE.test(hostname) || (isBrowser && hostname.endsWith(".localhost"));
 }
 
 /**

@@ -27,7 +27,7 @@ test("a report is counted, with a token and nothing else about who sends it", as
   await service.client({ token: "A".repeat(43) }).report(1);
   const [asked, { url, options }] = service.requests;
   assert.deepEqual(asked.options.headers, {});
-  assert.equal(url, "http://service.example/v1/reports");
+  assert.equal(url, "https://service.example/v1/reports");
   assert.deepEqual(options.headers, {
     authorization: `Bearer ${"A".repeat(43)}`,
     "content-type": "application/octet-stream",
@@ -185,12 +185,12 @@ test("a document that is not the pinned one", async () => {
 test("with services' noise a digest must be pinned, or the service trusted", async () => {
   const options = (service) => ({ store: null, fetch: service.fetch });
   const service = new Service(ballots.text);
-  const error = await failure(connect("http://service.example", options(service)));
+  const error = await failure(connect("https://service.example", options(service)));
   assert.equal(error.code, "digest");
   assert.match(error.message, /overhand verify/);
-  await connect("http://service.example", { ...options(service), trustService: true });
-  await connect("http://service.example", { ...options(service), digest: ballots.digest });
-  await connect("http://service.example", options(new Service(coins.text)));
+  await connect("https://service.example", { ...options(service), trustService: true });
+  await connect("https://service.example", { ...options(service), digest: ballots.digest });
+  await connect("https://service.example", options(new Service(coins.text)));
 });
 
 test("a new plan: with users' noise the value is encoded anew, once", async () => {
@@ -243,28 +243,93 @@ test("options that cannot be used", async () => {
     ["https://name:secret@service.example", told],
     ["https://service.example/?mark=7", told],
     ["https://service.example:port", told],
-    ["http://service.example", { ...told, token: null }],
-    ["http://service.example", { ...told, trustService: "no" }],
-    ["http://service.example", { ...told, maxAge: 0 }],
-    ["http://service.example", { ...told, fetch: null }],
-    ["http://service.example", { ...told, store: {} }],
-    ["http://service.example", null],
+    ["https://service.example", { ...told, token: null }],
+    ["https://service.example", { ...told, trustService: "no" }],
+    ["https://service.example", { ...told, insecure: "no" }],
+    ["https://service.example", { ...told, maxAge: 0 }],
+    ["https://service.example", { ...told, fetch: null }],
+    ["https://service.example", { ...told, store: {} }],
+    ["https://service.example", null],
     [new URL("ftp://service.example"), told],
-    ["http://service.example", { ...told, digest: "00" }],
-    ["http://service.example", { ...told, digest: coins.digest.toUpperCase() }],
-    ["http://service.example", { ...told, token: "two words" }],
+    ["https://service.example", { ...told, digest: "00" }],
+    ["https://service.example", { ...told, digest: coins.digest.toUpperCase() }],
+    ["https://service.example", { ...told, token: "two words" }],
   ]) {
     assert.equal((await failure(connect(url, options))).code, "argument");
   }
   assert.equal(
-    (await failure(connect("http://service.example", { fetch: service.fetch }))).code,
+    (await failure(connect("https://service.example", { fetch: service.fetch }))).code,
     "store",
   );
   assert.equal(service.requests.length, 0);
-  const client = await connect(new URL("http://service.example/behind/"), told);
-  assert.equal(service.requests[0].url, "http://service.example/behind/v1/document");
+  const client = await connect(new URL("https://service.example/behind/"), told);
+  assert.equal(service.requests[0].url, "https://service.example/behind/v1/document");
   assert.equal((await failure(client.send(/** @type {any} */ ("a report")))).code, "argument");
   assert.equal(service.received.length, 0);
+});
+
+test("http to another machine is refused before anything is sent, unless it is insecure", async () => {
+  const service = new Service(coins.text);
+  const told = { store: null, fetch: service.fetch, token: "A".repeat(43) };
+  for (const host of [
+    "service.example",
+    "service.example:8000/behind",
+    "192.168.0.7",
+    "10.127.0.1",
+    "128.0.0.1",
+    "0.0.0.0",
+    "127.0.0.1.service.example",
+    "127.service.example",
+    "localhost.service.example",
+    "localhost.",
+    "notlocalhost",
+    "poll.localhost",
+    "service.example\\.localhost",
+    "[::2]",
+    "[fe80::1]",
+    "[::ffff:10.0.0.1]",
+    "[2001:db8::ffff:7f00:1]",
+  ]) {
+    const error = await failure(connect(`http://${host}`, told));
+    assert.equal(error.code, "insecure", host);
+    assert.match(error.message, /is another machine.*https:\/\/.*insecure: true/);
+    assert.equal((await failure(connect(new URL(`http://${host}`), told))).code, "insecure", host);
+    assert.equal(service.requests.length, 0);
+    await connect(`http://${host}`, { ...told, insecure: true });
+    await connect(`https://${host}`, told);
+    assert.equal(service.requests.splice(0).length, 2);
+  }
+});
+
+test("http on this machine is not refused, however its address is spelt", async () => {
+  for (const [host, asked] of [
+    ["localhost", "localhost"],
+    ["LocalHost:8000/behind/", "localhost:8000/behind"],
+    ["127.0.0.1", "127.0.0.1"],
+    ["127.255.3.4:8000", "127.255.3.4:8000"],
+    ["127.1", "127.0.0.1"],
+    ["0x7f.1", "127.0.0.1"],
+    ["[::1]:8000", "[::1]:8000"],
+    ["[0:0:0:0:0:0:0:1]", "[::1]"],
+    ["[::ffff:127.0.0.1]", "[::ffff:7f00:1]"],
+    ["[::ffff:127.255.0.1]", "[::ffff:7fff:1]"],
+  ]) {
+    const service = new Service(coins.text);
+    await connect(`http://${host}`, { store: null, fetch: service.fetch });
+    assert.equal(service.requests[0].url, `http://${asked}/v1/document`);
+  }
+});
+
+test("names below localhost are this machine in a browser, which asks nobody for them", async (t) => {
+  const service = new Service(coins.text);
+  const told = { store: null, fetch: service.fetch };
+  Object.assign(globalThis, { isSecureContext: true });
+  t.after(() => Reflect.deleteProperty(globalThis, "isSecureContext"));
+  await connect("http://poll.localhost:8000", told);
+  for (const host of ["notlocalhost", "poll.localhost.service.example", "poll.localhost."]) {
+    assert.equal((await failure(connect(`http://${host}`, told))).code, "insecure");
+  }
+  assert.equal(service.requests.length, 1);
 });
 
 test("a value of the wrong kind is not reported", async () => {

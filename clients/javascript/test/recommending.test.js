@@ -212,7 +212,7 @@ test("a sum has nothing to choose, and maxAge is a number of seconds", async () 
   const service = new Service(documentOf("ballots-bit").text);
   await assert.rejects(service.client().choose(PERSON), { code: "argument" });
   for (const maxAge of [0, -1, NaN, Infinity, "60"]) {
-    const connecting = connect("http://a.example", { store: null, fetch: service.fetch, maxAge });
+    const connecting = connect("https://a.example", { store: null, fetch: service.fetch, maxAge });
     await assert.rejects(connecting, { code: "argument" });
   }
 });

@@ -14,7 +14,7 @@ import typer
 
 from overhand.cli import options
 from overhand.cli.output import print_json, progress_bar, say, tell
-from overhand.cli.services import Authorities
+from overhand.cli.services import Authorities, Insecure
 from overhand.errors import InvalidValue, whole
 from overhand.simulation import read_rows
 from overhand.values import Values
@@ -62,6 +62,7 @@ def client(
         ),
     ] = False,
     authorities: Authorities = None,
+    insecure: Insecure = False,
     at_once: Annotated[int, options.Whole(help="How many requests run at the same time.")] = 16,
     as_json: options.Json = False,
 ) -> None:
@@ -80,7 +81,7 @@ def client(
         digest=digest,
         trust_service=trust_service,
         kept=resend or device,
-        transport=telling(url, token, authorities),
+        transport=telling(url, token, authorities, insecure=insecure),
     )
     if resend is not None:
         work = _resend(reporter, resend, at_once)
@@ -98,7 +99,7 @@ def client(
         tell(f"{counted:,} counted")
 
 
-def telling(url: str, token: str | None, authorities: Path | None) -> Transport:
+def telling(url: str, token: str | None, authorities: Path | None, *, insecure: bool) -> Transport:
     """Requests to a service, with a line on standard error while they go unanswered."""
     from overhand.service.web import Answer, HttpTransport, Unreachable, Untrusted
 
@@ -116,7 +117,7 @@ def telling(url: str, token: str | None, authorities: Path | None) -> Transport:
                     say("waiting", f"{url} does not answer; trying again", style="yellow")
                 raise
 
-    return Telling(url, token=token, authorities=authorities)
+    return Telling(url, token=token, authorities=authorities, insecure=insecure)
 
 
 async def _report(

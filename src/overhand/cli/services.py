@@ -33,6 +33,14 @@ Authorities = Annotated[
     Path | None,
     typer.Option("--ca", help="Certificates (PEM) to trust instead of the system's."),
 ]
+Insecure = Annotated[
+    bool,
+    typer.Option(
+        "--insecure",
+        help="Allow http:// to another machine, where anyone on the way can read the token, see "
+        "who reports, and change the answers.",
+    ),
+]
 
 RULES = "rule.key"
 _MOST_TOKENS = 10**8
@@ -292,6 +300,7 @@ def shuffler(
     certificate: Certificate = None,
     certificate_key: CertificateKey = None,
     authorities: Authorities = None,
+    insecure: Insecure = False,
     rate_per_address: Annotated[
         float,
         typer.Option(
@@ -329,6 +338,7 @@ def shuffler(
         tick=tick,
         workers=workers,
         authorities=authorities,
+        insecure=insecure,
         rate_per_address=rate_per_address,
         rate_per_token=rate_per_token,
         origins=tuple(origin or ()),

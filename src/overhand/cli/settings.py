@@ -139,7 +139,7 @@ def _read(path: Path) -> dict[str, Any]:
 def _typed(ctx: typer.Context, option: Any, value: Any, where: str) -> str | list[str]:
     """A value as it is typed on the command line, so that it is checked by the same rules."""
     values = value if option.multiple and isinstance(value, list) else [value]
-    texts = [_text(one, where) for one in values]
+    texts = [_text(one, option, where) for one in values]
     typed = texts if option.multiple else texts[0]
     try:
         option.process_value(ctx, typed)
@@ -148,9 +148,10 @@ def _typed(ctx: typer.Context, option: Any, value: Any, where: str) -> str | lis
     return typed
 
 
-def _text(value: Any, where: str) -> str:
-    if isinstance(value, bool) or not isinstance(value, str | int | float):
-        raise InvalidValue(f"{where} must be a string or a number")
+def _text(value: Any, option: Any, where: str) -> str:
+    if isinstance(value, bool) != option.is_flag or not isinstance(value, str | int | float):
+        kind = "true or false" if option.is_flag else "a string or a number"
+        raise InvalidValue(f"{where} must be {kind}")
     return str(value)
 
 
@@ -187,4 +188,6 @@ def _shown(ctx: Any) -> Iterator[str]:
 def _literal(value: Any) -> str:
     if isinstance(value, list | tuple):
         return _literal(value[0]) if len(value) == 1 else json.dumps(list(value))
+    if isinstance(value, bool):
+        return str(value).lower()
     return repr(value) if isinstance(value, int | float) else json.dumps(masked(str(value)))

@@ -12,7 +12,7 @@ import typer
 from overhand.cli import options
 from overhand.cli.output import console, levels_table, plural, print_json, size, working
 from overhand.cli.recommender import learning_lines
-from overhand.cli.services import Authorities, Pinned
+from overhand.cli.services import Authorities, Insecure, Pinned
 from overhand.errors import InvalidValue, ServiceError
 from overhand.plan import Plan
 
@@ -41,13 +41,14 @@ def verify(
     ],
     pinned: Pinned = None,
     authorities: Authorities = None,
+    insecure: Insecure = False,
     as_json: options.Json = False,
 ) -> None:
     """Check a document and recompute its guarantee, which some clients cannot do themselves."""
     from overhand.service.protocol import Document
 
     if document.startswith(("http://", "https://")):
-        content = asyncio.run(_fetched(document, authorities))
+        content = asyncio.run(_fetched(document, authorities, insecure=insecure))
         found = Document.from_bytes(content, pinned)
     else:
         found = Document.load(Path(document), pinned)
@@ -60,7 +61,7 @@ def verify(
         _show(found, told)
 
 
-async def _fetched(url: str, authorities: Path | None) -> bytes:
+async def _fetched(url: str, authorities: Path | None, *, insecure: bool) -> bytes:
     """From a shuffling service, or from wherever a copy of the document is."""
     from overhand.service.web import HttpTransport
 
@@ -73,7 +74,7 @@ async def _fetched(url: str, authorities: Path | None) -> bytes:
         raise InvalidValue(f"{url!r} is not the address of a service or of a document")
     is_service = not parts.path.endswith((".json", _PATH))
     base, path = (url, _PATH) if is_service else (f"{parts.scheme}://{parts.netloc}", parts.path)
-    transport = HttpTransport(base, authorities=authorities)
+    transport = HttpTransport(base, authorities=authorities, insecure=insecure)
     try:
         answer = await transport.request("GET", path)
     finally:

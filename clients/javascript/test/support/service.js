@@ -38,7 +38,7 @@ export class Service {
   /** A client that waits for nothing. */
   client({ store = null, digest, trustService = true, token, maxAge } = {}) {
     const wait = async (seconds) => void this.waited.push(seconds);
-    const requests = new Requests("http://service.example/", token, this.fetch, wait);
+    const requests = new Requests("https://service.example/", token, this.fetch, false, wait);
     return new Client(requests, store, digest, trustService, maxAge);
   }
 }

@@ -56,7 +56,9 @@ class AsyncClient:
     `kept` is a file for the reports of one person: each is saved there before it is sent and,
     whatever happens to this program, no more are made than the plan allows per person
     (`KeptReports`).
-    `authorities` is a file of certificates to trust instead of the system's.
+    `authorities` is a file of certificates to trust instead of the system's. An `http://` address
+    must be this machine's, unless `insecure`: on the way to another anyone can read the token, see
+    who reports, and change the document that reports are made for.
 
     >>> import overhand as oh
     >>> from overhand.service.protocol import KeyPair
@@ -88,10 +90,13 @@ class AsyncClient:
         trust_service: bool = False,
         kept: str | Path | None = None,
         authorities: Path | None = None,
+        insecure: bool = False,
         random: Random | None = None,
         transport: Transport | None = None,
     ) -> None:
-        self._transport = transport or HttpTransport(url, token=token, authorities=authorities)
+        self._transport = transport or HttpTransport(
+            url, token=token, authorities=authorities, insecure=insecure
+        )
         self._digest = digest
         self._trust_service = trust_service
         self._kept = None if kept is None else KeptReports(kept)
@@ -289,6 +294,7 @@ class ClientOptions(TypedDict, total=False):
     trust_service: bool
     kept: str | Path | None
     authorities: Path | None
+    insecure: bool
     random: Random | None
     transport: Transport | None
 

@@ -38,12 +38,13 @@ class ShufflerSettings:
     """Where the shuffling service finds what it needs.
 
     `store` is the path of a SQLite file or the address of a PostgreSQL database, `store_keys` the
-    file of its keys, by default next to the SQLite file. `pinned` is the agreed digest of the
-    document to serve. `workers` processes seal what the service itself adds to batches, if it adds
-    messages: one per core by default. `per_address` and `per_token` limit the reports per second
-    from one address and with one token, unless they are 0: many people share an address, and a
-    token is for one report and its repeats. Web pages may report if their origin is named, or all
-    pages if "*" is.
+    file of its keys, by default next to the SQLite file. `server` is an address; `http://` to
+    another machine, where anyone on the way can read the token and the releases, needs `insecure`.
+    `pinned` is the agreed digest of the document to serve. `workers` processes seal what the
+    service itself adds to batches, if it adds messages: one per core by default. `per_address` and
+    `per_token` limit the reports per second from one address and with one token, unless they are 0:
+    many people share an address, and a token is for one report and its repeats. Web pages may
+    report if their origin is named, or all pages if "*" is.
     """
 
     document: Path
@@ -58,6 +59,7 @@ class ShufflerSettings:
     deadline: float | None = None
     tick: float = 1.0
     authorities: Path | None = None
+    insecure: bool = False
     workers: int | None = None
     rate_per_address: float = 100.0
     rate_per_token: float = 1.0
@@ -82,7 +84,10 @@ async def run_shuffler(settings: ShufflerSettings) -> None:
     document.check_guarantee()
     tokens = None if settings.tokens is None else TokenFile(settings.tokens)
     server = HttpTransport(
-        settings.server, token=load_token(settings.token), authorities=settings.authorities
+        settings.server,
+        token=load_token(settings.token),
+        authorities=settings.authorities,
+        insecure=settings.insecure,
     )
     with (
         sealer_of(document, settings.workers or processors()) as sealer,

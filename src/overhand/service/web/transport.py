@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import ssl
 from io import BytesIO
+from ipaddress import ip_address
 from pathlib import Path
 from typing import NamedTuple, Protocol
 from urllib.parse import urlsplit
@@ -51,13 +52,21 @@ class HttpTransport:
     """HTTP/1.1 over kept-alive connections, to the address `url`.
 
     No redirect is followed and no cookie is kept: nobody can send a client elsewhere, or mark it.
-    `authorities` is a file of certificates to trust instead of the system's.
+    `authorities` is a file of certificates to trust instead of the system's. What is sent to an
+    `http://` address can be read on the way, so it must be this machine's unless `insecure`.
     """
 
     def __init__(
-        self, url: str, *, token: str | None = None, authorities: Path | None = None
+        self,
+        url: str,
+        *,
+        token: str | None = None,
+        authorities: Path | None = None,
+        insecure: bool = False,
     ) -> None:
         self._url = _checked(url).rstrip("/")
+        if not insecure:
+            _check_private(self._url)
         self._with_body = {"content-type": "application/octet-stream"}
         if token is not None:
             self._with_body["authorization"] = f"Bearer {token}"
@@ -120,6 +129,31 @@ def _checked(url: str) -> str:
             f"{shown!r} is not an address: it has a host, perhaps a port and a path, no more"
         )
     return url
+
+
+def _check_private(url: str) -> None:
+    """Refuse an address to which everything would travel in the clear."""
+    parts = urlsplit(url)
+    if parts.scheme == "http" and not is_this_machine(parts.netloc):
+        raise InvalidValue(
+            f"{url!r} is another machine, and http:// is not encrypted: anyone on the way could "
+            "read the token, see who reports, and change the answers. Use https://, or set "
+            "insecure=True (--insecure) if that network is yours alone"
+        )
+
+
+def is_this_machine(netloc: str) -> bool:
+    """By what is written, never by a look-up: its answer may be another tomorrow.
+
+    Anything that is not plainly this machine is another, also `127.1`: parsers differ about it.
+    """
+    host = re.sub(r":\d*$", "", netloc).lower()
+    six = re.fullmatch(r"\[([\da-f:.]+)\]", host)
+    try:
+        address = ip_address(six[1] if six else host)
+    except ValueError:
+        return host == "localhost"
+    return (getattr(address, "ipv4_mapped", None) or address).is_loopback
 
 
 def _trusting(authorities: Path) -> ssl.SSLContext:
