@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from functools import cache
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NoReturn
 
 import pytest
-from openapi_spec_validator import OpenAPIV31SpecValidator
 
 import overhand as oh
 from overhand.plan import Plan
@@ -21,8 +19,6 @@ from overhand.service.protocol import (
     load_token,
     matches,
 )
-from overhand.service.server import Book, Publisher, ServerApp
-from overhand.service.shuffler import Admission, ShufflerApp
 from support.commands import as_json, overhand
 
 
@@ -110,78 +106,36 @@ def test_a_value_that_is_no_number_is_refused() -> None:
     assert overhand("client", "http://nowhere").returncode == 2
 
 
-def document() -> Document:
-    return Document(plan(), KeyPair.of_raw(b"1" * 32).public_key)
+def test_a_client_sends_nothing_in_the_clear_unless_it_is_insecure(
+    looked_up: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("overhand.service.client.client._ATTEMPTS", 1)
+    arguments = ("client", "http://shuffle.example", "1", "--token", "t" * 43)
+    result = overhand(*arguments)
+    assert (result.returncode, result.stdout, result.stderr.count("\n")) == (2, "", 1)
+    assert "'http://shuffle.example' is another machine" in result.stderr
+    assert "--insecure" in result.stderr
+    assert looked_up == []
+    assert "there is no host shuffle.example" in overhand(*arguments, "--insecure").stderr
+    assert looked_up == ["shuffle.example"]
 
 
-def shuffler_description(*, has_tokens: bool = False) -> Any:
-    tokens = frozenset[bytes]() if has_tokens else None
-    return ShufflerApp(document(), cast(Admission, None), tokens=tokens).description
+def test_a_shuffling_service_sends_nothing_in_the_clear_unless_it_is_insecure(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is refused at the start, before there is a store: not when the first batch is full."""
 
+    def begun(*_: object) -> NoReturn:
+        raise oh.OverhandError("it would begin")
 
-def server_description() -> Any:
-    return server_app().description
-
-
-def server_app() -> ServerApp:
-    """One that only says what it would answer."""
-    return ServerApp(document(), cast(Book, None), cast(Publisher, None), [])
-
-
-@pytest.mark.parametrize("describe", [shuffler_description, server_description])
-def test_the_descriptions_are_valid(describe: Any) -> None:
-    description = json.loads(json.dumps(describe()))
-    OpenAPIV31SpecValidator(description).validate()
-
-
-def described(description: Any) -> dict[str, Any]:
-    """All operations of a description, by their names."""
-    return {
-        operation["operationId"]: operation
-        for path in description["paths"].values()
-        for operation in path.values()
-        if isinstance(operation, dict)
-    }
-
-
-@pytest.mark.parametrize("has_tokens", [False, True])
-def test_a_token_is_asked_for_if_there_are_tokens(has_tokens: bool) -> None:
-    description = shuffler_description(has_tokens=has_tokens)
-    report = described(description)["report"]
-    assert ("security" in report) == has_tokens
-    assert ("securitySchemes" in description["components"]) == has_tokens
-    assert {"401", "403"} & set(report["responses"]) == ({"401", "403"} if has_tokens else set())
-    OpenAPIV31SpecValidator(description).validate()
-
-
-@pytest.mark.parametrize("describe", [shuffler_description, server_description])
-def test_what_any_route_may_answer_is_described(describe: Any) -> None:
-    description = describe()
-    elsewhere = description["components"]["responses"]
-    assert set(elsewhere) == {"NotFound", "MethodNotAllowed"}
-    assert set(elsewhere["MethodNotAllowed"]["headers"]) == {"Allow"}
-    for operation in described(description).values():
-        responses = operation["responses"]
-        assert {"405", "408", "431", "500", "503"} <= set(responses)
-        assert all("Retry-After" in responses[status]["headers"] for status in ("500", "503"))
-
-
-def test_the_servers_answers_are_described_as_they_are() -> None:
-    operations = described(server_description())
-    status = operations["status"]["responses"]["200"]["content"]["application/json"]["schema"]
-    assert {"type": "null"} in status["properties"]["estimate"]["oneOf"]
-    assert "users_before" in status["properties"]["plan"]["properties"]
-    assert "release" in operations["release"]["responses"]["409"]["description"]
-    assert "coordinate" in operations["history"]["responses"]["400"]["description"]
-
-
-def test_the_servers_description_has_all_its_routes() -> None:
-    routes = {route.path for route in server_app().routes}  # type: ignore[attr-defined]
-    pages = {"/", "/static/{name}", "/openapi.json"}
-    assert routes - pages == set(server_description()["paths"])
-
-
-def test_the_report_is_described_by_its_length() -> None:
-    operation = shuffler_description()["paths"]["/v1/reports"]["post"]
-    schema = operation["requestBody"]["content"]["application/octet-stream"]["schema"]
-    assert schema["maxLength"] == schema["minLength"] == document().formats.report_length
+    monkeypatch.setattr("overhand.service.shuffler.running.sealer_of", begun)
+    monkeypatch.setattr("overhand.service.web.start_logging", lambda _: None)
+    prepare(home)
+    monkeypatch.chdir(home / "made")
+    result = overhand("shuffler", "--server", "http://sums.example")
+    assert (result.returncode, result.stdout, result.stderr.count("\n")) == (2, "", 1)
+    assert "'http://sums.example' is another machine" in result.stderr
+    assert "--insecure" in result.stderr
+    for taken in (["http://sums.example", "--insecure"], ["https://sums.example"]):
+        assert "it would begin" in overhand("shuffler", "--server", *taken).stderr
+    assert "it would begin" in overhand("shuffler", "--server", "http://127.0.0.1:8001").stderr

@@ -105,6 +105,8 @@ def test_every_panel_has_a_place_of_its_own() -> None:
 
 def test_what_was_not_run_here_says_so() -> None:
     for path in FILES.iterdir():
+        if path.name in ("nginx.conf", "haproxy.cfg"):  # tests/test_proxy.py runs them
+            continue
         head = path.read_text(encoding="utf-8")[:1000]
         assert re.search(r"not run here", head, re.IGNORECASE), path.name
 

@@ -251,9 +251,6 @@ def test_a_full_disk_of_the_server_delays_what_it_publishes(
 BINARY = b"content-type: application/octet-stream\r\n"
 HEAD = b"POST /v1/reports HTTP/1.1\r\nhost: here\r\n" + BINARY
 BURDENS = {
-    "nothing": b"",
-    "half a request line": b"POST /v1/rep",
-    "half a head": HEAD + b"x-some: th",
     "half a body": HEAD + b"content-length: 100\r\n\r\nOVH2",
     "half a chunk": HEAD + b"transfer-encoding: chunked\r\n\r\n5\r\nOV",
     "a body without end": HEAD
@@ -291,7 +288,7 @@ def _port(service: Service) -> int:
     return int(service.url.rpartition(":")[2])
 
 
-def test_connections_that_say_nothing_whole_are_closed_and_others_are_served(
+def test_bodies_that_are_never_whole_are_given_up_and_others_are_served(
     deployed: Deployment,
 ) -> None:
     server, shuffler = (
@@ -310,7 +307,7 @@ def test_connections_that_say_nothing_whole_are_closed_and_others_are_served(
 
 
 @pytest.mark.slow
-def test_slow_connections_to_the_server_are_closed_and_releases_are_taken(
+def test_bodies_that_are_never_whole_keep_no_release_from_the_server(
     deployed: Deployment,
 ) -> None:
     token = (deployed.folder / "token").read_text().strip().encode()

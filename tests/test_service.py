@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +15,6 @@ from overhand.service.client import NotCounted
 from overhand.service.protocol import hashed, new_token
 from overhand.service.shuffler import Admission
 from overhand.service.shuffler.store import Arrival, Outcome, Store
-from overhand.service.web import bodies
 from support.chance import keyed
 from support.system import System, plan_for, run, values_for
 
@@ -116,32 +114,6 @@ def test_other_requests_are_refused(tmp_path: Path) -> None:
             assert (await web.get("/healthz")).status_code == 200
             assert (await web.get("/v1/document")).text == system.document.to_json()
         assert system.store.arrived == 0
-
-    run(tmp_path, test)
-
-
-def test_a_slow_body_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bodies, "PATIENCE", 0.05)
-
-    async def drip() -> Any:
-        yield b"OVH2"
-        await asyncio.sleep(1.0)
-        yield b"more"
-
-    async def test(system: System) -> None:
-        sent: list[Any] = []
-        events = drip()
-
-        async def receive() -> Any:
-            return {"type": "http.request", "body": await anext(events), "more_body": True}
-
-        async def send(event: Any) -> None:
-            sent.append(event)
-
-        scope: dict[str, Any] = {"type": "http", "method": "POST", "path": "/v1/reports"}
-        scope["headers"] = [(b"content-type", b"application/octet-stream")]
-        await system.shuffler(scope, receive, send)
-        assert sent[0]["status"] == 408
 
     run(tmp_path, test)
 

@@ -1,6 +1,6 @@
 """Durable admission over HTTP, beside the bare store in groups of the same size.
 
-`python -m benchmarks.services.admission sqlite|postgres|uploads REPORTS ROUNDS [pairs|ballots]`.
+`python -m benchmarks.services.admission sqlite|postgres REPORTS ROUNDS [pairs|ballots]`.
 """
 
 from __future__ import annotations
@@ -198,25 +198,6 @@ def sqlite(home: Home, reports: int, rounds: int) -> Iterator[Row]:
     yield Row("SQLite, shuffler's memory at the end", resident / 2**20, "MiB resident")
 
 
-def uploads(home: Home, reports: int, rounds: int) -> Iterator[Row]:
-    """What the short way of a report saves: the same service with it and without."""
-    ordinary = "benchmarks.services.ordinary"
-    with (
-        shuffling(home, "short.db", "--tick", "3600") as short,
-        shuffling(home, "ordinary.db", "--tick", "3600", program=ordinary) as long,
-    ):
-        benches = [Bench([one], home.document, None, is_sending=False) for one in (short, long)]
-        found = [[bench.round(reports) for bench in benches] for _ in range(rounds)]
-    for name, rows in zip(
-        ("the short way", "the ordinary way"), zip(*found, strict=True), strict=True
-    ):
-        cost = median(one.admission for one in rows)
-        yield Row(f"reports by {name}", cost, "µs of processor per report")
-        yield Row(f"reports by {name}", max(map(_rate, rows)), "reports/s")
-    saved = median(1 - one.admission / other.admission for one, other in found)
-    yield Row("the short way saves", 100 * saved, "% of the processor time", least=25)
-
-
 def postgres(home: Home, reports: int, rounds: int) -> Iterator[Row]:
     sys.path.insert(0, str(ROOT / "tests"))
     from support.postgres import running_postgres
@@ -293,7 +274,7 @@ def _ratio(
 
 
 def main() -> None:
-    stages = {"sqlite": sqlite, "postgres": postgres, "uploads": uploads}
+    stages = {"sqlite": sqlite, "postgres": postgres}
     mechanism = sys.argv[4] if sys.argv[4:] else "coins"
     made = ballots() if mechanism == "ballots" else None
     with prepared(*PLANS.get(mechanism, ()), made=made) as home:

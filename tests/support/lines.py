@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -14,9 +13,7 @@ from typing import Any
 import uvloop
 
 from overhand.plan import Plan
-from overhand.service.shuffler import Uploads
-from overhand.service.web import Impatient, Listener, Site
-from overhand.service.web.listening import _server
+from overhand.service.web import Application, Listener, Site, server_of
 from support.system import TOKEN, System, plan_for
 
 HEALTH = b"GET /healthz HTTP/1.1\r\nhost: x\r\n"
@@ -87,13 +84,9 @@ class Port:
 
 
 @asynccontextmanager
-async def listening(
-    app: Any, protocol: type[Impatient], keep_alive: float, listener: Listener
-) -> AsyncIterator[Port]:
+async def listening(app: Any, connections: int, listener: Listener) -> AsyncIterator[Port]:
     with listener.bound() as at:
-        at.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)  # what is unread is soon noticed
-        server = _server(Site(app, listener, protocol))
-        server.config.timeout_keep_alive = keep_alive  # type: ignore[assignment]
+        server = server_of(Site(app, listener), connections)
         serving = asyncio.create_task(server.serve([at]))
         while not server.started:
             await asyncio.sleep(0.01)
@@ -108,12 +101,11 @@ def serve(
     app: Any,
     test: Callable[[Port], Awaitable[None]],
     *,
-    protocol: type[Impatient] = Impatient,
-    keep_alive: float = 30.0,
+    connections: int = 100,
     listener: Listener | None = None,
 ) -> None:
     async def main() -> None:
-        async with listening(app, protocol, keep_alive, listener or Listener(port=0)) as port:
+        async with listening(app, connections, listener or Listener(port=0)) as port:
             await test(port)
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -133,10 +125,11 @@ class Role:
     is_shuffler: bool
 
     def serve(self, test: Callable[[Port], Awaitable[None]], **options: Any) -> None:
-        if self.is_shuffler:
-            serve(self.system.shuffler, test, protocol=Uploads, **options)
-        else:
-            serve(self.system.server, test, **options)
+        serve(self.app, test, **options)
+
+    @property
+    def app(self) -> Application:
+        return self.system.shuffler if self.is_shuffler else self.system.server
 
     @property
     def upload(self) -> bytes:

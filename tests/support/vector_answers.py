@@ -11,7 +11,7 @@ from overhand.errors import StoreUnavailable
 from overhand.randomness import secure_random
 from overhand.service.protocol import Document, encode_report, hashed
 from overhand.service.shuffler import Admission, ShufflerApp
-from overhand.service.shuffler.admission import Done, Overloaded
+from overhand.service.shuffler.admission import Overloaded
 from overhand.service.shuffler.store import Arrival, Outcome
 from support.vector_documents import documents
 
@@ -26,8 +26,10 @@ class _Settled:
     def __init__(self, result: Outcome | Exception) -> None:
         self._result = result
 
-    def enter(self, arrival: Arrival, done: Done) -> None:
-        done(self._result)
+    async def admit(self, arrival: Arrival) -> Outcome:
+        if isinstance(self._result, Exception):
+            raise self._result
+        return self._result
 
 
 def answers() -> list[dict[str, Any]]:
@@ -64,7 +66,7 @@ async def _answer(
 ) -> dict[str, Any]:
     admission = cast(Admission, _Settled(result))
     app = ShufflerApp(document, admission, tokens={hashed(_TOKEN)})
-    transport = httpx.ASGITransport(app=app)
+    transport = httpx.ASGITransport(app=app, raise_app_exceptions=False)
     async with httpx.AsyncClient(transport=transport, base_url="http://here") as http:
         answer = await http.post("/v1/reports", content=body, headers=headers)
     return {

@@ -219,7 +219,7 @@ def server(
 ) -> None:
     """Run the server: it opens shuffled batches and publishes the running sum, with a dashboard."""
     from overhand.service.server import ServerSettings, run_server
-    from overhand.service.web import Listener, loopback, run, start_logging
+    from overhand.service.web import Listener, run, start_logging
 
     start_logging("server")
     settings = ServerSettings(
@@ -230,7 +230,7 @@ def server(
         book_keys=book_keys,
         rule_key=rule_key,
         listener=Listener(host, port, certificate, certificate_key),
-        metrics=loopback(metrics_port),
+        metrics=None if metrics_port is None else Listener(port=metrics_port),
         workers=workers,
         patience=patience,
         after=after,
@@ -321,7 +321,7 @@ def shuffler(
 ) -> None:
     """Run the shuffling service: it collects sealed reports and releases full batches, shuffled."""
     from overhand.service.shuffler import ShufflerSettings, run_shuffler
-    from overhand.service.web import Listener, loopback, run, start_logging
+    from overhand.service.web import Listener, run, start_logging
 
     start_logging("shuffler")
     settings = ShufflerSettings(
@@ -331,7 +331,7 @@ def shuffler(
         server=server,
         token=token,
         listener=Listener(host, port, certificate, certificate_key),
-        metrics=loopback(metrics_port),
+        metrics=None if metrics_port is None else Listener(port=metrics_port),
         pinned=pinned,
         tokens=tokens,
         deadline=deadline,

@@ -7,7 +7,6 @@ import logging
 import re
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterable
-from functools import partial
 from http import HTTPStatus
 from typing import Any, TypeVar
 
@@ -24,23 +23,16 @@ from overhand.service.server.book import Book
 from overhand.service.server.events import Edition, Heard, News
 from overhand.service.server.publishing import Publisher
 from overhand.service.web import (
-    COUNT,
-    TEXT,
     Application,
-    Description,
-    Entry,
-    Operation,
     Readiness,
     Refused,
     Reply,
     Trouble,
     bearer,
-    binary_content,
     body_of,
     header,
-    json_content,
     log,
-    record,
+    no_such_page,
 )
 from overhand.values import Grouped, Values
 
@@ -57,61 +49,6 @@ SERVICES_NOISE = (
 _HEADERS = {**dashboard.HEADERS, "Cache-Control": "no-store"}
 _NUMBER = re.compile("[0-9]{1,18}")
 _MOST_NAMES = 1000
-_DESCRIPTION = Description(
-    "overhand server",
-    "Opens shuffled batches and publishes the running sum; learns what, never who.",
-)
-_NUMBERS: Entry = {"oneOf": [{"type": "number"}, {"type": "array", "items": {"type": "number"}}]}
-_ESTIMATE = record(
-    t={**COUNT, "description": "Users whose values are in the sum."},
-    value=_NUMBERS,
-    low={**_NUMBERS, "description": "Lower end of the 95 % band."},
-    high={**_NUMBERS, "description": "Upper end of the 95 % band."},
-    std={"type": "number", "description": "Standard deviation, all noise included."},
-    fallback={
-        "type": "boolean",
-        "description": "Whether lower nodes stand in for batches that are missing or lost.",
-    },
-    lost_users={
-        **COUNT,
-        "description": "Users of this plan who count as the middle of their range, because all "
-        "batches that held them are lost: the band allows for whatever they hold.",
-    },
-)
-_EARLIER = {**COUNT, "description": "Users of earlier plans, whose values are in the sum too."}
-_STATUS = record(
-    plan=record(
-        digest=TEXT,
-        document={**TEXT, "description": "The digest that clients pin."},
-        horizon=COUNT,
-        dimension=COUNT,
-        names={
-            "oneOf": [{"type": "array", "items": TEXT}, {"type": "null"}],
-            "description": "What the coordinates are called, if they have names.",
-        },
-        messages_per_user=COUNT,
-        users_before=_EARLIER,
-        is_recommender={"type": "boolean"},
-    ),
-    estimate={
-        "oneOf": [_ESTIMATE, {"type": "null"}],
-        "description": "The last one, or null until something is published.",
-    },
-    alarms={"type": "array", "items": TEXT},
-    healthy={"type": "boolean"},
-)
-
-_LINE: Entry = {"type": "array", "items": {"type": "number"}}
-_HINDSIGHT = record(
-    t={"type": "array", "items": COUNT},
-    value=_LINE,
-    low=_LINE,
-    high=_LINE,
-    ratio={
-        "type": "number",
-        "description": "The rms error of all points relative to that of what was published.",
-    },
-)
 
 
 class ServerApp(Application):
@@ -137,94 +74,25 @@ class ServerApp(Application):
         self._has_stranger = False
         self.arrived = asyncio.Event()
         self._most = document.formats.most_release_bytes
-        pages = [Route("/", self._page), Route("/static/{name}", self._file)]
-        super().__init__(
-            _DESCRIPTION, self._operations(), self.readiness.check, pages, most_body=self._most
-        )
+        super().__init__(self._routes(), self.readiness.check, most_body=self._most)
 
-    def _operations(self) -> list[Operation]:
-        of_learning = [] if self._document.learning is None else self._learning_operations()
-        is_grouped = isinstance(self._document.plan.values, Grouped)
-        return [*self._sum_operations(), *([self._of_groups()] if is_grouped else []), *of_learning]
-
-    def _of_groups(self) -> Operation:
-        words = "Count, sum and mean of every group, each with its 95 % interval."
-        return Operation("groups", "/v1/groups", self._groups, words, json_content())
-
-    def _learning_operations(self) -> list[Operation]:
-        return [
-            Operation(
-                "policy",
-                "/v1/policy",
-                self._policy,
-                "The newest rule of the recommender, signed; or the one in force at a number.",
-                json_content(),
-                parameters=("number",),
-                words={
-                    400: "The number is not a whole number from 1 on.",
-                    404: "There is no rule yet: any arm will do.",
-                },
-            ),
-            Operation(
-                "learnt",
-                "/v1/learnt",
-                self._learnt,
-                "Mean reward so far, what was learned by feature, how the document's arms rank.",
-                json_content(),
-            ),
+    def _routes(self) -> list[Route]:
+        events = Route("/v1/events", self._events)
+        events.methods = {"GET"}  # an answer without end has no HEAD
+        routes = [
+            Route("/v1/releases/{level}/{number}", self._release, methods=["PUT"]),
+            Route("/v1/status", self._status),
+            Route("/v1/history", self._history),
+            Route("/v1/hindsight", self._hindsight),
+            events,
+            Route("/", self._page),
+            Route("/static/{name}", self._file),
         ]
-
-    def _sum_operations(self) -> list[Operation]:
-        release = binary_content(
-            "OVR1, the document's digest (32 bytes), level (1), number (8), own reports (4), and "
-            f"the batch's ciphertexts; at most {self._most} bytes"
-        )
-        wrong = {400: "The coordinate is not a number below the dimension."}
-        of_coordinate = partial(Operation, parameters=("coordinate",), words=wrong)
-        return [
-            Operation(
-                "release",
-                "/v1/releases/{level}/{number}",
-                self._release,
-                "Store a batch. Sending the same bytes again is fine; others are refused for good.",
-                json_content(status="kept"),
-                "PUT",
-                parameters=("level", "number"),
-                body=release,
-                refusals=(400, 401, 413, 415),
-                words={409: "Another release of this batch is already stored: an alarm is raised."},
-                is_secured=True,
-            ),
-            Operation(
-                "status",
-                "/v1/status",
-                self._status,
-                "Plan, guarantee, batches by level, last estimate, alarms.",
-                json_content(_STATUS),
-            ),
-            of_coordinate(
-                "history",
-                "/v1/history",
-                self._history,
-                "What was published, in at most 500 points.",
-                json_content({"type": "object", "additionalProperties": {"type": "array"}}),
-            ),
-            of_coordinate(
-                "hindsight",
-                "/v1/hindsight",
-                self._hindsight,
-                "The history in hindsight, from all batches received so far: at most 500 points.",
-                json_content(_HINDSIGHT),
-            ),
-            Operation(
-                "events",
-                "/v1/events",
-                self._events,
-                "Server-sent events `estimate`, `levels`, `alarm`, as they happen.",
-                {"text/event-stream": {"schema": TEXT}},
-                has_head=False,
-            ),
-        ]
+        if isinstance(self._document.plan.values, Grouped):
+            routes.append(Route("/v1/groups", self._groups))
+        if self._document.learning is not None:
+            routes += [Route("/v1/policy", self._policy), Route("/v1/learnt", self._learnt)]
+        return routes
 
     def show_late(self, batches: Iterable[Batch]) -> None:
         """The batches that should have arrived a while ago and have not."""
@@ -241,7 +109,7 @@ class ServerApp(Application):
         self._note_sender(is_known)
         if not is_known:
             raise Refused(HTTPStatus.UNAUTHORIZED, "the shuffling service's token is needed")
-        body = await body_of(request.scope, request.receive, self._most)
+        body = await body_of(request.scope, self._most)
         try:
             release = self._document.formats.unpack_release(body)
         except InvalidValue as error:
@@ -364,7 +232,7 @@ class ServerApp(Application):
             raise Refused(HTTPStatus.SERVICE_UNAVAILABLE, words, retry=True) from error
 
     async def _events(self, request: Request) -> Response:
-        if self.news.listeners >= self.load.most_connections // 4:  # or none are left for releases
+        if self.news.listeners >= self.most_connections // 4:  # or none are left for releases
             raise Refused(HTTPStatus.SERVICE_UNAVAILABLE, "too many listeners", retry=True)
         return Heard(self.news, {**_HEADERS, "X-Accel-Buffering": "no"})
 
@@ -386,6 +254,6 @@ def _names(values: Values) -> list[str] | None:
 def _file(name: str) -> Response:
     """A file of the dashboard."""
     if name not in dashboard.FILES:
-        raise Refused.nowhere()
+        raise no_such_page()
     content = dashboard.content(name)
     return Response(content, media_type=dashboard.FILES[name], headers=dashboard.HEADERS)

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from starlette.responses import StreamingResponse
-
-from overhand.service.web import Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
 _HEARTBEAT = 15.0
 _AT_ONCE = 32

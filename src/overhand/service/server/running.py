@@ -117,15 +117,16 @@ async def run_server(settings: ServerSettings) -> None:
             pool.warm_up()  # people are served by chance until the first batch is opened
         app = ServerApp(document, book, publisher, tokens)
         metrics = ServerMetrics(app)
+        sites = [Site(app, settings.listener)]
+        if settings.metrics is not None:
+            sites.append(Site(metrics_app(metrics.current), settings.metrics))
         stopping = asyncio.Event()
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(publish(app, publisher, metrics, stopping, settings.patience))
             tasks.create_task(tokens.follow(stopping))
-            private = metrics_app(metrics.current)
             try:
                 await serve(
-                    Site(app, settings.listener),
-                    Site(private, settings.metrics),
+                    *sites,
                     on_start=partial(log, "server started", workers=workers, noise_by=noise_by),
                     on_stop=app.news.stop,
                 )
@@ -176,7 +177,7 @@ class ServerMetrics(Metrics):
 
     def __init__(self, app: ServerApp) -> None:
         super().__init__()
-        self.watch(app.load)
+        self.watch(app.limits)
         self.follow(app.readiness)
         self._app = app
         self._levels = {name: self.gauge(name, help, "level") for name, help in _PER_LEVEL.items()}

@@ -8,7 +8,6 @@ from overhand.service.shuffler.folding import Folder
 from overhand.service.shuffler.relaying import Relay
 from overhand.service.shuffler.running import ShufflerSettings, run_shuffler
 from overhand.service.shuffler.sending import NotTaken, Sender
-from overhand.service.shuffler.uploads import Uploads
 from overhand.service.shuffler.watching import Watch
 
 __all__ = [
@@ -23,7 +22,6 @@ __all__ = [
     "ShufflerApp",
     "ShufflerMetrics",
     "ShufflerSettings",
-    "Uploads",
     "Watch",
     "added_by",
     "run_shuffler",

@@ -5,14 +5,12 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from overhand.errors import ServiceError
 from overhand.service.shuffler.store import Arrival, Outcome, Store
 from overhand.service.web import SLOW, Metrics, Readiness, Trouble
-
-Done = Callable[[Outcome | Exception], None]
 
 
 class ShufflerMetrics(Metrics):
@@ -68,7 +66,7 @@ class Admission:
         self._metrics = metrics or ShufflerMetrics()
         self._group = group
         self._most_waiting = most_waiting
-        self._waiting: deque[tuple[Arrival, Done, float]] = deque()
+        self._waiting: deque[tuple[Arrival, asyncio.Future[Outcome], float]] = deque()
         self._wake = asyncio.Event()
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="admission")
         self._closing = False
@@ -79,30 +77,17 @@ class Admission:
     def waiting(self) -> int:
         return len(self._waiting)
 
-    def enter(self, arrival: Arrival, done: Done) -> None:
-        """Put a report into the next group; `done` hears what became of it, once it is durable."""
-        if self._closing or len(self._waiting) >= self._most_waiting:
-            raise Overloaded(f"{len(self._waiting)} reports are already waiting")
-        self._waiting.append((arrival, done, time.perf_counter()))
-        self._wake.set()
-
     async def admit(self, arrival: Arrival) -> Outcome:
-        """What becomes of a report, once it is durable.
+        """What becomes of a report, once it is durable; it goes into the next group.
 
         A caller that goes away takes nothing back: its report may be committed already.
         """
-        future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
-
-        def done(result: Outcome | Exception) -> None:
-            if future.done():
-                return
-            if isinstance(result, Exception):
-                future.set_exception(result)
-            else:
-                future.set_result(result)
-
-        self.enter(arrival, done)
-        return await future
+        if self._closing or len(self._waiting) >= self._most_waiting:
+            raise Overloaded(f"{len(self._waiting)} reports are already waiting")
+        outcome: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        self._waiting.append((arrival, outcome, time.perf_counter()))
+        self._wake.set()
+        return await outcome
 
     async def run(self) -> None:
         """Commit group after group, until closed and empty."""
@@ -126,8 +111,13 @@ class Admission:
         except Exception as error:
             outcomes = [error] * len(some)
             self.readiness.failed(error)
-        for (_, done, _), outcome in zip(some, outcomes, strict=True):
-            done(outcome)
+        for (_, future, _), outcome in zip(some, outcomes, strict=True):
+            if future.done():
+                continue
+            if isinstance(outcome, Exception):
+                future.set_exception(outcome)
+            else:
+                future.set_result(outcome)
 
     def _time(self, entered: Iterable[float]) -> None:
         now = time.perf_counter()

@@ -19,14 +19,13 @@ from overhand.service.shuffler.folding import Folder
 from overhand.service.shuffler.relaying import Relay
 from overhand.service.shuffler.sending import Sender
 from overhand.service.shuffler.store import Store
-from overhand.service.shuffler.uploads import Uploads
 from overhand.service.shuffler.watching import Watch
 from overhand.service.web import (
     HttpTransport,
     Listener,
-    Origins,
     Site,
     TokenFile,
+    check_origins,
     log,
     metrics_app,
     serve,
@@ -67,7 +66,7 @@ class ShufflerSettings:
 
     def __post_init__(self) -> None:
         number("tick", self.tick, above=0)
-        Origins(self.origins)
+        check_origins(self.origins)
         if self.deadline is not None:
             number("deadline", self.deadline, above=0)
         if self.workers is not None:
@@ -109,8 +108,11 @@ async def run_shuffler(settings: ShufflerSettings) -> None:
             origins=settings.origins,
             relay=relay,
         )
-        private = metrics_app(Watch(store, document.formats, admission, metrics).text)
+        watch = Watch(store, document.formats, admission, metrics)
         sender = Sender(store, document, server, metrics, tick=settings.tick)
+        sites = [Site(app, settings.listener)]
+        if settings.metrics is not None:
+            sites.append(Site(metrics_app(watch.text), settings.metrics))
         stopping = asyncio.Event()
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(admission.run())
@@ -126,11 +128,7 @@ async def run_shuffler(settings: ShufflerSettings) -> None:
             if settings.deadline is not None:
                 filler = Filler(store, admission, document, settings.deadline)
                 tasks.create_task(filler.run(stopping))
-            await serve(
-                Site(app, settings.listener, Uploads),
-                Site(private, settings.metrics),
-                on_start=partial(log, "shuffling service started"),
-            )
+            await serve(*sites, on_start=partial(log, "shuffling service started"))
             stopping.set()
             admission.close()
     log("shuffling service stopped")

@@ -1,23 +1,11 @@
 """HTTP for both services: how they listen, answer, count, log, and call each other."""
 
-from overhand.service.web.application import Application, Gone, Refused, Reply
-from overhand.service.web.bodies import BINARY, Receive, Scope, Send, bearer, body_of, header
-from overhand.service.web.limits import Impatient
-from overhand.service.web.listening import Listener, Site, loopback, pause, run, serve
-from overhand.service.web.load import CannotListen, Load
+from overhand.service.web.application import Application, Reply, fault, no_such_page, wrong_method
+from overhand.service.web.bodies import BINARY, Gone, Refused, bearer, body_of, header
+from overhand.service.web.listening import Listener, Site, pause, run, serve, server_of
 from overhand.service.web.logs import Trouble, log, start_logging
 from overhand.service.web.metrics import SLOW, Metrics, metrics_app
-from overhand.service.web.openapi import (
-    COUNT,
-    TEXT,
-    Description,
-    Entry,
-    Operation,
-    binary_content,
-    json_content,
-    record,
-)
-from overhand.service.web.origins import Origins
+from overhand.service.web.origins import check_origins
 from overhand.service.web.rates import BURST, Rate, address_key
 from overhand.service.web.readiness import Readiness
 from overhand.service.web.tokens import TokenFile
@@ -32,29 +20,17 @@ from overhand.service.web.transport import (
 __all__ = [
     "BINARY",
     "BURST",
-    "COUNT",
     "SLOW",
-    "TEXT",
     "Answer",
     "Application",
-    "CannotListen",
-    "Description",
-    "Entry",
     "Gone",
     "HttpTransport",
-    "Impatient",
     "Listener",
-    "Load",
     "Metrics",
-    "Operation",
-    "Origins",
     "Rate",
     "Readiness",
-    "Receive",
     "Refused",
     "Reply",
-    "Scope",
-    "Send",
     "Site",
     "TokenFile",
     "Transport",
@@ -63,16 +39,17 @@ __all__ = [
     "Untrusted",
     "address_key",
     "bearer",
-    "binary_content",
     "body_of",
+    "check_origins",
+    "fault",
     "header",
-    "json_content",
     "log",
-    "loopback",
     "metrics_app",
+    "no_such_page",
     "pause",
-    "record",
     "run",
     "serve",
+    "server_of",
     "start_logging",
+    "wrong_method",
 ]

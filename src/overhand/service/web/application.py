@@ -1,10 +1,9 @@
-"""What both services share on the web: described routes, and errors in one form."""
+"""What both services share on the web: routes within limits, and errors in one form."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from functools import cached_property
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from http import HTTPStatus
 from typing import Any
 
@@ -13,44 +12,14 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
-from starlette.types import Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from overhand.errors import ServiceError
-from overhand.service.web.load import Load
-from overhand.service.web.openapi import Description, Operation, json_content
-from overhand.service.web.origins import NOBODY, Lines, Origins
+from overhand.service.web.bodies import BodyLimits, Gone, Refused
+from overhand.service.web.origins import allow_origins
 
-RETRY_SECONDS = 5
+MOST_CONNECTIONS = 4096
+_RETRY_SECONDS = 5
 _PIECE = 1 << 14
-
-
-class Refused(ServiceError):
-    """A request that is answered with an error: its status, and words for the sender."""
-
-    def __init__(
-        self,
-        status: int,
-        words: str,
-        *,
-        retry: bool = False,
-        allow: str | None = None,
-        is_early: bool = False,
-    ) -> None:
-        super().__init__(words)
-        self.status = status
-        self.retry = retry
-        self.allow = allow
-        self.is_early = is_early or status in (401, 408, 413, 415)
-        """Whether the body may be unread: then the rest of it is not waited for."""
-
-    @classmethod
-    def nowhere(cls) -> Refused:
-        """A path that does not exist."""
-        return cls(HTTPStatus.NOT_FOUND, "no such page")
-
-
-class Gone(ServiceError):
-    """The client disconnected before its request was complete: there is nobody to answer."""
 
 
 class Reply(Response):
@@ -61,72 +30,40 @@ class Reply(Response):
         super().__init__(json.dumps(words), status, kept, "application/json")
 
     @classmethod
-    def to(cls, refusal: Refused, *, closing: bool = False) -> Reply:
-        """The answer to a refused request; `closing` the connection if necessary."""
-        headers = {
-            "retry-after": str(RETRY_SECONDS) if refusal.retry else None,
-            "allow": refusal.allow,
-            "connection": "close" if closing or refusal.is_early else None,
-        }
-        given = {name: value for name, value in headers.items() if value is not None}
-        return cls(refusal.status, {"error": str(refusal)}, given)
-
-    @property
-    def is_last(self) -> bool:
-        """Whether the connection is closed after it."""
-        return self.headers.get("connection") == "close"
-
-    @cached_property
-    def raw(self) -> bytes:
-        """As it goes over the wire."""
-        phrase = HTTPStatus(self.status_code).phrase
-        lines = [f"HTTP/1.1 {self.status_code:d} {phrase}".encode()]
-        lines += [name + b": " + value for name, value in self.raw_headers]
-        return b"\r\n".join([*lines, b"", bytes(self.body)])
-
-    def raw_with(self, headers: Lines) -> bytes:
-        """The same with further headers."""
-        if not headers:
-            return self.raw
-        head, blank, body = self.raw.partition(b"\r\n\r\n")
-        more = [b"%b: %b" % header for header in headers]
-        return b"\r\n".join([head, *more]) + blank + body
+    def to(cls, refusal: Refused) -> Reply:
+        """The answer to a refused request."""
+        headers = {"retry-after": str(_RETRY_SECONDS)} if refusal.retry else {}
+        if refusal.allow is not None:
+            headers["allow"] = refusal.allow
+        return cls(refusal.status, {"error": str(refusal)}, headers)
 
 
 class Application(Starlette):
-    """A service's operations, which it also describes, and pages that need no description.
+    """A service's routes, and whether it is alive and ready.
 
     `check` raises `Refused` if the service is not ready. No body has more than `most_body` bytes.
-    Pages of the `origins` may call it.
+    Web pages of the `origins` may call it.
     """
+
+    most_connections = MOST_CONNECTIONS  # or fewer, if the system has no room for so many
 
     def __init__(
         self,
-        description: Description,
-        operations: Iterable[Operation],
+        routes: Iterable[BaseRoute],
         check: Callable[[], Awaitable[None]],
-        pages: Iterable[BaseRoute] = (),
         *,
         most_body: int,
-        origins: Origins = NOBODY,
+        origins: Collection[str] = (),
     ) -> None:
-        self.load = Load(most_body=most_body)
-        self.origins = origins
-        self._shared = origins.around(super().__call__)
+        self.limits = BodyLimits(self.route, most_body=most_body)
+        self._edge: ASGIApp = allow_origins(self.limits, origins) if origins else self.limits
 
         async def ready(request: Request) -> Response:
             await check()
             return Reply(HTTPStatus.OK, {"status": "ready"})
 
-        async def describe(request: Request) -> Response:
-            return Reply(HTTPStatus.OK, self.description)
-
-        about = "Whether the service can work: its database answers, and can be written."
-        probed = Operation("readiness", "/readyz", ready, about, json_content(status="ready"))
-        every = [*operations, _LIVENESS, probed]
-        self.description = description.of(every)
         super().__init__(
-            routes=[*(one.route for one in every), Route("/openapi.json", describe), *pages],
+            routes=[*routes, Route("/healthz", _alive), Route("/readyz", ready)],
             exception_handlers={
                 Refused: self._refused,
                 HTTPException: self._not_here,
@@ -137,7 +74,11 @@ class Application(Starlette):
         self.router.redirect_slashes = False  # it believes whatever host it is told
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await self._shared(scope, receive, _in_pieces(send))
+        await self._edge(scope, receive, _in_pieces(send))
+
+    async def route(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request whose body is within limits."""
+        await super().__call__(scope, receive, send)
 
     def note(self, refusal: Refused) -> None:
         """A request is refused: a service may count it."""
@@ -156,14 +97,24 @@ class Application(Starlette):
         assert isinstance(error, HTTPException)
         methods = (error.headers or {}).get("Allow")
         if methods is None:
-            return self.refusal(Refused.nowhere())
-        allow = ", ".join(sorted(methods.split(", ")))
-        status = HTTPStatus.METHOD_NOT_ALLOWED
-        return self.refusal(Refused(status, f"only {allow} here", allow=allow))
+            return self.refusal(no_such_page())
+        return self.refusal(wrong_method(", ".join(sorted(methods.split(", ")))))
 
     async def _fault(self, request: Request, error: Exception) -> Response:
         """A fault of ours: it is in the log, and the client learns nothing of it."""
-        return self.refusal(Refused(HTTPStatus.INTERNAL_SERVER_ERROR, "a fault", retry=True))
+        return self.refusal(fault())
+
+
+def fault() -> Refused:
+    return Refused(HTTPStatus.INTERNAL_SERVER_ERROR, "a fault", retry=True)
+
+
+def wrong_method(allow: str) -> Refused:
+    return Refused(HTTPStatus.METHOD_NOT_ALLOWED, f"only {allow} here", allow=allow)
+
+
+def no_such_page() -> Refused:
+    return Refused(HTTPStatus.NOT_FOUND, "no such page")
 
 
 def _in_pieces(send: Send) -> Send:
@@ -183,20 +134,9 @@ def _in_pieces(send: Send) -> Send:
     return sending
 
 
-async def _alive(request: Request) -> Response:
-    """Whatever state the database is in: a restart of the process would not repair that."""
+async def _alive(request: Request) -> Response:  # a restart would repair no database
     return Reply(HTTPStatus.OK, {"status": "healthy"})
 
 
-_LIVENESS = Operation(
-    "health",
-    "/healthz",
-    _alive,
-    "Whether the process answers, whatever state its database is in.",
-    json_content(status="healthy"),
-)
-
-
 async def _farewell(request: Request, error: Exception) -> Response:
-    """An answer to a client that has gone: it is not sent."""
-    return Response()
+    return Response()  # to a client that has gone: it is not sent

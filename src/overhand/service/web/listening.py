@@ -3,29 +3,44 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import gc
+import logging
+import resource
 import signal
 import socket
 import ssl
-from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import Callable, Coroutine
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import uvicorn
 import uvloop
+from starlette.types import ASGIApp
 
-from overhand.errors import InvalidValue
-from overhand.service.web.application import Application
-from overhand.service.web.handshakes import Door
-from overhand.service.web.limits import Impatient
-from overhand.service.web.load import CannotListen, Load, fit_to_files
+from overhand.errors import InvalidValue, ServiceError
+from overhand.service.web.application import MOST_CONNECTIONS, Application
 from overhand.service.web.logs import log
+from overhand.service.web.transport import is_this_machine
 
+_FEWEST_CONNECTIONS = 16
+_OTHER_FILES = 160
+"""For the database, the other service, the operator, and whatever a library opens."""
 _BACKLOG = 2048
-_FEW = 32
-"""Connections to what is only for the operator."""
+_TIDY = 5.0  # seconds
+_UNREAD_BYTES = 1 << 14
+"""What the system keeps of a connection until it is read: all of that is read, and copied, before
+a request can be refused. With the usual buffers, 1,500 strangers at a time took 300 MB."""
+_ALONE = (
+    "this service faces the network without a proxy: nothing limits how many connect, how slowly "
+    "they send a request's head, or how often one address asks (docs/operations)"
+)
+
+
+class CannotListen(ServiceError):
+    """An address that is in use, or not ours, or there is no room to answer anybody."""
 
 
 @dataclass(frozen=True)
@@ -43,24 +58,32 @@ class Listener:
         for path in (self.certificate, self.certificate_key):
             if path is not None and not path.is_file():
                 raise InvalidValue(f"there is no file {path}")
-        if self.certificate is not None:
-            self._check_certificate(self.certificate)
+        self.secure(ssl.create_default_context(ssl.Purpose.CLIENT_AUTH))
 
-    def _check_certificate(self, certificate: Path) -> None:
-        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    def secure(self, context: ssl.SSLContext) -> None:
+        """Give the certificate to a context, if there is one, as its file is now."""
+        if self.certificate is None:
+            return
         try:
-            context.load_cert_chain(certificate, self.certificate_key, password="")
+            context.load_cert_chain(self.certificate, self.certificate_key, password="")
         except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
             raise InvalidValue(
-                f"{certificate} and {self.certificate_key} are not a certificate and its key "
+                f"{self.certificate} and {self.certificate_key} are not a certificate and its key "
                 f"in PEM without a password: {error}"
             ) from error
+
+    @property
+    def is_local(self) -> bool:
+        """Whether only this machine reaches it."""
+        return is_this_machine(f"[{self.host}]" if ":" in self.host else self.host)
 
     def bound(self) -> socket.socket:
         """A socket at this address, taken before anything else is begun."""
         family = socket.AF_INET6 if ":" in self.host else socket.AF_INET
         try:
-            return socket.create_server((self.host, self.port), family=family, backlog=_BACKLOG)
+            at = socket.create_server((self.host, self.port), family=family, backlog=_BACKLOG)
+            at.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _UNREAD_BYTES)
+            return at
         except (OSError, OverflowError) as error:
             raise CannotListen(f"cannot listen on {self.host}:{self.port}: {error}") from error
 
@@ -69,11 +92,6 @@ async def pause(until: asyncio.Event, seconds: float) -> None:
     """Wait for so long, or until something has happened."""
     with suppress(TimeoutError):
         await asyncio.wait_for(until.wait(), seconds)
-
-
-def loopback(port: int | None) -> Listener | None:
-    """A listener that only this machine reaches, if there is a port for it."""
-    return None if port is None else Listener("127.0.0.1", port)
 
 
 def run(service: Coroutine[Any, Any, None]) -> None:
@@ -94,17 +112,10 @@ def _first(error: Exception) -> Exception:
 
 @dataclass(frozen=True)
 class Site:
-    """An application, where it listens if anywhere, and what reads its requests."""
+    """An application, and where it listens."""
 
-    app: Any
-    listener: Listener | None
-    protocol: type[Impatient] = Impatient
-
-    @property
-    def load(self) -> Load:
-        """Of an application as it says; whatever else there is has few visitors."""
-        is_public = isinstance(self.app, Application)
-        return self.app.load if is_public else Load(most_connections=_FEW)
+    app: ASGIApp
+    listener: Listener
 
 
 async def serve(
@@ -115,85 +126,105 @@ async def serve(
     """Listen at all sites, the public one first, until SIGTERM or SIGINT.
 
     `on_start` is called when all addresses are taken. In the end no new connection is taken,
-    `on_stop` is called, and requests under way are finished.
+    `on_stop` is called, and requests under way are finished. SIGHUP reads certificates again.
     """
-    servers = [(_server(site), site.listener) for site in sites if site.listener is not None]
+    loop, connections = asyncio.get_running_loop(), _fit_to_files()
+    servers = [server_of(site, connections) for site in sites]
+    for site in sites:
+        if isinstance(site.app, Application):
+            site.app.most_connections = connections
 
     def stop() -> None:
         on_stop()
-        for server, _ in servers:
+        for server in servers:
             server.should_exit = True
 
-    _forgo_collecting()
-    with _on_signals(stop):  # before anybody can connect
-        bound = [(server, listener.bound()) for server, listener in servers]
-        public, *private = (server.load for server, _ in servers)
-        files = fit_to_files(public, *private)
-        log("limits", connections=public.most_connections, open_files=files)
-        on_start()
-        await asyncio.gather(*(server.serve([at]) for server, at in bound))
+    def reload() -> None:
+        for server, site in zip(servers, sites, strict=True):
+            if server.started:
+                _reload_certificate(server.config.ssl, site.listener)
 
-
-def _forgo_collecting() -> None:
-    """Look for cycles seldom, and never among what is there for good: it cost a tenth."""
     gc.collect()
-    gc.freeze()
-    gc.set_threshold(50_000, 20, 100)
+    gc.freeze()  # what is there for good is never looked through again
+    actions = {signal.SIGTERM: stop, signal.SIGINT: stop, signal.SIGHUP: reload}
+    for name, action in actions.items():  # before anybody can connect
+        loop.add_signal_handler(name, action)
+    _return_memory(loop)
+    bound = [site.listener.bound() for site in sites]
+    log("limits", connections=connections)
+    if not all(site.listener.is_local for site in sites):
+        log(_ALONE, level=logging.WARNING)
+    on_start()
+    await asyncio.gather(*(one.serve([at]) for one, at in zip(servers, bound, strict=True)))
 
 
-@contextmanager
-def _on_signals(stop: Callable[[], None]) -> Iterator[None]:
-    """Calls a function on the signals that ask a process to stop."""
-    loop = asyncio.get_running_loop()
-    for name in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(name, stop)
+def _return_memory(loop: asyncio.AbstractEventLoop) -> None:
+    """Now and then, give back what a flood of refused requests leaves behind.
+
+    Connections that are over are in cycles, each with the last bytes it read, and a service that
+    is quiet again would not collect them for hours. The C library keeps what was freed in small
+    pieces. Both take milliseconds, because nothing that is there for good is looked through.
+    """
+    gc.collect()
+    with suppress(AttributeError, OSError):  # not every C library can
+        ctypes.CDLL(None).malloc_trim(0)
+    loop.call_later(_TIDY, _return_memory, loop)
+
+
+def _fit_to_files() -> int:
+    """How many connections there may be, once the limit of open files is raised for them."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MOST_CONNECTIONS + _OTHER_FILES
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return MOST_CONNECTIONS
+    files = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    if files - _OTHER_FILES < _FEWEST_CONNECTIONS:
+        raise CannotListen(
+            f"{files} open files leave no room for {_FEWEST_CONNECTIONS} connections: raise the "
+            "limit (ulimit -n)"
+        )
+    resource.setrlimit(resource.RLIMIT_NOFILE, (files, hard))
+    return files - _OTHER_FILES
+
+
+def _reload_certificate(context: ssl.SSLContext | None, listener: Listener) -> None:
+    """A new certificate is for new connections; a file that is damaged changes nothing."""
+    if context is None:
+        return
     try:
-        yield
-    finally:
-        for name in (signal.SIGTERM, signal.SIGINT):
-            loop.remove_signal_handler(name)
+        listener.secure(ssl.create_default_context(ssl.Purpose.CLIENT_AUTH))  # try it elsewhere
+        listener.secure(context)
+    except InvalidValue:
+        log("the certificate cannot be read: the old one stays", level=logging.ERROR)
+    else:
+        log("the certificate was read again")
 
 
 class _Server(uvicorn.Server):
-    """Leaves signals to the process: one may stop several listeners. Handshakes count."""
-
-    def __init__(self, config: uvicorn.Config, site: Site) -> None:
-        super().__init__(config)
-        self._site, self.load = site, site.load
+    """Leaves signals to the process: one may stop several listeners."""
 
     def capture_signals(self) -> Any:
         return nullcontext()
 
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        self.servers: list[Any] = [await self._opened(at) for at in sockets or ()]
-        self.started = True
 
-    async def _opened(self, at: socket.socket) -> asyncio.Server | Door:
-        context = self.config.ssl
-        if context is not None:
-            return Door(at, self.load, context, self._read)
-        loop = asyncio.get_running_loop()
-        return await loop.create_server(self._read, sock=at, backlog=_BACKLOG)
-
-    def _read(self) -> Impatient:
-        return self._site.protocol(self.config, self.server_state, {}, load=self.load)
-
-
-def _server(site: Site) -> _Server:
-    listener = site.listener or Listener()
-    config = uvicorn.Config(
-        site.app,
-        http=site.protocol,
-        ssl_certfile=listener.certificate,
-        ssl_keyfile=listener.certificate_key,
-        access_log=False,  # it prints addresses
-        log_config=None,
-        server_header=False,
-        date_header=False,
-        proxy_headers=False,
-        timeout_graceful_shutdown=10,
-        timeout_keep_alive=30,
-        lifespan="off",
-        ws="none",
+def server_of(site: Site, connections: int = MOST_CONNECTIONS) -> uvicorn.Server:
+    """What serves a site; one connection too many is told to try again later."""
+    return _Server(
+        uvicorn.Config(
+            site.app,
+            http="httptools",
+            ssl_certfile=site.listener.certificate,
+            ssl_keyfile=site.listener.certificate_key,
+            access_log=False,  # it prints addresses
+            log_config=None,
+            server_header=False,
+            date_header=False,
+            proxy_headers=False,
+            limit_concurrency=connections,
+            backlog=_BACKLOG,
+            timeout_graceful_shutdown=10,
+            timeout_keep_alive=30,
+            lifespan="off",
+            ws="none",
+        )
     )
-    return _Server(config, site)

@@ -22,7 +22,7 @@ from starlette.routing import Route
 
 from overhand import __version__
 from overhand.errors import StoreUnavailable
-from overhand.service.web.load import Load
+from overhand.service.web.bodies import BodyLimits
 from overhand.service.web.readiness import Readiness
 
 disable_created_metrics()  # type: ignore[no-untyped-call]  # they are times
@@ -46,14 +46,10 @@ class Metrics:
     def gauge(self, name: str, help: str, *labels: str) -> Gauge:
         return Gauge(f"overhand_{name}", help, labels, registry=self._registry)
 
-    def watch(self, load: Load) -> None:
-        """Gauges of what the connections of the public site hold."""
-        connections = self.gauge("connections", "Connections, including those not secured yet")
-        connections.set_function(lambda: load.connections)
-        handshakes = self.gauge("handshakes", "Connections that are not secured yet")
-        handshakes.set_function(lambda: len(load.handshakes))
-        held = self.gauge("bytes_under_way", "Bytes of requests that are not answered")
-        held.set_function(lambda: load.bytes)
+    def watch(self, limits: BodyLimits) -> None:
+        """A gauge of what requests hold that are under way."""
+        held = self.gauge("bytes_under_way", "Bytes of bodies whose requests are not answered")
+        held.set_function(lambda: limits.bytes)
 
     def histogram(self, name: str, help: str, bounds: tuple[float, ...] = QUICK) -> Histogram:
         return Histogram(f"overhand_{name}", help, registry=self._registry, buckets=bounds)

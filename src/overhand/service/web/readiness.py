@@ -11,7 +11,7 @@ from collections.abc import Callable
 from http import HTTPStatus
 
 from overhand.service.databases import fault_of
-from overhand.service.web.application import Refused
+from overhand.service.web.bodies import Refused
 from overhand.service.web.logs import Trouble
 
 _FRESH = 1.0
