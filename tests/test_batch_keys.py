@@ -43,6 +43,7 @@ from support.stores import (
 from support.storing import Places
 
 LEVELS = (1, 2)
+DIGEST = bytes(32)
 CLOSED = Outcome.CLOSED
 
 
@@ -53,7 +54,7 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def keys(path: Path) -> BatchKeys:
-    return BatchKeys.create(path, LEVELS)
+    return BatchKeys.create(path, LEVELS, DIGEST)
 
 
 # --- sealing --------------------------------------------------------------------------------------
@@ -64,7 +65,7 @@ def test_what_is_sealed_opens_in_every_process(
     tmp_path_factory: pytest.TempPathFactory, body: bytes, number: int, own: int
 ) -> None:
     path, name = tmp_path_factory.mktemp("keys") / "store.keys", Batch(2, number)
-    sealed = BatchKeys.create(path, LEVELS).seal(name, own, body)
+    sealed = BatchKeys.create(path, LEVELS, DIGEST).seal(name, own, body)
     assert BatchKeys(path).open(name, own, sealed) == body
 
 
@@ -86,7 +87,7 @@ def test_what_was_moved_changed_or_cut_does_not_open(keys: BatchKeys) -> None:
 
 
 def test_a_mark_is_known_again_by_these_keys_alone(keys: BatchKeys, path: Path) -> None:
-    other = BatchKeys.create(path.with_name("other.keys"), LEVELS)
+    other = BatchKeys.create(path.with_name("other.keys"), LEVELS, DIGEST)
     assert keys.mark(b"report", b"x") == BatchKeys(path).mark(b"report", b"x")
     marks = [keys.mark(b"report", b"x"), keys.mark(b"token", b"x"), keys.mark(b"report", b"y")]
     assert len({*marks, other.mark(b"report", b"x")}) == 4
@@ -168,7 +169,7 @@ def test_whatever_several_processes_need_no_key_is_lost_and_none_comes_back(
 ) -> None:
     """Each is told at some time what is needed then: ever less of the old, ever more of the new."""
     path = tmp_path_factory.mktemp("keys") / "store.keys"
-    processes = [BatchKeys.create(path, LEVELS), BatchKeys(path), BatchKeys(path)]
+    processes = [BatchKeys.create(path, LEVELS, DIGEST), BatchKeys(path), BatchKeys(path)]
     reference = BatchKeys(path)
     needed, frontier, gone = set(range(41)), 0, set[int]()
     for process, numbers in steps:
@@ -203,7 +204,7 @@ def test_a_file_that_was_exchanged_is_brought_forward_or_left_alone(
     path.write_bytes(old)
     keys.keep_only({1: {4}, 2: {2}})
     assert firsts(BatchKeys(path)) == {1: 5, 2: 2}
-    BatchKeys.create(other := path.with_name("other.keys"), LEVELS)
+    BatchKeys.create(other := path.with_name("other.keys"), LEVELS, DIGEST)
     shutil.copy(other, path)
     with pytest.raises(UnsafeSecret, match="now has other keys"):
         keys.keep_only({1: {6}, 2: {2}})
@@ -481,11 +482,32 @@ def test_an_old_copy_of_a_store_is_refused(tmp_path: Path) -> None:
         where.open()
 
 
+def test_a_copy_from_within_the_open_batch_lacks_what_came_since_and_no_more(
+    tmp_path: Path,
+) -> None:
+    """No key has gone since, so it is not refused; what came since was in no release."""
+    where = Where("sqlite", str(tmp_path / "store.db"))
+    with closing(where.open()) as store:
+        admit(store, [1, 2, 3, 4])
+        send(store, Batch(1, 0))
+    shutil.copy(where.place, old := tmp_path / "old.db")
+    with closing(where.open()) as store:
+        admit(store, [5])
+    shutil.copy(old, where.place)
+    with closing(where.open()) as store:
+        assert store.arrived == 4
+        assert store.admit([report(5), report(4)]) == [Outcome.ADMITTED, Outcome.REPEATED]
+
+
 def test_two_stores_never_share_their_keys(places: Places) -> None:
+    """What is said to those who have lost a store does not lead to a second one."""
     where, other = places.new(), places.new()
     with closing(where.open()) as store:
-        with pytest.raises(InvalidValue, match="a new store needs new keys"):
+        with pytest.raises(InvalidValue, match="served before.* `overhand prepare` a new") as said:
             open_store(other.place, SHAPES, HORIZON, where.keys)
+        assert "new keys" not in str(said.value)
+        with pytest.raises(InvalidValue, match="another document's store: .* --store-keys"):
+            open_store(other.place, SHAPES, HORIZON, where.keys, "b" * 64)
         admit(store, [1])
     where.open().close()
     other.open().close()
@@ -503,7 +525,7 @@ def test_a_store_needs_the_keys_it_was_made_with(places: Places) -> None:
         pass
     with pytest.raises(InvalidValue, match="keys of another store"):
         open_store(where.place, SHAPES, HORIZON, other.keys)
-    with pytest.raises(UnsafeSecret, match="copy them from the machine that made it"):
+    with pytest.raises(UnsafeSecret, match="if another machine has the same store, copy its file"):
         open_store(where.place, SHAPES, HORIZON, where.keys.with_name("nowhere.keys"))
     assert not where.keys.with_name("nowhere.keys").exists()
     where.open().close()
@@ -511,14 +533,14 @@ def test_a_store_needs_the_keys_it_was_made_with(places: Places) -> None:
 
 def test_keys_for_other_levels_are_refused(places: Places) -> None:
     where = places.new()
-    BatchKeys.create(where.keys, (1,))
+    BatchKeys.create(where.keys, (1,), DIGEST)
     with pytest.raises(InvalidValue, match="keys of another store"):
         where.open()
 
 
 def test_keys_of_a_store_that_was_never_finished_are_used(places: Places) -> None:
     where = places.new()
-    name = BatchKeys.create(where.keys, LEVELS).name
+    name = BatchKeys.create(where.keys, LEVELS, DIGEST).name
     with closing(where.open()) as store:
         assert store._keys.name == name
         assert admit(store, [1]) == [ADMITTED]

@@ -16,7 +16,7 @@ from overhand.errors import ProtocolViolation
 from overhand.service.protocol import Batch, Document, Release
 from overhand.service.server import Book
 from overhand.service.server.marks import MARK_BYTES, Marks, marks_from, marks_of
-from support.books import drain
+from support.books import drain, new_book
 from support.guarded import (
     BALLOTS,
     PAIRS,
@@ -153,7 +153,7 @@ def test_empty_places_of_a_late_batch_are_not_in_its_sum(
     tmp_path: Path, document: Document, held: list[Any]
 ) -> None:
     """A mutant that takes out the least value for each, or counts them, is off by 5 for a real."""
-    with closing(Book.of(document, tmp_path / "book.db")) as book:
+    with closing(new_book(document, tmp_path / "book.db")) as book:
         for name, some in (((1, 0), held[:1]), ((2, 0), held), ((3, 0), held * 3)):
             book.receive(sealed(name, some, document))
         publisher = publisher_of(book, document)
@@ -169,7 +169,7 @@ def test_empty_places_of_a_late_batch_are_not_in_its_sum(
 def test_noise_of_late_batches_is_that_of_full_ones_about_the_truth(tmp_path: Path) -> None:
     """As it is drawn: the mean of many sums of one user of two, within five deviations."""
     plan, held = PAIRS.plan, [9.0]
-    with closing(Book.of(PAIRS, tmp_path / "book.db")) as book:
+    with closing(new_book(PAIRS, tmp_path / "book.db")) as book:
         publisher = publisher_of(book, PAIRS)
         found = [publisher._summed(sealed((1, 0), held, PAIRS)).value for _ in range(400)]
     off = np.array([value[0] for value in found if value is not None]) - 9.0
@@ -180,7 +180,7 @@ def test_noise_of_late_batches_is_that_of_full_ones_about_the_truth(tmp_path: Pa
 
 
 def test_users_of_a_lost_batch_are_those_who_were_there(tmp_path: Path) -> None:
-    with closing(Book.of(PAIRS, tmp_path / "book.db")) as book:
+    with closing(new_book(PAIRS, tmp_path / "book.db")) as book:
         release = sealed((1, 0), [9.0], PAIRS)
         book.receive(Release(release.batch, 1, b"\1" * 40 + release.body[40:]))
         publisher = publisher_of(book, PAIRS)

@@ -53,7 +53,9 @@ def test_prepare_makes_what_each_party_needs(home: Path) -> None:
 
 
 @pytest.mark.parametrize("noise", ["users", "services"])
-def test_prepare_says_who_must_know_the_digest(tmp_path: Path, noise: Any) -> None:
+def test_prepare_says_who_must_know_the_digest_and_what_is_made_once(
+    tmp_path: Path, noise: Any
+) -> None:
     Plan.best(60, 2, oh.Privacy(4.0, 1e-4), noise=noise).save(tmp_path / "plan.json")
     arguments = ("--plan", str(tmp_path / "plan.json"), "--directory", str(tmp_path))
     said = " ".join(overhand("prepare", *arguments).stdout.split())
@@ -61,9 +63,14 @@ def test_prepare_says_who_must_know_the_digest(tmp_path: Path, noise: Any) -> No
     assert digest in said
     note = "clients must get this digest from you, not from the shuffling service"
     assert (note in said) == (noise == "services")
+    keys = tmp_path / "server.db.keys"
+    assert keys.exists() == (noise == "services")
+    assert ("keys: move this file to the server and keep no copy" in said) == keys.exists()
 
 
-@pytest.mark.parametrize("name", ["server.key", "document.json", "token", "token.sha256"])
+@pytest.mark.parametrize(
+    "name", ["server.key", "server.db.keys", "document.json", "token", "token.sha256"]
+)
 def test_prepare_overwrites_nothing_and_begins_nothing(home: Path, name: str) -> None:
     (home / "made").mkdir()
     (home / "made" / name).write_text("mine")

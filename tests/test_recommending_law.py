@@ -19,9 +19,10 @@ from overhand.model import Floats
 from overhand.randomness import Random
 from overhand.service.protocol import Document, Formats, KeyPair, Learning, Opened, Release, Rule
 from overhand.service.protocol.document import encode_reports
-from overhand.service.server import Book, Publisher
+from overhand.service.server import Publisher
 from overhand.service.shuffler.store import Arrival, Store
 from overhand.simulation.regret import Diverse, Environment, Field, Rival, measure, rival
+from support.books import new_book
 from support.chance import keyed
 from support.system import RULE_KEY
 
@@ -75,7 +76,7 @@ class Deployed:
         self.document = ClearDocument(plan, KeyPair.generate().public_key, learning)
         self.learner, self.lowest = learning.learner, plan.tree.lowest
         self.store = Store(home / "store.db", self.document.formats)
-        self.book = Book.of(self.document, home / "book.db")
+        self.book = new_book(self.document, home / "book.db")
         self.publisher = Publisher(
             self.document, self.book, InTheClear(self.document.formats), RULE_KEY
         )

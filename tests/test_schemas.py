@@ -328,17 +328,29 @@ def test_a_later_book_is_refused_before_it_is_read(place: str) -> None:
 
 def test_a_later_file_of_keys_is_refused_in_one_line(tmp_path: Path) -> None:
     path = tmp_path / "keys"
-    BatchKeys.create(path, [1, 2])
+    BatchKeys.create(path, [1, 2], bytes(32))
     record = path.read_bytes()[: path.stat().st_size // 2]
-    words = "has schema 2, but this program only knows up to 1: run the newer version"
-    for second in (b"OVK2", b"OVK1"):  # a crash while the later version wrote its first
-        path.write_bytes(b"OVK2" + record[4:] + second + record[4:])
+    words = "has schema 3, but this program only knows up to 2: run the newer version"
+    for second in (b"OVK3", b"OVK2"):  # a crash while the later version wrote its first
+        path.write_bytes(b"OVK3" + record[4:] + second + record[4:])
         with pytest.raises(UnsafeSecret, match=words):
             BatchKeys(path)
     for other in (b"OVK0", b"OVKx", b"PNG2"):
         path.write_bytes(2 * (other + record[4:]))
         with pytest.raises(UnsafeSecret, match="damaged"):
             BatchKeys(path)
+
+
+def test_keys_of_the_first_version_stay_as_they_are(tmp_path: Path) -> None:
+    """They say nothing of a document, and are overwritten in place."""
+    keys = BatchKeys.create(path := tmp_path / "keys", [1, 2], b"")
+    size = path.stat().st_size
+    keys.claim()
+    keys.keep_only({1: [3], 2: [0]})
+    again = BatchKeys(path)
+    assert (path.read_bytes()[:4], path.stat().st_size) == (b"OVK1", size)
+    assert (again.name, again.is_claimed, again.levels) == (keys.name, True, [1, 2])
+    assert not again.has(Batch(1, 2))
 
 
 # --- half way -------------------------------------------------------------------------------------

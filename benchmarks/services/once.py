@@ -50,6 +50,7 @@ def sealed_releases(document: Document) -> list[Release]:
 def book_with_marks(document: Document, path: Path) -> float:
     """Make a book that has seen a million messages; the bytes of its file for each of them."""
     messages = document.formats.level(1).batch_messages()
+    Book.make_keys(document, Path(f"{path}.keys"))
     Book.of(document, path).close()
     empty, releases = path.stat().st_size, BEFORE // messages
 

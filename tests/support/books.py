@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 import numpy as np
 
@@ -19,6 +20,12 @@ DOCUMENT = Document(coin_plan(oh.RegularTree(26, (2, 2, 3)), combine=True), KEY.
 Name = tuple[int, int]
 OWN = 1
 GARBAGE = 255
+
+
+def new_book(document: Document, path: Path) -> Book:
+    """The first and only one of this document."""
+    Book.make_keys(document, Path(f"{path}.keys"))
+    return Book.of(document, path)
 
 
 class ReadsThem:

@@ -212,6 +212,7 @@ class Deployment:
         self.admitted: list[Arrival] = []
         self._store: Store | None = None
         self._book: Book | None = None
+        Book.make_keys(document, home / "book.db.keys")
 
     @property
     def store(self) -> Store:

@@ -35,6 +35,9 @@ PAIRS = Document(services_plan(PairsSum, oh.Reals(5.0, 9.0), steps=4), KEY.publi
 
 
 def open_book(where: Where, document: Document = BALLOTS) -> Book:
+    """The book at this place, with keys that are made when it is opened for the first time."""
+    if not where.keys.exists():
+        Book.make_keys(document, where.keys)
     return Book.of(document, where.place, keys=where.keys)
 
 

@@ -64,6 +64,8 @@ class System:
             KeyPair.generate().save(path)
         self.key = KeyPair.load(path)
         self.document = Document(self.plan, self.key.public_key, self.learning)
+        if not (self.home / "server.db").exists():
+            Book.make_keys(self.document, self.home / "server.db.keys")
         added = added_by(self.document)
         self.store: Store = Store(self.home / "shuffler.db", self.document.formats, added=added)
         self.metrics = ShufflerMetrics()

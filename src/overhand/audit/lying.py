@@ -234,18 +234,20 @@ def _published(
     from overhand.service.server import Book, Publisher
 
     logging.getLogger("overhand.service").addHandler(_UNHEARD)
-    with temporary_directory() as home, closing(Book.of(document, Path(home, "book"))) as book:
-        for release in releases:
-            try:
-                book.receive(
-                    document.formats.unpack_release(document.formats.pack_release(release))
-                )
-            except ProtocolViolation:
-                continue  # the service lies, and goes on
-        publisher = Publisher(document, book, opener)
-        while publisher.step():
-            pass
-        sums = book.sums(0, len(releases))
+    with temporary_directory() as home:
+        Book.make_keys(document, Path(home, "book.keys"))
+        with closing(Book.of(document, Path(home, "book"))) as book:
+            for release in releases:
+                try:
+                    book.receive(
+                        document.formats.unpack_release(document.formats.pack_release(release))
+                    )
+                except ProtocolViolation:
+                    continue  # the service lies, and goes on
+            publisher = Publisher(document, book, opener)
+            while publisher.step():
+                pass
+            sums = book.sums(0, len(releases))
     return {one.batch: one.value for one in sums if one.value is not None}
 
 

@@ -43,10 +43,15 @@ Insecure = Annotated[
 ]
 
 RULES = "rule.key"
+BOOK = "server.db"
+BOOK_KEYS = f"{BOOK}.keys"
 _MOST_TOKENS = 10**8
 DIGEST_NOTE = (
     "The services make the noise: clients must get this digest from you, not from the shuffling "
     "service."
+)
+KEYS_NOTE = (
+    "move this file to the server and keep no copy. It is for one book, and is never made again."
 )
 
 
@@ -62,16 +67,19 @@ def prepare(
     """Make the files of a deployment: the server's key, the document, and a token.
 
     The key and the token's hash stay with the server; the document is public; the token goes to
-    the shuffling service. A recommender's server has a second key, which signs its rules.
+    the shuffling service. A recommender's server has a second key, which signs its rules. If the
+    services make the noise, the keys of the server's book are made here, once: keep no copy.
     """
     from overhand.service.protocol import Document, KeyPair, RuleKey, create_token, hashed
+    from overhand.service.server import Book
 
     if not recommender:
         asked.check_none()
     plan = Plan.load(plan_file)
     document, key, rule_key = (directory / name for name in ("document.json", "server.key", RULES))
     token, token_hash = directory / "token", directory / "token.sha256"
-    for path in (document, key, rule_key, token, token_hash):
+    book_keys = directory / BOOK_KEYS
+    for path in (document, key, rule_key, book_keys, token, token_hash):
         if path.exists():
             raise InvalidValue(f"{path} exists: one directory holds one deployment")
     pair, signing = KeyPair.generate(), RuleKey.generate() if recommender else None
@@ -82,17 +90,19 @@ def prepare(
     pair.save(key)
     if signing is not None:
         signing.save(rule_key)
+    Book.make_keys(made, book_keys)
     token_hash.write_text(hashed(create_token(token)).hex() + "\n", encoding="ascii")
     document.write_text(made.to_json(), encoding="utf-8")
     if as_json:
         print_json({"document": str(document), "digest": made.digest, "plan": plan.digest})
         return
-    secrets = [key, rule_key] if recommender else [key]
+    secrets = [path for path in (key, rule_key, book_keys) if path.exists()]
     tell(f"for the server: {', '.join(map(str, [*secrets, token_hash, document]))}")
     tell(f"for the shuffling service: {token}, {document}")
     tell(f"document digest, which the shuffling service and clients pin: {made.digest}")
     if plan.noise_by == "services":
         console.print(DIGEST_NOTE, style="yellow")
+        console.print(f"{book_keys}: {KEYS_NOTE}", style="yellow")
 
 
 def tokens(
@@ -192,12 +202,12 @@ def server(
     token_hash: Annotated[
         Path, typer.Option(help="The hash of the shuffling service's token.")
     ] = Path("token.sha256"),
-    book: Database = "server.db",
+    book: Database = BOOK,
     book_keys: Annotated[
         Path | None,
         typer.Option(
-            help="The book's keys, needed if the services make the noise. Created with the book, "
-            "by default next to a SQLite file. Never back them up."
+            help="The book's keys, needed if the services make the noise: `overhand prepare` made "
+            "them. By default next to a SQLite file. Never back them up."
         ),
     ] = None,
     host: Host = "127.0.0.1",
@@ -240,7 +250,7 @@ def server(
 
 def settle(
     document: DocumentFile = Path("document.json"),
-    book: Annotated[str, typer.Option(help="The book of the plan that has ended.")] = "server.db",
+    book: Annotated[str, typer.Option(help="The book of the plan that has ended.")] = BOOK,
     out: Annotated[
         Path, typer.Option(help="Where to write the final sum, for `server --after`.")
     ] = Path("settled.json"),

@@ -43,13 +43,17 @@ _TAG_BYTES = 16
 SEALED_BYTES = _NONCE_BYTES + _TAG_BYTES
 """By how much what is sealed is longer."""
 
-_MAGIC = b"OVK1"  # the digit is the version
-_HEADER = struct.Struct(f">4s{_KEY_BYTES}s?H")
+_DIGEST_BYTES = hashlib.sha256().digest_size
+_MAGIC = b"OVK"
+# By version, the digit after the magic: the first did not say which document the keys are for.
+_HEADERS = {
+    version: struct.Struct(f">4s{_KEY_BYTES}s{document}s?H")
+    for version, document in {1: 0, 2: _DIGEST_BYTES}.items()
+}
 _LEVEL = struct.Struct(">HB")
 _LINK = struct.Struct(f">Q{_KEY_BYTES}s")
 _LINKS = 1 + MOST_HELD
 _BATCH = struct.Struct(">HQQ")
-_DIGEST_BYTES = hashlib.sha256().digest_size
 
 
 class KeyGone(ProtocolViolation):
@@ -73,33 +77,41 @@ class BatchKeys:
         self._levels = {level: _LevelKeys(keys) for level, keys in saved.levels.items()}
 
     @classmethod
-    def create(cls, path: str | Path, levels: Sequence[int]) -> BatchKeys:
-        """New keys in a new file."""
+    def create(cls, path: str | Path, levels: Sequence[int], document: bytes) -> BatchKeys:
+        """New keys in a new file, for the store or the book of the document with this digest."""
         fresh = {level: _SavedLevel(_Link(0, _drawn()), {}) for level in levels}
-        record = _Saved(_drawn(), False, fresh).record()
+        record = _Saved(_drawn(), document, False, fresh).record()
         write_secret(path, record + record)
         return cls(path)
 
     @classmethod
-    def begun(cls, path: Path, levels: Sequence[int], noun: str) -> BatchKeys:
-        """Those of a new store or book, which has no others: `noun` says which of the two it is."""
-        if not path.exists():  # or somebody was killed before the database was whole
-            cls.create(path, levels)
+    def begun(cls, path: Path, document: bytes, noun: str, advice: str) -> BatchKeys:
+        """Those for a new store or book of a document, which has had no other.
+
+        `noun` says which of the two it is, `advice` what can be done if it had one.
+        """
         keys = cls(path)
+        if keys._saved.document not in (document, b""):
+            raise InvalidValue(
+                f"{path} has the keys of another document's {noun}: name another file with "
+                f"--{noun}-keys"
+            )
         if keys.is_claimed:
             raise InvalidValue(
-                f"{path} has the keys of another {noun}, or of this one before it was lost: "
-                f"a new {noun} needs new keys"
+                f"this document was served before: {path} has the keys of its {noun}, and that "
+                f"{noun} is not here. {advice}"
             )
         return keys
 
     @classmethod
-    def found(cls, path: Path, name: str, levels: Sequence[int], noun: str) -> BatchKeys:
+    def found(
+        cls, path: Path, name: str, levels: Sequence[int], noun: str, advice: str
+    ) -> BatchKeys:
         """Those that a store or a book was made with, by the name that it has for them."""
         if not path.exists():
             raise UnsafeSecret(
-                f"there is no file {path}: the keys were made with the {noun}; copy them from the "
-                f"machine that made it. If they are lost, so are the contents of the {noun}"
+                f"there is no file {path} with the keys of the {noun}: if another machine has the "
+                f"same {noun}, copy its file. {advice}"
             )
         keys = cls(path)
         if (keys.name, keys.levels) != (name, list(levels)):
@@ -273,12 +285,14 @@ class _Saved(NamedTuple):
     """What is in the file."""
 
     marking: bytes
+    document: bytes
     is_claimed: bool
     levels: dict[int, _SavedLevel]
 
     def record(self) -> bytes:
         """Of a length that never changes, with a digest at its end."""
-        body = _HEADER.pack(_MAGIC, self.marking, self.is_claimed, len(self.levels))
+        version = 2 if self.document else 1  # a file stays as long as it is
+        body = _HEADERS[version].pack(_MAGIC + b"%d" % version, *self[:-1], len(self.levels))
         for level, (first, held) in self.levels.items():
             links = [first, *(_Link(*one) for one in held.items())]
             links += [_Link(0, bytes(_KEY_BYTES))] * (_LINKS - len(links))
@@ -292,31 +306,37 @@ def _parsed(content: bytes, path: Path) -> _Saved:
     half = len(content) // 2
     for record in (content[:half], content[half:]):
         body, digest = record[:-_DIGEST_BYTES], record[-_DIGEST_BYTES:]
-        if body[: len(_MAGIC)] == _MAGIC and hashlib.sha256(body).digest() == digest:
-            return _read(body)
+        version = _version(body)
+        if version in _HEADERS and hashlib.sha256(body).digest() == digest:
+            return _read(body, _HEADERS[version])
     raise UnsafeSecret(f"{path} does not hold the keys of batches, or is damaged")
 
 
 def _refuse_later(content: bytes, path: Path) -> None:
     """Also if the second record is one of ours: a later version was writing, and knows better."""
-    kind, version = content[: len(_MAGIC) - 1], content[len(_MAGIC) - 1 : len(_MAGIC)]
-    if kind == _MAGIC[:-1] and version.isdigit() and version > _MAGIC[-1:]:
+    if (version := _version(content)) > max(_HEADERS):
         raise UnsafeSecret(
-            f"{path} has schema {int(version)}, but this program only knows up to "
-            f"{int(_MAGIC[-1:])}: run the newer version"
+            f"{path} has schema {version}, but this program only knows up to {max(_HEADERS)}: "
+            "run the newer version"
         )
 
 
-def _read(body: bytes) -> _Saved:
-    _, marking, is_claimed, count = _HEADER.unpack_from(body)
-    levels, place = {}, _HEADER.size
+def _version(content: bytes) -> int:
+    """That of a file or record of keys; of anything else 0."""
+    digit = content[len(_MAGIC) : len(_MAGIC) + 1]
+    return int(digit) if content.startswith(_MAGIC) and digit.isdigit() else 0
+
+
+def _read(body: bytes, header: struct.Struct) -> _Saved:
+    _, marking, document, is_claimed, count = header.unpack_from(body)
+    levels, place = {}, header.size
     for _ in range(count):
         level, held = _LEVEL.unpack_from(body, place)
         place += _LEVEL.size
         links = [_Link(*_LINK.unpack_from(body, place + i * _LINK.size)) for i in range(1 + held)]
         levels[level] = _SavedLevel(links[0], dict(links[1:]))
         place += _LINKS * _LINK.size
-    return _Saved(marking, is_claimed, levels)
+    return _Saved(marking, document, is_claimed, levels)
 
 
 def _overwrite(file: int, record: bytes) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from threading import Lock
 from typing import Any, TypeVar
@@ -138,6 +139,15 @@ class Database(ABC):
     @abstractmethod
     def close(self) -> None:
         """Let go of the database, and of all claims."""
+
+    @contextmanager
+    def closed_on_error(self) -> Iterator[None]:
+        """Let go of the database if whoever opens it fails before it has an owner."""
+        try:
+            yield
+        except BaseException:
+            self.close()
+            raise
 
     def claim(self, table: str, key: int) -> bool:
         """Whether this caller may work on a row, and nobody else until `unclaim`.

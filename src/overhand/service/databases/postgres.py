@@ -74,11 +74,8 @@ class PostgresDatabase(Database):
         self._dsn = dsn
         self._idle: list[Connection] = []
         self._claims: Connection | None = None
-        try:
+        with self.closed_on_error():
             self.write(lambda transaction: _open(transaction, contents))
-        except BaseException:
-            self.close()
-            raise
 
     def read(self, work: Callable[[Transaction], T]) -> T:
         with _one_error():
@@ -125,7 +122,11 @@ class PostgresDatabase(Database):
 
     def _connect(self) -> Connection:
         connection = psycopg.connect(self._dsn, autocommit=True, connect_timeout=_WAIT)
-        connection.execute(_SETTINGS)
+        try:
+            connection.execute(_SETTINGS)
+        except BaseException:
+            connection.close()
+            raise
         return connection
 
     def sweep(self, tables: Collection[str]) -> None:

@@ -141,6 +141,7 @@ class Book:
     and stays there: it need not be given again.
 
     Where the services make the noise, a book has a guard. Without it such a book can only be read.
+    `begins` is whether a book is begun where there is none.
     """
 
     def __init__(
@@ -149,14 +150,18 @@ class Book:
         digest: str,
         settled: Settled | None = None,
         guard: Guard | None = None,
+        *,
+        begins: bool = True,
     ) -> None:
         self._digest = digest
         self.settled = settled
         self.guard = guard
+        self._begins = begins
         contents = Contents("book", _APPLICATION, "book", self._create, self._check, MIGRATIONS)
         self._database = open_database(address, contents)
-        if guard is not None:
-            guard.claim()
+        with self._database.closed_on_error():
+            if guard is not None:
+                guard.claim()
 
     @classmethod
     def of(
@@ -168,8 +173,8 @@ class Book:
     ) -> Book:
         """The book of a document, with the guard that it needs.
 
-        Its keys are in a file of their own, which is made together with the book, next to a SQLite
-        file by default. Keep it out of every backup.
+        Its keys are in a file of their own, by default next to a SQLite file, which `make_keys`
+        made. Keep it out of every backup.
         """
         if settled is not None:
             settled.check(document)
@@ -180,7 +185,18 @@ class Book:
         guard = Guard(document.formats, keys_of(address, keys, "book"))
         return cls(address, document.digest, settled, guard)
 
+    @staticmethod
+    def make_keys(document: Document, path: Path) -> None:
+        """Make the keys of the only book that a new document will have, if that needs any."""
+        if document.plan.noise_by == "services":
+            Guard(document.formats, path).make_keys()
+
     def _create(self, transaction: Transaction, dialect: Dialect) -> None:
+        if not self._begins:
+            raise InvalidValue(
+                "there is no book in this database. If it is a copy of a SQLite file that a server "
+                "had open, it lacks what was in the -wal file: copy it with sqlite3's .backup"
+            )
         for statement in schema(dialect):
             transaction.change(statement)
         settled = "" if self.settled is None else self.settled.to_json()

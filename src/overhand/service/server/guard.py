@@ -3,8 +3,9 @@
 The server's noise hides a user from everybody else, a lying shuffling service included, if the
 user's message is in one batch of a level, and if the noise of a batch is drawn once. So a message
 counts once in a plan's life, wherever the service puts it; and a batch cannot be opened again once
-its sum is in the book, not even by a book that was restored from a copy: two noises of one batch
-average out.
+its sum is in the book, not even by a book that was restored from a copy, or by a second one: two
+noises of one batch average out. So the keys of a book are made once, with its document, and never
+by a server: whoever has lost them cannot begin a second book.
 """
 
 from __future__ import annotations
@@ -19,12 +20,19 @@ from numpy.typing import NDArray
 
 from overhand.errors import InvalidValue
 from overhand.service.databases import BatchKeys
-from overhand.service.protocol import Batch, Formats, Release, struck_out
+from overhand.service.protocol import Batch, Formats, Release, UnsafeSecret, struck_out
 from overhand.service.server.marks import MarkArray, Marks, marks_from, marks_of
 from overhand.service.server.tables import BookTables
 
 Needed = Mapping[int, Collection[int]]
 """By level, batches without a sum; the last of a level stands for all after it as well."""
+
+_ADVICE = (
+    "Bring back the newest book, with its keys as they were last and not as they were made. If "
+    "they are lost, this document cannot be served again: noise would be drawn twice for the same "
+    "users. The published sum can go on: run `overhand settle` on the newest copy of the book, "
+    "`overhand prepare` a plan in another directory, and start its server with --after"
+)
 
 
 class Guard:
@@ -43,13 +51,23 @@ class Guard:
         self._place = 0
         self._lock = Lock()
 
+    def make_keys(self) -> None:
+        """Once in the life of a document: there is no second book of it."""
+        BatchKeys.create(self._path, self._levels, self._formats.digest)
+
     def begin(self) -> str:
-        """Make the keys of a new book; their name."""
-        return BatchKeys.begun(self._path, self._levels, "book").name
+        """Take the keys that were made for a new book; their name."""
+        if not self._path.exists():
+            raise UnsafeSecret(
+                f"there is no file {self._path} with the keys of the book. If this document was "
+                "never served, move the file there that `overhand prepare` made with it, or name "
+                f"it with --book-keys. If it was served: {_ADVICE}"
+            )
+        return BatchKeys.begun(self._path, self._formats.digest, "book", _ADVICE).name
 
     def find(self, name: str) -> None:
         """Take the keys that a book was made with."""
-        self._keys = BatchKeys.found(self._path, name, self._levels, "book")
+        self._keys = BatchKeys.found(self._path, name, self._levels, "book", _ADVICE)
 
     def claim(self) -> None:
         """The keys belong to a book now."""
@@ -102,14 +120,14 @@ class Guard:
         batches = [Batch(level, number) for level in needed for number in needed[level]]
         last = [Batch(level, max(needed[level])) for level in needed]
         if not (all(map(self._keys.has, batches)) and all(map(self._keys.has_from, last))):
-            raise InvalidValue(self.too_old)
+            raise InvalidValue(f"{self.too_old}. {_ADVICE}")
 
     @property
     def too_old(self) -> str:
         """What is wrong with a book that misses a key."""
         return (
             f"the book is older than its keys in {self._path}: it is a copy from before some sums "
-            "were published. Start a new plan, with new keys"
+            "were published"
         )
 
     def keep_only(self, needed: Needed) -> None:

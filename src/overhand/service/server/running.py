@@ -58,9 +58,10 @@ class ServerSettings:
     """Where the server finds what it needs.
 
     `book` is the path of a SQLite file or the address of a PostgreSQL database; `book_keys` are its
-    keys, if the services make the noise; `after` is a file with the final sum of an earlier plan,
-    from which a new book continues; `rule_key` signs the rules of a recommender (`rule.key` by
-    default). A batch that should have arrived is called late after `patience` seconds.
+    keys, made with the document, if the services make the noise; `after` is a file with the final
+    sum of an earlier plan, from which a new book continues; `rule_key` signs the rules of a
+    recommender (`rule.key` by default). A batch that should have arrived is called late after
+    `patience` seconds.
     """
 
     document: Path
@@ -85,7 +86,7 @@ def settled_sum(document: Document, address: str) -> Settled:
     """The final sum of a document's plan, from the book at this address."""
     if not is_postgres(address) and not Path(address).is_file():
         raise InvalidValue(f"there is no book {address}")
-    with closing(Book(address, document.digest)) as book:
+    with closing(Book(address, document.digest, begins=False)) as book:
         latest = Total.begun(document.plan, book).followed(book).latest()
     if latest is None:
         raise InvalidValue("nothing was published: there is nothing to continue from")

@@ -55,6 +55,11 @@ T = TypeVar("T")
 
 _APPLICATION = 0x4F564853  # "OVHS"
 _CACHE = 1 << 17  # KiB: marks are looked up all over the table
+_ADVICE = (
+    "Bring back the newest store and its keys. If they are lost, so are reports that were not "
+    "sent: `overhand prepare` a new plan. An empty store of this document would fill batches that "
+    "the server has and refuses, and would count a report twice that is sent again"
+)
 
 
 class Scrubbed(ProtocolViolation):
@@ -75,7 +80,7 @@ class Store:
     appends rows, so its files show it too. The order of a release does not come from them, and what
     the groups hold is sealed under the keys of the file `keys`, which is made together with the
     store, by default next to a SQLite file. Keep it out of every backup: a database from before a
-    batch was frozen is refused, because the batch's key is gone.
+    batch was frozen is refused, because its key is gone. What a later copy lacks is in no release.
 
     `added` says what the service itself adds to a batch when its release is made.
     """
@@ -92,7 +97,7 @@ class Store:
         lowest = lowest_of(formats)
         self._lowest, self._is_filled = lowest.size, lowest.is_filled
         self._horizon = self._lowest * formats.levels[0].batches
-        self._origin = described(formats)
+        self._origin, self._digest = described(formats), formats.digest
         self._added = added
         adds = not lowest.is_filled or any(level.added_messages for level in formats.levels)
         if added is nothing_added and adds:
@@ -101,11 +106,14 @@ class Store:
             )
         made = (self._create, self._check, MIGRATIONS, _CACHE)
         self._database = open_database(address, Contents("store", _APPLICATION, "progress", *made))
-        self._keys.claim()
-        self.destroy_keys()
+        with self._database.closed_on_error():
+            self._keys.claim()
+            self.destroy_keys()
 
     def _create(self, transaction: Transaction, dialect: Dialect) -> None:
-        keys = BatchKeys.begun(self._keys_path, list(self._levels), "store")
+        if not self._keys_path.exists():  # or somebody was killed before the database was whole
+            BatchKeys.create(self._keys_path, list(self._levels), self._digest)
+        keys = BatchKeys.begun(self._keys_path, self._digest, "store", _ADVICE)
         for statement in schema(self._levels, dialect):
             transaction.change(statement)
         StoreTables(transaction, keys).begin(self._origin)
@@ -121,13 +129,13 @@ class Store:
             raise InvalidValue(
                 f"the store was made for {difference}: a new plan or key needs a new database"
             )
-        self._keys = BatchKeys.found(self._keys_path, keys, list(self._levels), "store")
+        self._keys = BatchKeys.found(self._keys_path, keys, list(self._levels), "store", _ADVICE)
         needed = self._needed(StoreTables(transaction, self._keys))
         batches = [Batch(level, number) for level in needed for number in needed[level]]
         if not all(map(self._keys.has, batches)):
             raise InvalidValue(
                 f"the store is older than its keys in {self._keys_path}: it is a copy from before "
-                "some batches were frozen. Start a new plan, with new keys"
+                f"some batches were frozen. {_ADVICE}"
             )
 
     def _needed(self, tables: StoreTables) -> dict[int, set[int]]:
