@@ -23,6 +23,7 @@ from overhand.service.client import (
     NotCounted,
     client,
 )
+from overhand.service.databases import BatchKeys
 from overhand.service.protocol import Document, KeyPair, UnsafeSecret, encode_reports
 from overhand.service.web import Answer, Unreachable
 from support.answering import COUNTED, Service
@@ -187,6 +188,21 @@ def test_a_damaged_file_is_refused_and_nothing_is_sealed(path: Path, damage: Any
         with pytest.raises(UnsafeSecret, match="damaged: it is unknown which were made"):
             ran(service, path, name, *arguments)
     assert len(service.bodies) == 1
+
+
+def test_a_file_of_an_older_version_is_read_and_named_anew(path: Path) -> None:
+    """It began like the keys of batches, which are no reports."""
+    report, more = (b"OVH2" + document(2).formats.digest + end for end in (b"1", b"2"))
+    kept = KeptReports.create(path, [report])
+    content = path.read_bytes()
+    assert content[:4] == b"OVC1"
+    path.write_bytes(b"OVK1" + content[4:])
+    assert kept.undelivered(document(2)) == [report]
+    kept.sealed(document(2), 1, lambda: [more])
+    assert (path.read_bytes()[:4], kept.undelivered(document(2))) == (b"OVC1", [report, more])
+    BatchKeys.create(keys := path.with_name("keys"), [1, 2], bytes(32))
+    with pytest.raises(UnsafeSecret, match="does not hold reports"):
+        KeptReports(keys).made(document(2))
 
 
 def test_what_cannot_be_kept_is_not_sent(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

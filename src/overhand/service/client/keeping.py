@@ -1,7 +1,8 @@
 """The reports that a device has made, in a file: none is made again, and each can be sent again.
 
-The file is `OVK1`, the SHA-256 of what follows, and for every report whether it was delivered
-(1 byte), its length (4 bytes, big endian) and its bytes, which say for which document it was made.
+The file is `OVC1` (`OVK1` if an older version wrote it), the SHA-256 of what follows, and for every
+report whether it was delivered (1 byte), its length (4 bytes, big endian) and its bytes, which say
+for which document it was made.
 A recommender's rule that was seen last is there like a report that was delivered, behind `OVL1` and
 the digest of its document.
 A file that is not exactly that is refused: if it is unknown how many reports were made, no more are
@@ -29,7 +30,8 @@ from overhand.service.protocol import (
     write_secret,
 )
 
-_MAGIC = b"OVK1"
+_MAGIC = b"OVC1"
+_OLD_MAGIC = b"OVK1"  # which is that of the keys of batches as well
 _RULE_MAGIC = b"OVL1"
 _HEAD_BYTES = len(_MAGIC) + hashlib.sha256().digest_size
 _ENTRY = struct.Struct(">?I")
@@ -174,7 +176,8 @@ def _packed(kept: Iterable[_Kept]) -> bytes:
 
 def _parsed(content: bytes, path: Path) -> list[_Kept]:
     body = content[_HEAD_BYTES:]
-    if content[:_HEAD_BYTES] != _MAGIC + hashlib.sha256(body).digest():
+    digest = hashlib.sha256(body).digest()
+    if content[:_HEAD_BYTES] not in (_MAGIC + digest, _OLD_MAGIC + digest):
         raise UnsafeSecret(
             f"{path} does not hold reports, or is damaged: it is unknown which were made"
         )
