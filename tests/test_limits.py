@@ -46,7 +46,7 @@ def head(role: Role, length: int) -> bytes:
 
 
 async def until(is_so: Callable[[], bool]) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while not is_so():
             await asyncio.sleep(0.01)
 
@@ -131,7 +131,7 @@ def test_whoever_listens_may_say_something_and_listen_on(
         async with port.line() as line:
             line.say(b"GET /v1/events HTTP/1.1\r\ncontent-length: 100\r\n\r\nx")
             for _ in range(6):
-                await asyncio.wait_for(line.reader.readuntil(b": still here\n\n"), 10)
+                await asyncio.wait_for(line.reader.readuntil(b": still here\n\n"), 60)
             assert is_free(role)
 
     role.serve(test)
@@ -141,8 +141,11 @@ def test_whoever_listens_may_say_something_and_listen_on(
 
 
 @pytest.mark.parametrize("is_shuffler", [True, False], ids=["shuffler", "server"])
-def test_a_stranger_is_told_so_before_its_body(tmp_path: Path, is_shuffler: bool) -> None:
+def test_a_stranger_is_told_so_before_its_body(
+    tmp_path: Path, is_shuffler: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Only the head was sent when the answer comes; and who goes on hears it all the same."""
+    monkeypatch.setattr(bodies, "_LINGER", 60.0)  # however busy the machine is
     role = Role(System(tmp_path, plan(), frozenset([hashed(CLIENT)])), is_shuffler)
     ask = b"POST /v1/reports" if is_shuffler else b"PUT /v1/releases/1/0"
 

@@ -33,7 +33,7 @@ class Line:
         self.writer.write(b"".join(what))
 
     async def status(self) -> int:
-        head = (await asyncio.wait_for(self.reader.readuntil(b"\r\n\r\n"), 10)).decode()
+        head = (await asyncio.wait_for(self.reader.readuntil(b"\r\n\r\n"), 60)).decode()
         first, *lines = head.split("\r\n")
         self.headers = dict(line.split(": ", 1) for line in lines if line)
         return int(first.split()[1])
@@ -48,7 +48,7 @@ class Line:
         """What is said until the other side hangs up."""
         said = b""
         with suppress(ConnectionError):
-            while more := await asyncio.wait_for(self.reader.read(1 << 16), 10):
+            while more := await asyncio.wait_for(self.reader.read(1 << 16), 60):
                 said += more
         return said
 
@@ -78,7 +78,7 @@ class Port:
 
     async def is_left(self) -> None:
         """Returns when nobody is connected any more."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while self.server.server_state.connections:
                 await asyncio.sleep(0.01)
 
