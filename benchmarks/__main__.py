@@ -109,7 +109,7 @@ def services(options: argparse.Namespace, screen: Console, progress: Console) ->
 
 
 def costs(screen: Console, progress: Console) -> dict[str, float]:
-    """The constants that plans are costed with, as they stand in `overhand/plan/costs.py`."""
+    """The constants that plans are costed with, as they stand in `overhand/planning/costs.py`."""
     with progress.status("costs"):
         seconds: dict[str, float] = ask("services.costs")["seconds"]
     screen.print(f"# Seconds of processor time, measured on {processor_name()}.", highlight=False)

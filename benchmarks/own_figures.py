@@ -16,7 +16,7 @@ from benchmarks.contestants.engines import plan_for
 from benchmarks.contestants.plain_numpy import binary_tree
 from benchmarks.memory import peak_mebibytes
 from benchmarks.task import Task
-from overhand.simulation import MessagesRun, estimate_all, simulate, values_stream
+from overhand.lab.simulation import MessagesRun, estimate_all, simulate, values_stream
 
 CHUNK = 1000
 DIMENSION = 20

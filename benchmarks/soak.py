@@ -4,13 +4,13 @@ A crowd reports as fast as it goes, some of it twice at the same time. During th
 the processes of the shuffling service and of the server are killed every few seconds and started
 again; the rest is one life, in which memory is measured. A relay between the two services keeps all
 releases. In the end every ciphertext of every report that was acknowledged must be in exactly one
-release of its level or in a batch that is still open, every sum in the book must be that of its
+release of its level or in a batch that is still open, every sum in the database must be that of its
 users, nothing else may be anywhere, and the server has raised no alarm (`soak_judge`).
 
 With `--mechanism pairs` users add no noise, so that every sum is exactly that of their values. With
 `--noise services` each service adds its own to a batch, once: of no batch two releases may ever be
-sent, and no sum that was once in the book may change or go. With `--store postgres` two processes
-of the shuffling service share a database.
+sent, and no sum that was once in the server's database may change or go. With `--store postgres`
+two processes of the shuffling service share a store.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from benchmarks.measure import ROOT
 from benchmarks.soak_crowd import crowd
 from benchmarks.soak_judge import Sums, judge, sums_of, tables
+from overhand.deploy.protocol.document import Document
 from overhand.model import NoiseBy, Privacy
-from overhand.plan import Plan
+from overhand.planning import Plan
 from overhand.randomness import seeded_random
-from overhand.service.protocol import Document
 from overhand.values import BITS, Histogram
 
 MORE = 1000  # users that never come: when a plan is over, what no batch can hold is destroyed
@@ -201,7 +201,7 @@ class Run:
     seconds: float = 0.0
     ends: tuple[int, ...] = ()
     sums: list[Sums] = field(default_factory=list)
-    """What was in the book whenever the server was killed."""
+    """What was in the database whenever the server was killed."""
 
     def __post_init__(self) -> None:
         planned(self.reports, self.mechanism, self.noise).save(self.folder / "plan.json")

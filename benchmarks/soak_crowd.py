@@ -17,11 +17,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 import overhand as oh
-from overhand.mechanisms import Coins, Mechanism, PairsSum
+from overhand.deploy.client import AsyncClient, NotCounted
+from overhand.deploy.protocol.document import Document
+from overhand.deploy.protocol.wire import ID_BYTES, LevelFormat, Report
+from overhand.mechanisms import Mechanism, PairsSum
 from overhand.model import Rows
+from overhand.noise import Coins
 from overhand.randomness import HALF
-from overhand.service.client import AsyncClient, NotCounted
-from overhand.service.protocol import ID_BYTES, Document, LevelFormat, Report
 
 Heads = NDArray[np.void]
 """The beginnings of ciphertexts, which are keys that were drawn at random: no two are equal."""
@@ -81,7 +83,7 @@ def noiseless(mechanism: Mechanism) -> Mechanism:
     Unless the services make the noise, and users none anyhow.
     """
     if isinstance(mechanism, PairsSum) and mechanism.noise_by == "users":
-        return replace(mechanism, noise_part=Coins(0, HALF))
+        return replace(mechanism, noise_share=Coins(0, HALF))
     return mechanism
 
 

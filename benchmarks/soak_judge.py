@@ -12,18 +12,18 @@ from numpy.typing import NDArray
 from rich.table import Table
 
 from benchmarks.soak_crowd import Heads, Known, heads_of, known_of
+from overhand.deploy.databases.database import is_postgres
+from overhand.deploy.protocol.wire import Batch, LevelFormat
+from overhand.deploy.server.store import ServerStore
+from overhand.deploy.shuffler.batching import dummies_for
+from overhand.deploy.shuffler.store import Store
 from overhand.model import Shuffled
-from overhand.service.databases import is_postgres
-from overhand.service.protocol import Batch, LevelFormat
-from overhand.service.server import Book
-from overhand.service.shuffler import added_by
-from overhand.service.shuffler.store import Store
 
 if TYPE_CHECKING:
     from benchmarks.soak import Run, Service
 
 Sums = dict[Batch, tuple[float, ...] | None]
-"""The batch sums in a book."""
+"""The batch sums in a database."""
 MISJUDGED = 1e-9
 """How likely a run is called wrong although every noise is what it should be."""
 FLAT = 0.05
@@ -45,11 +45,11 @@ class Verdict(NamedTuple):
 
     Or, with noise of the service's in it, out of its reach; open ones have none."""
     wrong_sums: int
-    """Sums in the book that are not those of their users, or out of the reach of their noise."""
+    """Sums in the database that are not those of their users, or out of reach of their noise."""
     two_releases: int
     """Batches of which two releases were sent, which would show what was added to them."""
     changed_sums: int
-    """Batches whose sum in the book is not what it once was: two noises of one node."""
+    """Batches whose sum in the database is not what it once was: two noises of one node."""
     alarms: int
     """Alarms of the server: here nobody lies, and no copy is restored."""
 
@@ -66,7 +66,7 @@ class _Found(NamedTuple):
 
     @classmethod
     def of(cls, level: LevelFormat, bodies: Sequence[bytes]) -> _Found:
-        messages, clear = level.gathered(bodies)
+        messages, clear = level.gather(bodies)
         return cls(heads_of(messages.tobytes(), level), clear)
 
 
@@ -132,7 +132,8 @@ class _Reach(NamedTuple):
         numbers = 2 * len(run.document.formats.levels) * nodes * plan.values.dimension
         rarely = MISJUDGED / max(1, numbers)
         return cls(
-            mechanism.hiding_noise().reach(rarely), mechanism.noise().reach(rarely) * mechanism.unit
+            mechanism.honest_noise().tail_quantile(rarely),
+            mechanism.noise().tail_quantile(rarely) * mechanism.quantizer.unit,
         )
 
 
@@ -156,7 +157,7 @@ def _changed(run: Run, sums: Sums, level: int) -> set[Batch]:
 
 def _still_open(run: Run, level: LevelFormat, released: dict[int, _Found]) -> list[_Found]:
     address = run.store if is_postgres(run.store) else run.folder / run.store
-    added = added_by(run.document)
+    added = dummies_for(run.document)
     with closing(Store(address, run.document.formats, run.keys, added)) as store:
 
         def pieces(number: int) -> list[bytes]:
@@ -188,7 +189,7 @@ def _is_clear_right(
     if not level.clear_numbers:
         return True
     modulus = 1 << level.clear_bits
-    due = level.added_up(known.clear[places // level.messages])
+    due = level.add_up(known.clear[places // level.messages])
     off = [(int(one) - int(other)) % modulus for one, other in zip(found.clear, due, strict=True)]
     return all(min(one, modulus - one) <= reach for one in off)
 
@@ -207,15 +208,15 @@ def _expected(
 
 
 def sums_of(run: Run) -> Sums:
-    """The batch sums in the server's book, which nobody else may have open."""
-    with closing(Book(run.folder / "server.db", run.document.digest)) as book:
-        return {summed.batch: summed.value for summed in book.sums(0, 10**9)}
+    """The batch sums in the server's database, which nobody else may have open."""
+    with closing(ServerStore(run.folder / "server.db", run.document.digest)) as database:
+        return {summed.batch: summed.value for summed in database.sums(0, 10**9)}
 
 
 def alarms_of(run: Run) -> list[str]:
-    """The alarms in the server's book, each of a batch that it names."""
-    with closing(Book(run.folder / "server.db", run.document.digest)) as book:
-        return book.alarms()
+    """The alarms in the server's database, each of a batch that it names."""
+    with closing(ServerStore(run.folder / "server.db", run.document.digest)) as database:
+        return database.alarms()
 
 
 def memory(service: Service) -> tuple[float, float, float, bool]:

@@ -25,9 +25,10 @@ import psycopg
 from rich.table import Table
 
 from benchmarks.tables import console
-from overhand.service.databases.batch_keys import MARK_BYTES
-from overhand.service.protocol import ID_BYTES, Formats, LevelFormat
-from overhand.service.shuffler.store import Arrival, Store
+from overhand.deploy.databases.batch_keys import MARK_BYTES
+from overhand.deploy.protocol.wire import ID_BYTES, Formats, LevelFormat
+from overhand.deploy.shuffler.batching import Arrival
+from overhand.deploy.shuffler.store import Store
 
 MESSAGES = (24, 12, 12, 12, 12)
 SIZES = (50, 500, 5_000, 20_000, 100_000)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 import overhand as oh
 from overhand.bandits import LinUCB, Policy, Practical, plan_for_regret
-from overhand.simulation.regret import (
+from overhand.lab.regret import (
     Diverse,
     Environment,
     Field,
@@ -84,7 +84,9 @@ def main() -> None:
             (f"{c} user{'s' * (c > 1)} per std: batches of {p.tree.lowest}", p)
             for c, p in plans.items()
         ]
-        counter = oh.Plan.best(HORIZON, 4, PRIVACY, values=oh.Moments(d), mechanism="shares")
+        counter = oh.Plan.best(
+            HORIZON, 4, PRIVACY, values=oh.RegressionStatistics(d), mechanism="shares"
+        )
         named.append((f"a counter's plan: batches of {counter.tree.lowest}", counter))
         show("plan", environment, [adding(base, name, plan) for name, plan in named])
 

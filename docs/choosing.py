@@ -17,10 +17,10 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import LogLocator, NullLocator
 
 import overhand as oh
-from overhand.baselines import SquareRoot, local_counter
+from overhand.lab.baselines import SquareRoot, local_counter
+from overhand.lab.plots import colour_of, new_figure
 from overhand.model import NoiseBy
-from overhand.plan import NOISE_MAKERS, kinds_of
-from overhand.plots import colour_of, new_figure
+from overhand.planning import NOISE_CONTRIBUTORS, kinds_of
 from overhand.values import values_of
 
 DELTA = 1e-6
@@ -35,7 +35,7 @@ MECHANISMS = ("coins", "shares")
 SENT = tuple(
     (kind, spec, by)
     for spec in ("bit", "histogram:200", "vector:20")
-    for by in NOISE_MAKERS
+    for by in NOISE_CONTRIBUTORS
     for kind in kinds_of(values_of(spec), by)
 )
 

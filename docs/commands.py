@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import groupby
 from pathlib import Path
 
-from overhand.cli.commands import COMMANDS, Entry, loaded
+from overhand.cli import COMMANDS, Entry, load_command
 
 PAGE = Path(__file__).parent / "cli.md"
 WIDTH = 96
@@ -22,8 +22,8 @@ page.
 GROUPS = {
     "Use": "On your own file, and everything at once.",
     "Plan": "How accurate it will be, and what it costs, before anybody has reported.",
-    "Measure": "What plans do on streams, and whether the claims hold.",
     "Deploy": "The services of two operators, and their clients (`docs/deploy.md`).",
+    "Laboratory": "Experiments: what plans do on streams, and whether the claims hold.",
 }
 
 
@@ -41,7 +41,7 @@ def section(name: str, entry: Entry) -> str:
 
 def help_of(name: str) -> str:
     """The help of a command as plain text, of one width wherever it is written."""
-    command = loaded(name)
+    command = load_command(name)
     command.rich_markup_mode = None
     context = command.make_context(
         f"overhand {name}", [], resilient_parsing=True,

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
-from pathlib import Path
 
 from overhand.cli.frontier import panel_of, trades_of
 from overhand.cli.options import PlanOptions
-from overhand.plots import Panel, frontier_figure
+from overhand.lab.plots import Panel, frontier_figure
 
 KINDS = ("bit", "histogram:50", "vector:20")
 ASKED = PlanOptions(horizon=10**6, shufflers=5, epsilon=1.0, delta=1e-6)
@@ -23,4 +22,4 @@ def panel(kind: str) -> Panel:
 
 
 if __name__ == "__main__":
-    frontier_figure([panel(kind) for kind in KINDS], Path(sys.argv[1]))
+    frontier_figure([panel(kind) for kind in KINDS]).savefig(sys.argv[1])

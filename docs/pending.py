@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import overhand as oh
-from overhand.simulation.recorded import (
+from overhand.lab.recorded import (
     Recorded,
     covid_positives,
     late_flights,

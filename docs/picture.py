@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
 
-from overhand.plots import colour_of, colours_of, new_figure
+from overhand.lab.plots import colour_of, colours_of, new_figure
 
 COLOURS = colours_of(["service", "Ann", "Bob", "Cleo"])[1:]  # of no model
 MODULUS = 100

@@ -97,7 +97,7 @@ def main() -> None:
         return
     if sys.argv[1:] == ["--slow"]:
         refresh(SLOW_PAGES)
-        output_of("overhand bandit --plot docs/regret.png")
+        output_of("overhand lab bandit --plot docs/regret.png")
         return
     refresh(PAGES)
     for name in DRAWN:
@@ -106,7 +106,7 @@ def main() -> None:
     output_of("python docs/choosing.py docs/choosing.png")
     output_of("python docs/frontier.py docs/frontier.png")
     output_of(
-        "overhand compare --horizon 1000000 --shufflers 4 --mechanism best --runs 40 "
+        "overhand lab compare --horizon 1000000 --shufflers 4 --mechanism best --runs 40 "
         "--plot docs/compare.png"
     )
 

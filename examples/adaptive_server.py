@@ -13,7 +13,8 @@ import numpy as np
 
 import overhand as oh
 from overhand.accounting import Level, certified_delta
-from overhand.model import Shuffled
+from overhand.model import Messages, Shuffled
+from overhand.shuffle import shuffle
 
 PRIVACY = oh.Privacy(epsilon=1.0, delta=1e-6)
 SCOUT = oh.CoinSum.with_variance(size=200, variance=36.0)
@@ -27,7 +28,7 @@ class CuriousServer:
         self.interested = False
         self.surveys: list[tuple[int, float]] = []
 
-    def activate(self, t: int, idle: frozenset[int]) -> Mapping[int, oh.CoinSum]:
+    def activate(self, idle: set[int]) -> Mapping[int, oh.CoinSum]:
         wanted = {0: SCOUT}
         if self.interested:
             wanted[1] = SURVEY
@@ -48,10 +49,17 @@ def main() -> None:
 
     rate = np.where(np.arange(30_000) < 12_000, 0.05, 0.6)  # something begins at user 12,000
     values = np.random.default_rng(1).random(30_000) < rate
-    server = CuriousServer()
-    shufflers = oh.ConcurrentShufflers(2, server, oh.secure_random())
-    for value in values:
-        shufflers.update(bool(value))
+    server, random = CuriousServer(), oh.secure_random()
+    active: dict[int, tuple[oh.CoinSum, list[Messages]]] = {}
+    for t, value in enumerate(values, start=1):
+        for shuffler, mechanism in server.activate({0, 1}.difference(active)).items():
+            active[shuffler] = mechanism, []
+        for shuffler, (mechanism, sent) in list(active.items()):
+            sent.append(mechanism.encode_many([value], random))
+            if len(sent) == mechanism.size:
+                del active[shuffler]
+                batch = Messages.concatenate(sent).gather(mechanism.size)
+                server.receive(t, shuffler, shuffle(batch, random))
     for t, measured in server.surveys:
         print(f"survey that ended with user {t:,}: rate {measured:.3f}")
 

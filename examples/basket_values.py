@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 import overhand as oh
-from overhand.baselines import local_counter
-from overhand.plots import colours_of, new_figure
+from overhand.lab.baselines import local_counter
+from overhand.lab.plots import colours_of, new_figure
 
 CUSTOMERS, A_DAY, CHUNK, WINDOW = 200_000, 20_000, 500, 2_000
 PRIVACY = oh.Privacy(epsilon=1.0, delta=1e-6)

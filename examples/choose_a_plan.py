@@ -6,7 +6,7 @@ Every figure printed here is computed, not simulated: a plan knows its own error
 from __future__ import annotations
 
 import overhand as oh
-from overhand.plan import Composition
+from overhand.planning import Composition
 
 HORIZON, DELTA = 100_000, 1e-6
 COMPOSITIONS: tuple[Composition, ...] = ("simple", "advanced", "exact")

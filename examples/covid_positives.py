@@ -13,10 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 import overhand as oh
-from overhand.baselines import local_counter
-from overhand.plots import colours_of, new_figure
-from overhand.simulation import PlanCounter, Simulation, simulate
-from overhand.simulation.recorded import Recorded, beside, covid_positives
+from overhand.lab.baselines import local_counter
+from overhand.lab.plots import colours_of, new_figure
+from overhand.lab.recorded import Recorded, alternatives_to, covid_positives
+from overhand.lab.simulation import PlanCounter, Simulation, simulate
 
 PRIVACY, SHUFFLERS, RUNS = oh.Privacy(epsilon=1.0, delta=1e-6), 4, 100
 
@@ -29,7 +29,7 @@ def main() -> None:
     )
     print(f"{len(tests):,} tests, {tests.rows.sum()} positive; {PRIVACY}")
     print(f"the guarantee is for {tests.unit}")
-    sides = beside(plan)
+    sides = alternatives_to(plan)
     sides |= {"any 2 tests protected": PlanCounter(twice), "persons protected": PlanCounter(person)}
     results = {name: simulate(side, tests.rows, runs=RUNS) for name, side in sides.items()}
     print(f"{'positives so far':<22}  rms error  largest error  messages per test")

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 import overhand as oh
-from overhand.baselines import local_counter
-from overhand.plots import colours_of, new_figure
+from overhand.lab.baselines import local_counter
+from overhand.lab.plots import colours_of, new_figure
 
 EMOJI = "😂😍😭😊😘😁😉😎😅😡😴😱😇😋😜😢😏😳😌😷😈😒😞🙀"
 VOTES, CHUNK, WINDOW, VIRAL = 200_000, 25_000, 4_000, EMOJI.index("😢")

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 import overhand as oh
-from overhand.simulation.recorded import LATE, table
+from overhand.lab.recorded import LATE, table
 
 PRIVACY, SHUFFLERS = oh.Privacy(epsilon=1.0, delta=1e-6), 4
 EDGES = [*range(-90, 60, 5), *range(60, 180, 15), *range(180, 420, 60), 1440]

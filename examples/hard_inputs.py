@@ -9,8 +9,8 @@ from __future__ import annotations
 import numpy as np
 
 import overhand as oh
-from overhand.lower_bound import HardInput, least_horizon, repeats
-from overhand.simulation import simulate
+from overhand.lab.lower_bound import HardInput, least_horizon, repeats
+from overhand.lab.simulation import simulate
 
 PRIVACY = oh.Privacy(epsilon=1.0, delta=1e-6)
 HORIZONS = (10_000, 100_000, 1_000_000)

@@ -12,9 +12,9 @@ import sys
 import numpy as np
 
 import overhand as oh
-from overhand.plots import colour_of, new_figure
-from overhand.simulation.recorded import late_flights
-from overhand.summation import Hindsight
+from overhand.lab.plots import colour_of, new_figure
+from overhand.lab.recorded import late_flights
+from overhand.sums import Hindsight
 
 PRIVACY, SHUFFLERS, RUNS = oh.Privacy(epsilon=1.0, delta=1e-6), 4, 40
 SHOWN = slice(3_200, 4_500)  # ends of lowest batches

@@ -13,10 +13,10 @@ import sys
 import numpy as np
 
 import overhand as oh
-from overhand.baselines import local_counter
-from overhand.plots import colour_of, colours_of, new_figure
-from overhand.simulation import Simulation, simulate
-from overhand.simulation.recorded import LATE, Recorded, beside, late_flights
+from overhand.lab.baselines import local_counter
+from overhand.lab.plots import colour_of, colours_of, new_figure
+from overhand.lab.recorded import LATE, Recorded, alternatives_to, late_flights
+from overhand.lab.simulation import Simulation, simulate
 
 PRIVACY, SHUFFLERS, RUNS = oh.Privacy(epsilon=1.0, delta=1e-6), 4, 20
 WEEK = np.timedelta64(7, "D")
@@ -27,7 +27,7 @@ def main() -> None:
     plan = oh.Plan.best(len(flights), SHUFFLERS, PRIVACY, mechanism="shares")
     print(f"{len(flights):,} flights, {flights.rows.sum():,} over {LATE} minutes late; {PRIVACY}")
     print(f"this protects {flights.unit}")
-    sides = beside(plan)
+    sides = alternatives_to(plan)
     results = {name: simulate(side, flights.rows, runs=RUNS) for name, side in sides.items()}
     print(f"{'late flights so far':<20}  rms error  largest error  messages per flight")
     for name, result in results.items():

@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 
 import overhand as oh
-from overhand.plots import colour_of, new_figure
-from overhand.simulation import recorded, simulate
+from overhand.lab import recorded
+from overhand.lab.plots import colour_of, new_figure
+from overhand.lab.simulation import simulate
 
 PRIVACY, SHUFFLERS, PARTS = oh.Privacy(epsilon=1.0, delta=1e-6), 4, 60
 SEARCHED = 1 + recorded.QUESTIONS.index("person searched")
@@ -27,7 +28,7 @@ def main() -> None:
         plan = oh.Plan.best(len(stops), SHUFFLERS, PRIVACY, values=stops.values, mechanism="shares")
         print(f"{len(stops):,} stops, {plan.values.dimension} sums; {PRIVACY}")
         print(f"{'every sum so far':<18}  rms error  largest error  messages per stop")
-        for name, side in (sides := recorded.beside(plan)).items():
+        for name, side in (sides := recorded.alternatives_to(plan)).items():
             result = simulate(side, stops.rows, runs=4 if name == "local" else 1)  # a random walk
             errors = f"{result.rms_error:>9.1f}  {result.mean_max_error:>13.1f}"
             print(f"{name:<18}  {errors}  {side.messages_per_user:>17,}")

@@ -2,7 +2,7 @@
 
 Three kinds of people, three songs. A user's device keeps to itself which kind the user is, the
 song it played and whether the user liked it. It sends messages to two shufflers; the server sees
-shuffled batches, and sends out rules.
+shuffled batches, and sends out policies.
 
 python examples/private_recommender.py
 """
@@ -12,7 +12,9 @@ from __future__ import annotations
 import numpy as np
 
 import overhand as oh
-from overhand.bandits import BanditServer, BanditUser, LinUCB, Practical, plan_for_regret
+from overhand.bandits import LinUCB, Practical, check_contexts, choose_arms, plan_for_regret
+from overhand.model import Messages, Node
+from overhand.shuffle import shuffle
 
 KINDS, USERS = 3, 6000
 LIKES = np.array([[0.9, 0.2, 0.3], [0.1, 0.8, 0.3], [0.2, 0.3, 0.9]])  # by kind and song
@@ -32,21 +34,25 @@ def main() -> None:
     learner = LinUCB(Practical(dimension, constant=np.sqrt(0.5)))
     print(plan)
 
-    server = BanditServer(plan, learner)
-    shufflers = [oh.Shuffler() for _ in range(plan.tree.levels)]
+    server, policy = oh.SumServer(plan), None
+    batches: dict[Node, list[Messages]] = {}  # what the shufflers hold
     liked = np.zeros(USERS)
     for t in range(1, USERS + 1):
-        kind = int(rng.integers(KINDS))
-        user = BanditUser(plan, learner, oh.secure_random())  # on the user's own device
-        song = user.choose(server.policy, contexts_of(kind))
+        # On the user's own device, from where only messages go out:
+        kind, random = int(rng.integers(KINDS)), oh.secure_random()
+        songs = check_contexts(contexts_of(kind), dimension)
+        song = int(choose_arms(policy, songs, random))
         liked[t - 1] = rng.random() < LIKES[kind, song]
-        for node, messages in user.report(t, liked[t - 1]):
-            shuffler = shufflers[node.level - 1]
-            if not shuffler.is_active:
-                shuffler.activate(plan.mechanism(node))
-            shuffler.send(t, messages)
-            if shuffler.is_full:
-                server.receive(node, shuffler.release(oh.secure_random()))
+        rows = learner.rows(songs[[song]], liked[[t - 1]])
+        for node in plan.tree.joins(t):
+            messages = plan.mechanism(node).encode_rows(rows, random)
+            batches.setdefault(node, []).append(messages)
+        # A full batch is shuffled and goes to the server, which makes the next policy of it:
+        for node in plan.tree.closes(t):
+            batch = Messages.concatenate(batches.pop(node)).gather(node.size)
+            server.receive(node, shuffle(batch, oh.secure_random()))
+            estimate = server.estimate()
+            policy = learner.policy(estimate.t, estimate.value, estimate.std)
 
     for start in range(0, USERS, 1000):
         share = liked[start : start + 1000].mean()

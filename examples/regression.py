@@ -15,10 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 import overhand as oh
-from overhand.baselines import CapResponse
-from overhand.plots import colours_of, new_figure
+from overhand.lab.baselines import CapResponse
+from overhand.lab.plots import colours_of, new_figure
 
-HOMES, PRIVACY, MOMENTS = 200_000, oh.Privacy(1.0, 1e-6), oh.Moments(4, clip=True)
+HOMES, PRIVACY, MOMENTS = 200_000, oh.Privacy(1.0, 1e-6), oh.RegressionStatistics(4, clip=True)
 FEATURES, TRUTH = ("cold", "area", "detached", "insulated"), np.array([0.8, 0.5, 0.25, -0.4])
 COLOURS, MODELS = colours_of(FEATURES), ("5 shufflers", "local privacy", "not private")
 LOCAL = CapResponse.best(HOMES, PRIVACY, MOMENTS)  # of local mechanisms, the best for vectors

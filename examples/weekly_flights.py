@@ -9,7 +9,7 @@ python examples/weekly_flights.py
 from __future__ import annotations
 
 import overhand as oh
-from overhand.simulation.recorded import LATE, late_flights
+from overhand.lab.recorded import LATE, late_flights
 
 PRIVACY, SHUFFLERS, WORST = oh.Privacy(epsilon=1.0, delta=1e-6), 4, 5
 

@@ -17,7 +17,12 @@ from hypothesis import settings
 
 # What these assert for tests is told as fully as what a test asserts.
 pytest.register_assert_rewrite("support")
-pytest_plugins = ("support.browsing", "support.deploying", "support.hearing", "support.storing")
+pytest_plugins = (
+    "support.browser_fixtures",
+    "support.process_fixtures",
+    "support.log_fixtures",
+    "support.database_fixtures",
+)
 
 settings.register_profile("ci", derandomize=True, deadline=None)
 settings.register_profile("nightly", max_examples=200, deadline=None)
@@ -29,12 +34,16 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     return (os.cpu_count() or 1) + 1
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "crash: kills or crashes a process; slow on PostgreSQL")
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Kills and crashes on PostgreSQL are slow; the same ones on SQLite are not."""
+    """Crashes on PostgreSQL are slow, the same ones on SQLite are not; slow tests may take long."""
     for item in items:
-        name, _, parameters = item.nodeid.partition("[")
-        if "postgres" in parameters and ("kill" in name or "crash" in name):
+        parameters = item.callspec.params.values() if hasattr(item, "callspec") else ()
+        if item.get_closest_marker("crash") is not None and "postgres" in parameters:
             item.add_marker(pytest.mark.slow)
         if item.get_closest_marker("slow") is not None:
             item.add_marker(pytest.mark.timeout(1800))

@@ -9,7 +9,7 @@ import dp_accounting.pld.privacy_loss_distribution  # noqa: F401  a plan imports
 import overhand as oh
 from benchmarks.arrays import Bits, Floats
 from benchmarks.task import Ready, Task
-from overhand.simulation import CountsRun, Engine, estimate_all
+from overhand.lab.simulation import CountsRun, Engine, estimate_all
 from overhand.values import BITS, Values
 
 PART = 1 << 16

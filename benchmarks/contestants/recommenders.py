@@ -12,7 +12,7 @@ from benchmarks.arrays import Floats
 from benchmarks.bandits import BanditTask
 from benchmarks.contestants.rounds import Outcome, Users, step_by_step
 from overhand.bandits import Recommender, plan_for_regret
-from overhand.simulation.regret import Diverse, Environment, Field, Fixed, Rival, race, rival
+from overhand.lab.regret import Diverse, Environment, Field, Fixed, Rival, race, rival
 
 
 class OneByOne:

@@ -26,9 +26,9 @@ from benchmarks.services.deployment import (
 )
 from benchmarks.services.load import Load, Sent, random_reports
 from benchmarks.services.rows import Row, answer
-from overhand.service.protocol import Document
-from overhand.service.shuffler import added_by
-from overhand.service.shuffler.store import Arrival, Store
+from overhand.deploy.protocol.document import Document
+from overhand.deploy.shuffler.batching import Arrival, dummies_for
+from overhand.deploy.shuffler.store import Store
 
 CONNECTIONS = 128
 _WARM = 2_000  # reports before the first round
@@ -152,7 +152,7 @@ def bare_store(
     arrivals = [Arrival.of(formats, body) for body in random_reports(formats, reports)]
     size = round(group)
     groups = [arrivals[start : start + size] for start in range(0, reports, size)]
-    keys, added = home.folder / "bare.keys", added_by(home.document)
+    keys, added = home.folder / "bare.keys", dummies_for(home.document)
     with closing(Store(place, formats, keys, added)) as store:
         store.admit(groups.pop())
         count = sum(map(len, groups))

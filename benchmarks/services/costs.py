@@ -1,4 +1,4 @@
-"""The constants of `overhand.plan.costs`, measured: `python -m benchmarks costs`.
+"""The constants of `overhand.planning.costs`, measured: `python -m benchmarks costs`.
 
 Seconds of processor time, best of a few rounds. What the shuffling service takes is measured with
 reports of two lengths, over plans so short that nearly all batches are sent, and divided into what
@@ -21,12 +21,15 @@ from benchmarks.services.admission import Bench
 from benchmarks.services.deployment import Home, Shuffler, prepared, shuffling
 from benchmarks.services.load import random_reports
 from benchmarks.services.raw import cost
+from overhand.deploy.client import AsyncClient
+from overhand.deploy.protocol.document import Document
+from overhand.deploy.protocol.keys import KeyPair
+from overhand.deploy.protocol.sealing import Opener
+from overhand.deploy.protocol.wire import Formats, LevelFormat
 from overhand.model import Privacy
-from overhand.plan import Plan, costs
+from overhand.planning import Plan, costs
 from overhand.randomness import secure_random
-from overhand.service.client import AsyncClient
-from overhand.service.protocol import Document, Formats, KeyPair, LevelFormat, Opener
-from overhand.shufflers import shuffle
+from overhand.shuffle import shuffle
 from overhand.values import Histogram
 
 SHORT = ("--horizon", "12000", "--shufflers", "3")
@@ -60,7 +63,7 @@ def of_numbers() -> dict[str, float]:
     level, rows = Formats.of(plan).level(1), values.rows([0] * mechanism.size)
     sent = mechanism.encode_rows(rows, random)
     reports = [level.pack(bytes(level.ciphertext_bytes), row) for row in sent.clear]
-    shuffled = shuffle(sent.gathered(mechanism.size), random)
+    shuffled = shuffle(sent.gather(mechanism.size), random)
     numbers = _NUMBERS * mechanism.size
     return {
         "NUMBER_SECONDS": cost(lambda: mechanism.encode_rows(rows[:1], random), 20) / _NUMBERS,
@@ -73,7 +76,7 @@ def _admitted(level: LevelFormat, reports: Sequence[bytes]) -> None:
     """Every report is checked when it comes; a commit group's numbers are added up."""
     for report in reports:
         level.clear(report)
-    level.gathered(reports)
+    level.gather(reports)
 
 
 def of_reports() -> dict[str, float]:

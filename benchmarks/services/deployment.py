@@ -16,9 +16,9 @@ from urllib.request import urlopen
 
 from benchmarks.measure import ROOT, Failed
 from benchmarks.services import processor
+from overhand.deploy.protocol.document import Document
 from overhand.model import Privacy
-from overhand.plan import Plan
-from overhand.service.protocol import Document
+from overhand.planning import Plan
 
 _START = 60.0
 _QUIET = 2.0  # seconds: longer than a shuffler's ticks are apart

@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.measure import Failed
-from overhand.model import byte_width
-from overhand.service.protocol import REPORT_MAGIC, Formats
+from overhand.deploy.protocol.wire import REPORT_MAGIC, Formats
+from overhand.mechanisms import byte_width
 
 _PATIENCE = 120.0
 _AT_MOST = 1 << 16

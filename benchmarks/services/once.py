@@ -1,8 +1,8 @@
 """That a message counts once: what it costs to receive, open and publish, and to keep the marks.
 
 `python -m benchmarks.services.once ROUNDS`. Releases of the lowest level of a plan whose noise the
-services make, for a book that has marks of a million other messages; with marks and without them in
-turns. One release at a time, and so short that one process opens it.
+services make, for a database that has marks of a million other messages; with marks and without
+them in turns. One release at a time, and so short that one process opens it.
 """
 
 from __future__ import annotations
@@ -22,14 +22,16 @@ from unittest.mock import patch
 import numpy as np
 
 from benchmarks.services.rows import Row, answer
+from overhand.deploy.protocol.document import Document
+from overhand.deploy.protocol.keys import KeyPair
+from overhand.deploy.protocol.sealing import OpenerPool
+from overhand.deploy.protocol.wire import Batch, Release
+from overhand.deploy.server.publishing import Publisher
+from overhand.deploy.server.replay import MARK_BYTES, ReplayProtection
+from overhand.deploy.server.store import ServerStore, ServerTables
 from overhand.model import Privacy
-from overhand.plan import Plan
+from overhand.planning import Plan
 from overhand.randomness import secure_random
-from overhand.service.protocol import Batch, Document, KeyPair, Release
-from overhand.service.server import Book, OpenerPool, Publisher
-from overhand.service.server.guard import Guard
-from overhand.service.server.marks import MARK_BYTES
-from overhand.service.server.tables import BookTables
 
 BEFORE = 10**6
 RELEASES = 100
@@ -40,43 +42,45 @@ def sealed_releases(document: Document) -> list[Release]:
     level, mechanism, random = document.formats.level(1), document.mechanisms[0], secure_random()
     releases = []
     for number in range(RELEASES):
-        users, added = mechanism.encode_many([1] * level.size, random), mechanism.added(random)
+        users, added = mechanism.encode_many([1] * level.size, random), mechanism.draw_added(random)
         messages = np.concatenate([one.sealed.reshape(-1) for one in (users, added)])
         ciphertexts = document.sealer.seal(1, level.messages_to_bytes(messages))
         releases.append(Release(Batch(1, number), 0, b"".join(ciphertexts)))
     return releases
 
 
-def book_with_marks(document: Document, path: Path) -> float:
-    """Make a book that has seen a million messages; the bytes of its file for each of them."""
+def store_with_marks(document: Document, path: Path) -> float:
+    """Make a database that has seen a million messages; the bytes of its file for each of them."""
     messages = document.formats.level(1).batch_messages()
-    Book.make_keys(document, Path(f"{path}.keys"))
-    Book.of(document, path).close()
+    ServerStore.make_keys(document, Path(f"{path}.keys"))
+    ServerStore.of(document, path).close()
     empty, releases = path.stat().st_size, BEFORE // messages
 
-    def fill(tables: BookTables) -> None:
+    def fill(tables: ServerTables) -> None:
         for place in range(1, releases + 1):
             tables.add_marks(place, secrets.token_bytes(MARK_BYTES * messages))
 
-    with closing(Book.of(document, path)) as book:
-        book._write(fill)
+    with closing(ServerStore.of(document, path)) as database:
+        database._write(fill)
     return (path.stat().st_size - empty) / (releases * messages)
 
 
 def seconds(document: Document, path: Path, releases: list[Release], pool: OpenerPool) -> float:
     """From the first release that comes to the last that is published."""
     first, *others = releases
-    with closing(Book.of(document, path)) as book:
-        publisher = Publisher(document, book, pool)
-        book.receive(first)  # reads all marks
+    with closing(ServerStore.of(document, path)) as database:
+        publisher = Publisher(document, database, pool)
+        database.receive(first)  # reads all marks
         started = time.perf_counter()
         for release in others:
-            book.receive(release)
+            database.receive(release)
             publisher.step()
         return time.perf_counter() - started
 
 
-def unmarked(guard: Guard, release: Release, tables: BookTables) -> tuple[Release, int]:
+def unmarked(
+    protection: ReplayProtection, release: Release, tables: ServerTables
+) -> tuple[Release, int]:
     return release, 0
 
 
@@ -89,17 +93,17 @@ def measured(rounds: int) -> Iterator[Row]:
         tempfile.TemporaryDirectory() as folder,
         OpenerPool(key, document.formats.digest, os.cpu_count() or 1) as pool,
     ):
-        kept = book_with_marks(document, book := Path(folder) / "book.db")
+        kept = store_with_marks(document, database := Path(folder) / "database.db")
 
         def once_more() -> float:
             copy = Path(folder) / f"{secrets.token_hex(8)}.db"
             for end in ("", ".keys"):
-                shutil.copy(f"{book}{end}", f"{copy}{end}")
+                shutil.copy(f"{database}{end}", f"{copy}{end}")
             return seconds(document, copy, releases, pool)
 
         once_more()
         for _ in range(rounds):
-            with patch.object(Guard, "once", unmarked):
+            with patch.object(ReplayProtection, "strike_repeats", unmarked):
                 without = once_more()
             found.append((once_more(), without))
     messages = document.formats.level(1).batch_messages() * (RELEASES - 1)
@@ -107,7 +111,7 @@ def measured(rounds: int) -> Iterator[Row]:
     yield Row(name, messages / min(took for took, _ in found), "messages/s")
     ratio = median(without / took for took, without in found)
     yield Row(f"{name} : however often", 100 * ratio, "% of its rate", least=90)
-    yield Row("A book's marks of a million messages", kept, "bytes per message", most=24)
+    yield Row("A database's marks of a million messages", kept, "bytes per message", most=24)
 
 
 def main() -> None:

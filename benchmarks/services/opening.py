@@ -20,11 +20,13 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from benchmarks.services import processor
 from benchmarks.services.rows import Row, answer
+from overhand.deploy.protocol.document import Document
+from overhand.deploy.protocol.keys import KeyPair
+from overhand.deploy.protocol.sealing import SUITE, OpenerPool, info, open_release
+from overhand.deploy.protocol.wire import Batch, Release
 from overhand.model import Privacy
-from overhand.plan import Plan
+from overhand.planning import Plan
 from overhand.randomness import secure_random
-from overhand.service.protocol import SUITE, Batch, Document, KeyPair, Release, info, open_release
-from overhand.service.server import OpenerPool
 
 LEVEL = 4  # of five: 14,749 users with two messages each
 _WORKERS = os.cpu_count() or 1

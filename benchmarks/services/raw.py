@@ -11,7 +11,7 @@ from statistics import median
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from benchmarks.services.rows import Row, answer
-from overhand.service.protocol import SUITE, info
+from overhand.deploy.protocol.sealing import SUITE, info
 
 _TIMES = 2_000
 _BLOCK = os.urandom(1 << 16)

@@ -1,22 +1,16 @@
-"""The public packages, in the order in which the reference has them."""
+"""The public packages: those that list their names, but for the command line and the services."""
 
-PACKAGES = (
-    "overhand",
-    "overhand.values",
-    "overhand.estimates",
-    "overhand.plan",
-    "overhand.summation",
-    "overhand.shufflers",
-    "overhand.mechanisms",
-    "overhand.trees",
-    "overhand.accounting",
-    "overhand.bandits",
-    "overhand.baselines",
-    "overhand.lower_bound",
-    "overhand.simulation",
-    "overhand.simulation.recorded",
-    "overhand.simulation.regret",
-    "overhand.audit",
-    "overhand.evidence",
-    "overhand.service.client",
+from pathlib import Path
+
+SOURCES = Path(__file__).parents[2] / "src"
+INTERNAL = ("overhand.cli.", "overhand.deploy.")
+"""Their lists are for the package's own use; of the services, the client is public."""
+
+_names = sorted(
+    ".".join(path.relative_to(SOURCES).with_suffix("").parts).removesuffix(".__init__")
+    for path in SOURCES.rglob("*.py")
+    if "\n__all__ = " in path.read_text("utf-8")
+)
+PACKAGES = tuple(
+    name for name in _names if not f"{name}.".startswith(INTERNAL) or name.endswith(".client")
 )

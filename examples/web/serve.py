@@ -2,7 +2,7 @@
 
 The page (on its own address, with the document's digest in it) reports to a real shuffling service,
 which releases batches to a real server; simulated voters fill them. One operator runs both services
-here, so nobody is protected from that operator: this shows how it works, not that it is safe.
+here, so users have no protection from that operator: this shows how it works, not that it is safe.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 import overhand as oh
+from overhand.deploy.client import AsyncClient, NotCounted
 from overhand.errors import OverhandError
-from overhand.service.client import AsyncClient, NotCounted
 from overhand.values import values_of
 
 HERE = Path(__file__).parent

@@ -4,6 +4,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from overhand.bandits import Recommender
+    from overhand.deploy.client import Client
     from overhand.errors import (
         DamagedPlan,
         Infeasible,
@@ -14,30 +16,29 @@ if TYPE_CHECKING:
     from overhand.estimates import Estimate
     from overhand.mechanisms import CoinSum
     from overhand.model import Node, Privacy
-    from overhand.plan import Plan
+    from overhand.planning import Plan
     from overhand.randomness import secure_random, seeded_random
-    from overhand.shufflers import ConcurrentShufflers, Shuffler
-    from overhand.summation import ContinualSum, EndlessSum, SumServer, TreeServer
-    from overhand.trees import RegularTree
+    from overhand.sums import ContinualSum, EndlessSum, SumServer
+    from overhand.tree import RegularTree
     from overhand.values import (
         Binned,
         Bits,
         Grouped,
         Histogram,
-        Moments,
         Reals,
+        RegressionStatistics,
         SymmetricMatrices,
         Values,
         Vectors,
     )
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "Binned",
     "Bits",
+    "Client",
     "CoinSum",
-    "ConcurrentShufflers",
     "ContinualSum",
     "DamagedPlan",
     "EndlessSum",
@@ -46,18 +47,17 @@ __all__ = [
     "Histogram",
     "Infeasible",
     "InvalidValue",
-    "Moments",
     "Node",
     "OverhandError",
     "Plan",
     "Privacy",
     "ProtocolViolation",
     "Reals",
+    "Recommender",
+    "RegressionStatistics",
     "RegularTree",
-    "Shuffler",
     "SumServer",
     "SymmetricMatrices",
-    "TreeServer",
     "Values",
     "Vectors",
     "secure_random",
@@ -67,7 +67,7 @@ __all__ = [
 # Lowest layer first: finding a name loads nothing that its own module would not load.
 _HOMES = (
     *("errors", "model", "randomness", "values", "estimates", "mechanisms"),
-    *("trees", "shufflers", "plan", "summation"),
+    *("noise", "tree", "shuffle", "planning", "sums", "bandits", "deploy.client"),
 )
 
 

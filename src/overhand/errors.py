@@ -4,8 +4,7 @@ OverhandError
 ├── InvalidValue        a value or argument that cannot be used (also a ValueError)
 │   └── WrongPlan       bytes that were made for another plan or key
 ├── ProtocolViolation   a step that Algorithm 1 does not allow
-│   ├── KeyGone         a batch whose key was destroyed, so that nothing of it is readable
-│   └── Scrubbed        a batch that the server has and that was erased here
+│   └── KeyGone         a batch whose key was destroyed, so that nothing of it is readable
 ├── LostBatch           a batch whose sum is unknown: its node is left out of every estimate
 ├── Infeasible          a guarantee or an error that cannot be reached, or cannot be proved
 ├── DamagedPlan         a plan file, or a saved state, that differs from what was saved
@@ -59,16 +58,14 @@ class InvalidValue(OverhandError, ValueError):
 
 
 class ProtocolViolation(OverhandError):
-    """A step that Algorithm 1 does not allow.
+    """A step that the protocol does not allow.
 
-    >>> from overhand.mechanisms import Coins, CoinSum
-    >>> from overhand.randomness import HALF, seeded_random
-    >>> from overhand.shufflers import Shuffler
-    >>> shuffler = Shuffler()
-    >>> shuffler.activate(CoinSum(size=2, noise_part=Coins(2, HALF)))
-    >>> shuffler.release(seeded_random(1))
+    >>> import overhand as oh
+    >>> server = oh.SumServer(oh.Plan.best(300, shufflers=2, privacy=oh.Privacy(1.0, 1e-6)))
+    >>> for _ in range(2):
+    ...     server.receive_sum(server.plan.tree.node(level=1, number=0), 2.0)
     Traceback (most recent call last):
-    overhand.errors.ProtocolViolation: release at 0 of 2 users
+    overhand.errors.ProtocolViolation: Node(level=1, start=0, stop=...) was received twice
     """
 
 
@@ -83,7 +80,7 @@ class Infeasible(OverhandError):
     """A guarantee or an error that cannot be reached, or that cannot be proved.
 
     >>> from overhand.model import Privacy
-    >>> from overhand.plan import Plan
+    >>> from overhand.planning import Plan
     >>> Plan.best(horizon=1000, shufflers=2, privacy=Privacy(1.0, delta=1e-13))
     Traceback (most recent call last):
     overhand.errors.Infeasible: delta=1e-13 is below 1e-12, where composed privacy losses ...
@@ -94,7 +91,7 @@ class DamagedPlan(OverhandError):
     """A plan, or the saved state of a sum, that differs from what was saved.
 
     >>> from overhand.model import Privacy
-    >>> from overhand.plan import Plan
+    >>> from overhand.planning import Plan
     >>> saved = Plan.published(horizon=1000, shufflers=2, privacy=Privacy(1.0, 1e-6)).to_json()
     >>> Plan.from_json(saved.replace('"epsilon": 1.0', '"epsilon": 0.1'))
     Traceback (most recent call last):
@@ -103,32 +100,13 @@ class DamagedPlan(OverhandError):
 
 
 class WeakDelta(UserWarning):
-    """A delta above 1 / horizon: it would allow publishing the value of a user chosen at random.
-
-    >>> import warnings
-    >>> from overhand.model import Privacy
-    >>> from overhand.plan import Plan
-    >>> with warnings.catch_warnings(record=True) as shown:
-    ...     warnings.simplefilter("always")
-    ...     plan = Plan.best(horizon=1000, shufflers=2, privacy=Privacy(1.0, delta=0.01))
-    >>> print(shown[0].message)
-    delta=0.01 is above 1/horizon=0.001: it allows that about 10 of 1000 users are not ...
-    """
+    """A delta above 1 / horizon: it would allow publishing the value of a user chosen at random."""
 
 
 class SecretState(UserWarning):
     """A saved or pickled state contains users' values, unused noise and keys.
 
     If you keep it as safe as the values themselves, silence this by `warnings.simplefilter`.
-
-    >>> import warnings
-    >>> import overhand as oh
-    >>> total = oh.ContinualSum(oh.Plan.best(1000, 2, oh.Privacy(1.0, 1e-6)))
-    >>> with warnings.catch_warnings(record=True) as shown:
-    ...     warnings.simplefilter("always")
-    ...     saved = total.to_json()
-    >>> print(shown[0].message)
-    the saved ContinualSum holds secrets: values of open batches, unused noise and keys. ...
     """
 
 
@@ -159,7 +137,7 @@ def whole(name: str, value: object, *, least: int, most: int | None = None) -> i
     return number
 
 
-def number(name: str, value: object, *, above: float, below: float = math.inf) -> float:
+def finite_number(name: str, value: object, *, above: float, below: float = math.inf) -> float:
     """`value` as a finite float strictly between the bounds, or `InvalidValue`."""
     result = _as_float(name, value)
     if not (math.isfinite(result) and above < result < below):

@@ -23,7 +23,7 @@ class Messages(NamedTuple):
     """What users send for one level: a row per user or, gathered, per batch.
 
     >>> messages = Messages.of(np.array([[1, 0], [1, 1]]))
-    >>> messages.gathered(2).sealed
+    >>> messages.gather(2).sealed
     array([[1, 0, 1, 1]])
     """
 
@@ -37,11 +37,11 @@ class Messages(NamedTuple):
         return cls(sealed, np.empty((len(sealed), 0), np.uint64) if clear is None else clear)
 
     @classmethod
-    def joined(cls, parts: Sequence[Messages]) -> Messages:
+    def concatenate(cls, parts: Sequence[Messages]) -> Messages:
         """The rows of all of them."""
         return cls(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))
 
-    def gathered(self, users: int) -> Messages:
+    def gather(self, users: int) -> Messages:
         """By batches of this many users: messages side by side, numbers in the clear added up."""
         batches, numbers = len(self.sealed) // users, self.clear.shape[1]
         sealed = self.sealed.reshape(batches, users * self.sealed.shape[1], *self.sealed.shape[2:])
@@ -51,33 +51,10 @@ class Messages(NamedTuple):
         return Messages(sealed, clear)
 
 
-def byte_width(bits: int) -> int:
-    """How many bytes a number of `bits` bits takes."""
-    return -(-bits // 8)
-
-
-def to_bytes(numbers: NDArray[Any], width: int) -> bytes:
-    """Little-endian numbers of `width` bytes each, one after the other.
-
-    >>> to_bytes(np.array([1, 258]), width=2)
-    b'\\x01\\x00\\x02\\x01'
-    """
-    words = numbers.astype("<u8").view(np.uint8).reshape(-1, 8)
-    return words[:, :width].tobytes()
-
-
-def to_numbers(content: bytes, width: int) -> NDArray[np.uint64]:
-    """What `to_bytes` wrote."""
-    rows = np.frombuffer(content, np.uint8).reshape(-1, width)
-    words = np.zeros((len(rows), 8), np.uint8)
-    words[:, :width] = rows
-    return words.view("<u8").reshape(-1).astype(np.uint64)
-
-
 class Shuffled(NamedTuple):
     """Batches after their shuffler, one per row: messages in random order, and clear sums.
 
-    Only `overhand.shufflers` makes them, and the code that opens what a shuffler released: nothing
+    Only `overhand.shuffle` makes them, and the code that opens what a shuffler released: nothing
     else can be analyzed.
     """
 
@@ -97,8 +74,10 @@ class Privacy:
     delta: float
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "epsilon", errors.number("epsilon", self.epsilon, above=0))
-        object.__setattr__(self, "delta", errors.number("delta", self.delta, above=0, below=1))
+        object.__setattr__(self, "epsilon", errors.finite_number("epsilon", self.epsilon, above=0))
+        object.__setattr__(
+            self, "delta", errors.finite_number("delta", self.delta, above=0, below=1)
+        )
 
     def share(self, levels: int) -> Privacy:
         """An equal share by simple composition: (epsilon / levels, delta / levels)."""
@@ -114,7 +93,7 @@ class Node(NamedTuple):
 
     The batches of the tree of Figure 2 that the sixth user is in:
 
-    >>> from overhand.trees import RegularTree
+    >>> from overhand.tree import RegularTree
     >>> for node in RegularTree(horizon=8, degrees=(2, 2)).joins(6):
     ...     print(node, node.size)
     Node(level=1, start=4, stop=6) 2
@@ -128,23 +107,3 @@ class Node(NamedTuple):
     @property
     def size(self) -> int:
         return self.stop - self.start
-
-
-@dataclass(frozen=True)
-class Change:
-    """How another value of one user can change the counts of a batch, in whole steps.
-
-    At most `coordinates` of them change, each by at most `largest`, or more of them in a way that
-    is never easier to see; with a `norm`, all of them may, and `norm` bounds the change in l2.
-    `touched` is how many change at all, if that is not `coordinates`.
-    """
-
-    largest: int
-    coordinates: int = 1
-    norm: float | None = None
-    touched: int | None = None
-
-    @property
-    def counts(self) -> int:
-        """How many counts another value can change, by however little."""
-        return self.touched or self.coordinates

@@ -12,8 +12,9 @@ import os
 import secrets
 import weakref
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext, algorithms, modes
@@ -21,6 +22,8 @@ from numpy.typing import NDArray
 
 from overhand import errors
 from overhand.model import Counts, Floats
+
+T = TypeVar("T")
 
 WORD_BITS = 64
 _WORDS = ((16, np.uint16), (32, np.uint32), (64, np.uint64))
@@ -52,13 +55,13 @@ class BinaryFraction:
     @classmethod
     def near(cls, probability: float) -> BinaryFraction:
         """The nearest fraction with about 32 significant bits: exact as a float, too."""
-        probability = errors.number("probability", probability, above=0, below=1)
+        probability = errors.finite_number("probability", probability, above=0, below=1)
         _, exponent = np.frexp(probability)
         bits = min(WORD_BITS, _SIGNIFICANT_BITS - min(0, int(exponent)))
         numerator = round(probability * 2**bits)
         if not 0 < numerator < 1 << bits:
             raise errors.Infeasible(f"{probability=:g} is a certainty with {bits} bits")
-        return cls(numerator, bits).reduced()
+        return cls(numerator, bits).reduce()
 
     @classmethod
     def at_least(cls, probability: float) -> BinaryFraction:
@@ -69,14 +72,14 @@ class BinaryFraction:
         >>> BinaryFraction.at_least(0.3), float(BinaryFraction.at_least(0.5))
         (BinaryFraction(numerator=19661, bits=16), 0.5)
         """
-        probability = errors.number("probability", probability, above=0, below=0.5 + 2**-30)
+        probability = errors.finite_number("probability", probability, above=0, below=0.5 + 2**-30)
         for bits in (16, 32, WORD_BITS):
             numerator = math.ceil(probability * 2**bits)
             if numerator >= _COARSE_NUMERATOR:
-                return cls(min(numerator, 1 << (bits - 1)), bits).reduced()
+                return cls(min(numerator, 1 << (bits - 1)), bits).reduce()
         raise errors.Infeasible(f"{probability=:g} is too small for words of {WORD_BITS} bits")
 
-    def reduced(self) -> BinaryFraction:
+    def reduce(self) -> BinaryFraction:
         """The same number with the fewest bits."""
         numerator, bits = self.numerator, self.bits
         while bits > 1 and numerator % 2 == 0:
@@ -121,8 +124,13 @@ class Random(ABC):
             packed = self.words(-(-count // 8), np.uint8)
             return np.unpackbits(packed, count=count)
         width = next(word for bits, word in _WORDS if probability.bits <= bits)
-        below: NDArray[np.bool_] = self.words(count, width) < _threshold(probability, width)
+        threshold = probability.numerator << (8 * np.dtype(width).itemsize - probability.bits)
+        below: NDArray[np.bool_] = self.words(count, width) < width(threshold)
         return below.view(np.uint8)
+
+    def sample(self, exact: Callable[[], T], simulated: Callable[[np.random.Generator], T]) -> T:
+        """What `exact` draws from this stream; a seeded one takes NumPy's quick sampler instead."""
+        return exact()
 
     def uniforms(self, count: int) -> Floats:
         """`count` uniform multiples of 2^-53 below 1: for rounding, never for noise."""
@@ -185,7 +193,7 @@ class Random(ABC):
         while True:
             keys = self.words(len(array), np.uint64)
             order = np.argsort(keys)
-            if not _tied(keys[np.newaxis, order]).any():
+            if not _find_ties(keys[np.newaxis, order]).any():
                 permuted: NDArray[Any] = array[order]
                 return permuted
 
@@ -212,7 +220,7 @@ class Random(ABC):
         shift, mask = width(message_bits), width((1 << message_bits) - 1)
         keys = self.words(rows.size, width).reshape(rows.shape)
         keys = np.sort((keys << shift) | rows, axis=1)
-        return keys & mask, _tied(keys >> shift)
+        return keys & mask, _find_ties(keys >> shift)
 
     def _by_order(self, rows: NDArray[Any], message_bits: int) -> tuple[NDArray[Any], Any]:
         """Take messages in the order of keys of 64 bits; and which rows had ties."""
@@ -221,7 +229,7 @@ class Random(ABC):
         order = np.argsort(keys, axis=1)
         order += width * np.arange(count)[:, np.newaxis]
         messages = rows.reshape(count * width, *rows.shape[2:])
-        return messages.take(order, axis=0), _tied(keys.take(order))
+        return messages.take(order, axis=0), _find_ties(keys.take(order))
 
 
 def ones_in_rows(bits: NDArray[np.uint8]) -> Counts:
@@ -230,11 +238,7 @@ def ones_in_rows(bits: NDArray[np.uint8]) -> Counts:
     return np.asarray(np.bitwise_count(packed).sum(axis=1, dtype=np.int64))
 
 
-def _threshold(probability: BinaryFraction, width: type[np.unsignedinteger[Any]]) -> Any:
-    return width(probability.numerator << (8 * np.dtype(width).itemsize - probability.bits))
-
-
-def _tied(ordered: NDArray[Any]) -> NDArray[np.bool_]:
+def _find_ties(ordered: NDArray[Any]) -> NDArray[np.bool_]:
     return np.asarray((ordered[:, 1:] == ordered[:, :-1]).any(axis=1))
 
 
@@ -283,7 +287,8 @@ def _rekey_after_fork() -> None:
         stream._start(secrets.token_bytes(32), 0)
 
 
-os.register_at_fork(after_in_child=_rekey_after_fork)
+if hasattr(os, "register_at_fork"):  # Windows has no fork
+    os.register_at_fork(after_in_child=_rekey_after_fork)
 
 
 class SeededRandom(Random):
@@ -302,6 +307,9 @@ class SeededRandom(Random):
             self.generator.bit_generator.random_raw(-(-count * size // 8)), np.uint64
         )
         return words.view(dtype)[:count]
+
+    def sample(self, exact: Callable[[], T], simulated: Callable[[np.random.Generator], T]) -> T:
+        return simulated(self.generator)
 
     def uniforms(self, count: int) -> Floats:
         return self.generator.random(count)
@@ -362,10 +370,10 @@ def source_of(random: Random | None) -> Random:
     )
 
 
-def secured(random: Random | None) -> Random:
+def secure_source(random: Random | None) -> Random:
     """The same for code that is only ever deployed: a seeded stream is refused as well.
 
-    >>> secured(seeded_random(1))
+    >>> secure_source(seeded_random(1))
     Traceback (most recent call last):
     overhand.errors.InvalidValue: random is of type SeededRandom: deployed noise comes ...
     """
@@ -384,7 +392,7 @@ def generator_of(random: Random) -> np.random.Generator:
     return random.generator
 
 
-def restored_random(state: dict[str, Any]) -> Random:
+def restore_random(state: dict[str, Any]) -> Random:
     """The stream that `state` was taken from, at the same position."""
     if state["kind"] == "secure":
         secure = SecureRandom()

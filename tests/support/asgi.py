@@ -6,7 +6,7 @@ from typing import Any
 
 import httpx
 
-from overhand.service.web import Answer, Unreachable
+from overhand.deploy.transport import Answer, Unreachable
 
 
 class AsgiTransport:

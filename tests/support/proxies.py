@@ -23,7 +23,7 @@ import httpx
 import pytest
 import uvloop
 
-from support.forked import SECONDS, free_port, until
+from support.killed_processes import SECONDS, free_port, until
 
 OPERATIONS = Path(__file__).parents[2] / "docs" / "operations"
 HONEST = "127.0.0.2"

@@ -120,7 +120,7 @@ def kind_of(spec: str, clip: bool) -> Kind:
     if name == "matrix":
         ends = [norm] * (size * (size + 1) // 2)
         return Kind([-end for end in ends], ends, False, lambda m: _triangle(_even(m, norm, clip)))
-    if name == "moments":
+    if name == "regression":
         off = 0.5 * SQRT2
         square = [[1.0 if i == j else 0.5 for j in range(size)] for i in range(size)]
         highs = [1.0] * size + _triangle(square)

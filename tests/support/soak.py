@@ -21,24 +21,22 @@ import numpy as np
 import pytest
 
 import overhand as oh
+from overhand.deploy.client import AsyncClient, NotCounted
+from overhand.deploy.protocol.document import Document, encode_reports
+from overhand.deploy.protocol.keys import KeyPair
+from overhand.deploy.protocol.wire import ID_BYTES, Batch, Release, Report
+from overhand.deploy.shuffler.app import Overloaded
+from overhand.deploy.shuffler.batching import Arrival, Piece
+from overhand.deploy.shuffler.store import Store
 from overhand.errors import InvalidValue, ProtocolViolation, StoreUnavailable
-from overhand.mechanisms import Coins, Mechanism, PairsSum, Polya, SharesSum
+from overhand.mechanisms import Mechanism, PairsSum, SharesSum
 from overhand.model import Node, Shuffled
+from overhand.noise import Coins, Polya
 from overhand.randomness import HALF
-from overhand.service.client import AsyncClient, NotCounted
-from overhand.service.protocol import (
-    ID_BYTES,
-    Batch,
-    Document,
-    KeyPair,
-    Release,
-    Report,
-    encode_reports,
-)
-from overhand.service.shuffler import Overloaded
-from overhand.service.shuffler.store import Arrival, Piece, Store
-from overhand.summation import SumServer
-from support.faults import Deployment, Fault, RememberingOpener
+from overhand.sums import SumServer
+from support.faulty_services import Deployment, Fault, RememberingOpener
+from support.server_stores import estimates_of
+from support.store_processes import freeze
 
 HORIZON, USERS = 26, 40
 LEAST = 5.0
@@ -60,13 +58,24 @@ def coins_plan() -> oh.Plan:
 def shares_plan() -> oh.Plan:
     """Three shares a level hide little, but add up."""
     return _reals_plan(
-        SharesSum(size, Polya(1, size, 0.5), 3, USERS + 8, size, REALS, 2**USERS) for size in (3, 6)
+        SharesSum(
+            size,
+            Polya(1, size, 0.5),
+            REALS,
+            2**USERS,
+            shares=3,
+            modulus_bits=USERS + 8,
+            honest=size,
+        )
+        for size in (3, 6)
     )
 
 
 def pairs_plan() -> oh.Plan:
     """Without noise: every sum is exactly that of the values."""
-    return _reals_plan(PairsSum(size, Coins(0, HALF), 48, REALS, 2**USERS) for size in (3, 6))
+    return _reals_plan(
+        PairsSum(size, Coins(0, HALF), REALS, 2**USERS, modulus_bits=48) for size in (3, 6)
+    )
 
 
 def _reals_plan(mechanisms: Iterable[Mechanism]) -> oh.Plan:
@@ -108,7 +117,7 @@ class Crowd:
 
 @lru_cache
 def crowd(kind: str) -> Crowd:
-    with mock.patch("overhand.service.protocol.document._MOST_STEPS", 1 << USERS):
+    with mock.patch("overhand.deploy.protocol.document._MOST_STEPS", 1 << USERS):
         return Crowd(PLANS[kind]())
 
 
@@ -244,7 +253,7 @@ class Soak:
         await self.system.send_all()
 
     async def publish(self, step: Step) -> None:
-        self.system.book_script.extend(step.faults)
+        self.system.server_script.extend(step.faults)
         await self.system.publish_all()
 
     async def deliver_late(self, step: Step) -> None:
@@ -254,8 +263,8 @@ class Soak:
     async def lose_store(self, step: Step) -> None:
         self.system.store_script.extend(step.faults)
 
-    async def lose_book(self, step: Step) -> None:
-        self.system.book_script.extend(step.faults)
+    async def lose_database(self, step: Step) -> None:
+        self.system.server_script.extend(step.faults)
 
     async def crash_shuffler(self, step: Step) -> None:
         """In the middle of some reports, whose clients learn nothing."""
@@ -273,18 +282,18 @@ class Soak:
         self.system.start_server()
 
     async def release_early(self, step: Step) -> None:
-        """Nobody gets a batch that is not full: not from the store, and not into the book."""
+        """Nobody gets a batch that is not full: not from the store, and not into the database."""
         for level in self.formats.levels:
             name = Batch(level.level, len(self.system.admitted) // level.size)
             with pytest.raises(ProtocolViolation, match="cannot be frozen"):
-                self.system.store.freeze(name)
+                freeze(self.system.store, name)
             with pytest.raises(ProtocolViolation, match="before it was frozen"):
-                self.system.store.acknowledge(name, bytes(32))
+                self.system.store.acknowledge_all({name: bytes(32)})
 
     async def release_other(self, step: Step) -> None:
         """Other bytes, or another number of own reports, for a batch that the server has."""
         kept = self.kept()
-        self.system.book_script.clear()
+        self.system.server_script.clear()
         for name in list(kept)[step.which % 5 :: 5]:
             shape, (own, body) = self.formats.level(name.level), kept[name]
             changed = bytes([body[0] ^ step.count]) + body[1:]
@@ -292,7 +301,9 @@ class Soak:
             for other in others:
                 assert await self.put(name, *other) == 409
             assert await self.put(name, own, body) == 200
-            assert f"batch {name.number} of level {name.level}" in str(self.system.book.alarms())
+            assert f"batch {name.number} of level {name.level}" in str(
+                self.system.database.alarms()
+            )
 
     async def put(self, name: Batch, own: int, body: bytes) -> int:
         release = self.formats.pack_release(Release(name, own, body))
@@ -309,7 +320,7 @@ class Soak:
             assert len(body) == self.formats.level(name.level).batch_bytes()
             assert max(Counter(self.crowd.ciphertexts(name.level, body)).values()) == 1
             self.check_batch(name, own, [body], is_release=True)
-        self.check_book()
+        self.check_database()
 
     def check_acknowledged(self) -> None:
         """Whoever was told yes is counted, once."""
@@ -364,14 +375,14 @@ class Soak:
         assert missing.total() == strange.total()
         assert set(missing) <= set(found)
         assert is_release or not missing
-        _, clear = self.formats.level(name.level).gathered(bodies)
+        _, clear = self.formats.level(name.level).gather(bodies)
         assert np.array_equal(clear, self.clear(name))
 
     def clear(self, name: Batch) -> Any:
         """What the reports of a batch have in the clear, added up."""
         level = self.formats.level(name.level)
         numbers = [level.clear(arrival.parts[name.level - 1]) for arrival in self.batch(name)]
-        return level.added_up(np.array(numbers)) if level.clear_numbers else numbers[0]
+        return level.add_up(np.array(numbers)) if level.clear_numbers else numbers[0]
 
     def full(self) -> list[Batch]:
         return self.system.store.full()
@@ -398,13 +409,13 @@ class Soak:
                 assert result.setdefault(release.batch, (own, body)) == (own, body)
         return result
 
-    def check_book(self) -> None:
-        """What was published stays, here and in the book; every sum is the reference's."""
-        book = self.system.book
-        published = book.published()
+    def check_database(self) -> None:
+        """What was published stays, here and in the database; every sum is the reference's."""
+        database = self.system.database
+        published = estimates_of(database)
         assert published[: len(self.published)] == self.published
         self.published = published
-        for summed in book.sums(self.checked, HORIZON):
+        for summed in database.sums(self.checked, HORIZON):
             name = summed.batch
             value, garbage = self.reference(name)
             assert summed.value == (None if value is None else (value,))

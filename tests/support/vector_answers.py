@@ -7,12 +7,12 @@ from typing import Any, cast
 
 import httpx
 
+from overhand.deploy.protocol.document import Document, encode_report
+from overhand.deploy.protocol.keys import hash_token
+from overhand.deploy.shuffler.app import Admission, Overloaded, ShufflerApp
+from overhand.deploy.shuffler.batching import Arrival, Outcome
 from overhand.errors import StoreUnavailable
 from overhand.randomness import secure_random
-from overhand.service.protocol import Document, encode_report, hashed
-from overhand.service.shuffler import Admission, ShufflerApp
-from overhand.service.shuffler.admission import Overloaded
-from overhand.service.shuffler.store import Arrival, Outcome
 from support.vector_documents import documents
 
 _TOKEN = "A" * 43
@@ -65,7 +65,7 @@ async def _answer(
     document: Document, case: str, result: Outcome | Exception, body: bytes, headers: dict[str, str]
 ) -> dict[str, Any]:
     admission = cast(Admission, _Settled(result))
-    app = ShufflerApp(document, admission, tokens={hashed(_TOKEN)})
+    app = ShufflerApp(document, admission, tokens={hash_token(_TOKEN)})
     transport = httpx.ASGITransport(app=app, raise_app_exceptions=False)
     async with httpx.AsyncClient(transport=transport, base_url="http://here") as http:
         answer = await http.post("/v1/reports", content=body, headers=headers)

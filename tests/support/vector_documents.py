@@ -13,9 +13,11 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 import overhand as oh
-from overhand.mechanisms import MECHANISMS, Coins, noise_of
+from overhand.deploy.protocol.document import Document
+from overhand.deploy.protocol.keys import KeyPair
+from overhand.mechanisms import MECHANISMS
+from overhand.noise import Coins, noise_of
 from overhand.randomness import HALF
-from overhand.service.protocol import Document, KeyPair
 from overhand.values import values_of
 
 SIZES = (10, 40)
@@ -51,7 +53,7 @@ KINDS = {
         "matrix:2:2.0", [[[1.0, -0.5], [-0.5, 0.25]], [[0.0, 1.4], [1.4, 0.0]]],
         (3, 6), (16, 8), 24.0,
     ),
-    "moments": Kind("moments:2", [[0.6, 0.8, 1.0], [-0.3, 0.4, -0.7]], (3, 6), (16, 8), 30.0),
+    "regression": Kind("regression:2", [[0.6, 0.8, 1.0], [-0.3, 0.4, -0.7]], (3, 6), (16, 8), 30.0),
     "labels": Kind(
         "histogram:like,love,wow:any other", ["love", "sad"], coins=(8, 4), epsilon=8.0
     ),
@@ -76,7 +78,7 @@ def _laplace(users: int, ratio: float = 0.25) -> dict[str, Any]:
 
 def _noise(kind: Kind, level: int, size: int, *, by_services: bool) -> dict[str, Any]:
     """Laplace noise where one coordinate moves, or two; else coins, far more than are sent."""
-    if values_of(kind.spec).moves is None:
+    if values_of(kind.spec).sensitivity.l2 is not None:
         part = _toss((1024 if by_services else 128) * kind.steps[level])
     else:
         ratio = 0.25 if kind.steps == (1, 1) else 0.75
@@ -125,7 +127,7 @@ def documents() -> dict[str, tuple[Kind, Document]]:
         f"{how}-{name}": (kind, _document(kind, how))
         for how, (mechanism, _) in _MAKERS.items()
         for name, kind in KINDS.items()
-        if MECHANISMS[mechanism].recipes(values_of(kind.spec))
+        if MECHANISMS[mechanism].noise_choices(values_of(kind.spec))
     }
     bits = KINDS["bit"]
     return {**made, "published-bit": (bits, Document(_published(), KEY.public_key))}

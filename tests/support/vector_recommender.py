@@ -11,8 +11,10 @@ from typing import Any
 import numpy as np
 
 from overhand.bandits import Policy, Practical, Theory
+from overhand.deploy.protocol.document import Document
+from overhand.deploy.protocol.keys import RuleKey
+from overhand.deploy.protocol.learning import Learning, Rule
 from overhand.model import Rows
-from overhand.service.protocol import Document, Learning, Rule, RuleKey
 from support.vector_documents import KEY, Kind, plan_of
 
 _RAW = bytes(range(33, 65))
@@ -30,8 +32,8 @@ _ARMS = {"a walk": (0.9, 0.1, -0.3), "1984": (0.9, 0.4, 0.0), "42": (0.9, 0.0, 0
 def recommenders() -> dict[str, Document]:
     """By name: with and without a constant feature, names and arms; coins and pairs."""
     key = RULE_KEY.public_key
-    wide = Kind("moments:3", [], (3, 6), epsilon=8.0)
-    narrow = Kind("moments:2", [], (3, 6), (16, 8), 30.0)
+    wide = Kind("regression:3", [], (3, 6), epsilon=8.0)
+    narrow = Kind("regression:2", [], (3, 6), (16, 8), 30.0)
     theory = Theory(2, horizon=400, entry_error=20.0)
     made = {
         "pairs-services": (wide, Learning(Practical(3, 0.9, 0.25), key, _FEATURES, _ARMS)),
@@ -103,7 +105,7 @@ def _rules() -> list[tuple[str, int, Policy]]:
 
 
 def _signed(name: str, number: int, policy: Policy, key: RuleKey = RULE_KEY) -> Rule:
-    return Rule.signed(key, recommenders()[name].formats.digest, number, policy)
+    return Rule.sign(key, recommenders()[name].formats.digest, number, policy)
 
 
 def _rule_vector(name: str, number: int, policy: Policy) -> dict[str, Any]:

@@ -16,20 +16,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from overhand.deploy.protocol.document import Document
+from overhand.deploy.protocol.keys import hash_lines, hash_token
+from overhand.deploy.protocol.sealing import info
+from overhand.deploy.protocol.wire import ID_BYTES, Batch, LevelFormat, Release, Report
 from overhand.mechanisms import CoinSum, Mechanism, ModularSum, PairsSum, SharesSum
 from overhand.model import Floats, Messages, Rows
 from overhand.randomness import BinaryFraction, Random
-from overhand.service.protocol import (
-    ID_BYTES,
-    Batch,
-    Document,
-    LevelFormat,
-    Release,
-    Report,
-    hash_lines,
-    hashed,
-    info,
-)
 from support.hpke import AEAD_ID, KDF_ID, KEM_ID, seal
 from support.vector_answers import answers
 from support.vector_documents import KEY, documents, refused
@@ -110,8 +103,8 @@ def _format_vector(level: LevelFormat, mechanism: Mechanism) -> dict[str, Any]:
         "clear_bits": level.clear_bits,
         "clear_bytes": level.clear_bytes,
         "part_bytes": level.part_bytes,
-        "unit": mechanism.unit,
-        "coordinate_steps": mechanism.coordinate_steps.tolist(),
+        "unit": mechanism.quantizer.unit,
+        "coordinate_steps": mechanism.quantizer.coordinate_steps.tolist(),
     }
 
 
@@ -150,7 +143,7 @@ def _level_vector(
     here = f"{label}, level {level.level}"
     mechanism, random = document.mechanisms[level.level - 1], Fixed(here)
     messages = mechanism.encode_rows(rows, random)
-    steps = mechanism.steps_of(rows, Fixed(here)).reshape(-1).astype(np.int64)
+    steps = mechanism.quantizer.to_steps(rows, Fixed(here)).reshape(-1).astype(np.int64)
     plaintexts = level.messages_to_bytes(messages.sealed)
     ephemeral = material(f"{here}, ephemeral keys", 32)
     bound = info(document.formats.digest, level.level)
@@ -182,7 +175,7 @@ def _drawn(
     drawn: dict[str, Any] = {}
     if isinstance(mechanism, CoinSum):
         ends = np.cumsum(mechanism._messages_by_coordinate)
-        starts = ends - mechanism.noise_part.bits
+        starts = ends - mechanism.noise_share.bits
         shown = messages.sealed[0] & 1
         drawn["coins"] = [shown[i:j].tolist() for i, j in zip(starts, ends, strict=True)]
     if isinstance(mechanism, ModularSum) and mechanism.noise_by == "users":
@@ -282,11 +275,11 @@ def _token_vectors() -> dict[str, Any]:
             {
                 "token": token,
                 "authorization": f"Bearer {token}",
-                "sha256": hashed(token).hex(),
+                "sha256": hash_token(token).hex(),
             }
             for token in tokens
         ],
-        "hashes_file": hash_lines([hashed(token) for token in tokens]).decode(),
+        "hashes_file": hash_lines([hash_token(token) for token in tokens]).decode(),
     }
 
 

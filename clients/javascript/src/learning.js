@@ -57,8 +57,8 @@ export class Learning {
     ]);
     const dimension = whole("learning.dimension", fields.dimension, 1, MOST_SIDE);
     const constant = rule === "practical" ? constantOf(fields) : checkTheory(fields);
-    if (plan.kind.spec !== `moments:${dimension}` || plan.clip) {
-      throw damaged(`a plan for ${plan.kind.spec} cannot serve moments:${dimension}`);
+    if (plan.kind.spec !== `regression:${dimension}` || plan.clip) {
+      throw damaged(`a plan for ${plan.kind.spec} cannot serve regression:${dimension}`);
     }
     const learning = new Learning(
       dimension,

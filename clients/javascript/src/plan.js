@@ -148,7 +148,7 @@ function levelOf(level, saved, kind, size) {
   const noise = noiseOf(`the noise of level ${level}`, entry.noise);
   if (name === "coins") {
     const coins = noise.by === "users" ? noise.coins : undefined;
-    if (coins === undefined) throw damaged("only coins can be sent one by one");
+    if (coins === undefined) throw damaged("the noise of coins must be Coins");
     return { noiseBy: "users", made: () => coinSum(kind, steps, coins) };
   }
   if (name === "ballots") {

@@ -21,7 +21,7 @@ import { pythonFloat } from "./json.js";
 const FORMS =
   "bit, real, real:LOW:HIGH, histogram:B, histogram:LABELS, histogram:LABELS:OTHER, " +
   "binned:LOW:HIGH:B, binned:EDGES, grouped:LABELS:bit, grouped:LABELS:real:LOW:HIGH, " +
-  "vector:D, vector:D:NORM, matrix:D, matrix:D:NORM or moments:D";
+  "vector:D, vector:D:NORM, matrix:D, matrix:D:NORM or regression:D";
 const MOST_COORDINATES = 2 ** 20;
 const MOST_SIDE = 2 ** 10;
 export const TOLERANCE = 1e-6; // a norm too large by at most this part
@@ -79,8 +79,8 @@ const MAKERS = {
       : undefined,
   matrix: ([side, norm = "1.0"], clip) =>
     isCount(side, 1, MOST_SIDE) && isNorm(norm) ? matrices(+side, +norm, clip) : undefined,
-  moments: ([features], clip) =>
-    isCount(features, 1, MOST_SIDE) ? moments(+features, clip) : undefined,
+  regression: ([features], clip) =>
+    isCount(features, 1, MOST_SIDE) ? regression(+features, clip) : undefined,
 };
 
 /** @returns {Kind} */
@@ -170,13 +170,13 @@ function matrices(side, norm, clip) {
  * @param {boolean} clip
  * @returns {Kind}
  */
-function moments(features, clip) {
+function regression(features, clip) {
   const highs = triangle(features, (i, j) => (i === j ? 1 : 0.5));
   const diagonal = triangle(features, (i, j) => Number(i === j));
   const high = (/** @type {number} */ j) => (j < features ? 1 : highs[j - features]);
   const low = (/** @type {number} */ j) => (diagonal[j - features] ? 0 : -high(j));
   return {
-    ...scalar(`moments:${features}`, 0, 0),
+    ...scalar(`regression:${features}`, 0, 0),
     low,
     high,
     canClip: true,

@@ -31,7 +31,7 @@ const TAKEN = [
   ["grouped:DE,FR:real:0.0:10.0", ["DE", 2.5], [0.25, 0, 0.75, 0]],
   ["grouped:DE,FR:others:bit", ["IT", 1], [0, 0, 1, 0, 0, 0]],
   ["grouped:DE,FR:bit", ["FR", 0], [0, 0, 0, 1]],
-  ["moments:1", [0.5, -1], [-0.5, 0.25]],
+  ["regression:1", [0.5, -1], [-0.5, 0.25]],
 ];
 
 for (const [spec, value, due] of TAKEN) {
@@ -73,7 +73,7 @@ const WRONG = {
     [[0.1], [0.2]],
   ],
   "grouped:DE,FR:real:0.0:10.0": [["IT", 1], ["DE", 11], ["DE"], "DE", ["DE", "1"], [1, "DE"]],
-  "moments:2": [
+  "regression:2": [
     [1, 1, 0],
     [0, 0, 1.1],
     [0, 0],
@@ -129,8 +129,8 @@ test("kinds that are none, or spelled otherwise", () => {
     "vector:2.0",
     "vector:2:-1.0",
     "matrix:2000",
-    "moments:0",
-    "moments:2:2",
+    "regression:0",
+    "regression:2:2",
     "__proto__",
     "toString",
     "binned:0.0:1.0:1",

@@ -1,4 +1,4 @@
-"""What all batches of one user cost together.
+"""`reference.composed_delta`, fast and certified: what all batches of one user cost together.
 
 At the release of a batch, given all that was shown before, its count is a function of the
 transcript and of the other users, plus the victim's value, plus noise that nothing shown before
@@ -6,34 +6,32 @@ depends on. So the victim's view is an adaptive composition of additive-noise me
 level, whatever the batches share and however others react to what is published.
 
 A person with many reports may have them in one batch of a level or in many. Under log-concave
-noise the worst is known: moving a count by a + 1 and another by b - 1, where a + 1 >= b, is never
-harder to see than moving them by a and b (the proof is in `docs/accounting.md`). So all reports
-are in one batch or, if it is too small for them, in as few as can be.
+noise the worst is that all are in one batch or, if it is too small for them, in as few as can be
+(the proof is in `docs/accounting.md`).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from overhand import errors
-from overhand.accounting.divergence import profile
-from overhand.mechanisms import Noise
-from overhand.model import Change, Floats, Privacy
-
-SMALLEST_DELTA = 1e-12
-"""Below this, rounding in the transforms is no longer small compared with delta."""
-
-ROUNDING = 1e-14
-"""Added to every composed delta: more than the rounding of sums and transforms can take away."""
-
-MOST_REPORTS = 1000
-"""How many reports of one person are accounted for."""
+from overhand.accounting.divergence import (
+    ROUNDING,
+    Level,
+    check_delta,
+    gaussian_delta,
+    gaussian_mu,
+    profile,
+)
+from overhand.accounting.domination import dominated_delta
+from overhand.model import Floats, Privacy
+from overhand.noise import Noise
 
 _TAIL = 1e-17
 _SPLITS = 12  # ways to divide reports into those that move counts up and those that move them down
@@ -42,63 +40,176 @@ _SEARCH_STEPS = 500
 _CERTIFICATE_STEPS = 5000
 _MOST_STEPS = 1 << 26  # of a grid of losses: more would fill memory
 
+_LEAST_PART = 1 / 8  # of an epsilon: to look for less takes ever finer grids
+_CLOSE = 1.001
+_PRECISION = 2e-5
+_WIDEST_UP, _WIDEST_DOWN = math.log(4096.0), math.log(1e-6)
+_A_LITTLE = 0.01
+_BEYOND = 1.2  # of the way to where the guarantee should be met: a bracket ends behind it
+_SECANTS = 6
+_STRANGE = 64.0  # times as steep, or as flat, as for a Gaussian: no line to follow
+_LEAST_STEP, _MOST_STEP = 2e-4, 0.5
 
-@dataclass(frozen=True)
-class Level:
-    """One participation of a user: the distribution of its batch's noise.
 
-    `change` is how another value of the user can change the batch, `reports` how many values one
-    person may hold among the users of the plan, and `leak` how far one count of a batch is, in
-    total variation, from being shown as its law says. A batch holds at most `size` reports, if
-    given.
-
-    What it costs that one person may report twice:
+def spent_delta(levels: Sequence[Level], privacy: Privacy) -> float:
+    """The certificate: a bound on the delta that all levels spend together at this epsilon.
 
     >>> from overhand.mechanisms import CoinSum
-    >>> noise = CoinSum.with_variance(size=1000, variance=60.0).noise()
-    >>> for reports in (1, 2):
-    ...     print(f"{certified_delta([Level(noise, reports)], epsilon=0.5):.1e}")
-    1.4e-06
-    3.2e-03
+    >>> level = Level(CoinSum.with_variance(size=1000, variance=40.0).noise())
+    >>> [spent_delta([level] * count, Privacy(1.0, 1e-6)) <= 1e-6 for count in (1, 2, 3)]
+    [True, True, False]
     """
-
-    law: Noise
-    reports: int = 1
-    change: Change = Change(largest=1)
-    leak: float = 0.0
-    size: int | None = None
-
-    @property
-    def placement(self) -> dict[int, int]:
-        """Where one person's reports cost most: how many of them are in how many batches each.
-
-        >>> from overhand.mechanisms import CoinSum
-        >>> noise = CoinSum.with_variance(size=8, variance=60.0).noise()
-        >>> Level(noise, reports=20).placement, Level(noise, reports=20, size=8).placement
-        ({20: 1}, {8: 2, 4: 1})
-        """
-        most = self.reports if self.size is None else min(self.reports, self.size)
-        full, rest = divmod(self.reports, most)
-        return {most: full, rest: 1} if rest else {most: full}
-
-    @property
-    def both_ways(self) -> bool:
-        """Whether one person may move some counts up and others down."""
-        return self.reports > 1 or self.change.coordinates > 1
+    return _delta(levels, privacy, certified_delta)
 
 
-def check_delta(privacy: Privacy) -> None:
-    """Refuse a delta for which floating-point transforms are not precise enough.
+def quick_delta(levels: Sequence[Level], privacy: Privacy) -> float:
+    """The same to about a thousandth, for searches.
 
-    >>> check_delta(Privacy(1.0, 1e-13))
-    Traceback (most recent call last):
-    overhand.errors.Infeasible: delta=1e-13 is below 1e-12, where composed privacy losses ...
+    >>> from overhand.mechanisms import CoinSum
+    >>> level = Level(CoinSum.with_variance(size=1000, variance=40.0).noise())
+    >>> [f"{delta([level] * 2, Privacy(1.0, 1e-6)):.1e}" for delta in (spent_delta, quick_delta)]
+    ['1.6e-07', '1.6e-07']
     """
-    if privacy.delta < SMALLEST_DELTA:
-        raise errors.Infeasible(
-            f"delta={privacy.delta:g} is below {SMALLEST_DELTA:g}, where composed privacy losses "
-            "cannot be trusted"
-        )
+    return _delta(levels, privacy, search_delta)
+
+
+def _delta(
+    levels: Sequence[Level],
+    privacy: Privacy,
+    composed_delta: Callable[[Sequence[Level], float], float],
+) -> float:
+    """What noise and leaks spend; changes that are bounded in norm are dominated, not composed."""
+    if any(level.sensitivity.l2 is not None for level in levels):
+        spent = dominated_delta(levels, privacy)
+    else:
+        spent = composed_delta(levels, privacy.epsilon)
+    return spent + leaked_delta(levels, privacy.epsilon)
+
+
+def spent_epsilon(levels: Sequence[Level], privacy: Privacy) -> float:
+    """An epsilon at which levels that give a guarantee spend no more than its delta: certified.
+
+    It is the least such epsilon to about a thousandth, down to a part of the guarantee's own; it is
+    the guarantee's own if no other is found.
+
+    >>> from overhand.mechanisms import CoinSum
+    >>> level = Level(CoinSum.with_variance(size=1000, variance=40.0).noise())
+    >>> epsilon = spent_epsilon([level] * 2, Privacy(1.0, 1e-6))
+    >>> round(epsilon, 2), spent_delta([level] * 2, Privacy(epsilon, 1e-6)) <= 1e-6
+    (0.92, True)
+    """
+    low, high = _LEAST_PART * privacy.epsilon, privacy.epsilon
+    while high > low * _CLOSE:
+        middle = math.sqrt(low * high)
+        is_enough = quick_delta(levels, replace(privacy, epsilon=middle)) <= privacy.delta
+        low, high = (low, middle) if is_enough else (middle, high)
+    while high < privacy.epsilon:
+        if spent_delta(levels, replace(privacy, epsilon=high)) <= privacy.delta:
+            return high
+        high *= _CLOSE
+    return privacy.epsilon
+
+
+def leaked_delta(levels: Sequence[Level], epsilon: float) -> float:
+    """The cost of counts that follow their laws only approximately.
+
+    A count within eta of its law, on either of two neighbouring inputs, adds eta + e^epsilon eta;
+    only counts that one person can move are concerned.
+
+    >>> from overhand.mechanisms import CoinSum
+    >>> level = Level(CoinSum.with_variance(size=1000, variance=40.0).noise(), view_distance=1e-9)
+    >>> f"{leaked_delta([level] * 2, epsilon=1.0):.2e}"
+    '7.44e-09'
+    """
+    leaks = (level.reports * level.sensitivity.counts * level.view_distance for level in levels)
+    return (1 + math.exp(epsilon)) * math.fsum(leaks)
+
+
+def least_scale(
+    levels_at: Callable[[float], Sequence[Level]],
+    privacy: Privacy,
+    *,
+    start: float,
+    precision: float = _PRECISION,
+) -> float:
+    """The least scale of the noise at which the levels together give the guarantee.
+
+    `levels_at(scale)` must hide more as the scale grows; `start`, usually the Gaussian limit,
+    only saves time. Nothing is certified here: the grid is coarse.
+
+    The least variance of three levels of coins; Gaussian noise needs 53.5:
+
+    >>> from overhand.mechanisms import CoinSum
+    >>> def levels_at(variance: float) -> list[Level]:
+    ...     return [Level(CoinSum.with_variance(1000, variance).noise())] * 3
+    >>> round(least_scale(levels_at, Privacy(1.0, 1e-6), start=53.5), 1)
+    52.4
+    """
+    from scipy.optimize import brentq
+
+    check_delta(privacy)
+    seen: dict[float, float] = {}
+
+    def excess(log_scale: float) -> float:
+        if log_scale not in seen:
+            found = quick_delta(levels_at(start * math.exp(log_scale)), privacy)
+            seen[log_scale] = math.log(found / privacy.delta)
+        return seen[log_scale]
+
+    fall = _gaussian_fall(privacy)
+    root = _secant(excess, fall, precision)
+    if root is None:
+        low, high = _bracket(excess, fall, privacy)
+        root = low if low == high else float(brentq(excess, low, high, xtol=precision))
+    return start * math.exp(root)
+
+
+def _secant(excess: Callable[[float], float], fall: float, precision: float) -> float | None:
+    """If ln delta is nearly linear, as it is for most noise, a few steps along the line suffice."""
+    at, beyond = 0.0, excess(0.0)
+    slope = fall
+    for _ in range(_SECANTS):
+        step = beyond / slope
+        if abs(step) > _MOST_STEP:
+            return None
+        if abs(step) < precision:
+            return at + step
+        following = excess(at + step)
+        slope = (beyond - following) / step
+        if not fall / _STRANGE < slope < fall * _STRANGE:
+            return None
+        at, beyond = at + step, following
+    return None
+
+
+def _bracket(
+    excess: Callable[[float], float], fall: float, privacy: Privacy
+) -> tuple[float, float]:
+    """Logarithms of scales, from 0 on, between which the guarantee is met first.
+
+    Or the least that is tried, twice, if even that is enough.
+    """
+    at, is_up = 0.0, excess(0.0) > 0
+    step = _BEYOND * abs(excess(0.0)) / fall
+    step = min(_MOST_STEP, max(_LEAST_STEP, step))
+    while True:
+        following = min(_WIDEST_UP, at + step) if is_up else max(_WIDEST_DOWN, at - step)
+        if (excess(following) > 0) != is_up:
+            return min(at, following), max(at, following)
+        if following == _WIDEST_UP:
+            raise errors.Infeasible(
+                f"no noise up to {math.exp(_WIDEST_UP):g} times the Gaussian limit gives {privacy}"
+            )
+        if following == _WIDEST_DOWN:
+            return following, following
+        at, step = following, 2 * step
+
+
+def _gaussian_fall(privacy: Privacy) -> float:
+    """By how much ln delta falls as the logarithm of a Gaussian's variance grows."""
+    mu = gaussian_mu(privacy)
+    less = gaussian_delta(mu * math.exp(-_A_LITTLE / 2), privacy.epsilon)
+    return max(1.0, math.log(gaussian_delta(mu, privacy.epsilon) / less) / _A_LITTLE)
 
 
 def search_delta(levels: Sequence[Level], epsilon: float) -> float:
@@ -112,7 +223,7 @@ def search_delta(levels: Sequence[Level], epsilon: float) -> float:
     for direction in range(directions):
         masses = [_connect_dots(curve.deltas[direction], step) for curve in curves]
         lowest = sum(curve.first * count for curve, count in zip(curves, counts, strict=True))
-        loss, infinite = _convolved(masses, counts)
+        loss, infinite = _convolve(masses, counts)
         first = max(0, math.floor(epsilon / step) + 1 - lowest)
         beyond = (np.arange(first, len(loss)) + lowest) * step
         seen = -(np.expm1(np.minimum(0.0, epsilon - beyond)) * loss[first:]).sum()
@@ -212,16 +323,16 @@ def _runs(levels: Sequence[Level]) -> dict[_Move, int]:
     """The distinct moves, and how many counts are moved so, at all levels together."""
     if not levels:
         raise errors.InvalidValue("a guarantee needs at least one level")
-    if any(level.change.norm is not None for level in levels):
+    if any(level.sensitivity.l2 is not None for level in levels):
         raise errors.InvalidValue("changes that are bounded in norm are not counted one by one")
     runs: dict[_Move, int] = {}
     for level in levels:
-        law, change = level.law, level.change
+        law, moved = level.law, level.sensitivity
         # Under skewed noise all ways to divide reports are bounded as if a batch held them all.
         placement = level.placement if law.is_symmetric else {level.reports: 1}
         for reports, batches in placement.items():
-            move = _Move(law, reports, change.largest, level.both_ways)
-            runs[move] = runs.get(move, 0) + batches * change.coordinates
+            move = _Move(law, reports, int(moved.linf), level.both_ways)
+            runs[move] = runs.get(move, 0) + batches * moved.l0
     return runs
 
 
@@ -253,13 +364,13 @@ def _curves(move: _Move, step: float) -> _Curves:
 
 def _reach(law: Noise, shift: int) -> float:
     """A loss that a change by `shift` exceeds with probability at most about 1e-17."""
-    probabilities = law.window.probabilities
+    probabilities = law.pmf.probabilities
     tail = np.cumsum(probabilities[::-1])[::-1]
     up = max(shift, int(np.searchsorted(-tail, -_TAIL)) - 1)
     head = np.cumsum(probabilities)
     down = min(len(head) - 1 - shift, int(np.searchsorted(head, _TAIL)) + 1)
     if up >= len(head) or down < 0 or down + shift >= len(head):
-        # Too little noise for any finite loss to be likely: the whole window counts.
+        # Too little noise for any finite loss to be likely: the whole pmf counts.
         finite = probabilities[probabilities > 0]
         return float(np.log(finite.max()) - np.log(finite.min()))
     losses = (
@@ -286,7 +397,7 @@ def _both_ways(law: Noise, up: int, down: int, epsilons: Floats, step: float) ->
     if not (up and down):
         return profile(law, up or down, epsilons)[0 if up else 1]
     moves = profile(law, up, epsilons)[0], profile(law, down, epsilons)[1]
-    loss, infinite = _convolved([_connect_dots(deltas, step) for deltas in moves], [1, 1])
+    loss, infinite = _convolve([_connect_dots(deltas, step) for deltas in moves], [1, 1])
     grid = np.arange(len(loss), dtype=np.float64) * step + 2 * float(epsilons[0])
     return _deltas_of(loss, grid, infinite, epsilons)
 
@@ -305,7 +416,7 @@ def _connect_dots(deltas: Floats, step: float) -> tuple[Floats, float]:
     return np.maximum(masses, 0.0), float(deltas[-1])
 
 
-def _convolved(
+def _convolve(
     masses: Sequence[tuple[Floats, float]], counts: Sequence[int]
 ) -> tuple[Floats, float]:
     """The losses of all mechanisms together, each run `counts` times, and the mass at infinity."""

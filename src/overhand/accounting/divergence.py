@@ -1,4 +1,4 @@
-"""How far apart two neighbouring inputs leave a batch: the hockey-stick divergence, exactly.
+"""What one batch shows of a user: the hockey-stick divergence, exactly, and its Gaussian limit.
 
 All noise is log-concave and on the integers: that is what the accountant relies on.
 """
@@ -6,11 +6,85 @@ All noise is log-concave and on the integers: that is what the accountant relies
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
-from overhand.mechanisms import Noise
+from overhand import errors
 from overhand.model import Floats, Privacy
+from overhand.noise import Noise
+from overhand.values import Sensitivity
+
+SMALLEST_DELTA = 1e-12
+"""Below this, rounding in the transforms is no longer small compared with delta."""
+
+ROUNDING = 1e-14
+"""Added to every composed delta: more than the rounding of sums and transforms can take away."""
+
+MOST_REPORTS = 1000
+"""How many reports of one person are accounted for."""
+
+_A_HAIR = 1e-13
+
+
+@dataclass(frozen=True)
+class Level:
+    """One participation of a user: the distribution of its batch's noise.
+
+    `sensitivity` is how far another value of the user moves the batch, in steps, `reports` how many
+    values one person may hold among the users of the plan, and `view_distance` how far one count of
+    a batch is, in total variation, from being shown as its law says. A batch holds at most `size`
+    reports, if given.
+
+    What it costs that one person may report twice:
+
+    >>> from overhand.accounting import certified_delta
+    >>> from overhand.mechanisms import CoinSum
+    >>> noise = CoinSum.with_variance(size=1000, variance=60.0).noise()
+    >>> for reports in (1, 2):
+    ...     print(f"{certified_delta([Level(noise, reports)], epsilon=0.5):.1e}")
+    1.4e-06
+    3.2e-03
+    """
+
+    law: Noise
+    reports: int = 1
+    sensitivity: Sensitivity = Sensitivity(1)
+    view_distance: float = 0.0
+    size: int | None = None
+
+    @property
+    def placement(self) -> dict[int, int]:
+        """Where one person's reports cost most: how many of them are in how many batches each.
+
+        >>> from overhand.mechanisms import CoinSum
+        >>> noise = CoinSum.with_variance(size=8, variance=60.0).noise()
+        >>> Level(noise, reports=20).placement, Level(noise, reports=20, size=8).placement
+        ({20: 1}, {8: 2, 4: 1})
+        """
+        most = self.reports if self.size is None else min(self.reports, self.size)
+        full, rest = divmod(self.reports, most)
+        return {most: full, rest: 1} if rest else {most: full}
+
+    @property
+    def both_ways(self) -> bool:
+        """Whether one person may move some counts up and others down."""
+        return self.reports > 1 or self.sensitivity.l0 > 1
+
+
+def check_delta(privacy: Privacy) -> None:
+    """Refuse a delta for which floating-point transforms are not precise enough.
+
+    >>> check_delta(Privacy(1.0, 1e-13))
+    Traceback (most recent call last):
+    overhand.errors.Infeasible: delta=1e-13 is below 1e-12, where composed privacy losses ...
+    """
+    if privacy.delta < SMALLEST_DELTA:
+        raise errors.Infeasible(
+            f"delta={privacy.delta:g} is below {SMALLEST_DELTA:g}, where composed privacy losses "
+            "cannot be trusted"
+        )
 
 
 def hockey_stick(upper: Floats, lower: Floats, epsilon: float) -> float:
@@ -25,12 +99,12 @@ def hockey_stick(upper: Floats, lower: Floats, epsilon: float) -> float:
 def shifted_pair(law: Noise, shift: int) -> tuple[Floats, Floats]:
     """The laws of noise + shift and of noise, over the same outcomes.
 
-    >>> from overhand.mechanisms import Coins
+    >>> from overhand.noise import Coins
     >>> from overhand.randomness import HALF
     >>> shifted_pair(Coins(2, HALF).law(1), 1)
     (array([0.  , 0.25, 0.5 , 0.25]), array([0.25, 0.5 , 0.25, 0.  ]))
     """
-    probabilities = law.window.probabilities
+    probabilities = law.pmf.probabilities
     gap = np.zeros(shift)
     return np.concatenate([gap, probabilities]), np.concatenate([probabilities, gap])
 
@@ -41,7 +115,8 @@ def delta(law: Noise, epsilon: float, *, shift: int = 1) -> float:
     Coins, and discrete Laplace noise, which hides a step without any delta:
 
     >>> from fractions import Fraction
-    >>> from overhand.mechanisms import CoinSum, LaplaceNoise
+    >>> from overhand.mechanisms import CoinSum
+    >>> from overhand.noise import LaplaceNoise
     >>> law = CoinSum.with_variance(size=1000, variance=20.0).noise()
     >>> [f"{delta(law, epsilon=1.0, shift=shift):.1e}" for shift in (1, 2)]
     ['2.1e-08', '2.6e-03']
@@ -51,20 +126,7 @@ def delta(law: Noise, epsilon: float, *, shift: int = 1) -> float:
     """
     moved, still = shifted_pair(law, shift)
     worst = max(hockey_stick(moved, still, epsilon), hockey_stick(still, moved, epsilon))
-    return worst + law.window.missing
-
-
-def satisfies(law: Noise, privacy: Privacy, *, shift: int = 1) -> bool:
-    """Whether this noise alone gives the guarantee.
-
-    Coins need a little less variance than Gaussian noise, whose least is 17.8:
-
-    >>> from overhand.mechanisms import CoinSum
-    >>> laws = [CoinSum.with_variance(size=1000, variance=v).noise() for v in (14.0, 15.0)]
-    >>> [satisfies(law, Privacy(1.0, 1e-6)) for law in laws]
-    [False, True]
-    """
-    return delta(law, privacy.epsilon, shift=shift) <= privacy.delta
+    return worst + law.pmf.missing
 
 
 def profile(law: Noise, shift: int, epsilons: Floats) -> tuple[Floats, Floats]:
@@ -83,7 +145,7 @@ def profile(law: Noise, shift: int, epsilons: Floats) -> tuple[Floats, Floats]:
     else:
         at = len(losses) - np.searchsorted(losses, -epsilons, side="left")
         down = _suffix_sums(still[::-1])[at] - scale * _suffix_sums(moved[::-1])[at]
-    missing = law.window.missing
+    missing = law.pmf.missing
     return np.clip(up + missing, 0.0, 1.0), np.clip(down + missing, 0.0, 1.0)
 
 
@@ -98,3 +160,53 @@ def _losses(upper: Floats, lower: Floats) -> Floats:
 
 def _suffix_sums(values: Floats) -> Floats:
     return np.concatenate([np.cumsum(values[::-1])[::-1], [0.0]])
+
+
+def gaussian_delta(mu: float, epsilon: float) -> float:
+    """Phi(mu/2 - epsilon/mu) - e^epsilon Phi(-mu/2 - epsilon/mu): N(mu, 1) against N(0, 1).
+
+    >>> f"{gaussian_delta(mu=0.2367, epsilon=1.0):.1e}"
+    '1.0e-06'
+    """
+    from scipy.special import log_ndtr
+
+    upper = float(log_ndtr(mu / 2 - epsilon / mu))
+    lower = epsilon + float(log_ndtr(-mu / 2 - epsilon / mu))
+    return math.exp(upper) * -math.expm1(min(0.0, lower - upper))
+
+
+@lru_cache(maxsize=1024)
+def gaussian_mu(privacy: Privacy) -> float:
+    """The largest shift, in standard deviations, that Gaussian noise hides under a guarantee.
+
+    >>> round(gaussian_mu(Privacy(1.0, 1e-6)), 4)
+    0.2367
+    """
+    from scipy.optimize import brentq
+
+    low, high = 1.0, 1.0
+    while gaussian_delta(low, privacy.epsilon) > privacy.delta:
+        low /= 2
+    while gaussian_delta(high, privacy.epsilon) < privacy.delta:
+        high *= 2
+    log_mu = brentq(
+        lambda log: gaussian_delta(math.exp(log), privacy.epsilon) - privacy.delta,
+        math.log(low),
+        math.log(high),
+    )
+    mu, less = math.exp(log_mu), _A_HAIR
+    while gaussian_delta(mu, privacy.epsilon) > privacy.delta:
+        mu *= 1 - less  # the root is as likely above the guarantee as below
+        less *= 2
+    return mu
+
+
+def gaussian_variance(privacy: Privacy, levels: int = 1) -> float:
+    """The variance per level that `levels` equal Gaussian mechanisms need.
+
+    Four levels need four times the variance of one; by simple composition it would be 16 times:
+
+    >>> [round(gaussian_variance(Privacy(1.0, 1e-6), levels), 1) for levels in (1, 4)]
+    [17.8, 71.4]
+    """
+    return levels / gaussian_mu(privacy) ** 2

@@ -14,10 +14,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from overhand import errors
-from overhand.accounting.composition import ROUNDING, Level
-from overhand.accounting.gaussian import gaussian_delta
-from overhand.mechanisms import Noise
+from overhand.accounting.divergence import ROUNDING, Level, gaussian_delta
 from overhand.model import Floats, Privacy
+from overhand.noise import Noise
 
 _EXCEPTION_SHARE = 0.01  # of delta, for the outcomes that no Gaussian is compared with
 _EXCLUDED = 0.999  # of an exception is used, so that rounding cannot take away from it
@@ -30,24 +29,16 @@ _QUICK_VARIANCE = 1e4  # up to here all of a law is looked at: a part would save
 
 
 def dominated_delta(levels: Sequence[Level], privacy: Privacy) -> float:
-    """What all levels of a user cost at this epsilon; `privacy.delta` sets the precision.
-
-    >>> from overhand.mechanisms import CoinSum
-    >>> from overhand.values import Vectors
-    >>> coins = CoinSum.with_variance(size=1000, variance=4000.0, values=Vectors(20), steps=10)
-    >>> level = Level(coins.noise(), change=coins.change)
-    >>> dominated_delta([level], Privacy(1.0, 1e-6)) <= 1e-6
-    True
-    """
+    """What all levels of a user cost at this epsilon; `privacy.delta` sets the precision."""
     if not levels:
         raise errors.InvalidValue("a guarantee needs at least one level")
-    runs = sum(level.change.coordinates * level.reports for level in levels)
+    runs = sum(level.sensitivity.l0 * level.reports for level in levels)
     exception = _EXCEPTION_SHARE * privacy.delta / runs
     # More noise never hides less, so a part of a law much wider than needed is enough.
     enough = _ENOUGH * math.sqrt(len(levels)) / privacy.epsilon
     square = 0.0
     for level in levels:
-        norm, largest = _moved(level)
+        norm, largest = _largest_move(level)
         most = max(_QUICK_VARIANCE, (enough * norm) ** 2)
         square += (slope(level.law.at_most(most), largest, exception) * norm) ** 2
     if not math.isfinite(square):
@@ -56,13 +47,13 @@ def dominated_delta(levels: Sequence[Level], privacy: Privacy) -> float:
     return min(1.0, seen + runs * exception + ROUNDING)
 
 
-def _moved(level: Level) -> tuple[float, int]:
+def _largest_move(level: Level) -> tuple[float, int]:
     """The largest move of one person, all reports in one direction, and that of one count."""
-    if level.change.norm is None:
+    if level.sensitivity.l2 is None:
         raise errors.InvalidValue("a change without a norm is counted coordinate by coordinate")
     placement = level.placement
     reports = math.sqrt(sum(batches * most**2 for most, batches in placement.items()))
-    return reports * level.change.norm, max(placement) * level.change.largest
+    return reports * level.sensitivity.l2, max(placement) * int(level.sensitivity.linf)
 
 
 def slope(law: Noise, largest: int, exception: float) -> float:
@@ -72,7 +63,7 @@ def slope(law: Noise, largest: int, exception: float) -> float:
     mu(s) is the largest difference of normal quantiles over all of them. A Gaussian is as far from
     its shift as its shift from it, so one direction bounds both, skewed laws' too.
     """
-    return _slope(law.window.probabilities, law.window.missing, largest, exception)
+    return _slope(law.pmf.probabilities, law.pmf.missing, largest, exception)
 
 
 def _slope(probabilities: Floats, missing: float, largest: int, exception: float) -> float:
@@ -88,7 +79,7 @@ def _slope(probabilities: Floats, missing: float, largest: int, exception: float
     unmoved = -_quantiles(above[first:] - missing, below[first:], excluded)
     moved = _quantiles(below[: last + 1] - missing, above[: last + 1], excluded)
     if first > last or first < largest or last + largest >= len(below):
-        return math.inf  # nearly all of it is at one place, or a shift leaves the window
+        return math.inf  # nearly all of it is at one place, or a shift leaves the pmf
     single = max(0.0, float(np.max(unmoved[: last + 2 - first] - moved[first - 1 :])))
     if largest > _FEW_SHIFTS:
         single *= _A_LITTLE_MORE

@@ -1,4 +1,7 @@
-"""LinUCB over any continual sum: variants differ only in the sums they are given."""
+"""The learner of Algorithm 4, fast: `reference.BanditServer.rule` for any number of users.
+
+It goes over any continual sum: variants differ only in the sums they are given, and in constants.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 from overhand import errors
 from overhand.model import Floats
 from overhand.randomness import Random
-from overhand.values import TOLERANCE, Moments, bounded, finite_array
+from overhand.values import TOLERANCE, RegressionStatistics, check_norms, finite_array
 
 Features = NDArray[Any]
 """Of arms: the last axis has the features of one arm, the one before it the arms of one user."""
@@ -36,10 +39,10 @@ class Policy:
 
     The widths are a norm of x, beta |x|_{V^-1} in the paper. `t` is how many users it was learnt
     from. All that is here was computed from released sums, so it may be shown to anybody. With
-    leading axes in `theta` and `width` it is the rules of as many runs, side by side.
+    leading axes in `theta` and `width` it is the policies of as many runs, side by side.
 
-    >>> rule = Policy(t=0, theta=np.array([1.0, 0.0]), width=0.5 * np.eye(2))
-    >>> int(rule.choose(np.array([[0.6, 0.8], [1.0, 0.0], [0.0, 1.0]])))
+    >>> policy = Policy(t=0, theta=np.array([1.0, 0.0]), width=0.5 * np.eye(2))
+    >>> int(policy.choose(np.array([[0.6, 0.8], [1.0, 0.0], [0.0, 1.0]])))
     1
     """
 
@@ -81,11 +84,11 @@ class Policy:
         return np.asarray(self.scores(features).argmax(axis=-1))
 
 
-def chosen_arms(policy: Policy | None, features: Features, random: Random) -> Any:
-    """The arm for every user, or for the one there is: by the rule, or any before the first.
+def choose_arms(policy: Policy | None, features: Features, random: Random) -> Any:
+    """The arm for every user, or for the one there is: by the policy, or any before the first.
 
     >>> from overhand.randomness import secure_random
-    >>> arms = chosen_arms(None, np.zeros((300, 3, 2)), secure_random())
+    >>> arms = choose_arms(None, np.zeros((300, 3, 2)), secure_random())
     >>> np.unique(arms)
     array([0, 1, 2])
     """
@@ -96,7 +99,7 @@ def chosen_arms(policy: Policy | None, features: Features, random: Random) -> An
 
 
 class Constants(Protocol):
-    """How a released sum becomes a rule; `std` is that of one coordinate of the sum's noise.
+    """How a released sum becomes a policy; `std` is that of one coordinate of the sum's noise.
 
     The paper's doubt more than the whole range of rewards, where ours are soon sure:
 
@@ -138,9 +141,10 @@ class Practical:
     at most (1 + |theta|^2 / 2) std^2. The bonus is one standard deviation of the first and
     `exploration` of the others: a quarter does about as well as a whole (`docs/bandits.md`).
 
-    A `constant` first feature makes two things free, for the joint sensitivity of `Moments` stays
-    as it is. Rewards are learnt as 2 y - 1, at twice the signal: only theta's first coordinate
-    moves. And the constant is made small, so that the other features may be larger within norm 1.
+    A `constant` first feature makes two things free, for the joint sensitivity of
+    `RegressionStatistics` stays as it is. Rewards are learnt as 2 y - 1, at twice the signal: only
+    theta's first coordinate moves. And the constant is made small, so that the other features may
+    be larger within norm 1.
 
     More noise, a larger shift; and a large constant makes room for the features that tell:
 
@@ -157,8 +161,8 @@ class Practical:
     def __post_init__(self) -> None:
         errors.whole("dimension", self.dimension, least=1)
         if self.constant is not None:
-            errors.number("constant", self.constant, above=0, below=1)
-        errors.number("exploration", self.exploration, above=0)
+            errors.finite_number("constant", self.constant, above=0, below=1)
+        errors.finite_number("exploration", self.exploration, above=0)
 
     @cached_property
     def scales(self) -> Floats:
@@ -185,7 +189,7 @@ class Practical:
 
 @dataclass(frozen=True)
 class LinUCB:
-    """Step 7 of Algorithm 4: from the sums of x y and x x^T, with noise in them, to a rule.
+    """Step 7 of Algorithm 4: from the sums of x y and x x^T, with noise in them, to a policy.
 
     **Why the Gram matrix stays positive definite.** Noise can make an eigenvalue of the sum of
     x x^T negative. The paper adds lambda to all of them (a *shift*), and so do we: the norm of the
@@ -198,8 +202,8 @@ class LinUCB:
     >>> learner = LinUCB(Practical(dimension=2))
     >>> users = np.array([[0.6, 0.8]] * 500 + [[0.6, -0.8]] * 500)
     >>> rows = learner.rows(users, rewards=[1.0] * 500 + [0.0] * 500)
-    >>> rule = learner.policy(t=1000, total=rows.sum(axis=0), std=20.0)
-    >>> rule.theta.round(2), int(rule.choose(np.array([[0.6, -0.8], [0.6, 0.8]])))
+    >>> policy = learner.policy(t=1000, total=rows.sum(axis=0), std=20.0)
+    >>> policy.theta.round(2), int(policy.choose(np.array([[0.6, -0.8], [0.6, 0.8]])))
     (array([0.68, 0.55]), 1)
     """
 
@@ -211,9 +215,9 @@ class LinUCB:
         return self.constants.dimension
 
     @cached_property
-    def moments(self) -> Moments:
+    def moments(self) -> RegressionStatistics:
         """What users report."""
-        return Moments(self.dimension)
+        return RegressionStatistics(self.dimension)
 
     def rows(self, features: ArrayLike, rewards: ArrayLike, *, first: int = 0) -> Floats:
         """What these users add to the sums, checked: |x| <= 1 and rewards in [0, 1].
@@ -223,7 +227,7 @@ class LinUCB:
         what = f"rows of {self.dimension} features"
         x = finite_array(features, what=what, shape=(self.dimension,), first=first)
         self.check_constant(x[:, 0], lambda user: f"user {first + user + 1}")
-        x = bounded(x, 1.0, clip=False, first=first)
+        x = check_norms(x, 1.0, clip=False, first=first)
         y = finite_array(rewards, what="rewards", shape=(), first=first)
         if len(x) != len(y):
             raise errors.InvalidValue(f"{len(x)} rows of features and {len(y)} rewards")
@@ -234,8 +238,8 @@ class LinUCB:
                 f"reward {float(y[user])} of user {first + user + 1} must be between 0 and 1"
             )
         scaled = x * self.constants.scales
-        scaled = bounded(scaled, 1.0, clip=False, first=first, tolerance=self._tolerance)
-        return self.moments.joined(scaled, self._responses(y))
+        scaled = check_norms(scaled, 1.0, clip=False, first=first, tolerance=self._tolerance)
+        return self.moments.join_columns(scaled, self._responses(y))
 
     @cached_property
     def _tolerance(self) -> float:
@@ -244,7 +248,7 @@ class LinUCB:
 
     def unchecked_rows(self, features: Floats, rewards: Floats) -> Floats:
         """The same for simulated users, who are what they should be but for rounding."""
-        return self.moments.joined(features * self.constants.scales, self._responses(rewards))
+        return self.moments.join_columns(features * self.constants.scales, self._responses(rewards))
 
     def _responses(self, rewards: Floats) -> Floats:
         """What theta is learnt from, as a column."""
@@ -271,7 +275,7 @@ class LinUCB:
         return np.maximum(eigenvalues + shift, _FLOOR * shift), axes
 
     def policy(self, t: int, total: Floats, std: float) -> Policy:
-        """The rule that these sums of t users give; with leading axes, those of many runs."""
+        """The policy that these sums of t users give; with leading axes, those of many runs."""
         vector, gram = self.moments.split(total)
         eigenvalues, axes = self.spectrum(t, gram, std)
         along = np.swapaxes(axes, -1, -2) @ vector[..., np.newaxis]
@@ -281,10 +285,10 @@ class LinUCB:
         return Policy(t, theta[..., 0] * scales, widths * scales[:, np.newaxis])
 
 
-def checked_contexts(contexts: ArrayLike, dimension: int) -> Features:
+def check_contexts(contexts: ArrayLike, dimension: int) -> Features:
     """The arms of one user (arms, features) or of many (users, arms, features), within norm 1.
 
-    >>> checked_contexts([[1, 0], [0.6, 0.8]], dimension=2)
+    >>> check_contexts([[1, 0], [0.6, 0.8]], dimension=2)
     array([[1. , 0. ],
            [0.6, 0.8]])
     """

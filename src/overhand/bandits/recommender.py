@@ -1,4 +1,7 @@
-"""A private recommender in one process: contexts in, arms out, rewards back (Algorithm 4)."""
+"""Algorithm 4 as a whole, fast: `reference.play` in one process.
+
+Contexts in, arms out, rewards back.
+"""
 
 from __future__ import annotations
 
@@ -17,15 +20,14 @@ from overhand.bandits.linucb import (
     LinUCB,
     Policy,
     Practical,
-    checked_contexts,
-    chosen_arms,
+    check_contexts,
+    choose_arms,
 )
-from overhand.bandits.roles import dimension_of, learner_for
 from overhand.model import Floats
-from overhand.plan import Plan
-from overhand.randomness import Random, SeededRandom, restored_random, source_of
-from overhand.summation import CUT_SHORT, ContinualSum, Resumable, whole
-from overhand.values import TOLERANCE
+from overhand.planning import Plan
+from overhand.randomness import Random, SeededRandom, restore_random, source_of
+from overhand.sums import CUT_SHORT, ContinualSum, Resumable, whole
+from overhand.values import TOLERANCE, RegressionStatistics
 
 _DOUBLE = np.dtype(np.float64)
 
@@ -41,7 +43,7 @@ class ReleasedSums(Protocol):
 
 
 class Rounds:
-    """Algorithm 4, round by round: a rule serves users until a release, which makes the next rule.
+    """Algorithm 4, round by round: a policy serves users until a release makes the next one.
 
     `rows` makes of features and rewards what is added up. Users are those of one stream, or of
     runs side by side, whose axis comes before that of users.
@@ -72,11 +74,11 @@ class Rounds:
         runs: tuple[int, ...] = (),
     ) -> None:
         self.policy: Policy | None = None
-        """The rule in force: none before the first release."""
+        """The policy in force: none before the first release."""
         self.t = 0
         """How many users have come."""
         self.due = sums.next_release(0)
-        """When the next rule is made."""
+        """When the next policy is made."""
         self._learner = learner
         self._sums = sums
         self._rows = rows
@@ -91,7 +93,7 @@ class Rounds:
     def keep(self, features: ArrayLike, rewards: ArrayLike, users: int) -> None:
         """The features of the arms that these users took, and what came of it.
 
-        Of a stretch over several releases only the last makes a rule.
+        Of a stretch over several releases only the last makes a policy.
         """
         start, stop, t = self._waiting, self._waiting + users, self.t + users
         if t > self.due:
@@ -119,12 +121,12 @@ class Rounds:
 
     def secret_state(self) -> dict[str, Any]:
         """All that is needed to go on but for the sums, ready for JSON."""
-        rule = self.policy
+        policy = self.policy
         return {
             "t": self.t,
             "due": self.due,
             "waiting": self._open[..., : self._waiting, :].tolist(),
-            "policy": None if rule is None else [rule.t, rule.theta.tolist(), rule.width.tolist()],
+            "policy": policy and [policy.t, policy.theta.tolist(), policy.width.tolist()],
         }
 
     def resume(self, state: Mapping[str, Any]) -> None:
@@ -160,11 +162,11 @@ class Recommender(Resumable):
     """Recommends by LinUCB, and learns from sums that a plan makes private.
 
     One process that is trusted with users' values until their batch is full, for experiments and
-    for servers that are trusted; `BanditUser` and `BanditServer` are the two halves where the
-    boundary matters. Arms may change every round. Rewards are in [0, 1], features of norm at most
-    1. If the first of them is always the same, say so by `constant`: it halves the regret
-    (`Practical`). Only a simulation says where chance comes from, by `random`. Several threads may
-    use it: each call is whole.
+    for servers that are trusted; where they are not, the services run the same learner
+    (`docs/bandits.md`), and `examples/private_recommender.py` shows both sides. Arms may change
+    every round. Rewards are in [0, 1], features of norm at most 1. If the first of them is always
+    the same, say so by `constant`: it halves the regret (`Practical`). Only a simulation says where
+    chance comes from, by `random`. Several threads may use it: each call is whole.
 
     >>> import overhand as oh
     >>> from overhand.bandits import plan_for_regret
@@ -189,7 +191,11 @@ class Recommender(Resumable):
     ) -> None:
         self.plan = plan
         self._horizon = plan.horizon
-        dimension = dimension_of(plan)
+        if not isinstance(plan.values, RegressionStatistics):
+            raise errors.InvalidValue(
+                f"a recommender needs a plan for regression, not {plan.values}"
+            )
+        dimension = plan.values.features
         if constant is not None and constants is not None:
             raise errors.InvalidValue(f"give {constant=} or constants=, which have their own")
         constants = constants or Practical(dimension, constant)
@@ -202,7 +208,7 @@ class Recommender(Resumable):
 
     @property
     def policy(self) -> Policy | None:
-        """The rule in force: none before the first batch is full."""
+        """The policy in force: none before the first batch is full."""
         return self._rounds.policy
 
     @property
@@ -213,11 +219,11 @@ class Recommender(Resumable):
     def recommend(self, contexts: ArrayLike) -> Any:
         """The arm for a user's contexts (arms, features), or for many users' at once.
 
-        Users of one batch are served by the same rule; the first of all choose at random.
+        Users of one batch are served by the same policy; the first of all choose at random.
         """
-        features = checked_contexts(contexts, self._learner.dimension)
+        features = check_contexts(contexts, self._learner.dimension)
         with self._lock:
-            arms = chosen_arms(self._rounds.policy, features, self._random)
+            arms = choose_arms(self._rounds.policy, features, self._random)
         return arms if features.ndim == 3 else int(arms)
 
     def update(self, features: ArrayLike, reward: float) -> None:
@@ -291,10 +297,10 @@ class Recommender(Resumable):
 
         Only `constants` that are not `Practical` have to be given again.
         """
-        return cls._restored(text, lambda state: cls._resumed(plan, state, constants))
+        return cls._restore(text, lambda state: cls._from_state(plan, state, constants))
 
     @classmethod
-    def _resumed(
+    def _from_state(
         cls, plan: Plan, state: Mapping[str, Any], constants: Constants | None
     ) -> Recommender:
         kind, told = state["constants"]
@@ -302,12 +308,28 @@ class Recommender(Resumable):
             constants = Practical(**told)
         if constants is None or _entry(constants) != state["constants"]:
             raise errors.DamagedPlan(f"the recommender was saved with constants={told or kind}")
-        total = ContinualSum.resumed(plan, state["sums"])
-        recommender = cls(plan, restored_random(state["random"]), constants=constants)
-        recommender._random = restored_random(state["random"])
+        total = ContinualSum.from_state(plan, state["sums"])
+        recommender = cls(plan, restore_random(state["random"]), constants=constants)
+        recommender._random = restore_random(state["random"])
         recommender._sums.total = total
         recommender._rounds.resume(state["rounds"])
         return recommender
+
+
+def learner_for(plan: Plan, learner: LinUCB) -> LinUCB:
+    """The learner, if the plan adds up what it learns from.
+
+    >>> import overhand as oh
+    >>> from overhand.bandits import Practical
+    >>> learner_for(oh.Plan.best(300, 2, oh.Privacy(1.0, 1e-6)), LinUCB(Practical(2)))
+    Traceback (most recent call last):
+    overhand.errors.InvalidValue: a plan for bit cannot serve a learner of regression:2
+    """
+    if plan.values != learner.moments:
+        raise errors.InvalidValue(
+            f"a plan for {plan.values} cannot serve a learner of {learner.moments}"
+        )
+    return learner
 
 
 def _entry(constants: Constants) -> list[Any]:

@@ -1,6 +1,6 @@
 """What regret to expect: the paper's constants and bound (Theorem 5.1), and the plan of the least.
 
-The bound is from Shariff and Sheffet (2018).
+The bound is from Shariff and Sheffet (2018); `reference.BanditServer` has its lambda and beta_t.
 With V_t the Gram matrix plus lambda, of which every entry is wrong by at most sigma':
 lambda = 2 sigma' d, so that the noise of matrix and vector has norm at most lambda / 2; hence
 rho_max = 3 lambda / 2, rho_min = lambda / 2 and gamma = sqrt(lambda / 2).
@@ -17,8 +17,8 @@ import numpy as np
 
 from overhand import errors
 from overhand.model import Floats, Privacy
-from overhand.plan import Delay, Plan
-from overhand.values import Moments
+from overhand.planning import Delay, Plan
+from overhand.values import RegressionStatistics
 
 USERS_PER_STD = 5.0
 """Per root of the dimension, how many users' regret is that of one unit of noise: measured."""
@@ -51,8 +51,8 @@ class Theory:
     def __post_init__(self) -> None:
         errors.whole("dimension", self.dimension, least=1)
         errors.whole("horizon", self.horizon, least=1)
-        errors.number("entry_error", self.entry_error, above=0)
-        errors.number("reward_std", self.reward_std, above=0)
+        errors.finite_number("entry_error", self.entry_error, above=0)
+        errors.finite_number("reward_std", self.reward_std, above=0)
 
     @cached_property
     def scales(self) -> Floats:
@@ -63,7 +63,10 @@ class Theory:
 
     def radius(self, t: int) -> float:
         """beta_t."""
-        return _radius(t, self.horizon, self.dimension, self.shift(t, 0.0), self.reward_std)
+        shift, seen = self.shift(t, 0.0), 2 * t / (self.dimension * self.shift(t, 0.0))
+        ellipsoid = 2 * math.log(2 * self.horizon) + self.dimension * math.log(3 + seen)
+        first = self.reward_std * math.sqrt(ellipsoid)
+        return first + math.sqrt(1.5 * shift) + math.sqrt(shift / 2)
 
     def widths(self, eigenvalues: Floats, t: int, std: float) -> Floats:
         return np.asarray(self.radius(t) / np.sqrt(eigenvalues))
@@ -72,11 +75,6 @@ class Theory:
     def regret(self) -> float:
         """What the regret is below, but for a probability of 1 / horizon."""
         return _regret(self.horizon, self.dimension, self.shift(0, 0.0), self.reward_std)
-
-
-def _radius(t: float, horizon: float, dimension: int, shift: float, sigma: float) -> float:
-    ellipsoid = 2 * math.log(2 * horizon) + dimension * math.log(3 + 2 * t / (dimension * shift))
-    return sigma * math.sqrt(ellipsoid) + math.sqrt(1.5 * shift) + math.sqrt(shift / 2)
 
 
 def _regret(horizon: float, dimension: int, shift: float, sigma: float) -> float:
@@ -144,7 +142,7 @@ def plan_for_regret(
 
     An audience is understood once the sum of x x^T stands out from the noise that is shifted away,
     2 std sqrt(2 d): so the regret of noise is in proportion to its std and sqrt(d). A batch of b
-    users costs about b more users who are served by an old rule. A counter's plan would take the
+    users costs about b more users who are served by an old policy. A counter's plan would take the
     pending users for an error instead, and so choose batches that are far too small.
 
     Other options are those of `Plan.best`. Unless told otherwise, values are sent as shares, which
@@ -152,10 +150,10 @@ def plan_for_regret(
 
     >>> plan = plan_for_regret(100_000, 4, Privacy(1.0, 1e-6), dimension=9, mechanism="pairs")
     >>> plan.values, plan.messages_per_user, plan.delta_spent <= 1e-6
-    (Moments(features=9, clip=False), 4, True)
+    (RegressionStatistics(features=9, clip=False), 4, True)
     """
-    errors.number("users_per_std", users_per_std, above=0)
-    values = Moments(dimension)
+    errors.finite_number("users_per_std", users_per_std, above=0)
+    values = RegressionStatistics(dimension)
     users_per_width = users_per_std * math.sqrt(dimension) * values.width
     options = {"mechanism": "shares", **options}
     return Plan.best(

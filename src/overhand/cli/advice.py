@@ -9,15 +9,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from overhand.cli.output import number, plural
+from overhand.cli.output import format_number, plural
 from overhand.errors import Infeasible
 from overhand.mechanisms import MECHANISMS
-from overhand.plan import (
+from overhand.planning import (
     Composition,
-    Draft,
     Plan,
-    Terms,
-    calibrated,
+    Requirements,
+    calibrate,
     fewest_messages,
     kinds_of,
     with_best_laplace,
@@ -53,13 +52,13 @@ class Advice:
         ratio, length = self.other.rms_error / plan.rms_error, self.other.costs.report_bytes
         return label, (
             f"on this tree, {plural(self.messages, 'message')}, {length:,} bytes, rms error "
-            f"{number(self.other.rms_error)} ({number(ratio)} x), one client can add at most "
-            f"{number(self.other.influence)}{self.note}"
+            f"{format_number(self.other.rms_error)} ({format_number(ratio)} x), one client can add "
+            f"at most {format_number(self.other.influence)}{self.note}"
         )
 
 
-def advised(plan: Plan, composition: Composition, most: float = math.inf) -> Iterator[Advice]:
-    """The mechanisms that beat a plan's own, on the same tree, with at most `most` messages.
+def advise(plan: Plan, composition: Composition, most: float = math.inf) -> Iterator[Advice]:
+    """Name the mechanisms that beat a plan's own, on the same tree, with at most `most` messages.
 
     Those outside the shuffle model are mentioned only where they take far fewer messages, and are
     labelled as such.
@@ -68,11 +67,13 @@ def advised(plan: Plan, composition: Composition, most: float = math.inf) -> Ite
     is_pure = all(mechanism.is_shuffle_model for mechanism in plan.mechanisms)
     if plan.noise_by != "users" or not is_pure:
         return
-    terms = Terms(plan.privacy, plan.honest, plan.reports, composition, plan.values)
+    terms = Requirements(plan.privacy, plan.honest, plan.reports, composition, plan.values)
     for kind in [kind for kind in kinds_of(plan.values, "users") if kind not in own]:
         is_pure = MECHANISMS[kind].is_shuffle_model
-        choices = [replace(terms, recipe=one) for one in MECHANISMS[kind].recipes(plan.values)]
-        found = _compared(known, choices, _FEWER if is_pure else _FAR)
+        choices = [
+            replace(terms, noise_choice=one) for one in MECHANISMS[kind].noise_choices(plan.values)
+        ]
+        found = _compare(known, choices, _FEWER if is_pure else _FAR)
         if found is not None and found.other is not None:
             known.append(found.other)
         if found is None or found.messages > most:
@@ -83,17 +84,28 @@ def advised(plan: Plan, composition: Composition, most: float = math.inf) -> Ite
             yield replace(found, note=f"; {_OTHER_MODEL}")
 
 
-def _compared(known: list[Plan], choices: list[Terms], fewer: int) -> Advice | None:
+def _compare(known: list[Plan], choices: list[Requirements], fewer: int) -> Advice | None:
     """What a mechanism costs and reaches with the best of its kinds of noise, if it is feasible.
 
     It is compared with the first of the known plans.
     """
-    plan, kind = known[0], choices[0].recipe.mechanism.kind
-    sent = plan.messages_per_user
-    if not _is_quick(plan):
-        messages = min(_messages(plan, terms) for terms in choices)
+    plan, kind = known[0], choices[0].noise_choice.mechanism.kind
+    sent, values = plan.messages_per_user, plan.values
+    split = tuple(m.noise_variance / values.width**2 for m in plan.mechanisms)
+    is_small = values.is_whole or values.dimension <= _QUICK_DIMENSION
+    is_usual = plan.privacy.epsilon >= _QUICK_EPSILON and plan.reports <= _QUICK_REPORTS
+    if not (is_small and is_usual):
+        sizes = np.array(plan.tree.sizes, np.float64)
+        counts = (fewest_messages(terms, sizes, np.array(split)).sum() for terms in choices)
+        messages = float(min(counts))
         return Advice(kind, messages, None, False, fewer * messages <= sent)
-    others = list(_with_known_noise(known, choices[0])) or list(_on_tree(plan, choices))
+    others = list(_with_known_noise(known, choices[0]))
+    if not others:  # its own noise at every level, in proportion
+        for terms in choices:
+            at = with_best_laplace(terms, plan.tree.levels)
+            with suppress(Infeasible):
+                mechanisms = calibrate(plan.tree.sizes, split, at)
+                others.append(replace(plan, mechanisms=mechanisms))
     if not others:
         return None
     other = min(others, key=lambda found: found.rms_error)
@@ -101,40 +113,18 @@ def _compared(known: list[Plan], choices: list[Terms], fewer: int) -> Advice | N
     return Advice(kind, messages, other, is_less, fewer * messages <= sent)
 
 
-def _with_known_noise(known: list[Plan], terms: Terms) -> Iterator[Plan]:
+def _with_known_noise(known: list[Plan], terms: Requirements) -> Iterator[Plan]:
     """Plans with the noise and the steps of others that round alike: no search is needed."""
-    wanted = terms.recipe.mechanism
+    wanted = terms.noise_choice.mechanism
     for plan in known:
         has = type(plan.mechanisms[0])
         if (has.rounding_share, has.norm_share) == (wanted.rounding_share, wanted.norm_share):
             with suppress(Infeasible):
-                steps, noises = zip(
-                    *((m.steps, m.noise_part) for m in plan.mechanisms), strict=True
+                levels = plan.tree.levels
+                fitted = (
+                    terms.fit(m.size, m.noise_share, levels=levels, steps=m.steps)
+                    for m in plan.mechanisms
                 )
-                draft = Draft(plan.tree.sizes, steps, noises, terms)
-                other = replace(plan, mechanisms=draft.mechanisms())
+                other = replace(plan, mechanisms=tuple(fitted))
                 if other.delta_spent <= plan.privacy.delta:
                     yield other
-
-
-def _is_quick(plan: Plan) -> bool:
-    is_small = plan.values.is_whole or plan.values.dimension <= _QUICK_DIMENSION
-    return is_small and plan.privacy.epsilon >= _QUICK_EPSILON and plan.reports <= _QUICK_REPORTS
-
-
-def _on_tree(plan: Plan, choices: list[Terms]) -> Iterator[Plan]:
-    """The plan with another mechanism at every level, the noise of levels in proportion."""
-    for terms in choices:
-        at = with_best_laplace(terms, plan.tree.levels)
-        with suppress(Infeasible):
-            yield replace(plan, mechanisms=calibrated(plan.tree.sizes, _split(plan), at))
-
-
-def _messages(plan: Plan, terms: Terms) -> float:
-    """About how many messages a user sends then."""
-    sizes = np.array(plan.tree.sizes, np.float64)
-    return float(fewest_messages(terms, sizes, np.array(_split(plan))).sum())
-
-
-def _split(plan: Plan) -> tuple[float, ...]:
-    return tuple(m.noise_variance / plan.values.width**2 for m in plan.mechanisms)

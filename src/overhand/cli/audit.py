@@ -1,4 +1,4 @@
-"""`overhand audit`: how private are the messages, measured."""
+"""`overhand lab audit`: how private are the messages, measured."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from typing import Annotated
 
 import typer
 
-from overhand.audit import (
+from overhand.cli import options, output
+from overhand.cli.output import console, format_number
+from overhand.errors import InvalidValue, one_of
+from overhand.lab.audit import (
     BY_SERVICES,
     DEFAULT_RUNS,
     FAILURE_RATE,
@@ -21,19 +24,8 @@ from overhand.audit import (
     has_service,
     verdict_on,
 )
-from overhand.cli import options
-from overhand.cli.output import (
-    console,
-    messages,
-    new_table,
-    number,
-    print_json,
-    progress_bar,
-    working,
-)
-from overhand.errors import InvalidValue, one_of
 from overhand.mechanisms import MECHANISMS
-from overhand.plan import NOISE_MAKERS
+from overhand.planning import NOISE_CONTRIBUTORS
 from overhand.randomness import seeded_random
 
 DEFAULT_DELTA = 0.01
@@ -41,7 +33,7 @@ DEFAULT_DELTA = 0.01
 AUDITED = (*KINDS, "local", "store", "server", "all")
 MechanismChoice = Annotated[str, typer.Option(help=f"What to audit: one of {', '.join(AUDITED)}.")]
 NoiseChoice = Annotated[
-    str, typer.Option(help=f"Who makes the noise: {', '.join(NOISE_MAKERS)} or both.")
+    str, typer.Option(help=f"Who makes the noise: {', '.join(NOISE_CONTRIBUTORS)} or both.")
 ]
 ValuesChoice = Annotated[
     str, typer.Option("--values", help=f"all ({', '.join(VALUES)}), or a kind as for `plan`.")
@@ -72,7 +64,7 @@ def audit(
     Exit code 1 if a claim is refuted.
     """
     one_of("mechanism", mechanism, AUDITED)
-    one_of("noise", noise, (*NOISE_MAKERS, "both"))
+    one_of("noise", noise, (*NOISE_CONTRIBUTORS, "both"))
     scope = Scope(
         options.guarantee(epsilon, delta),
         size,
@@ -81,22 +73,22 @@ def audit(
         VALUES if values == "all" else (values,),
         runs,
         local=mechanism in ("local", "all"),
-        store=_through("store", mechanism),
-        server=_through("server", mechanism),
-        noise=[maker for maker in NOISE_MAKERS if noise in (maker, "both")],
+        store=_kinds_through("store", mechanism),
+        server=_kinds_through("server", mechanism),
+        noise=[by for by in NOISE_CONTRIBUTORS if noise in (by, "both")],
     )
     start = time.perf_counter()
-    verdicts = _verdicts(scope, seed, mutants=mutants, processes=options.processes(jobs))
+    verdicts = _judge(scope, seed, mutants=mutants, processes=options.processes(jobs))
     seconds = time.perf_counter() - start
     if as_json:
-        print_json({**_summary(scope, seed, verdicts), "seconds": seconds})
+        output.print_json({**_summary(scope, seed, verdicts), "seconds": seconds})
     else:
         _show(scope, seed, verdicts, seconds)
     if not all(verdict.is_right for verdict in verdicts):
         raise typer.Exit(1)
 
 
-def _through(service: str, mechanism: str) -> Sequence[str]:
+def _kinds_through(service: str, mechanism: str) -> Sequence[str]:
     """The kinds of mechanisms that are audited with a real service, if it is installed."""
     if mechanism not in (service, "all"):
         return ()
@@ -105,16 +97,16 @@ def _through(service: str, mechanism: str) -> Sequence[str]:
     missing = f"the {service} needs the extra `service`, which is not installed"
     if mechanism == service:
         raise InvalidValue(missing)
-    messages.print(f"not audited: {missing}")
+    output.messages.print(f"not audited: {missing}")
     return ()
 
 
-def _verdicts(scope: Scope, seed: int | None, *, mutants: bool, processes: int) -> list[Verdict]:
+def _judge(scope: Scope, seed: int | None, *, mutants: bool, processes: int) -> list[Verdict]:
     """Run the jobs in parallel; with a seed, each job has a generator of its own."""
     from joblib import Parallel, delayed
 
-    with working("making plans"):
-        jobs = [*scope.shipped(), *(scope.mutants() if mutants else ())]
+    with output.show_status("making plans"):
+        jobs = [*scope.shipped_jobs(), *(scope.mutants() if mutants else ())]
     if not jobs:
         raise InvalidValue(
             "nothing to audit: the published constants take millions of messages here; store and "
@@ -125,7 +117,7 @@ def _verdicts(scope: Scope, seed: int | None, *, mutants: bool, processes: int) 
     randoms = [None] * count if seed is None else seeded_random(seed).spawn(count)
     parallel = Parallel(n_jobs=processes, return_as="generator")
     verdicts = []
-    with progress_bar("auditing", count) as advance:
+    with output.progress_bar("auditing", count) as advance:
         for verdict in parallel(
             delayed(verdict_on)(job, scope.privacy, of=count, random=random)
             for job, random in zip(jobs, randoms, strict=True)
@@ -165,14 +157,26 @@ def _show(scope: Scope, seed: int | None, verdicts: list[Verdict], seconds: floa
         f"claimed: [bold]{scope.privacy}[/]; batches of {sizes} users; one user's value is "
         f"changed; up to {scope.runs:,} runs on either input; {chance}; {seconds:.0f} s"
     )
-    table = new_table("", "claimed", "certified", "most", "sees", "verdict")
+    table = output.new_table("", "claimed", "certified", "most", "sees", "verdict")
     section = ""
     for verdict in verdicts:
-        if _section(verdict) != section:
-            section = _section(verdict)
+        finding, is_services = verdict.finding, verdict.finding.name.endswith(BY_SERVICES)
+        heading = "services' noise" if is_services else ""
+        if verdict.planted:
+            heading = "planted faults of the services" if is_services else "planted faults"
+        if heading != section:
+            section = heading
             table.add_section()
             table.add_row(f"[bold]{section}[/]")
-        table.add_row(*_cells(verdict))
+        colour = "green" if verdict.is_right else "bold red"
+        table.add_row(
+            finding.name.removesuffix(BY_SERVICES),
+            "nothing" if finding.claimed == NOTHING else format_number(finding.claimed.epsilon),
+            f"{finding.epsilon:.3f}",
+            f"{finding.largest:.2f}",
+            "" if verdict.noticed_part is None else f"< {verdict.noticed_part:.2f}",
+            f"[{colour}]{verdict}[/]",
+        )
     console.print(table)
     console.print(
         "certified: a lower bound on epsilon that holds in all rows with probability "
@@ -180,24 +184,3 @@ def _show(scope: Scope, seed: int | None, verdicts: list[Verdict], seconds: floa
         "noise with less than this fraction of the planned variance would be detected, by its "
         "exact distribution."
     )
-
-
-def _section(verdict: Verdict) -> str:
-    """The heading above a row and those like it; the first ones have none."""
-    is_services = verdict.finding.name.endswith(BY_SERVICES)
-    if verdict.planted:
-        return "planted faults of the services" if is_services else "planted faults"
-    return "services' noise" if is_services else ""
-
-
-def _cells(verdict: Verdict) -> list[str]:
-    finding = verdict.finding
-    colour = "green" if verdict.is_right else "bold red"
-    return [
-        finding.name.removesuffix(BY_SERVICES),
-        "nothing" if finding.claimed == NOTHING else number(finding.claimed.epsilon),
-        f"{finding.epsilon:.3f}",
-        f"{finding.largest:.2f}",
-        "" if verdict.noticed_part is None else f"< {verdict.noticed_part:.2f}",
-        f"[{colour}]{verdict}[/]",
-    ]

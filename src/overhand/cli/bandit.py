@@ -1,4 +1,4 @@
-"""`overhand bandit`: the reward users lose while a recommender learns, by whom they trust."""
+"""`overhand lab bandit`: the reward users lose while a recommender learns, by whom they trust."""
 
 from __future__ import annotations
 
@@ -7,51 +7,28 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from overhand.bandits import ConstantsName, Theory, regret_exponent
-from overhand.cli import options
+from overhand.bandits import ConstantsName, regret_exponent
+from overhand.cli import options, output
 from overhand.cli.options import DEFAULT_DELTA, DEFAULT_EPSILON
-from overhand.cli.output import (
-    check_figure,
-    console,
-    new_table,
-    number,
-    plural,
-    print_json,
-    progress_bar,
-    steps_bar,
-    tell_written,
-)
+from overhand.cli.output import console, format_number, plural
 from overhand.errors import InvalidValue
-from overhand.plan import kinds_of
-from overhand.plots import Band, regret_figure
-from overhand.simulation.regret import (
-    RIVALS,
-    USUAL,
-    Diverse,
-    Environment,
-    Field,
-    Films,
-    FilmsByCohort,
-    Fixed,
-    Regret,
-    Rival,
-    Segments,
-    measure,
-    rival,
-)
-from overhand.values import Moments
+from overhand.lab import regret
+from overhand.lab.plots import Band, regret_figure
+from overhand.lab.regret import RIVALS, USUAL, Environment, Field, Regret, measure, rival
+from overhand.planning import kinds_of
+from overhand.values import RegressionStatistics
 
 EnvironmentName = Literal["diverse", "fixed", "segments", "films", "films-by-cohort"]
 ENVIRONMENTS: dict[str, tuple[type[Environment], int, int]] = {
-    "diverse": (Diverse, 5, 10),
-    "fixed": (Fixed, 5, 100),
-    "segments": (Segments, 9, 10),
-    "films": (Films, 6, 20),
-    "films-by-cohort": (FilmsByCohort, 6, 20),
+    "diverse": (regret.Diverse, 5, 10),
+    "fixed": (regret.Fixed, 5, 100),
+    "segments": (regret.Segments, 9, 10),
+    "films": (regret.Films, 6, 20),
+    "films-by-cohort": (regret.FilmsByCohort, 6, 20),
 }
 """By name: what it is, and its usual dimension and number of arms."""
 
-_KINDS = kinds_of(Moments(1), "users")
+_KINDS = kinds_of(RegressionStatistics(1), "users")
 
 
 def bandit(
@@ -76,7 +53,7 @@ def bandit(
         ConstantsName,
         typer.Option(
             help="practical: shift and bonus from the distribution of the noise; theory: those of "
-            "the paper's theorem, which are too large to learn much."
+            "the paper's theorem, which are too large to learn much from."
         ),
     ] = "practical",
     mechanism: Annotated[
@@ -103,7 +80,7 @@ def bandit(
     All use the same LinUCB, on the same users, at the same epsilon and delta; only the sums
     they learn from differ.
     """
-    check_figure(plot)
+    output.check_figure(plot)
     kind, usual_dimension, usual_arms = ENVIRONMENTS[environment]
     place = kind(
         usual_dimension if dimension is None else dimension, usual_arms if arms is None else arms
@@ -116,9 +93,13 @@ def bandit(
         constants,
         mechanism=mechanism,
     )
-    taking_part = _taking_part(rivals, field)
+    names = [name.strip() for name in rivals.split(",") if name.strip()]
+    if not names or set(names) - set(RIVALS):
+        raise InvalidValue(f"--rivals {rivals!r} must be some of {', '.join(RIVALS)}")
+    with output.steps_bar("planning", names, str) as steps:
+        taking_part = [rival(name, field) for name in steps]
     rounds = runs * horizon * len(taking_part)
-    with progress_bar(f"{plural(runs, 'run')} of {horizon:,} users", rounds) as advance:
+    with output.progress_bar(f"{plural(runs, 'run')} of {horizon:,} users", rounds) as advance:
         outcomes = measure(
             place,
             horizon,
@@ -131,26 +112,19 @@ def bandit(
     if plot is not None:
         _plot(outcomes, plot, f"{environment}: {horizon:,} users, {field.privacy}")
     if as_json:
-        print_json(_as_json(environment, place, field, outcomes, seed))
+        output.print_json(_as_json(environment, place, field, outcomes, seed))
         return
     _show(environment, place, field, outcomes)
-    tell_written(plot)
-
-
-def _taking_part(rivals: str, field: Field) -> list[Rival]:
-    names = [name.strip() for name in rivals.split(",") if name.strip()]
-    if not names or set(names) - set(RIVALS):
-        raise InvalidValue(f"--rivals {rivals!r} must be some of {', '.join(RIVALS)}")
-    with steps_bar("planning", names, str) as steps:
-        return [rival(name, field) for name in steps]
+    output.tell_written(plot)
 
 
 def _as_json(
     environment: str, place: Environment, field: Field, outcomes: list[Regret], seed: int
 ) -> dict[str, Any]:
     rows = [_row(outcome) for outcome in outcomes]
-    best = _best_one_shuffler(outcomes)
-    if best is not None:
+    of_one = [outcome for outcome in outcomes if outcome.rival.is_one_shuffler]
+    if of_one:  # the better of the two batch sizes
+        best = min(of_one, key=lambda outcome: outcome.mean)
         rows.append({**_row(best), "name": "one-shuffler", "is": best.rival.name})
     return {
         "environment": environment,
@@ -192,12 +166,6 @@ def _row(outcome: Regret) -> dict[str, Any]:
     return row
 
 
-def _best_one_shuffler(outcomes: list[Regret]) -> Regret | None:
-    """The better of the two batch sizes."""
-    of_one = [outcome for outcome in outcomes if outcome.rival.is_one_shuffler]
-    return min(of_one, key=lambda outcome: outcome.mean, default=None)
-
-
 def _show(environment: str, place: Environment, field: Field, outcomes: list[Regret]) -> None:
     console.print(
         f"[bold]{environment}[/], {field.horizon:,} users, {place.dimension} features, "
@@ -207,32 +175,30 @@ def _show(environment: str, place: Environment, field: Field, outcomes: list[Reg
     if note := options.model_note(field.mechanism):
         console.print(f"users of shufflers send {field.mechanism}{note}")
     ours = next((o for o in outcomes if o.rival.name == "concurrent"), None)
-    table = new_table("", "regret", "+- 95 %", "vs ours", "batch", "messages", "bound")
+    table = output.new_table("", "regret", "+- 95 %", "vs ours", "batch", "messages", "bound")
     for outcome in outcomes:
         plan = outcome.rival.plan
         low, high = outcome.band()
         table.add_row(
             outcome.rival.label,
-            number(outcome.mean),
-            "" if outcome.runs == 1 else number((high[-1] - low[-1]) / 2),
+            format_number(outcome.mean),
+            "" if outcome.runs == 1 else format_number((high[-1] - low[-1]) / 2),
             "" if ours is None else f"{outcome.mean / ours.mean:.2f} x",
-            "" if plan is None else number(plan.tree.lowest),
-            "" if plan is None else number(plan.messages_per_user),
-            number(outcome.rival.theory.regret),
+            "" if plan is None else format_number(plan.tree.lowest),
+            "" if plan is None else format_number(plan.messages_per_user),
+            format_number(outcome.rival.theory.regret),
             style="bold" if outcome is ours else "",
         )
     console.print(table)
-    if ours is not None:
-        _show_theory(ours.rival.theory, field.shufflers)
-
-
-def _show_theory(theory: Theory, shufflers: int) -> None:
-    k = shufflers
+    if ours is None:
+        return
+    theory, k = ours.rival.theory, field.shufflers
     console.print(
-        f"bound: Theorem 5.1, which holds except with probability 1/n. Ours has lambda "
-        f"{number(theory.shift(0, 0.0))}, beta_n {number(theory.radius(theory.horizon))}. With the "
-        f"paper's degrees the bound grows as n^{regret_exponent(k):.3f}; "
-        f"the theorem says (k+1)/(2k+1) = {(k + 1) / (2 * k + 1):.3f}.",
+        "bound: Theorem 5.1, which holds except with probability 1/n. Ours has lambda "
+        f"{format_number(theory.shift(0, 0.0))}, beta_n "
+        f"{format_number(theory.radius(theory.horizon))}. With the paper's degrees the bound grows "
+        f"as n^{regret_exponent(k):.3f}; the theorem says (k+1)/(2k+1) = "
+        f"{(k + 1) / (2 * k + 1):.3f}.",
         style="dim",
     )
 

@@ -6,22 +6,21 @@ import asyncio
 import hashlib
 import math
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from overhand.cli import options
-from overhand.cli.output import print_json, progress_bar, say, tell
+from overhand.cli.output import answer, print_json, progress_bar, say, tell
 from overhand.cli.services import Authorities, Insecure
 from overhand.errors import InvalidValue, whole
-from overhand.simulation import read_rows
+from overhand.lab.simulation import read_rows
 from overhand.values import Values
 
 if TYPE_CHECKING:
-    from overhand.service.client import AsyncClient, NotCounted
-    from overhand.service.web import Transport
+    from overhand.deploy.client import AsyncClient, NotCounted
+    from overhand.deploy.transport import Transport
 
 _SAID_EVERY = 10.0  # seconds
 
@@ -66,8 +65,8 @@ def client(
     at_once: Annotated[int, options.Whole(help="How many requests run at the same time.")] = 16,
     as_json: options.Json = False,
 ) -> None:
-    """Report values: encoded and sealed here, so that nobody else ever sees them."""
-    from overhand.service.client import AsyncClient, NotCounted
+    """Report values: each is encoded and sealed on this machine before it is sent."""
+    from overhand.deploy.client import AsyncClient, NotCounted
 
     if [bool(value), file is not None, resend is not None].count(True) != 1:
         raise InvalidValue("give a value, --file or --resend")
@@ -81,7 +80,7 @@ def client(
         digest=digest,
         trust_service=trust_service,
         kept=resend or device,
-        transport=telling(url, token, authorities, insecure=insecure),
+        transport=_transport(url, token, authorities, insecure=insecure),
     )
     if resend is not None:
         work = _resend(reporter, resend, at_once)
@@ -91,19 +90,18 @@ def client(
         counted = asyncio.run(work)
     except NotCounted as failure:
         if resend is None:  # otherwise they are still in its file, and may all be sent again
-            _tell(failure, file, device, as_json)
+            _advise(failure, file, device, as_json)
         raise
-    if as_json:
-        print_json({"counted": counted})
-    else:
-        tell(f"{counted:,} counted")
+    answer(f"{counted:,} counted", {"counted": counted}, as_json=as_json)
 
 
-def telling(url: str, token: str | None, authorities: Path | None, *, insecure: bool) -> Transport:
+def _transport(
+    url: str, token: str | None, authorities: Path | None, *, insecure: bool
+) -> Transport:
     """Requests to a service, with a line on standard error while they go unanswered."""
-    from overhand.service.web import Answer, HttpTransport, Unreachable, Untrusted
+    from overhand.deploy.transport import Answer, HttpTransport, Unreachable, Untrusted
 
-    class Telling(HttpTransport):
+    class PatientTransport(HttpTransport):
         _said = -math.inf
 
         async def request(self, method: str, path: str, body: bytes | None = None) -> Answer:
@@ -117,7 +115,7 @@ def telling(url: str, token: str | None, authorities: Path | None, *, insecure: 
                     say("waiting", f"{url} does not answer; trying again", style="yellow")
                 raise
 
-    return Telling(url, token=token, authorities=authorities, insecure=insecure)
+    return PatientTransport(url, token=token, authorities=authorities, insecure=insecure)
 
 
 async def _report(
@@ -125,7 +123,7 @@ async def _report(
 ) -> int:
     async with reporter:
         values = (await reporter.document()).plan.values
-        rows = values.rows(_typed(value, values)) if file is None else read_rows(file, values)
+        rows = values.rows(_parse(value, values)) if file is None else read_rows(file, values)
         if one and len(rows) > 1:
             raise InvalidValue(f"a token admits one report, and {file} has {len(rows)} values")
         with progress_bar(f"{len(rows):,} values", len(rows)) as advance:
@@ -133,22 +131,27 @@ async def _report(
 
 
 async def _resend(reporter: AsyncClient, path: Path, at_once: int) -> int:
-    from overhand.service.client import KeptReports
+    from overhand.deploy.client import ReportJournal
 
     async with reporter:
-        document, kept = await reporter.document(), KeptReports(path)
-        if not kept.made(document):
+        document, kept = await reporter.document(), ReportJournal(path)
+        if not kept.count_made(document):
             raise InvalidValue(f"{path} holds no reports for the plan {document.digest[:12]}")
-        left = len(kept.undelivered(document))
+        left = len(kept.find_undelivered(document))
         with progress_bar(f"{left:,} reports", left) as advance:
             return await reporter.resend(at_once=at_once, advance=advance)
 
 
-def _tell(failure: NotCounted, file: Path | None, device: Path | None, as_json: bool) -> None:
+def _advise(failure: NotCounted, file: Path | None, device: Path | None, as_json: bool) -> None:
     """Say what to do about undelivered reports: never report their values again."""
-    from overhand.service.client import AlreadyReported
+    from overhand.deploy.client import AlreadyReported, ReportJournal
 
-    kept = (str(device) if device else _kept(failure.reports)) if failure.reports else None
+    kept = str(device) if device and failure.reports else None
+    if failure.reports and device is None:
+        digest = hashlib.sha256(b"".join(failure.reports)).hexdigest()
+        kept = f"undelivered-{digest[:12]}.reports"
+        if not Path(kept).exists():  # the same ones, from an earlier try
+            ReportJournal.create(Path(kept), failure.reports)
     begun = 0 if isinstance(failure, AlreadyReported) else failure.counted + len(failure.reports)
     if as_json:
         print_json({"counted": failure.counted, "undelivered": kept, "begun": begun})
@@ -159,24 +162,13 @@ def _tell(failure: NotCounted, file: Path | None, device: Path | None, as_json: 
         tell(f"the first {begun:,} values are already reported: leave them out of the next call")
 
 
-def _kept(reports: Sequence[bytes]) -> str:
-    """The file that they are in now."""
-    from overhand.service.client import KeptReports
-
-    digest = hashlib.sha256(b"".join(reports)).hexdigest()
-    path = Path(f"undelivered-{digest[:12]}.reports")
-    if not path.exists():  # the same ones, from an earlier try
-        KeptReports.create(path, reports)
-    return str(path)
-
-
-def _typed(words: list[str], values: Values) -> Any:
+def _parse(words: list[str], values: Values) -> Any:
     """The value of these words, as `rows` takes it."""
     if len(words) != values.columns:
         raise InvalidValue(
             f"a value of {values} takes {values.columns} arguments, not {len(words)}"
         )
     try:
-        return values.given([words])
+        return values.parse_cells([words])
     except ValueError as error:
         raise InvalidValue(f"a value must consist of numbers: {error}") from None

@@ -1,7 +1,8 @@
-"""Both services as processes of this machine, for demonstrations."""
+"""Both services and a crowd of clients as processes of this machine, for demonstrations."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import hashlib
 import json
@@ -12,20 +13,27 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
+from multiprocessing import get_context
+from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
+
+import joblib
+import numpy as np
 
 from overhand.cli.output import console, messages
 from overhand.cli.services import prepare
 from overhand.cli.settings import without_settings
 from overhand.errors import InvalidValue, OverhandError, whole
-from overhand.plan import Plan
+from overhand.model import Counts, Floats, Rows
+from overhand.planning import Plan
 
 _NOT_SAFE = (
-    "nobody is protected from that operator: this shows how it works, not that it is safe. "
+    "that operator could learn every value: this shows how it works, not that it is safe. "
     "See docs/trust.md."
 )
 TRUST = {
@@ -34,24 +42,18 @@ TRUST = {
 }
 TICK = "0.2"
 """Seconds between checks for full batches, and for new rules."""
+MAX_AGE = 0.1
+"""Seconds for which a rule is used: a demonstration's people come much faster than others."""
 
 _START = 120.0
 _SETTLE = 120.0
+_AT_ONCE = 64
+_TOLD_EVERY = 0.1  # seconds
+_GROUP = 16  # people who choose by the same rule
+_GROUPS = 2  # at a time, in one process
 
 
-@contextlib.contextmanager
-def stopped_by_signals() -> Iterator[None]:
-    """What ends this process by a signal ends its services, too, and removes their keys."""
-
-    def leave(signum: int, _: object) -> None:
-        sys.exit(128 + signum)
-
-    before = {one: signal.signal(one, leave) for one in (signal.SIGTERM, signal.SIGHUP)}
-    try:
-        yield
-    finally:
-        for one, handler in before.items():
-            signal.signal(one, handler)
+# --- services -------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -75,10 +77,10 @@ class Stage:
 
     @contextlib.contextmanager
     def set_up(self, plan: Plan, **learning: Any) -> Iterator[Services]:
-        """Both services, until the end of the block, or until nobody wants to look any more."""
-        with stopped_by_signals(), contextlib.ExitStack() as stack:
+        """Both services, until the end of the block, or until Ctrl-C if the page stays up."""
+        with _exit_on_signals(), contextlib.ExitStack() as stack:
             home = self.directory or Path(stack.enter_context(tempfile.TemporaryDirectory()))
-            services = stack.enter_context(running(plan, home, self.port, **learning))
+            services = stack.enter_context(run_services(plan, home, self.port, **learning))
             if not self.as_json:
                 console.print(TRUST[plan.noise_by], style="yellow")
                 console.print(f"dashboard: [bold]{services.server}[/]")
@@ -91,7 +93,22 @@ class Stage:
 
 
 @contextlib.contextmanager
-def running(plan: Plan, home: Path, port: int | None, **learning: Any) -> Iterator[Services]:
+def _exit_on_signals() -> Iterator[None]:
+    """What ends this process by a signal ends its services, too, and removes their keys."""
+
+    def leave(signum: int, _: object) -> None:
+        sys.exit(128 + signum)
+
+    before = {one: signal.signal(one, leave) for one in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for one, handler in before.items():
+            signal.signal(one, handler)
+
+
+@contextlib.contextmanager
+def run_services(plan: Plan, home: Path, port: int | None, **learning: Any) -> Iterator[Services]:
     """Both services as processes, until the end of the block.
 
     `learning` is what `prepare` is told of a recommender.
@@ -108,8 +125,8 @@ def running(plan: Plan, home: Path, port: int | None, **learning: Any) -> Iterat
             shuffler, server = (f"http://127.0.0.1:{port}" for port in ports)
             sending = ["--server", server, "--tick", TICK]
             processes = [
-                _started(home, "server", ["server", "--port", str(ports[1])]),
-                _started(home, "shuffler", ["shuffler", "--port", str(ports[0]), *sending]),
+                _start(home, "server", "--port", str(ports[1])),
+                _start(home, "shuffler", "--port", str(ports[0]), *sending),
             ]
             for url, process in zip((server, shuffler), processes, strict=True):
                 _wait_for(url, process, home)
@@ -121,10 +138,10 @@ def running(plan: Plan, home: Path, port: int | None, **learning: Any) -> Iterat
             process.wait(timeout=30)
 
 
-def _started(home: Path, name: str, arguments: list[str]) -> subprocess.Popen[bytes]:
-    with (home / f"{name}.log").open("wb") as log:
+def _start(home: Path, service: str, *arguments: str) -> subprocess.Popen[bytes]:
+    with (home / f"{service}.log").open("wb") as log:
         return subprocess.Popen(
-            [sys.executable, "-m", "overhand", *arguments],
+            [sys.executable, "-m", "overhand", service, *arguments],
             cwd=home,
             env=without_settings(os.environ),
             stdout=log,
@@ -134,7 +151,7 @@ def _started(home: Path, name: str, arguments: list[str]) -> subprocess.Popen[by
 
 @contextlib.contextmanager
 def _free_ports(*wanted: int) -> Iterator[list[int]]:
-    """These ports, if they are free, and for 0 any, which nobody else is given in the block.
+    """These ports, if they are free, and for 0 any: no other program gets them in the block.
 
     A socket that does not listen keeps a port for the services, and only on Linux not from them.
     """
@@ -155,28 +172,182 @@ def _free_ports(*wanted: int) -> Iterator[list[int]]:
 def _wait_for(url: str, process: subprocess.Popen[bytes], home: Path) -> None:
     """Until a service answers; what it said last if it does not."""
     deadline = time.monotonic() + _START
-    while time.monotonic() < deadline:
-        if process.poll() is not None:
-            break
+    while time.monotonic() < deadline and process.poll() is None:
         with contextlib.suppress(OSError):
-            fetched(f"{url}/readyz")
+            fetch(f"{url}/readyz")
             return
         time.sleep(0.1)
     logs = [path.read_text(errors="replace").splitlines()[-1:] for path in home.glob("*.log")]
     raise OverhandError(f"{url} did not start: {' '.join(line for log in logs for line in log)}")
 
 
-def fetched(url: str) -> Any:
+def fetch(url: str) -> Any:
     with urlopen(url, timeout=10) as answer:
         return json.load(answer)
 
 
-def settled(url: str, users: int) -> dict[str, Any]:
+def await_estimate(url: str, users: int) -> dict[str, Any]:
     """The estimate once it covers everybody, and all of its batches have come."""
     deadline = time.monotonic() + _SETTLE
     while time.monotonic() < deadline:
-        estimate: dict[str, Any] | None = fetched(f"{url}/v1/status")["estimate"]
+        estimate: dict[str, Any] | None = fetch(f"{url}/v1/status")["estimate"]
         if estimate is not None and estimate["t"] == users and not estimate["fallback"]:
             return estimate
         time.sleep(0.2)
     raise OverhandError(f"the server did not publish the sum of {users} users")
+
+
+# --- clients --------------------------------------------------------------------------------------
+
+Member = Callable[[Connection], Coroutine[Any, Any, None]]
+"""What a process of clients does, with a pipe to the crowd.
+
+It sends None when it is ready, waits for a word, sends its progress, and None again.
+"""
+
+
+@contextlib.contextmanager
+def gather(members: Sequence[Member]) -> Iterator[Callable[[Callable[[Any], object]], None]]:
+    """Processes of clients that have fetched and checked the document.
+
+    Yields what lets them do what they came for; it is told where to send their progress.
+    """
+    context, pipes = get_context("spawn"), list[Connection]()
+
+    def go(hear: Callable[[Any], object]) -> None:
+        for pipe in pipes:
+            pipe.send("go")
+        at_work = set(pipes)
+        while at_work:
+            ready = wait(at_work)
+            for pipe in [pipe for pipe in at_work if pipe in ready]:
+                progress = _receive(pipe)
+                if progress is None:
+                    at_work.remove(pipe)
+                else:
+                    hear(progress)
+
+    with contextlib.ExitStack() as stack:
+        for member in members:
+            ours, theirs = context.Pipe()
+            process = context.Process(target=_run_member, args=(member, theirs), daemon=True)
+            process.start()
+            stack.callback(process.join)
+            stack.callback(process.terminate)
+            theirs.close()
+            pipes.append(ours)
+        for pipe in pipes:
+            _receive(pipe)
+        yield go
+
+
+def _receive(pipe: Connection) -> Any:
+    """A process's progress; None at the beginning and at the end."""
+    try:
+        progress = pipe.recv()
+    except EOFError:
+        raise OverhandError("a process of clients died") from None
+    if isinstance(progress, str):
+        raise OverhandError(f"a client failed: {progress}")
+    return progress
+
+
+def _run_member(member: Member, pipe: Connection) -> None:
+    """One process of clients; what goes wrong it sends in words."""
+    import uvloop
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        try:
+            runner.run(member(pipe))
+        except OverhandError as error:
+            pipe.send(str(error))
+
+
+def reporters(url: str, digest: str, rows: Rows, rate: float | None) -> list[Member]:
+    """Clients that hold one value each, and report it once; they send how many are counted.
+
+    They know the document's digest before, and take no other.
+    """
+    processes = max(1, min(joblib.cpu_count(), len(rows)))
+    each = None if rate is None else rate / processes
+    parts = np.array_split(rows, processes)
+    return [partial(_report, url, digest, part, each) for part in parts]
+
+
+async def _report(url: str, digest: str, rows: Rows, rate: float | None, pipe: Connection) -> None:
+    from overhand.deploy.client import AsyncClient
+
+    waiting, told = 0, time.monotonic()
+
+    def add(counted: int, *, is_last: bool = False) -> None:
+        nonlocal waiting, told
+        waiting += counted
+        if waiting and (is_last or time.monotonic() - told >= _TOLD_EVERY):
+            pipe.send(waiting)
+            waiting, told = 0, time.monotonic()
+
+    async with AsyncClient(url, digest=digest) as client:
+        await client.document()
+        pipe.send(None)
+        pipe.recv()
+        started = time.monotonic()
+        step = len(rows) if rate is None else max(1, round(rate / 4))
+        for start in range(0, len(rows), step):
+            due = started if rate is None else started + start / rate
+            await asyncio.sleep(max(0.0, due - time.monotonic()))
+            await client.report_rows(rows[start : start + step], at_once=_AT_ONCE, advance=add)
+        add(0, is_last=True)
+        pipe.send(None)
+
+
+def visitors(
+    url: str, digest: str, features: Floats, means: Floats, uniforms: Floats
+) -> list[Member]:
+    """People who come in this order, are offered arms of these features, and report once each.
+
+    A reward is 1 if a person's uniform is below the mean of the arm that was chosen. They send who
+    came, and which arms they took.
+    """
+    processes = max(1, min(joblib.cpu_count(), len(features)))
+    everybody = np.arange(len(features))
+    return [
+        partial(_visit, url, digest, some, features[some], means[some], uniforms[some])
+        for some in (everybody[first::processes] for first in range(processes))
+    ]
+
+
+async def _visit(
+    url: str,
+    digest: str,
+    people: Counts,
+    features: Floats,
+    means: Floats,
+    uniforms: Floats,
+    pipe: Connection,
+) -> None:
+    """A few at a time, so that the rule they choose by is a new one."""
+    from overhand.deploy.client import AsyncRecommenderClient
+
+    starts = iter(range(0, len(people), _GROUP))
+
+    async def serve(client: AsyncRecommenderClient) -> None:
+        for start in starts:
+            group = slice(start, start + _GROUP)
+            arms = await client.choose_many(features[group])
+            chosen = means[group][np.arange(len(arms)), arms]
+            await client.report_many(uniforms[group] < chosen, at_once=_GROUP)
+            pipe.send((people[group], arms))
+
+    async with contextlib.AsyncExitStack() as stack:
+        clients = [
+            AsyncRecommenderClient(url, digest=digest, max_age=MAX_AGE) for _ in range(_GROUPS)
+        ]
+        for client in clients:
+            stack.push_async_callback(client.close)
+            await client.document()
+        pipe.send(None)
+        pipe.recv()
+        async with asyncio.TaskGroup() as tasks:
+            for client in clients:
+                tasks.create_task(serve(client))
+        pipe.send(None)

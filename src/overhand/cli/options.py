@@ -13,17 +13,18 @@ from typing import Annotated, Any, Literal, get_type_hints
 
 import typer
 
-from overhand.errors import InvalidValue, whole
+from overhand.errors import InvalidValue, one_of, whole
 from overhand.mechanisms import MECHANISMS
 from overhand.model import Privacy
-from overhand.plan import MECHANISM_KINDS, Composition, Plan, check_epsilon, checked_tree
-from overhand.processors import processors
-from overhand.trees import binary_degrees
-from overhand.values import Values, values_of
+from overhand.planning import MECHANISM_KINDS, TREE_KINDS, Composition, Plan, check_epsilon
+from overhand.tree import binary_degrees
+from overhand.values import RegressionStatistics, Values, values_of
 
 DEFAULT_SHUFFLERS = 5
 DEFAULT_EPSILON = 1.0
 DEFAULT_DELTA = 1e-6
+RECOMMENDER_MECHANISM = "pairs"
+"""How rewards and features are sent if it is not said: one message per level."""
 
 _MOST_DIGITS = 30
 _BY_NAME = Parameter.KEYWORD_ONLY
@@ -103,8 +104,12 @@ Input = Annotated[
 
 
 def processes(jobs: int | None) -> int:
-    """The number of processes asked for, or of cores."""
-    return processors() if jobs is None else whole("jobs", jobs, least=1)
+    """The number of processes asked for, or of cores that affinity and container allow."""
+    if jobs is not None:
+        return whole("jobs", jobs, least=1)
+    from joblib import cpu_count
+
+    return int(cpu_count())
 
 
 def guarantee(epsilon: float, delta: float) -> Privacy:
@@ -112,6 +117,13 @@ def guarantee(epsilon: float, delta: float) -> Privacy:
     privacy = Privacy(epsilon, delta)
     check_epsilon(privacy)
     return privacy
+
+
+def features_of(values: Values) -> int:
+    """How many features an arm has, if these are the values of a recommender."""
+    if not isinstance(values, RegressionStatistics):
+        raise InvalidValue(f"a recommender learns from --values regression:D, not {values.spec}")
+    return values.features
 
 
 def model_note(mechanism: str, noise_by: str = "users") -> str:
@@ -150,7 +162,7 @@ class PlanOptions:
             help="What a user holds: bit, real, real:LOW:HIGH, vector:D (norm at most 1), "
             "vector:D:NORM, histogram:B, histogram:LABELS (separated by commas), "
             "binned:LOW:HIGH:B, grouped:LABELS:bit, grouped:LABELS:real:LOW:HIGH, matrix:D, "
-            "moments:D.",
+            "regression:D.",
         ),
     ] = "bit"
     clip: Clip = False
@@ -164,7 +176,7 @@ class PlanOptions:
         ),
     ] = "regular"
     honest: Annotated[
-        float, typer.Option(help="The fraction of users who are counted on to add their noise.")
+        float, typer.Option(help="The fraction of users who are assumed to add their noise.")
     ] = 1.0
     reports: Annotated[int, Whole(help="How many reports one person may send, up to 1,000.")] = 1
     composition: Annotated[
@@ -177,11 +189,11 @@ class PlanOptions:
         ),
     ] = None
     max_messages: Annotated[
-        int | None, Whole(help="The most messages per user.", show_default=False)
+        int | None, Whole(help="At most this many messages per user.", show_default=False)
     ] = None
 
     def __post_init__(self) -> None:
-        checked_tree(self.tree)
+        one_of("tree", self.tree, TREE_KINDS)
 
     def check_unused(self, why: str, *names: str) -> None:
         """Refuse options, by the names of their fields, that would have no effect."""
@@ -239,9 +251,9 @@ def takes(kind: Any, *, without: Collection[str] = ()) -> Callable[[Callable[...
     chosen = [field for field in fields(kind) if field.name not in without]
     hints = get_type_hints(kind, include_extras=True)
 
-    def taking(command: Callable[..., None]) -> Any:
+    def decorate(command: Callable[..., None]) -> Any:
         @wraps(command)
-        def called(**given: Any) -> None:
+        def run(**given: Any) -> None:
             asked = {field.name: given.pop(field.name, field.default) for field in chosen}
             command(asked=kind(**asked), **given)
 
@@ -255,11 +267,11 @@ def takes(kind: Any, *, without: Collection[str] = ()) -> Callable[[Callable[...
             for one in own.parameters.values()
             for each in (taken if one.name == "asked" else [one.replace(kind=_BY_NAME)])
         ]
-        called.__dict__["__signature__"] = own.replace(parameters=parameters)
-        called.__annotations__ = {one.name: one.annotation for one in parameters}
-        return called
+        run.__dict__["__signature__"] = own.replace(parameters=parameters)
+        run.__annotations__ = {one.name: one.annotation for one in parameters}
+        return run
 
-    return taking
+    return decorate
 
 
 def _load_accounting() -> None:

@@ -28,7 +28,7 @@ from rich.text import Text
 from overhand.errors import InvalidValue
 
 if TYPE_CHECKING:
-    from overhand.plan import Plan
+    from overhand.planning import Plan
 
 Step = TypeVar("Step")
 
@@ -40,6 +40,14 @@ _DESCRIPTION = TextColumn("{task.description}")
 def print_json(value: Any) -> None:
     """Print one JSON object on standard output."""
     print(json.dumps(value), flush=True)  # before any comment on it on stderr
+
+
+def answer(text: str, result: dict[str, Any], *, as_json: bool) -> None:
+    """Print a result as one line of words or, if that was asked for, as JSON."""
+    if as_json:
+        print_json(result)
+    else:
+        tell(text)
 
 
 def say(kind: str, text: str, *, style: str = "") -> None:
@@ -78,24 +86,24 @@ def check_writable(option: str, path: Path | None, *endings: str) -> None:
 
 def check_figure(path: Path | None) -> None:
     """Refuse a figure that cannot be drawn or written, before any work is done; None is fine."""
-    from overhand.plots import SUFFIXES, new_figure
+    from overhand.lab.plots import SUFFIXES, new_figure
 
     check_writable("--plot", path, *SUFFIXES)
     if path is not None:
         new_figure(1, 1)
 
 
-def number(value: float) -> str:
+def format_number(value: float) -> str:
     """Four significant digits, without an exponent where a person would not want one."""
     if value == 0 or 1e-3 <= abs(value) < 1e6:
         return f"{value:,.4g}" if abs(value) < 1000 else f"{value:,.0f}"
     return f"{value:.3g}"
 
 
-def claim(epsilon: float) -> str:
+def format_epsilon(epsilon: float) -> str:
     """Four significant digits, rounded against us.
 
-    >>> claim(0.1), claim(0.53211), claim(10.0)
+    >>> format_epsilon(0.1), format_epsilon(0.53211), format_epsilon(10.0)
     ('0.1', '0.5322', '10')
     """
     upwards = Context(prec=4, rounding=ROUND_CEILING)
@@ -111,35 +119,35 @@ def plural(count: float, thing: str) -> str:
     return f"{count:,.0f} {thing}{'' if count == 1 else 's'}"
 
 
-def short(value: float) -> str:
+def format_short(value: float) -> str:
     """Three significant digits, and no exponent.
 
-    >>> [short(value) for value in (0.0312, 7.0, 99.96, 427_730.0)]
+    >>> [format_short(value) for value in (0.0312, 7.0, 99.96, 427_730.0)]
     ['0.0312', '7', '100', '427,730']
     """
     return f"{value:.3g}" if value < 999.5 else f"{value:,.0f}"
 
 
-def size(length: int) -> str:
+def format_bytes(length: int) -> str:
     """A number of bytes, in the unit that shows it best.
 
-    >>> [size(length) for length in (820, 42_140, 999_700, 246_573_720)]
+    >>> [format_bytes(length) for length in (820, 42_140, 999_700, 246_573_720)]
     ['820 B', '42.1 kB', '1 MB', '247 MB']
     """
     value, units = float(length), ["GB", "MB", "kB"]
     unit = "B"
     while units and value >= 999.5:
         value, unit = value / 1000, units.pop()
-    return f"{short(value)} {unit}"
+    return f"{format_short(value)} {unit}"
 
 
-def duration(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """A number of seconds, in milliseconds if it is below one.
 
-    >>> [duration(seconds) for seconds in (0.00034, 0.0512, 428.0)]
+    >>> [format_duration(seconds) for seconds in (0.00034, 0.0512, 428.0)]
     ['0.34 ms', '51.2 ms', '428 s']
     """
-    return f"{short(seconds)} s" if seconds >= 1 else f"{short(1000 * seconds)} ms"
+    return f"{format_short(seconds)} s" if seconds >= 1 else f"{format_short(1000 * seconds)} ms"
 
 
 def new_table(*columns: str) -> Table:
@@ -150,7 +158,7 @@ def new_table(*columns: str) -> Table:
     return table
 
 
-def working(label: str) -> AbstractContextManager[object]:
+def show_status(label: str) -> AbstractContextManager[object]:
     """A sign of life on standard error while something takes a second or two."""
     return messages.status(label) if messages.is_terminal else nullcontext()
 
@@ -195,9 +203,9 @@ def levels_table(plan: Plan) -> Table:
     for level, mechanism in enumerate(plan.mechanisms, start=1):
         table.add_row(
             str(level),
-            number(mechanism.size),
-            *([number(mechanism.steps)] if rounded else []),
-            *map(number, mechanism.columns().values()),
-            number(mechanism.variance),
+            format_number(mechanism.size),
+            *([format_number(mechanism.steps)] if rounded else []),
+            *map(format_number, mechanism.columns().values()),
+            format_number(mechanism.variance),
         )
     return table

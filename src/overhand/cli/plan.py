@@ -11,27 +11,14 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from overhand.cli import options
-from overhand.cli.advice import Advice, advised
-from overhand.cli.frontier import show_frontier
-from overhand.cli.options import PlanOptions
-from overhand.cli.output import (
-    check_figure,
-    check_writable,
-    claim,
-    console,
-    duration,
-    levels_table,
-    number,
-    plural,
-    print_json,
-    tell,
-    working,
-)
-from overhand.cli.recommender import PlanForRegret, least_regret
+from overhand.bandits import plan_for_regret
+from overhand.cli import options, output
+from overhand.cli.advice import Advice, advise
+from overhand.cli.options import RECOMMENDER_MECHANISM, PlanOptions, features_of
+from overhand.cli.output import console, format_duration, format_epsilon, format_number, plural
 from overhand.errors import InvalidValue
 from overhand.model import Privacy
-from overhand.plan import DEFAULT_FAILURE_PROBABILITY, Plan
+from overhand.planning import DEFAULT_FAILURE_PROBABILITY, Plan
 
 
 @options.takes(PlanOptions)
@@ -40,157 +27,132 @@ def plan(
     published: Annotated[
         bool, typer.Option("--published", help="The paper's plan exactly, with its constants.")
     ] = False,
-    frontier: Annotated[
+    recommender: Annotated[
         bool,
         typer.Option(
-            "--frontier", help="Compare error and messages over mechanisms and shufflers."
+            "--recommender",
+            help="The plan of least regret for a recommender, instead of least error: with "
+            "--values regression:D, D features per arm. Sends pairs unless --mechanism says "
+            "otherwise.",
         ),
     ] = False,
-    recommender: PlanForRegret = False,
-    plot: options.Figure = None,
     save: Annotated[Path | None, typer.Option(help="Write the plan to a file.")] = None,
     as_json: options.Json = False,
 ) -> None:
     """Choose the plan with the least error for a guarantee, and show its costs and accuracy."""
-    check_writable("--save", save)
-    if plot is not None and not frontier:
-        raise InvalidValue("--plot draws the --frontier: give both options")
-    check_figure(plot)
-    if recommender and (frontier or published):
-        raise InvalidValue("--recommender goes neither with --frontier nor with --published")
-    if frontier:
-        if published or save is not None:
-            raise InvalidValue("--frontier chooses no plan: leave out --published and --save")
-        show_frontier(asked, plot, as_json=as_json)
-        return
+    output.check_writable("--save", save)
+    if recommender and published:
+        raise InvalidValue("--recommender does not go with --published")
     if published:
-        chosen = _published(asked)
+        asked.check_unused(
+            "--published is the paper's plan for honest users who report once",
+            *("error", "max_messages", "mechanism", "noise", "honest", "reports", "composition"),
+        )
+        levels = None if asked.tree == "binary" else asked.most_shufflers
+        chosen = Plan.published(asked.users, levels, asked.privacy, values=asked.values)
     else:
-        with working("searching for the best plan"):
-            chosen = least_regret(asked) if recommender else asked.plan()
+        with output.show_status("searching for the best plan"):
+            chosen = _plan_for_regret(asked) if recommender else asked.plan()
     is_compared = not (published or recommender)
-    beside = _beside(asked, chosen) if is_compared else {}
+    others = _compare(asked, chosen) if is_compared else {}
     if save is not None:
         chosen.save(save)
     if as_json:
-        others = {
+        compared = {
             name: {"rms_error": other.rms_error, "messages_per_user": other.messages_per_user}
-            for name, other in beside.items()
+            for name, other in others.items()
         }
         outside = {"outside_epsilon": chosen.outside_epsilon}
-        print_json({**chosen.summary(), **outside, **chosen.costs.seconds, **others})
+        output.print_json({**chosen.summary(), **outside, **chosen.costs.seconds, **compared})
         return
-    show(chosen, beside, _advice(asked, chosen) if is_compared else [])
+    advice: list[Advice] = []
+    if is_compared:
+        most = math.inf if asked.max_messages is None else asked.max_messages
+        with output.show_status("comparing mechanisms"):
+            advice = list(advise(chosen, asked.composition, most))
+    _show(chosen, others, advice)
     if save is not None:
-        tell(f"saved to {save}")
+        output.tell(f"saved to {save}")
 
 
-def _published(asked: PlanOptions) -> Plan:
-    asked.check_unused(
-        "--published is the paper's plan for honest users who report once",
-        *("error", "max_messages", "mechanism", "noise", "honest", "reports", "composition"),
-    )
-    levels = None if asked.tree == "binary" else asked.most_shufflers
-    return Plan.published(asked.users, levels, asked.privacy, values=asked.values)
+def _plan_for_regret(asked: PlanOptions) -> Plan:
+    if asked.error is not None or asked.clip:
+        raise InvalidValue("--recommender plans for regret: --error and --clip do not go with it")
+    named = {**asked.named, "mechanism": asked.mechanism or RECOMMENDER_MECHANISM}
+    features = features_of(asked.values)
+    return plan_for_regret(asked.users, asked.most_shufflers, asked.privacy, features, **named)
 
 
-def _advice(asked: PlanOptions, chosen: Plan) -> list[Advice]:
-    most = math.inf if asked.max_messages is None else asked.max_messages
-    with working("comparing mechanisms"):
-        return list(advised(chosen, asked.composition, most))
+def _compare(asked: PlanOptions, chosen: Plan) -> dict[str, Plan]:
+    """The plans that show what the chosen one gains, and what a limit on messages costs.
 
-
-def _beside(asked: PlanOptions, chosen: Plan) -> dict[str, Plan]:
-    """The plans that show what the chosen one gains, and what a limit on messages costs."""
-    once = _for_one_report(chosen.privacy, chosen.reports)
-    published = Plan.published(chosen.horizon, chosen.shufflers, once, values=chosen.values)
-    beside = {"published": published}
-    if asked.max_messages is not None:
-        with working("searching for the plan without the limit"):
-            free = replace(asked, max_messages=None, error=None, epsilon=chosen.privacy.epsilon)
-            beside["unlimited"] = free.plan()
-    return beside
-
-
-def _for_one_report(privacy: Privacy, reports: int) -> Privacy:
-    """What must hold for one report so that, by group privacy, `privacy` holds for all of them.
-
-    If one report costs (e, d), then m of them cost (m e, d (exp(m e) - 1) / (exp(e) - 1)).
+    The paper's counts on one report: if that costs (e, d), then m of them cost
+    (m e, d (exp(m e) - 1) / (exp(e) - 1)), by group privacy.
     """
-    epsilon = privacy.epsilon / reports
-    return Privacy(epsilon, privacy.delta * (math.expm1(epsilon) / math.expm1(privacy.epsilon)))
+    privacy = chosen.privacy
+    epsilon = privacy.epsilon / chosen.reports
+    once = Privacy(epsilon, privacy.delta * (math.expm1(epsilon) / math.expm1(privacy.epsilon)))
+    others = {
+        "published": Plan.published(chosen.horizon, chosen.shufflers, once, values=chosen.values)
+    }
+    if asked.max_messages is not None:
+        with output.show_status("searching for the plan without the limit"):
+            free = replace(asked, max_messages=None, error=None, epsilon=privacy.epsilon)
+            others["unlimited"] = free.plan()
+    return others
 
 
-def show(plan: Plan, beside: dict[str, Plan], advice: list[Advice]) -> None:
-    """The plan as tables."""
+def _show(plan: Plan, others: dict[str, Plan], advice: list[Advice]) -> None:
     users = "users" if plan.values.spec == "bit" else f"users ({escape(plan.values.spec)})"
     console.print(
         f"[bold]{plan.horizon:,} {users}[/], using {plan.tree.levels} of {plan.shufflers} "
-        f"shufflers at [bold]epsilon {claim(plan.privacy.epsilon)}[/], delta {plan.privacy.delta:g}"
+        f"shufflers at [bold]epsilon {format_epsilon(plan.privacy.epsilon)}[/], "
+        f"delta {plan.privacy.delta:g}"
     )
-    console.print(levels_table(plan))
-    facts = Table(show_header=False, box=None)
+    console.print(output.levels_table(plan))
+    facts, costs = Table(show_header=False, box=None), plan.costs
     what = "rms error" if plan.values.is_scalar else "rms error per coordinate"
-    facts.add_row(f"{what}, worst input", f"[bold]{number(plan.rms_error)}[/]")
-    facts.add_row("largest standard deviation", number(plan.worst_std))
+    facts.add_row(f"{what}, worst input", f"[bold]{format_number(plan.rms_error)}[/]")
+    facts.add_row("largest standard deviation", format_number(plan.worst_std))
+    bound = f"{100 * (1 - DEFAULT_FAILURE_PROBABILITY):g} % bound on all errors"
+    facts.add_row(bound, format_number(plan.error_bound()))
+    sealed = f"{costs.messages:,}, sealed in {costs.report_bytes:,} bytes"
+    facts.add_row("messages per user", sealed)
+    if costs.opened > costs.messages:
+        facts.add_row("messages opened per user (with dummies)", format_number(costs.opened))
     facts.add_row(
-        f"{100 * (1 - DEFAULT_FAILURE_PROBABILITY):g} % bound on all errors",
-        number(plan.error_bound()),
+        "processor time per report (approx.)",
+        f"client {format_duration(costs.client_seconds)}, "
+        f"shuffling service {format_duration(costs.shuffler_seconds)}, "
+        f"server {format_duration(costs.server_seconds)}",
     )
-    for row in _cost_rows(plan):
-        facts.add_row(*row)
+    facts.add_row(
+        "one client can move a sum by at most",
+        f"{format_number(plan.influence)}; its value alone: {format_number(plan.values.width)}",
+    )
     facts.add_row("delta spent, certified", f"{plan.delta_spent:.4g} of {plan.privacy.delta:g}")
     if plan.noise_by == "services":
-        for row in _guarantee_rows(plan):
-            facts.add_row(*row)
+        held = f"epsilon {format_epsilon(plan.privacy.epsilon)}, at the delta above"
+        facts.add_row("noise made by", "each of the two services")
+        facts.add_row("against the server and all other users", held)
+        facts.add_row("against a lying shuffling service and all other users", held)
+        outside = f"epsilon {format_epsilon(plan.outside_epsilon)}"
+        facts.add_row("against everybody else", outside)
     if plan.honest < 1 or plan.reports > 1:
         users = f"{100 * plan.honest:g} % of users add their noise"
         facts.add_row("assumed", f"{users}, at most {plural(plan.reports, 'report')} per person")
     labels = {"published": "as published", "unlimited": "without the limit"}
-    for name, other in beside.items():
-        facts.add_row(labels[name], _against(other, plan))
+    for name, other in others.items():
+        # The paper's counts on all users, and on one report of each.
+        notes = ", if all users are honest" if plan.honest < other.honest else ""
+        notes += "; more reports by group privacy" if plan.reports > other.reports else ""
+        facts.add_row(
+            labels[name],
+            f"rms error {format_number(other.rms_error)} "
+            f"({format_number(other.rms_error / plan.rms_error)} x), "
+            f"{plural(other.messages_per_user, 'message')}{notes}",
+        )
     for found in advice:
         facts.add_row(*found.row(plan))
     facts.add_row("digest", plan.digest[:16])
     console.print(facts)
-
-
-def _cost_rows(plan: Plan) -> list[tuple[str, str]]:
-    """What a report costs, and how much a lying client can do."""
-    costs = plan.costs
-    return [
-        ("messages per user", f"{costs.messages:,}, sealed in {costs.report_bytes:,} bytes"),
-        *[("messages opened per user (with dummies)", number(costs.opened))]
-        * (costs.opened > costs.messages),
-        (
-            "processor time per report (approx.)",
-            f"client {duration(costs.client_seconds)}, shuffling service "
-            f"{duration(costs.shuffler_seconds)}, server {duration(costs.server_seconds)}",
-        ),
-        (
-            "one client can move a sum by at most",
-            f"{number(plan.influence)}; its value alone: {number(plan.values.width)}",
-        ),
-    ]
-
-
-def _guarantee_rows(plan: Plan) -> list[tuple[str, str]]:
-    """What is promised against whom, if each of the services makes noise."""
-    held = f"epsilon {claim(plan.privacy.epsilon)}, at the delta above"
-    return [
-        ("noise made by", "each of the two services"),
-        ("against the server and all other users", held),
-        ("against a lying shuffling service and all other users", held),
-        ("against everybody else", f"epsilon {claim(plan.outside_epsilon)}"),
-    ]
-
-
-def _against(other: Plan, plan: Plan) -> str:
-    """How another plan compares; the paper's counts on all users, and on one report of each."""
-    ratio = other.rms_error / plan.rms_error
-    notes = [", if all users are honest"] * (plan.honest < other.honest)
-    notes += ["; more reports by group privacy"] * (plan.reports > other.reports)
-    return (
-        f"rms error {number(other.rms_error)} ({number(ratio)} x), "
-        f"{plural(other.messages_per_user, 'message')}{''.join(notes)}"
-    )

@@ -1,4 +1,4 @@
-"""`overhand reproduce`: every quantitative claim of the paper, measured."""
+"""`overhand lab reproduce`: every quantitative claim of the paper, measured."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from overhand.cli.output import bar, check_writable, console, messages, new_tabl
 from overhand.errors import OverhandError
 
 if TYPE_CHECKING:
-    from overhand.evidence import Progress, Reproduction
+    from overhand.lab.evidence import Progress
 
 
 def reproduce(
@@ -47,8 +47,8 @@ def reproduce(
 
     Exit code 1 if a check fails.
     """
-    from overhand.evidence import FULL, QUICK, SECTIONS, html
-    from overhand.evidence import reproduce as run
+    from overhand.lab.evidence import FULL, QUICK, SECTIONS, html
+    from overhand.lab.evidence import reproduce as run
 
     check_writable("--output", output, ".html")
     chosen = tuple(name.strip() for name in sections.split(",") if name.strip()) or tuple(SECTIONS)
@@ -64,18 +64,14 @@ def reproduce(
     if as_json:
         print(found.to_json())
     else:
-        _show(found)
+        table = new_table("claim", "checks", "met")
+        for one in found.evidence:
+            met = sum(check.is_met for check in one.checks)
+            table.add_row(one.title, str(len(one.checks) or "none"), str(met) if one.checks else "")
+        console.print(table)
         tell_written(output, output.with_suffix(".json"))
     if not found.is_met:
         raise typer.Exit(1)
-
-
-def _show(found: Reproduction) -> None:
-    table = new_table("claim", "checks", "met")
-    for one in found.evidence:
-        met = sum(check.is_met for check in one.checks)
-        table.add_row(one.title, str(len(one.checks) or "none"), str(met) if one.checks else "")
-    console.print(table)
 
 
 @contextmanager

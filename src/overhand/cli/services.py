@@ -2,19 +2,42 @@
 
 from __future__ import annotations
 
+import json
 import re
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from overhand.bandits import ConstantsName, Practical, Theory
 from overhand.cli import options
-from overhand.cli.output import check_writable, console, print_json, tell
-from overhand.cli.recommender import IsRecommender, LearningOptions
-from overhand.cli.settings import ConfigFile, ShowSettings
+from overhand.cli.output import answer, check_writable, console, print_json, tell
+from overhand.cli.settings import use_file
 from overhand.errors import InvalidValue, whole
-from overhand.plan import Plan
+from overhand.planning import Plan
 
+if TYPE_CHECKING:
+    from overhand.deploy.protocol.learning import Learning
+
+ConfigFile = Annotated[
+    Path | None,
+    typer.Option(
+        help="Read options from this TOML file, from the table named after this command; the "
+        "command line and environment variables take precedence.",
+        callback=use_file,
+        is_eager=True,
+    ),
+]
+ShowSettings = Annotated[
+    bool,
+    typer.Option(
+        "--show-settings",
+        help="Print all options and where they come from, and exit.",
+        allow_from_autoenv=False,
+        show_envvar=False,
+    ),
+]
 Host = Annotated[str, typer.Option(help="The address to listen on.")]
 Port = Annotated[int, typer.Option(help="The port to listen on.")]
 MetricsPort = Annotated[
@@ -43,23 +66,92 @@ Insecure = Annotated[
 ]
 
 RULES = "rule.key"
-BOOK = "server.db"
-BOOK_KEYS = f"{BOOK}.keys"
+DATABASE = "server.db"
+DATABASE_KEYS = f"{DATABASE}.keys"
 _MOST_TOKENS = 10**8
 DIGEST_NOTE = (
     "The services make the noise: clients must get this digest from you, not from the shuffling "
     "service."
 )
 KEYS_NOTE = (
-    "move this file to the server and keep no copy. It is for one book, and is never made again."
+    "move this file to the server and keep no copy. It is for one database, and never made again."
 )
+
+
+@dataclass(frozen=True)
+class LearningOptions:
+    """How a recommender is asked to learn: each field is an option."""
+
+    constant: Annotated[
+        float | None, typer.Option(help="The first feature of every arm, if all have the same.")
+    ] = None
+    rule: Annotated[
+        ConstantsName | None,
+        typer.Option(
+            help="practical: constants from the distribution of the noise; theory: the paper's, "
+            "which learn very slowly.",
+            show_default="practical",
+        ),
+    ] = None
+    features: Annotated[
+        str | None, typer.Option(help="The names of the features, separated by commas.")
+    ] = None
+    arms: Annotated[
+        Path | None,
+        typer.Option(
+            help="Arms that are the same for everybody: a JSON object of names and features."
+        ),
+    ] = None
+
+    def check_none(self) -> None:
+        """Refuse options of a recommender where there is none."""
+        for field in fields(self):
+            if getattr(self, field.name) is not None:
+                raise InvalidValue(f"--{field.name} is for recommenders: give --recommender, too")
+
+    def learning(self, plan: Plan, rule_key: bytes) -> Learning:
+        """What a document for this plan says of it."""
+        from overhand.deploy.protocol.learning import Learning
+
+        names = () if self.features is None else tuple(self.features.split(","))
+        arms = {} if self.arms is None else _arms_of(self.arms)
+        dimension, horizon = options.features_of(plan.values), plan.horizon
+        if self.rule != "theory":
+            return Learning(Practical(dimension, self.constant), rule_key, names, arms)
+        if self.constant is not None:
+            raise InvalidValue("--rule theory does not use --constant")
+        constants = Theory(dimension, horizon, max(1.0, plan.error_bound(1 / (2 * horizon))))
+        return Learning(constants, rule_key, names, arms)
+
+
+def _arms_of(path: Path) -> dict[str, tuple[float, ...]]:
+    try:
+        written = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_to_dict)
+        # Not float(x), which takes digits in quotes for a number.
+        return {name: tuple(0.0 + x for x in arm) for name, arm in written.items()}
+    except (ValueError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+        raise InvalidValue(
+            f'{path} must be a JSON object such as {{"jazz": [0.6, 0.8]}}: {error}'
+        ) from None
+
+
+def _to_dict(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    named = dict(pairs)
+    if len(named) < len(pairs):
+        raise ValueError("a name occurs twice")
+    return named
 
 
 @options.takes(LearningOptions)
 def prepare(
     plan_file: Annotated[Path, typer.Option("--plan", help="A plan saved by `overhand plan`.")],
     directory: Annotated[Path, typer.Option(help="Where the files are written.")] = Path(),
-    recommender: IsRecommender = False,
+    recommender: Annotated[
+        bool,
+        typer.Option(
+            "--recommender", help="For a recommender that learns from the plan's statistics."
+        ),
+    ] = False,
     *,
     asked: LearningOptions,
     as_json: options.Json = False,
@@ -68,18 +160,19 @@ def prepare(
 
     The key and the token's hash stay with the server; the document is public; the token goes to
     the shuffling service. A recommender's server has a second key, which signs its rules. If the
-    services make the noise, the keys of the server's book are made here, once: keep no copy.
+    services make the noise, the keys of the server's database are made here, once: keep no copy.
     """
-    from overhand.service.protocol import Document, KeyPair, RuleKey, create_token, hashed
-    from overhand.service.server import Book
+    from overhand.deploy.protocol.document import Document
+    from overhand.deploy.protocol.keys import KeyPair, RuleKey, create_token, hash_token
+    from overhand.deploy.server.store import ServerStore
 
     if not recommender:
         asked.check_none()
     plan = Plan.load(plan_file)
     document, key, rule_key = (directory / name for name in ("document.json", "server.key", RULES))
     token, token_hash = directory / "token", directory / "token.sha256"
-    book_keys = directory / BOOK_KEYS
-    for path in (document, key, rule_key, book_keys, token, token_hash):
+    database_keys = directory / DATABASE_KEYS
+    for path in (document, key, rule_key, database_keys, token, token_hash):
         if path.exists():
             raise InvalidValue(f"{path} exists: one directory holds one deployment")
     pair, signing = KeyPair.generate(), RuleKey.generate() if recommender else None
@@ -90,19 +183,19 @@ def prepare(
     pair.save(key)
     if signing is not None:
         signing.save(rule_key)
-    Book.make_keys(made, book_keys)
-    token_hash.write_text(hashed(create_token(token)).hex() + "\n", encoding="ascii")
+    ServerStore.make_keys(made, database_keys)
+    token_hash.write_text(hash_token(create_token(token)).hex() + "\n", encoding="ascii")
     document.write_text(made.to_json(), encoding="utf-8")
     if as_json:
         print_json({"document": str(document), "digest": made.digest, "plan": plan.digest})
         return
-    secrets = [path for path in (key, rule_key, book_keys) if path.exists()]
+    secrets = [path for path in (key, rule_key, database_keys) if path.exists()]
     tell(f"for the server: {', '.join(map(str, [*secrets, token_hash, document]))}")
     tell(f"for the shuffling service: {token}, {document}")
     tell(f"document digest, which the shuffling service and clients pin: {made.digest}")
     if plan.noise_by == "services":
         console.print(DIGEST_NOTE, style="yellow")
-        console.print(f"{book_keys}: {KEYS_NOTE}", style="yellow")
+        console.print(f"{database_keys}: {KEYS_NOTE}", style="yellow")
 
 
 def tokens(
@@ -132,59 +225,41 @@ def tokens(
 
     Running services notice additions and revocations within seconds.
     """
-    from overhand.service.protocol import change_hashes
+    from overhand.deploy.protocol import keys
 
     if revoke and (count is not None or add):
         raise InvalidValue(
             "--revoke withdraws tokens: leave out --count and --add, which make them"
         )
     if revoke:
-        left = change_hashes(hashes, revoked=_parsed_hashes(revoke))
-        if as_json:
-            print_json({"revoked": len(revoke), "left": left, "hashes": str(hashes)})
-        else:
-            tell(f"{len(revoke):,} revoked, {left:,} left in {hashes}")
+        # Hashes, and not tokens: others can see what stands in a command.
+        if not all(re.fullmatch("[0-9a-fA-F]{64}", line) for line in revoke):
+            raise InvalidValue(
+                "--revoke takes hashes as they are in the file: 64 hexadecimal digits"
+            )
+        left = keys.change_hashes(hashes, revoked={bytes.fromhex(line) for line in revoke})
+        result = {"revoked": len(revoke), "left": left, "hashes": str(hashes)}
+        answer(f"{len(revoke):,} revoked, {left:,} left in {hashes}", result, as_json=as_json)
         return
     if count is None:
         raise InvalidValue("give --count to make tokens, or --revoke to withdraw some")
     whole("count", count, least=1, most=_MOST_TOKENS)
-    _make_tokens(count, secrets, hashes, add=add)
-    if as_json:
-        print_json({"count": count, "secrets": str(secrets), "hashes": str(hashes)})
-    else:
-        tell(f"{count:,} tokens in {secrets}, their hashes in {hashes}")
-
-
-def _make_tokens(count: int, secrets: Path, hashes: Path, *, add: bool) -> None:
-    """Secrets first: a token that was lost on the way is known to nobody."""
-    from overhand.service.protocol import (
-        change_hashes,
-        hash_lines,
-        hashed,
-        load_hashes,
-        new_token,
-        write_secret,
-    )
-
     if add:
-        load_hashes(hashes)
+        keys.load_hashes(hashes)
     elif hashes.exists():
         raise InvalidValue(f"{hashes} exists: tokens are never overwritten; --add adds to them")
     check_writable("--secrets", secrets)
     check_writable("--hashes", hashes)
-    made = [new_token() for _ in range(count)]
-    write_secret(secrets, "".join(f"{token}\n" for token in made).encode())
+    made = [keys.new_token() for _ in range(count)]
+    # Secrets first: a hash whose token was lost would be of no use.
+    keys.write_secret(secrets, "".join(f"{token}\n" for token in made).encode())
+    hashed = [keys.hash_token(token) for token in made]
     if add:
-        change_hashes(hashes, added=[hashed(token) for token in made])
+        keys.change_hashes(hashes, added=hashed)
     else:
-        hashes.write_bytes(hash_lines([hashed(token) for token in made]))
-
-
-def _parsed_hashes(lines: list[str]) -> set[bytes]:
-    """Hashes, and not tokens: what stands in a command can be seen by others."""
-    if not all(re.fullmatch("[0-9a-fA-F]{64}", line) for line in lines):
-        raise InvalidValue("--revoke takes hashes as they are in the file: 64 hexadecimal digits")
-    return {bytes.fromhex(line) for line in lines}
+        hashes.write_bytes(keys.hash_lines(hashed))
+    result = {"count": count, "secrets": str(secrets), "hashes": str(hashes)}
+    answer(f"{count:,} tokens in {secrets}, their hashes in {hashes}", result, as_json=as_json)
 
 
 def server(
@@ -196,18 +271,18 @@ def server(
         Path | None,
         typer.Option(
             help="The key that signs a recommender's rules.",
-            show_default=f"{RULES} if the document is of a recommender",
+            show_default=f"{RULES} for a recommender's document",
         ),
     ] = None,
     token_hash: Annotated[
         Path, typer.Option(help="The hash of the shuffling service's token.")
     ] = Path("token.sha256"),
-    book: Database = BOOK,
-    book_keys: Annotated[
+    database: Database = DATABASE,
+    database_keys: Annotated[
         Path | None,
         typer.Option(
-            help="The book's keys, needed if the services make the noise: `overhand prepare` made "
-            "them. By default next to a SQLite file. Never back them up."
+            help="The database's keys, needed if the services make the noise: `overhand prepare` "
+            "made them. By default next to a SQLite file. Never back them up."
         ),
     ] = None,
     host: Host = "127.0.0.1",
@@ -228,19 +303,20 @@ def server(
     certificate_key: CertificateKey = None,
 ) -> None:
     """Run the server: it opens shuffled batches and publishes the running sum, with a dashboard."""
-    from overhand.service.server import ServerSettings, run_server
-    from overhand.service.web import Listener, run, start_logging
+    from overhand.deploy.http.listening import Endpoint, run
+    from overhand.deploy.http.telemetry import start_logging
+    from overhand.deploy.server.running import ServerSettings, run_server
 
     start_logging("server")
     settings = ServerSettings(
         document=document,
         key=key,
         token_hash=token_hash,
-        book=book,
-        book_keys=book_keys,
+        database=database,
+        database_keys=database_keys,
         rule_key=rule_key,
-        listener=Listener(host, port, certificate, certificate_key),
-        metrics=None if metrics_port is None else Listener(port=metrics_port),
+        endpoint=Endpoint(host, port, certificate, certificate_key),
+        metrics=None if metrics_port is None else Endpoint(port=metrics_port),
         workers=workers,
         patience=patience,
         after=after,
@@ -250,25 +326,25 @@ def server(
 
 def settle(
     document: DocumentFile = Path("document.json"),
-    book: Annotated[str, typer.Option(help="The book of the plan that has ended.")] = BOOK,
+    database: Annotated[
+        str, typer.Option(help="The database of the plan that has ended.")
+    ] = DATABASE,
     out: Annotated[
         Path, typer.Option(help="Where to write the final sum, for `server --after`.")
     ] = Path("settled.json"),
     as_json: options.Json = False,
 ) -> None:
     """Record a finished plan's final sum, so that the next plan's running sum continues from it."""
-    from overhand.service.protocol import Document
-    from overhand.service.server import settled_sum
+    from overhand.deploy.protocol.document import Document
+    from overhand.deploy.server.running import settled_sum
 
     if out.exists():
         raise InvalidValue(f"{out} exists: it is never overwritten")
     check_writable("--out", out)
-    settled = settled_sum(Document.load(document), book)
+    settled = settled_sum(Document.load(document), database)
     out.write_text(settled.to_json(), encoding="utf-8")
-    if as_json:
-        print_json({"users": settled.t, "settled": str(out)})
-    else:
-        tell(f"{settled.t:,} users in {out}")
+    result = {"users": settled.t, "settled": str(out)}
+    answer(f"{settled.t:,} users in {out}", result, as_json=as_json)
 
 
 def shuffler(
@@ -309,7 +385,7 @@ def shuffler(
     metrics_port: MetricsPort = None,
     certificate: Certificate = None,
     certificate_key: CertificateKey = None,
-    authorities: Authorities = None,
+    ca: Authorities = None,
     insecure: Insecure = False,
     rate_per_address: Annotated[
         float,
@@ -330,8 +406,9 @@ def shuffler(
     ] = None,
 ) -> None:
     """Run the shuffling service: it collects sealed reports and releases full batches, shuffled."""
-    from overhand.service.shuffler import ShufflerSettings, run_shuffler
-    from overhand.service.web import Listener, run, start_logging
+    from overhand.deploy.http.listening import Endpoint, run
+    from overhand.deploy.http.telemetry import start_logging
+    from overhand.deploy.shuffler.running import ShufflerSettings, run_shuffler
 
     start_logging("shuffler")
     settings = ShufflerSettings(
@@ -340,14 +417,14 @@ def shuffler(
         store_keys=store_keys,
         server=server,
         token=token,
-        listener=Listener(host, port, certificate, certificate_key),
-        metrics=None if metrics_port is None else Listener(port=metrics_port),
+        endpoint=Endpoint(host, port, certificate, certificate_key),
+        metrics=None if metrics_port is None else Endpoint(port=metrics_port),
         pinned=pinned,
         tokens=tokens,
         deadline=deadline,
         tick=tick,
         workers=workers,
-        authorities=authorities,
+        authorities=ca,
         insecure=insecure,
         rate_per_address=rate_per_address,
         rate_per_token=rate_per_token,

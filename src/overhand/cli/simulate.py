@@ -1,34 +1,32 @@
-"""`overhand simulate`: run a plan on a stream and measure the error."""
+"""`overhand lab simulate` and `compare`: run plans, and what others offer, on a stream."""
 
 from __future__ import annotations
 
 import csv
-from dataclasses import replace
+import io
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 import typer
+from rich.markup import escape
 
-from overhand.cli import options
+from overhand.cli import options, output
 from overhand.cli.options import PlanOptions
-from overhand.cli.output import (
-    check_figure,
-    check_writable,
-    console,
-    new_table,
-    number,
-    plural,
-    print_json,
-    progress_bar,
-    tell,
-    working,
-)
+from overhand.cli.output import console, format_number, plural
 from overhand.errors import InvalidValue
-from overhand.plan import Plan
-from overhand.plots import Line, error_over_time
-from overhand.simulation import Engine, PlanCounter, Simulation, plan_stream, read_rows
-from overhand.simulation import simulate as run_simulation
+from overhand.lab import simulation
+from overhand.lab.baselines import SquareRoot, local_counter, trusted_tree
+from overhand.lab.lower_bound import repeats
+from overhand.lab.plots import Line, comparison, error_over_time
+from overhand.lab.simulation import Counter, Engine, PlanCounter, Simulation, read_rows
+from overhand.planning import Plan
+from overhand.sums import Pending
+
+_SERVER = "the server"
 
 
 @options.takes(PlanOptions, without=("error", "max_messages"))
@@ -55,20 +53,36 @@ def simulate(
     as_json: options.Json = False,
 ) -> None:
     """Run a plan on a stream of users and measure the error of every estimate."""
-    check_figure(plot)
-    check_writable("--save", save)
-    plan = _best(asked, input_form) if plan_file is None else _loaded(plan_file, asked)
-    counter, stream = PlanCounter(plan, engine, pending), plan_stream(input_form, plan)
-    with progress_bar(
-        f"{plural(runs, 'run')} of {stream.users:,} users", runs * stream.users
-    ) as advance:
-        result = run_simulation(counter, stream, runs=runs, seed=seed, progress=advance)
+    output.check_figure(plot)
+    output.check_writable("--save", save)
+    if plan_file is None:
+        plan = _plan_for_input(asked, input_form)
+    elif asked != PlanOptions():
+        raise InvalidValue("give --plan or the options of a plan, not both")
+    else:
+        plan = Plan.load(plan_file)
+    counter, stream = PlanCounter(plan, engine, pending), simulation.plan_stream(input_form, plan)
+    size = f"{plural(runs, 'run')} of {stream.users:,} users"
+    with output.progress_bar(size, runs * stream.users) as advance:
+        result = simulation.simulate(counter, stream, runs=runs, seed=seed, progress=advance)
+    t, predicted = result.curve.t, _predict(plan, result.curve.t)
     if plot is not None:
-        _plot(plan, result, plot)
+        error_over_time(
+            [
+                Line(f"measured, {plural(result.runs, 'run')}", t, result.curve.rms),
+                Line("predicted, worst input", t, predicted, "--"),
+            ],
+            plot,
+            title=f"{plan.horizon:,} users, {plan.tree.levels} shufflers, {plan.privacy}",
+        )
     if save is not None:
-        _save(plan, result, save)
+        with save.open("w", newline="", encoding="utf-8") as file:
+            writer = csv.writer(file)
+            writer.writerow(["t", "rms_error", "predicted_rms_error"])
+            columns = t.tolist(), result.curve.rms.tolist(), predicted.tolist()
+            writer.writerows(zip(*columns, strict=True))
     if as_json:
-        print_json(
+        output.print_json(
             {
                 **result.summary(),
                 "predicted_rms_error": plan.rms_error,
@@ -79,17 +93,20 @@ def simulate(
                 "pending": pending,
             }
         )
-    else:
-        _show(counter, result, input_form)
+        return
+    at_middle = "" if pending == "middle" else ", pending at the middle"
+    table = output.new_table("", "measured", f"predicted{at_middle}")
+    worst = f"{format_number(plan.rms_error)} (worst input)"
+    bound = f"< {format_number(plan.error_bound(0.05 / result.runs))} (95 %)"
+    table.add_row("rms error", format_number(result.rms_error), worst)
+    table.add_row("largest error, mean of runs", format_number(result.mean_max_error), "")
+    table.add_row("largest error of all runs", format_number(result.max_error), bound)
+    table.add_row("users per second", f"{result.users_per_second:,.0f}", "")
+    output.tell(f"{size}, input {input_form}, {plan.privacy}")
+    console.print(table)
 
 
-def _loaded(path: Path, asked: PlanOptions) -> Plan:
-    if asked != PlanOptions():
-        raise InvalidValue("give --plan or the options of a plan, not both")
-    return Plan.load(path)
-
-
-def _best(asked: PlanOptions, input_form: str) -> Plan:
+def _plan_for_input(asked: PlanOptions, input_form: str) -> Plan:
     """A plan for as many users as the input file has, unless --horizon is given."""
     if Path(input_form).is_file() and not input_form.endswith(".csv"):
         raise InvalidValue(
@@ -97,49 +114,192 @@ def _best(asked: PlanOptions, input_form: str) -> Plan:
         )
     if asked.horizon is None and input_form.endswith(".csv"):
         asked = replace(asked, horizon=len(read_rows(Path(input_form), asked.values)))
-    with working("searching for the best plan"):
+    with output.show_status("searching for the best plan"):
         return asked.plan()
 
 
-def _show(counter: PlanCounter, result: Simulation, form: str) -> None:
-    plan, is_middle = counter.plan, counter.pending == "middle"
-    table = new_table("", "measured", f"predicted{'' if is_middle else ', pending at the middle'}")
-    table.add_row("rms error", number(result.rms_error), f"{number(plan.rms_error)} (worst input)")
-    table.add_row("largest error, mean of runs", number(result.mean_max_error), "")
-    table.add_row(
-        "largest error of all runs",
-        number(result.max_error),
-        f"< {number(plan.error_bound(0.05 / result.runs))} (95 %)",
-    )
-    table.add_row("users per second", f"{result.users_per_second:,.0f}", "")
-    tell(f"{plural(result.runs, 'run')} of {result.users:,} users, input {form}, {plan.privacy}")
-    console.print(table)
-
-
-def _predicted(plan: Plan, t: np.ndarray) -> np.ndarray:
+def _predict(plan: Plan, t: np.ndarray) -> np.ndarray:
     """The predicted error averaged over the users up to each of these times."""
     starts = np.concatenate([[0], t[:-1]])
     inner = np.linspace(starts + 1, t, 65).astype(np.int64)
     return np.asarray(np.sqrt(plan.squared_error(inner.reshape(-1)).reshape(inner.shape).mean(0)))
 
 
-def _plot(plan: Plan, result: Simulation, path: Path) -> None:
-    t = result.curve.t
-    error_over_time(
-        [
-            Line(f"measured, {plural(result.runs, 'run')}", t, result.curve.rms),
-            Line("predicted, worst input", t, _predicted(plan, t), "--"),
-        ],
-        path,
-        title=f"{plan.horizon:,} users, {plan.tree.levels} shufflers, {plan.privacy}",
+# --- compare --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Model:
+    """One way to publish a running sum."""
+
+    name: str
+    label: str
+    trusted: str
+    counter: Plan | Counter
+
+    def row(self, result: Simulation) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "trusted": self.trusted,
+            "rms_error": result.rms_error,
+            "max_error": result.max_error,
+            "mean_max_error": result.mean_max_error,
+            "predicted_rms_error": self.counter.rms_error,
+            "worst_std": self.counter.worst_std,
+            "delta_spent": self.counter.delta_spent,
+            "messages_per_user": 1 if self.trusted == _SERVER else self.counter.messages_per_user,
+        }
+
+
+@options.takes(
+    PlanOptions,
+    without=("clip", "honest", "reports", "composition", "error", "max_messages"),
+)
+def compare(
+    asked: PlanOptions,
+    input_form: options.Input = "ones",
+    runs: options.Runs = 10,
+    seed: options.Seed = 0,
+    pending: options.PendingOption = "middle",
+    plot: options.Figure = None,
+    save: Annotated[
+        Path | None, typer.Option(help="Write the table to a .csv or .md file.")
+    ] = None,
+    as_json: options.Json = False,
+) -> None:
+    """Compare the errors of local privacy, one shuffler, k shufflers and a trusted server.
+
+    All run on the same input at the same epsilon and delta, each with its best noise.
+    """
+    output.check_figure(plot)
+    output.check_writable("--save", save, ".csv", ".md")
+    k, epsilon = asked.most_shufflers, asked.privacy.epsilon
+    stream = simulation.stream_for(
+        input_form, asked.users, values=asked.values, shufflers=k, epsilon=epsilon
     )
-
-
-def _save(plan: Plan, result: Simulation, path: Path) -> None:
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        writer.writerow(["t", "rms_error", "predicted_rms_error"])
-        predicted = _predicted(plan, result.curve.t)
-        writer.writerows(
-            zip(result.curve.t.tolist(), result.curve.rms.tolist(), predicted.tolist(), strict=True)
+    with output.steps_bar("planning", _sides(asked, pending), lambda side: side[1]) as sides:
+        models = [
+            Model(name, label, trusted, calibrate()) for name, label, trusted, calibrate in sides
+        ]
+    with output.progress_bar("running", runs * stream.users * len(models)) as advance:
+        results = [
+            simulation.simulate(model.counter, stream, runs=runs, seed=seed, progress=advance)
+            for model in models
+        ]
+    rows = [model.row(result) for model, result in zip(models, results, strict=True)]
+    ours = next(model.counter for model in models if model.name == "concurrent")
+    assert isinstance(ours, PlanCounter)
+    mechanism = ours.plan.mechanisms[0].kind
+    bound = asked.values.width * repeats(asked.users, k, epsilon)
+    if plot is not None:
+        _plot_comparison(asked, models, results, plot)
+    if save is not None:
+        save.write_text(_as_text(rows, save.suffix), encoding="utf-8")
+    if as_json:
+        output.print_json(
+            {
+                "horizon": asked.users,
+                "shufflers": k,
+                "epsilon": epsilon,
+                "delta": asked.delta,
+                "values": asked.spec,
+                "mechanism": mechanism,
+                "noise_by": asked.noise,
+                "input": input_form,
+                "runs": runs,
+                "seed": seed,
+                "pending": pending,
+                "lower_bound": bound,
+                "models": rows,
+            }
         )
+        return
+    users = "users" if asked.spec == "bit" else f"users ({escape(asked.spec)})"
+    how = f"{plural(runs, 'run')} on input {escape(input_form)}"
+    console.print(f"[bold]{asked.users:,} {users}[/], {asked.privacy}; {how}")
+    note = options.model_note(mechanism, asked.noise)
+    if note:
+        console.print(f"ours and one shuffler send {mechanism}{note}")
+    table = output.new_table("", "rms error", "predicted", "largest", "vs ours", "messages")
+    for model, row in zip(models, rows, strict=True):
+        ratio = row["predicted_rms_error"] / ours.rms_error
+        table.add_row(
+            model.label,
+            format_number(row["rms_error"]),
+            format_number(row["predicted_rms_error"]),
+            format_number(row["mean_max_error"]),
+            f"{ratio:.2f} x" if ratio < 1000 else f"{format_number(ratio)} x",
+            format_number(row["messages_per_user"]),
+            style="bold" if model.name == "concurrent" else "",
+        )
+    console.print(table)
+    console.print(
+        f"No algorithm{' of the shuffle model' if note else ''} with {k} shufflers can do better "
+        f"than an error of order rep = {format_number(bound)} (Theorem 4.1).",
+        style="dim",
+    )
+    output.tell_written(plot, save)
+
+
+def _sides(
+    asked: PlanOptions, pending: Pending
+) -> list[tuple[str, str, str, Callable[[], Plan | Counter]]]:
+    """Name, label, who is trusted, and how to calibrate it, which takes a moment."""
+    users, k, privacy, values = asked.users, asked.most_shufflers, asked.privacy, asked.values
+    one, several = "one shuffler", f"{k} shufflers"
+
+    def ours(plans: PlanOptions) -> Counter:
+        return PlanCounter(plans.plan(), pending=pending)
+
+    published = partial(Plan.published, users, k, privacy, values=values)
+    alone = replace(asked, shufflers=1, tree="regular")
+    tree = partial(trusted_tree, users, privacy, values=values)
+    best_known = partial(SquareRoot, users, privacy, values)
+    return [
+        ("local", "local", "nobody", partial(local_counter, users, privacy, values)),
+        ("published", f"{several}, published", several, published),
+        ("one-shuffler", one, one, partial(ours, alone)),
+        ("concurrent", f"{several}, ours", several, partial(ours, asked)),
+        ("trusted-tree", "trusted: binary tree", _SERVER, partial(tree, combine=False)),
+        ("trusted-tree-combined", "trusted: tree, combined", _SERVER, partial(tree, combine=True)),
+        ("trusted-square-root", "trusted: best known", _SERVER, best_known),
+    ]
+
+
+def _as_text(rows: list[dict[str, Any]], suffix: str) -> str:
+    names = list(rows[0])
+    cells = [
+        [row[n] if isinstance(row[n], str) else f"{row[n]:.6g}" for n in names] for row in rows
+    ]
+    if suffix == ".md":
+        lines = [names, ["---"] * len(names), *cells]
+        return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows([names, *cells])
+    return text.getvalue()
+
+
+def _plot_comparison(
+    asked: PlanOptions, models: list[Model], results: list[Simulation], path: Path
+) -> None:
+    """Errors over time, and by the number of shufflers: that needs a plan for each."""
+    users, privacy, values = asked.users, asked.privacy, asked.values
+    over_time = [
+        Line(m.label, r.curve.t, r.curve.rms, "--" if m.trusted == _SERVER else "-")
+        for m, r in zip(models, results, strict=True)
+    ]
+    counts = range(1, max(asked.most_shufflers, 3) + 1)
+    published = [Plan.published(users, k, privacy, values=values).rms_error for k in counts]
+    ours = [replace(asked, shufflers=k, tree="regular").plan().rms_error for k in counts]
+    bound = [values.width * repeats(users, k, privacy.epsilon) for k in counts]
+    by_shufflers = [
+        Line("as published", np.array(counts), np.array(published)),
+        Line("ours", np.array(counts), np.array(ours)),
+        Line("lower bound rep (up to constants)", np.array(counts), np.array(bound), "--"),
+    ]
+    levels = [
+        (model.label, model.counter.rms_error)
+        for model in models
+        if model.name in ("local", "trusted-square-root")
+    ]
+    comparison(over_time, by_shufflers, levels, path, title=f"{users:,} users, {privacy}")

@@ -13,32 +13,31 @@ import numpy as np
 import typer
 
 from overhand.cli import options
-from overhand.cli.columns import Columns, kind_of
 from overhand.cli.options import PlanOptions
 from overhand.cli.output import (
     check_figure,
     check_writable,
     console,
+    format_number,
     new_table,
-    number,
     plural,
     print_json,
     progress_bar,
     say,
+    show_status,
     tell,
     tell_written,
-    working,
 )
-from overhand.cli.tables import check_columns, opened
+from overhand.cli.tables import STANDARD_INPUT, Columns, open_table
 from overhand.errors import InvalidValue, whole
-from overhand.plan import Plan
-from overhand.plots import Band, sum_figure
+from overhand.lab.plots import Band, sum_figure
+from overhand.planning import Plan
 from overhand.randomness import seeded_random
-from overhand.summation import ContinualSum, Window
+from overhand.sums import ContinualSum, Window
 from overhand.values import Grouped, Values, Vectors
 
 if TYPE_CHECKING:
-    from overhand import Estimate
+    from overhand.estimates import Estimate
 
 _MOST_POINTS = 10**6
 _SHOWN = 10
@@ -77,8 +76,7 @@ def sums(
         bool,
         typer.Option(
             "--trust-data",
-            help="Take bounds and labels that are not given from the data: they are released "
-            "without privacy.",
+            help="Read missing bounds and labels from the data: they are released without privacy.",
         ),
     ] = False,
     missing: Annotated[
@@ -108,37 +106,45 @@ def sums(
 ) -> None:
     """Private running estimates of a column of your own file: what a deployment would publish.
 
-    The whole protocol is simulated here, with one user per row. This process sees every value and
-    protects nobody from itself: it shows what others would see, and how accurate that is.
+    The whole protocol is simulated here, with one user per row. This process sees every value: it
+    shows what others would see of a deployment, and how accurate that is.
     """
     check_figure(plot)
     check_writable("--output", output, ".csv", ".json")
     whole("points", points, least=1, most=_MOST_POINTS)
     if windows is not None and at is None:
         raise InvalidValue("--windows needs times: name their column with --at")
-    table = opened(file)
+    table = open_table(file)
     columns = Columns(file, table, column, group, at, skip_missing=missing == "skip")
-    check_columns(file, table, columns.names)
-    kind, read_off = kind_of(columns, values, clip=clip, trust_data=trust_data)
+    columns.check_names()
+    kind, read_off = columns.kind(values, clip=clip, trust_data=trust_data)
     if pending == "rate" and isinstance(kind, Grouped):
         raise InvalidValue(
             "--pending rate: groups allow for pending users anywhere, so leave it out"
         )
     if read_off:
         say("--trust-data", f"{read_off} read from the data: released without privacy")
-    with working("counting rows"):
+    if horizon is None and file == STANDARD_INPUT:
+        raise InvalidValue("--horizon is missing: standard input cannot be counted in advance")
+    with show_status("counting rows"):
         users = table.rows() if horizon is None else horizon
-    plan = _planned(replace(asked, horizon=users, spec=kind.spec, clip=clip), file)
+    if users < 2:
+        raise InvalidValue(f"{file} has {plural(users, 'row')}: a running sum needs at least 2")
+    with show_status("searching for the best plan"):
+        plan = replace(asked, horizon=users, spec=kind.spec, clip=clip).plan()
     has_windows, is_rate = windows is not None, pending == "rate"
     random = None if seed is None else seeded_random(seed)
     total = ContinualSum(plan, random, archive=has_windows or is_rate, pending=pending)
     with progress_bar(f"{users:,} rows", users) as advance:
         places = _places(plan, points)
-        published = list(_published(total, columns, places, advance, has_windows=has_windows))
+        published = list(_publish(total, columns, places, advance, has_windows=has_windows))
     if not published:
         raise InvalidValue(f"{file} has no rows")
     in_windows = [] if windows is None else list(total.windows(windows))
-    found = Found(kind, plan, published, in_windows, _names(kind, column))
+    names = kind.coordinate_names or [str(place) for place in range(kind.dimension)]
+    if isinstance(kind, Vectors):
+        names = column
+    found = Found(kind, plan, published, in_windows, names)
     if output is not None:
         found.write(output)
     if plot is not None:
@@ -152,21 +158,6 @@ def sums(
     tell_written(output, plot)
 
 
-def _planned(asked: PlanOptions, file: str) -> Plan:
-    if asked.users < 2:
-        rows = plural(asked.users, "row")
-        raise InvalidValue(f"{file} has {rows}: a running sum needs at least 2")
-    with working("searching for the best plan"):
-        return asked.plan()
-
-
-class Point(NamedTuple):
-    """What is published after some users."""
-
-    time: str | None
-    estimate: Estimate
-
-
 def _places(plan: Plan, points: int) -> list[int]:
     """About this many ends of blocks, evenly spread, and the end of the file."""
     blocks = max(1, plan.horizon // plan.tree.lowest)
@@ -174,18 +165,18 @@ def _places(plan: Plan, points: int) -> list[int]:
     return [*(wanted[1:] * plan.tree.lowest).tolist(), plan.horizon + 1]
 
 
-def _published(
+def _publish(
     total: ContinualSum,
     columns: Columns,
     places: list[int],
     advance: Callable[[int], None],
     *,
     has_windows: bool,
-) -> Iterator[Point]:
-    """The estimates at these places, and at the end of the file."""
+) -> Iterator[tuple[str | None, Estimate]]:
+    """The estimates at these places and at the end of the file, with their times."""
     ahead, time = iter(places), None
     place = next(ahead)
-    is_told = True
+    is_current = True
     for rows, times in columns.portions(total.plan.values):
         done = 0
         while done < len(rows):
@@ -195,13 +186,13 @@ def _published(
                 rows[part], times[part] if has_windows and times is not None else None
             )
             time, done = None if times is None else str(times[until - 1]), until
-            is_told = total.t == place
-            if is_told:
-                yield Point(time, total.estimate)
+            is_current = total.t == place
+            if is_current:
+                yield time, total.estimate
                 place = next(ahead)
         advance(len(rows))
-    if not is_told:
-        yield Point(time, total.estimate)
+    if not is_current:
+        yield time, total.estimate
 
 
 class Reading(NamedTuple):
@@ -213,22 +204,16 @@ class Reading(NamedTuple):
     high: float
 
 
-def _names(kind: Values, columns: list[str]) -> Sequence[str]:
-    """What the coordinates of a sum are called: a vector's as its columns are."""
-    if isinstance(kind, Vectors):
-        return columns
-    return kind.coordinate_names or [str(place) for place in range(kind.dimension)]
-
-
 class Found(NamedTuple):
     """Everything that is published about a file."""
 
     kind: Values
     plan: Plan
-    points: list[Point]
+    points: list[tuple[str | None, Estimate]]
+    """What is published after some users, and the time of the last of them."""
     windows: list[Window]
     names: Sequence[str]
-    """Of the coordinates of a sum."""
+    """Of the coordinates of a sum: a vector's are those of its columns."""
 
     @property
     def is_grouped(self) -> bool:
@@ -253,7 +238,7 @@ class Found(NamedTuple):
 
     @property
     def last(self) -> Estimate:
-        return self.points[-1].estimate
+        return self.points[-1][1]
 
     def _lines(self) -> Iterator[dict[str, Any]]:
         """One per point and number."""
@@ -325,28 +310,28 @@ class Found(NamedTuple):
             found.sort(key=lambda reading: -reading.value)
         for one in found[:_SHOWN]:
             name = "all users" if self.kind.is_scalar else one.name
-            table.add_row(name, _full(one.value), f"{_full(one.low)} to {_full(one.high)}")
+            table.add_row(name, _format(one.value), f"{_format(one.low)} to {_format(one.high)}")
         console.print(table)
-        _tell_rest(len(found) - _SHOWN)
-        if self.windows:
-            self._show_windows()
-
-    def _show_windows(self) -> None:
+        _count_rest(len(found) - _SHOWN)
+        if not self.windows:
+            return
         table = new_table("window from", "of", "users", "estimate", "95 % band")
         lines = list(self._window_lines())
         for line in lines[:_SHOWN_WINDOWS]:
-            band = f"{_full(line['low'])} to {_full(line['high'])}"
+            band = f"{_format(line['low'])} to {_format(line['high'])}"
             name = line.get("of", "all users")
-            table.add_row(line["start"], name, f"{line['users']:,}", _full(line["estimate"]), band)
+            table.add_row(
+                line["start"], name, f"{line['users']:,}", _format(line["estimate"]), band
+            )
         console.print(table)
-        _tell_rest(len(lines) - _SHOWN_WINDOWS)
+        _count_rest(len(lines) - _SHOWN_WINDOWS)
 
 
-def _tell_rest(rows: int) -> None:
+def _count_rest(rows: int) -> None:
     if rows > 0:
         tell(f"and {rows:,} more: --output writes all of them")
 
 
-def _full(value: float) -> str:
+def _format(value: float) -> str:
     """A sum in full, even that of a billion users."""
-    return f"{value:,.0f}" if abs(value) >= 1000 else number(value)
+    return f"{value:,.0f}" if abs(value) >= 1000 else format_number(value)

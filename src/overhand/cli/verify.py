@@ -8,16 +8,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import urlsplit
 
 import typer
+from rich.markup import escape
 
 from overhand.cli import options
-from overhand.cli.output import console, levels_table, plural, print_json, size, working
-from overhand.cli.recommender import learning_lines
+from overhand.cli.output import console, format_bytes, levels_table, plural, print_json, show_status
 from overhand.cli.services import Authorities, Insecure, Pinned
 from overhand.errors import InvalidValue, ServiceError
-from overhand.plan import Plan
 
 if TYPE_CHECKING:
-    from overhand.service.protocol import Document
+    from overhand.deploy.protocol.document import Document
 
 _PATH = "/v1/document"
 _TRUST = {
@@ -45,25 +44,25 @@ def verify(
     as_json: options.Json = False,
 ) -> None:
     """Check a document and recompute its guarantee, which some clients cannot do themselves."""
-    from overhand.service.protocol import Document
+    from overhand.deploy.protocol.document import Document
 
     if document.startswith(("http://", "https://")):
-        content = asyncio.run(_fetched(document, authorities, insecure=insecure))
+        content = asyncio.run(_fetch(document, authorities, insecure=insecure))
         found = Document.from_bytes(content, pinned)
     else:
         found = Document.load(Path(document), pinned)
-    with working("recomputing the guarantee"):
+    with show_status("recomputing the guarantee"):
         found.check_guarantee()
-        told = _told(found)
+        summary = _summarize(found)
     if as_json:
-        print_json(told)
+        print_json(summary)
     else:
-        _show(found, told)
+        _show(found, summary)
 
 
-async def _fetched(url: str, authorities: Path | None, *, insecure: bool) -> bytes:
+async def _fetch(url: str, authorities: Path | None, *, insecure: bool) -> bytes:
     """From a shuffling service, or from wherever a copy of the document is."""
-    from overhand.service.web import HttpTransport
+    from overhand.deploy.transport import HttpTransport
 
     try:
         parts = urlsplit(url)
@@ -84,21 +83,18 @@ async def _fetched(url: str, authorities: Path | None, *, insecure: bool) -> byt
     return answer.body
 
 
-def _told(document: Document) -> dict[str, Any]:
-    plan = document.plan
+def _summarize(document: Document) -> dict[str, Any]:
+    plan, draws = document.plan, "nothing"  # from a distribution that is not uniform
+    of_plan = ("epsilon", "delta", "delta_spent", "values", "horizon", "noise_by", "honest")
+    planned = plan.summary()
+    if plan.noise_by != "services":
+        draws = "coins" if all(m.kind == "coins" for m in plan.mechanisms) else "noise"
     return {
         "digest": document.digest,
         "version": document.version,
         "key_id": document.key_id.hex(),
-        "epsilon": plan.privacy.epsilon,
-        "delta": plan.privacy.delta,
-        "delta_spent": plan.delta_spent,
-        "values": plan.values.spec,
-        "horizon": plan.horizon,
-        "noise_by": plan.noise_by,
-        "honest": plan.honest,
-        "reports": plan.reports,
-        "client_draws": _drawn(plan),
+        **{name: planned[name] for name in (*of_plan, "reports")},
+        "client_draws": draws,
         "messages": plan.messages_per_user,
         "report_bytes": document.formats.report_length,
         "learning": None if document.learning is None else document.learning.entry(),
@@ -117,14 +113,7 @@ def _told(document: Document) -> dict[str, Any]:
     }
 
 
-def _drawn(plan: Plan) -> str:
-    """What a client draws from a non-uniform distribution to hide a value."""
-    if plan.noise_by == "services":
-        return "nothing"
-    return "coins" if all(m.kind == "coins" for m in plan.mechanisms) else "noise"
-
-
-def _show(document: Document, told: dict[str, Any]) -> None:
+def _show(document: Document, summary: dict[str, Any]) -> None:
     plan = document.plan
     often = "once" if plan.reports == 1 else f"{plan.reports} times"
     lines = {
@@ -132,12 +121,30 @@ def _show(document: Document, told: dict[str, Any]) -> None:
         f"delta={plan.delta_spent:.3g}",
         "trust": _TRUST[plan.noise_by].format(honest=plan.honest),
         "values": f"{plan.values}, of at most {plan.horizon:,} users",
-        "a report": f"{plural(told['messages'], 'message')}, {size(told['report_bytes'])}",
-        "a client draws": _DRAWS[told["client_draws"]],
-        "server's key": told["key_id"],
-        **learning_lines(document),
+        "a report": f"{plural(summary['messages'], 'message')}, "
+        f"{format_bytes(summary['report_bytes'])}",
+        "a client draws": _DRAWS[summary["client_draws"]],
+        "server's key": summary["key_id"],
+        **_learning_lines(document),
     }
     for name, words in lines.items():
         console.print(f"{name:<15} {words}", soft_wrap=True, highlight=False)
     console.print(levels_table(plan))
     console.print(f"{'digest to pin':<15} {document.digest}", soft_wrap=True, highlight=False)
+
+
+def _learning_lines(document: Document) -> dict[str, str]:
+    """How a recommender learns, in words."""
+    learning = document.learning
+    if learning is None:
+        return {}
+    constant = learning.constants.constant
+    rule = learning.entry()["rule"]
+    first = "" if constant is None else f", the first of them always {constant:.6g}"
+    arms = f"; {len(learning.arms):,} arms are named" if learning.arms else ""
+    return {
+        "recommender": f"devices choose by its rules and report features of the arm they took, and "
+        f"the reward; the arm itself is not protected where others see it ({rule} rules)",
+        "features": f"{escape(', '.join(learning.names))}{first}{arms}",
+        "key of rules": learning.rule_key.hex(),
+    }

@@ -1,11 +1,9 @@
 """What is published and what can be read from it, each with its possible error."""
 
-from overhand.estimates.estimate import Difference, Estimate
-from overhand.estimates.frames import loaded_pandas
-from overhand.estimates.ratios import Ratio
+from overhand.estimates.estimate import Difference, Estimate, Ratio, load_pandas
+from overhand.estimates.intervals import half_width, standard_tail
 from overhand.estimates.readings import Bar, Bounded, Distribution, Group
-from overhand.estimates.runs import Run, Stretch
-from overhand.estimates.tails import half_width, standard_tail
+from overhand.estimates.shared_noise import RunInfo, Segment
 
 __all__ = [
     "Bar",
@@ -15,9 +13,9 @@ __all__ = [
     "Estimate",
     "Group",
     "Ratio",
-    "Run",
-    "Stretch",
+    "RunInfo",
+    "Segment",
     "half_width",
-    "loaded_pandas",
+    "load_pandas",
     "standard_tail",
 ]

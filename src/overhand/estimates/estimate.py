@@ -1,25 +1,32 @@
-"""A published sum with its error."""
+"""A published sum with its error, and what two of them give: differences and ratios."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
 
 from overhand import errors
-from overhand.estimates import frames, groups, quantiles
-from overhand.estimates.pairs import Pair, check_alike
-from overhand.estimates.ratios import Ratio
-from overhand.estimates.readings import Bar, Bounded, Distribution, Group, lacking, shown
-from overhand.estimates.runs import InBatches, Origin, have_users_in_common
-from overhand.estimates.tails import half_width
+from overhand.estimates import readings
+from overhand.estimates.intervals import half_width
+from overhand.estimates.readings import Bar, Bounded, Distribution, Group, explain_lack
+from overhand.estimates.shared_noise import (
+    InBatches,
+    Origin,
+    Pair,
+    check_alike,
+    have_users_in_common,
+)
 from overhand.values import Grouped, Values
 
 if TYPE_CHECKING:
     import pandas
+
+_SHOWN = 6  # coordinates, of however many
+_ENDS = ("_low", "_high")
 
 
 @dataclass(frozen=True, repr=False)
@@ -30,9 +37,9 @@ class Estimate:
     deviation of a coordinate's noise (and, for values that are rounded, a bound on it: rounding
     counts with the most it can do), and `kurtosis` how much heavier than Gaussian its tails are.
     Noise comes in whole steps of `unit` (0 if there are none): a batch of bits is off by 3 or by 4.
-    `slack` is how far the users that no finished batch holds can move the sum from `value`: it is
-    bounded, not random. `values` is the kind of value that was added up, if known: it tells what
-    the coordinates are. `origin` tells whose noise it has, for differences and ratios.
+    `bias_bound` is how far the users that no finished batch holds can move the sum from `value`:
+    that is bounded, not random. `values` is the kind of value that was added up, if known: it tells
+    what the coordinates are. `origin` tells whose noise it has, for differences and ratios.
 
     >>> low, high = Estimate(t=100, value=40.0, std=5.0).interval(0.95)
     >>> round(low, 1), round(high, 1)
@@ -44,7 +51,7 @@ class Estimate:
     t: int
     value: Any
     std: float
-    slack: Any = 0.0
+    bias_bound: Any = 0.0
     start: int = 0
     kurtosis: float = 0.0
     unit: float = 0.0
@@ -56,7 +63,6 @@ class Estimate:
 
     @property
     def users(self) -> int:
-        """The number of users in the sum."""
         return self.t - self.start
 
     @property
@@ -73,7 +79,7 @@ class Estimate:
             self,
             value=self.value / self.users,
             std=self.std / self.users,
-            slack=self.slack / self.users,
+            bias_bound=self.bias_bound / self.users,
             unit=self.unit / self.users,
             origin=self._origin_with(lambda part: part._replace(weight=part.weight * weight)),
             is_sum=False,
@@ -98,7 +104,7 @@ class Estimate:
             self.t + other.users,
             self.value + other.value,
             std,
-            self.slack + other.slack,
+            self.bias_bound + other.bias_bound,
             self.start,
             fourth / std**4 if std > 0 else 0.0,
             max(self.unit, other.unit),
@@ -124,13 +130,13 @@ class Estimate:
             max(self.t, other.t),
             self.value - other.value,
             std,
-            self.slack + other.slack,
+            self.bias_bound + other.bias_bound,
             min(self.start, other.start),
             kurtosis,
             max(self.unit, other.unit),
             self.values if self.values == other.values else None,
             is_sum=False,
-            is_cautious=pair.common is None,
+            is_cautious=pair.shared is None,
         )
 
     def __truediv__(self, other: Estimate) -> Ratio:
@@ -163,7 +169,7 @@ class Estimate:
         return replace(
             self,
             value=float(values[place]),
-            slack=float(np.broadcast_to(self.slack, values.shape)[place]),
+            bias_bound=float(np.broadcast_to(self.bias_bound, values.shape)[place]),
             values=None,
             origin=self._origin_with(lambda part: part._replace(coordinate=place)),
             is_sum=False,
@@ -187,11 +193,11 @@ class Estimate:
         [Bar(coordinate=1, value=6.0, low=6.0, high=6.0, label=None)]
         """
         count = errors.whole("count", count, least=1)
-        confidence = errors.number("confidence", confidence, above=0, below=1)
+        confidence = errors.finite_number("confidence", confidence, above=0, below=1)
         if isinstance(self.values, Grouped):
-            return groups.top(self, self.values, count, confidence, by or "count")
+            return readings.top_groups(self, count, confidence, by or "count")
         if by is not None:
-            raise errors.InvalidValue(f"{by=}: {lacking(self.values, 'groups', 'Grouped')}")
+            raise errors.InvalidValue(f"{by=}: {explain_lack(self.values, 'groups', 'Grouped')}")
         values = np.atleast_1d(np.asarray(self.value, np.float64))
         low, high = map(np.atleast_1d, self.interval(1 - (1 - confidence) / len(values)))
         names = self.names or [None] * len(values)
@@ -203,17 +209,17 @@ class Estimate:
     def in_batches(self) -> InBatches:
         """The sum of the users who are in batches, if it is known which are not.
 
-        >>> Estimate(t=9, value=np.array([1.0, 6.0]), std=1.0, slack=2.0).in_batches()
-        InBatches(value=array([1., 6.]), users=None, pending=0, slack=2.0)
+        >>> Estimate(t=9, value=np.array([1.0, 6.0]), std=1.0, bias_bound=2.0).in_batches()
+        InBatches(value=array([1., 6.]), users=None, pending=0, bias_bound=2.0)
         """
         value = np.asarray(self.value, np.float64)
         if self.origin is None:
-            return InBatches(value, None, 0, float(np.max(self.slack)))
+            return InBatches(value, None, 0, float(np.max(self.bias_bound)))
         for part in self.origin:
             value = value - part.imputed
         pending = sum(part.pending for part in self.origin)
-        slack = sum(part.slack for part in self.origin)
-        return InBatches(value, self.users - pending, pending, slack)
+        bias_bound = sum(part.bias_bound for part in self.origin)
+        return InBatches(value, self.users - pending, pending, bias_bound)
 
     @overload
     def quantile(self, q: float, confidence: float = 0.95) -> Bounded: ...
@@ -237,7 +243,7 @@ class Estimate:
         `confidence` over the noise: each quantile on its own, or all at once if `simultaneous`.
         The value itself is that of `cdf`, as if users were spread evenly over a bin.
         """
-        return quantiles.quantile(self, q, confidence, simultaneous=simultaneous)
+        return readings.quantile(self, q, confidence, simultaneous=simultaneous)
 
     def cdf(self, confidence: float = 0.95, *, simultaneous: bool = False) -> Distribution:
         """The fraction of users below every edge, for values in bins (`Binned`).
@@ -246,7 +252,7 @@ class Estimate:
         noisy ones, by least squares: post-processing, which costs no privacy. The bounds hold for
         every edge on its own, or for all at once if `simultaneous`.
         """
-        return quantiles.cdf(self, confidence, simultaneous=simultaneous)
+        return readings.cdf(self, confidence, simultaneous=simultaneous)
 
     def groups(self, confidence: float = 0.95) -> list[Group]:
         """Count, sum and mean of every group, each with an interval, for values in groups.
@@ -255,14 +261,27 @@ class Estimate:
         Pending users may be in any group, and hold anything. Every interval holds on its own;
         those of `top` hold all at once.
         """
-        return groups.groups(self, confidence)
+        return readings.groups(self, confidence)
 
     def to_frame(self, confidence: float = 0.95) -> pandas.DataFrame:
         """A table with a row per coordinate, or per group, with its interval.
 
         Needs pandas: `pip install 'overhand[frames]'`.
         """
-        return frames.to_frame(self, confidence)
+        pandas = load_pandas()
+        if isinstance(self.values, Grouped) and self.is_sum:
+            # A group that may be empty has no mean: not a number, within no bounds.
+            found = self.groups(confidence)
+            lines = [[*group.count, *group.sum, *(group.mean or [np.nan] * 3)] for group in found]
+            names = [name + end for name in ("count", "sum", "mean") for end in ("", *_ENDS)]
+            index = pandas.Index([group.label for group in found], name="group")
+            return pandas.DataFrame(lines, index, names)
+        low, high = self.interval(confidence)
+        columns = {"value": self.value, "low": low, "high": high}
+        index = None
+        if self.names is not None:
+            index = pandas.Index(self.names, name=str(self.values).split(":")[0])
+        return pandas.DataFrame({name: np.atleast_1d(one) for name, one in columns.items()}, index)
 
     def interval(self, confidence: float = 0.95) -> tuple[Any, Any]:
         """The shortest symmetric interval that holds the sum with this confidence.
@@ -275,25 +294,36 @@ class Estimate:
         >>> Estimate(t=11, value=11.0, std=0.44, unit=1.0).interval()[1]  # it may well be 12
         12.362...
         """
-        confidence = errors.number("confidence", confidence, above=0, below=1)
-        if np.ndim(self.slack) == 0:
-            width: Any = self._half_width(float(self.slack), confidence)
+        confidence = errors.finite_number("confidence", confidence, above=0, below=1)
+        if np.ndim(self.bias_bound) == 0:
+            width: Any = self._half_width(float(self.bias_bound), confidence)
         else:
-            distinct, which = np.unique(self.slack, return_inverse=True)
+            distinct, which = np.unique(self.bias_bound, return_inverse=True)
             width = np.array([self._half_width(float(s), confidence) for s in distinct])[which]
         return self.value - width, self.value + width
 
-    def _half_width(self, slack: float, confidence: float) -> float:
-        return half_width(self.std, slack, confidence, kurtosis=self.kurtosis, unit=self.unit)
+    def _half_width(self, bias_bound: float, confidence: float) -> float:
+        return half_width(self.std, bias_bound, confidence, kurtosis=self.kurtosis, unit=self.unit)
 
     @property
     def rms(self) -> Any:
         """Root of a coordinate's expected squared error for the worst values of pending users."""
-        return (
-            np.hypot(self.std, self.slack)
-            if np.ndim(self.slack)
-            else math.hypot(self.std, self.slack)
-        )
+        if np.ndim(self.bias_bound):
+            return np.hypot(self.std, self.bias_bound)
+        return math.hypot(self.std, self.bias_bound)
+
+    def __float__(self) -> float:
+        """The value of an estimate of one number.
+
+        >>> float(Estimate(t=100, value=40.0, std=5.0))
+        40.0
+        """
+        if np.ndim(self.value):
+            raise errors.InvalidValue(
+                f"an estimate of {np.size(self.value)} coordinates is not one number: use `value` "
+                "or one of them, as in estimate[0]"
+            )
+        return float(self.value)
 
     @property
     def summary(self) -> str:
@@ -302,7 +332,7 @@ class Estimate:
         >>> Estimate(t=99, value=np.arange(99.0), std=2.0).summary
         'value=[0, 1, 2, ..., 96, 97, 98], std=2'
         """
-        return f"value={shown(self.value)}, std={self.std:.4g}"
+        return f"value={format_value(self.value)}, std={self.std:.4g}"
 
     def __repr__(self) -> str:
         start = f", start={self.start}" if self.start else ""
@@ -315,7 +345,7 @@ class Estimate:
         return (
             mine == (other.t, other.start, other.std, other.kurtosis, other.unit)
             and np.array_equal(self.value, other.value)
-            and np.array_equal(self.slack, other.slack)
+            and np.array_equal(self.bias_bound, other.bias_bound)
         )
 
 
@@ -338,3 +368,126 @@ class Difference(Estimate):
     def __repr__(self) -> str:
         cautious = ", is_cautious=True" if self.is_cautious else ""
         return f"Difference({self.summary}{cautious})"
+
+
+@dataclass(frozen=True, repr=False)
+class Ratio:
+    """One estimate over another, coordinate by coordinate, and how far it may be off.
+
+    `is_cautious` if it is unknown what noise they share: the interval then allows for the worst.
+
+    >>> from overhand.estimates import Estimate
+    >>> ratio = Estimate(t=100, value=40.0, std=0.0) / Estimate(t=100, value=80.0, std=4.0)
+    >>> ratio
+    Ratio(value=0.5)
+    >>> low, high = ratio.interval(0.95)
+    >>> round(low, 3), round(high, 3)
+    (0.455, 0.554)
+
+    If the denominator may be 0, the ratio may be anything:
+
+    >>> (Estimate(t=9, value=4.0, std=1.0) / Estimate(t=9, value=1.0, std=1.0)).interval()
+    (-inf, inf)
+    """
+
+    pair: Pair
+
+    @property
+    def is_cautious(self) -> bool:
+        return self.pair.shared is None
+
+    @property
+    def value(self) -> Any:
+        """The ratio of the two values; NaN where the denominator is 0."""
+        above, below = (np.asarray(one.value, np.float64) for one in self.pair[:2])
+        found = np.divide(above, below, out=np.full(above.shape, math.nan), where=below != 0)
+        return found if found.ndim else float(found)
+
+    def interval(self, confidence: float = 0.95) -> tuple[Any, Any]:
+        """All ratios r for which above - r * below may be 0, with this confidence (Fieller).
+
+        The noise of that difference is known for every r, and pending users may move it by the
+        bounds on the biases of both. It is an interval if the denominator's interval is on one side
+        of 0; otherwise ratios of any size are possible, and it is all numbers.
+        """
+        confidence = errors.finite_number("confidence", confidence, above=0, below=1)
+        left, right = self.pair[:2]
+        shape = np.shape(left.value)
+        columns = [
+            np.broadcast_to(np.asarray(part, np.float64), shape).ravel()
+            for part in (left.value, right.value, left.bias_bound, right.bias_bound)
+        ]
+        ends = [
+            self._ends(float(a), float(b), float(s), float(u), confidence)
+            for a, b, s, u in zip(*columns, strict=True)
+        ]
+        low, high = np.array(ends).T.reshape(2, *shape)
+        return (low, high) if shape else (float(low), float(high))
+
+    def _ends(
+        self,
+        above: float,
+        below: float,
+        bias_bound: float,
+        bias_bound_below: float,
+        confidence: float,
+    ) -> tuple[float, float]:
+        left, right = self.pair[:2]
+
+        def width(ratio: float) -> float:
+            std, kurtosis = self.pair.noise(ratio)
+            kurtosis = math.ceil(100 * kurtosis) / 100  # a few tails do for all ratios
+            unit = max(left.unit, abs(ratio) * right.unit)
+            off = bias_bound + abs(ratio) * bias_bound_below
+            return half_width(std, off, confidence, kurtosis=kurtosis, unit=unit)
+
+        limits = {"kurtosis": right.kurtosis, "unit": right.unit}
+        if abs(below) <= half_width(right.std, bias_bound_below, confidence, **limits):
+            return -math.inf, math.inf
+        ratio = above / below
+        reach = width(ratio) / abs(below)
+
+        def excess(ratio: float) -> float:
+            return abs(above - ratio * below) - width(ratio)
+
+        return _find_end(excess, ratio, -reach), _find_end(excess, ratio, reach)
+
+    def __repr__(self) -> str:
+        cautious = ", is_cautious=True" if self.is_cautious else ""
+        return f"Ratio(value={format_value(self.value)}{cautious})"
+
+
+def _find_end(excess: Callable[[float], float], inside: float, reach: float) -> float:
+    """Where `excess` rises above 0, in the direction of `reach`; it is not above 0 inside."""
+    from scipy.optimize import brentq
+
+    if reach == 0:
+        return inside
+    while excess(inside + reach) <= 0:
+        reach *= 2
+        if math.isinf(reach):
+            return reach
+    return float(brentq(excess, inside, inside + reach, xtol=1e-10 * abs(reach)))
+
+
+def format_value(value: Any) -> str:
+    """A number, or the first and last few of many."""
+    if np.ndim(value) == 0:
+        return f"{value:.10g}"
+    entries = [f"{number:.6g}" for number in np.ravel(value)]
+    if len(entries) > _SHOWN:
+        entries = [*entries[: _SHOWN // 2], "...", *entries[-_SHOWN // 2 :]]
+    return f"[{', '.join(entries)}]"
+
+
+def load_pandas() -> Any:
+    """pandas, which is optional and slow to load, or an error that says how to install it.
+
+    >>> load_pandas().__name__
+    'pandas'
+    """
+    try:
+        import pandas
+    except ModuleNotFoundError:
+        raise errors.OverhandError("a table needs pandas: pip install 'overhand[frames]'") from None
+    return pandas

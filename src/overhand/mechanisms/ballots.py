@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property
 from typing import Any, ClassVar
@@ -11,12 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from overhand import errors
-from overhand.mechanisms.mechanism import Mechanism, Recipe
-from overhand.mechanisms.noise import LaplaceNoise
-from overhand.mechanisms.parts import NoisePart, Polya, ServiceNoise
+from overhand.mechanisms.mechanism import Mechanism, MessageLayout, NoiseChoice, Wanted
 from overhand.model import Counts, Messages, NoiseBy, Rows, Shuffled
+from overhand.noise import LaplaceNoise, Polya, ServiceNoise
 from overhand.randomness import Random
-from overhand.values import BITS, Values
+from overhand.values import Values
 
 
 @dataclass(frozen=True)
@@ -31,13 +30,13 @@ class BallotSum(Mechanism):
     One client, whatever it sends, moves one count by one.
 
     >>> from overhand.randomness import seeded_random
-    >>> from overhand.shufflers import shuffle, with_added
+    >>> from overhand.shuffle import shuffle, with_added
     >>> noise = ServiceNoise(Polya(shape=1, users=1, ratio=0.5))
-    >>> mechanism = BallotSum.fitted(100, noise, honest=1, distance=1e-6, values=BITS, steps=1)
-    >>> mechanism.messages_per_user, mechanism.dummies, mechanism.messages_per_batch
-    (1, 40, 140)
+    >>> mechanism = BallotSum.with_noise(100, noise, honest=1, distance=1e-6)
+    >>> mechanism.dummies, mechanism.layout.messages_per_batch(users=100)
+    (40, 140)
     >>> random = seeded_random(1)
-    >>> batch = mechanism.encode_many([1] * 30 + [0] * 70, random).gathered(100)
+    >>> batch = mechanism.encode_many([1] * 30 + [0] * 70, random).gather(100)
     >>> (seen,) = mechanism.analyze(shuffle(with_added(batch, mechanism, random), random))
     >>> bool(abs(seen - 30) < 20)
     True
@@ -46,58 +45,38 @@ class BallotSum(Mechanism):
     kind: ClassVar[str] = "ballots"
     rounding_share: ClassVar[float] = 0.0  # nothing is rounded
     norm_share: ClassVar[float] = 0.0
-    leaks: ClassVar[bool] = True
-    noise_makers: ClassVar[tuple[NoiseBy, ...]] = ("services",)
-    messages_per_user: ClassVar[int] = 1
+    has_view_distance: ClassVar[bool] = True
+    noise_contributors: ClassVar[tuple[NoiseBy, ...]] = ("services",)
+    noise_type: ClassVar[type] = ServiceNoise
+    parameters: ClassVar[tuple[str, ...]] = ("dummies",)
 
-    size: int
-    noise_part: ServiceNoise
-    dummies: int
-    values: Values = BITS
-    steps: int = 1
+    noise_share: ServiceNoise
+    dummies: int = field(kw_only=True)
 
     def __post_init__(self) -> None:
-        self._check()
+        super().__post_init__()
         if not self.values.is_whole:
             raise errors.InvalidValue(f"ballots are for bits and histograms, not for {self.values}")
-        if self.noise_part.made_by != "services" or self.noise_part.bound is None:
+        if self.noise_share.made_by != "services" or self.noise_share.bound is None:
             raise errors.InvalidValue("ballots need bounded noise, made by the services")
-        least = self.values.dimension * self.noise_part.bound
+        least = self.values.dimension * self.noise_share.bound
         errors.whole("dummies", self.dummies, least=least, most=2 * least)
 
     @classmethod
-    def recipes(cls, values: Values) -> list[Recipe]:
-        return [Recipe(cls, laplace=1)] if values.is_whole else []
+    def noise_choices(cls, values: Values) -> list[NoiseChoice]:
+        return [NoiseChoice(cls, laplace=1)] if values.is_whole else []
 
     @classmethod
-    def fitted(
-        cls,
-        size: int,
-        noise_part: NoisePart,
-        *,
-        honest: int,
-        distance: float,
-        values: Values,
-        steps: int,
-    ) -> BallotSum:
-        """With the fewest dummies: noise, and the sum of all buckets', go beyond so rarely."""
-        if not isinstance(noise_part, ServiceNoise) or not isinstance(noise_part.part, Polya):
+    def fit(cls, wanted: Wanted) -> dict[str, Any]:
+        """The fewest dummies: noise, and the sum of all buckets', go beyond so rarely."""
+        share = wanted.noise_share
+        if not isinstance(share, ServiceNoise) or not isinstance(share.part, Polya):
             raise errors.InvalidValue("ballots need Laplace noise, made by the services")
-        law = noise_part.part.law(1)
-        bound = max(1, int(law.exact_reach(distance)))
-        together = _of_all_buckets(law, values.dimension).reach(distance)
-        most = values.dimension * bound
-        bounded = ServiceNoise(noise_part.part, bound)
-        return cls(size, bounded, most + min(most, together), values, steps)
-
-    @classmethod
-    def of_entry(cls, saved: dict[str, Any], noise: NoisePart, values: Values) -> BallotSum:
-        if not isinstance(noise, ServiceNoise):
-            raise errors.InvalidValue("ballots need noise made by the services")
-        return cls(saved["size"], noise, saved["dummies"], values, saved["steps"])
-
-    def entry(self) -> dict[str, Any]:
-        return super().entry() | {"dummies": self.dummies}
+        law, buckets = share.part.law(1), wanted.quantizer.values.dimension
+        bound = max(1, int(law.exact_tail_quantile(wanted.distance)))
+        together = _of_all_buckets(law, buckets).tail_quantile(wanted.distance)
+        dummies = buckets * bound + min(buckets * bound, together)
+        return {"noise_share": ServiceNoise(share.part, bound), "dummies": dummies}
 
     def summary(self) -> dict[str, Any]:
         return super().summary() | {"dummies": self.dummies}
@@ -105,13 +84,10 @@ class BallotSum(Mechanism):
     def columns(self) -> dict[str, float]:
         return {"messages": 1, "dummies per batch": self.dummies}
 
-    @property
-    def message_bits(self) -> int:
-        return self.values.dimension.bit_length()
-
-    @property
-    def added_messages(self) -> int:  # type: ignore[override]
-        return self.dummies
+    @cached_property
+    def layout(self) -> MessageLayout:
+        bits = self.values.dimension.bit_length()
+        return MessageLayout(1, bits, added_messages=self.dummies)
 
     @property
     def influence(self) -> float:
@@ -128,13 +104,13 @@ class BallotSum(Mechanism):
     def own_steps(self, messages: Messages) -> Counts:
         return self._counts(messages.sealed)
 
-    def added(self, random: Random, batches: int = 1) -> Messages:
+    def draw_added(self, random: Random, batches: int = 1) -> Messages:
         """Dummies of every bucket, as many as its noise says, and blanks for the rest."""
-        bound = self.noise_part.bound
+        bound = self.noise_share.bound
         assert bound is not None
-        drawn = self._drawn(random, batches) + bound
+        drawn = self._draw(random, batches) + bound
         while len(over := np.flatnonzero(drawn.sum(axis=1) > self.dummies)):
-            drawn[over] = self._drawn(random, len(over)) + bound
+            drawn[over] = self._draw(random, len(over)) + bound
         blanks = self.dummies - drawn.sum(axis=1, keepdims=True)
         counts = np.concatenate([blanks, drawn], axis=1)
         labels = np.tile(np.arange(1 + self.values.dimension, dtype=self._type), batches)
@@ -146,7 +122,6 @@ class BallotSum(Mechanism):
         return counts if noise is None else counts + noise
 
     def _counts(self, batches: NDArray[Any]) -> Counts:
-        """By row and bucket."""
         kinds, rows = 1 + self.values.dimension, len(batches)
         if batches.size and int(batches.max()) >= kinds:
             raise errors.InvalidValue(f"a message is not below {kinds}")
@@ -157,29 +132,29 @@ class BallotSum(Mechanism):
     @property
     def offset(self) -> float:
         """That of the dummies: the server's noise is not moved."""
-        return float(self.noise_part.bound or 0)
+        return float(self.noise_share.bound or 0)
 
-    def repaired(self, shuffled: Shuffled, garbage: int) -> tuple[Shuffled, int]:
+    def repair(self, shuffled: Shuffled, garbage: int) -> tuple[Shuffled, int]:
         """Blanks in the place of garbage: each may have been a ballot of any bucket."""
         self._check_number(shuffled, garbage)
         (messages,) = shuffled.sealed
         known = messages[messages <= self.values.dimension]
-        missing = self.messages_per_batch - len(known)
+        missing = self.layout.messages_per_batch(self.size) - len(known)
         filled = np.concatenate([known, np.zeros(missing, known.dtype)])
         return Shuffled(filled[np.newaxis], shuffled.clear), missing
 
     @cached_property
     def overflow_probability(self) -> float:
         """The probability that all buckets have too many dummies together, and are drawn again."""
-        bound, buckets = self.noise_part.bound or 0, self.values.dimension
+        bound, buckets = self.noise_share.bound or 0, self.values.dimension
         if self.dummies >= 2 * buckets * bound:
             return 0.0
-        law = _of_all_buckets(self.noise_part.part.law(1), buckets)
+        law = _of_all_buckets(self.noise_share.part.law(1), buckets)
         return law.tail(self.dummies - buckets * bound)
 
-    def leak(self, honest: int) -> float:
+    def view_distance(self, honest: int) -> float:
         """That noise is bounded is in its law; that it is drawn again, and how, is not."""
-        return self.noise_part.sampling_distance + self.overflow_probability
+        return self.noise_share.sampling_distance + self.overflow_probability
 
 
 def _of_all_buckets(law: Any, buckets: int) -> LaplaceNoise:

@@ -1,7 +1,12 @@
-"""Sums by coins: every user sends its value in unary, and a few coins."""
+"""`reference.Mechanism`, fast: every user sends its value in unary, and a few coins.
+
+With the constants of the papers it is `reference.binary_summation`, and more. They are parameters:
+a guarantee rests on the accountant, not on the paper.
+"""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar
@@ -10,11 +15,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from overhand import errors
-from overhand.mechanisms.mechanism import Mechanism, Recipe
-from overhand.mechanisms.parts import Coins, NoisePart, fewest_coins
-from overhand.model import Counts, Floats, Messages, Rows, Shuffled
-from overhand.randomness import Random, ones_in_rows
+from overhand.mechanisms.mechanism import Mechanism, MessageLayout, NoiseChoice
+from overhand.model import Counts, Floats, Messages, Privacy, Rows, Shuffled
+from overhand.noise import Coins, fewest_coins
+from overhand.randomness import HALF, BinaryFraction, Random, ones_in_rows
 from overhand.values import BITS, Values
+
+BITS_CONSTANT = 96.0
+REALS_CONSTANT = 90.0
+VECTORS_CONSTANT = 24e4
 
 
 @dataclass(frozen=True)
@@ -29,9 +38,8 @@ class CoinSum(Mechanism):
 
     A message of coordinate j is 2 j + its bit; with one coordinate it is the bit.
 
-    >>> from overhand.randomness import BinaryFraction
-    >>> mechanism = CoinSum(size=3, noise_part=Coins(2, BinaryFraction(1, 3)))
-    >>> mechanism.messages_per_user, mechanism.variance
+    >>> mechanism = CoinSum(size=3, noise_share=Coins(2, BinaryFraction(1, 3)))
+    >>> mechanism.layout.messages_per_user, mechanism.variance
     (3, 0.65625)
     """
 
@@ -39,13 +47,9 @@ class CoinSum(Mechanism):
     rounding_share: ClassVar[float] = 0.05
     norm_share: ClassVar[float] = 0.06
 
-    size: int
-    noise_part: Coins
-    values: Values = BITS
-    steps: int = 1
+    noise_type: ClassVar[type] = Coins
 
-    def __post_init__(self) -> None:
-        self._check()
+    noise_share: Coins
 
     @classmethod
     def with_variance(
@@ -61,28 +65,14 @@ class CoinSum(Mechanism):
 
         Or a part in 4,000 more.
 
-        >>> CoinSum.with_variance(10, 90.0).noise_part.bits
+        >>> CoinSum.with_variance(10, 90.0).noise_share.bits
         36
         """
         return cls(size, Coins.with_variance(size, variance, bits=noise_bits), values, steps)
 
     @classmethod
-    def recipes(cls, values: Values) -> list[Recipe]:
-        return [Recipe(cls)]
-
-    @classmethod
-    def fitted(
-        cls,
-        size: int,
-        noise_part: NoisePart,
-        *,
-        honest: int,
-        distance: float,
-        values: Values,
-        steps: int,
-    ) -> CoinSum:
-        assert isinstance(noise_part, Coins)
-        return cls(size, noise_part, values, steps)
+    def noise_choices(cls, values: Values) -> list[NoiseChoice]:
+        return [NoiseChoice(cls)]
 
     @classmethod
     def fewest_messages(
@@ -91,51 +81,43 @@ class CoinSum(Mechanism):
     ) -> Floats:  # fmt: skip
         return np.asarray(values.dimension * (steps + fewest_coins(sizes, variances)), np.float64)
 
-    @classmethod
-    def of_entry(cls, saved: dict[str, Any], noise: NoisePart, values: Values) -> CoinSum:
-        if not isinstance(noise, Coins):
-            raise errors.InvalidValue("only coins can be sent one by one")
-        return cls(saved["size"], noise, values, saved["steps"])
-
     def columns(self) -> dict[str, float]:
-        noise = self.noise_part
+        noise = self.noise_share
         return {"coins per user": noise.bits, "coin probability": float(noise.probability)}
 
-    @property
-    def messages_per_user(self) -> int:
+    @cached_property
+    def layout(self) -> MessageLayout:
         # Of the published constants there may be more coins than 64 bits count.
-        return int(self.coordinate_steps.sum()) + self.values.dimension * self.noise_part.bits
+        steps, dimension = int(self.quantizer.coordinate_steps.sum()), self.values.dimension
+        messages = steps + dimension * self.noise_share.bits
+        return MessageLayout(messages, int(2 * dimension - 1).bit_length())
 
     @cached_property
     def _messages_by_coordinate(self) -> Counts:
-        return self.coordinate_steps + self.noise_part.bits
-
-    @property
-    def message_bits(self) -> int:
-        return int(2 * self.values.dimension - 1).bit_length()
+        return self.quantizer.coordinate_steps + self.noise_share.bits
 
     @property
     def influence(self) -> float:
         """Its messages may all be ones of the same coordinate, with nothing of the value."""
-        return self.messages_per_user * self.unit
+        return self.layout.messages_per_user * self.quantizer.unit
 
     def encode_rows(self, rows: Rows, random: Random) -> Messages:
         """For every user and coordinate: its steps, as ones and then zeros, and its coins."""
-        steps = self.steps_of(rows, random)
+        steps = self.quantizer.to_steps(rows, random)
+        most = self.quantizer.coordinate_steps.tolist()
         if self.values.is_scalar:
-            return Messages.of(self._encoded(steps, int(self.coordinate_steps[0]), random))
+            return Messages.of(self._encode(steps, most[0], random))
         width = np.min_scalar_type(2 * self.values.dimension - 1)
         columns = [
-            self._encoded(steps[:, j], int(most), random).astype(width) | width.type(2 * j)
-            for j, most in enumerate(self.coordinate_steps)
+            self._encode(steps[:, j], most[j], random).astype(width) | width.type(2 * j)
+            for j in range(self.values.dimension)
         ]
         return Messages.of(np.concatenate(columns, axis=1))
 
-    def _encoded(self, steps: NDArray[Any], most: int, random: Random) -> NDArray[np.uint8]:
-        """The bits of one coordinate."""
-        messages = np.empty((len(steps), most + self.noise_part.bits), np.uint8)
+    def _encode(self, steps: NDArray[Any], most: int, random: Random) -> NDArray[np.uint8]:
+        messages = np.empty((len(steps), most + self.noise_share.bits), np.uint8)
         np.less(np.arange(most), steps[:, np.newaxis], out=messages[:, :most].view(np.bool_))
-        messages[:, most:] = self.noise_part.toss(random, len(steps))
+        messages[:, most:] = self.noise_share.toss(random, len(steps))
         return messages
 
     def own_steps(self, messages: Messages) -> Counts:
@@ -143,12 +125,11 @@ class CoinSum(Mechanism):
         starts = np.cumsum(self._messages_by_coordinate) - self._messages_by_coordinate
         ones = [
             (messages.sealed[:, start : start + most] & 1).sum(axis=1, dtype=np.int64)
-            for start, most in zip(starts, self.coordinate_steps, strict=True)
+            for start, most in zip(starts, self.quantizer.coordinate_steps, strict=True)
         ]
         return np.stack(ones, axis=1)
 
     def step_sums(self, shuffled: Shuffled, noise: Counts | None = None) -> Counts:
-        """The numbers of ones."""
         self._check_number(shuffled)
         if self.values.is_scalar:
             ones = ones_in_rows(shuffled.sealed)[:, np.newaxis]
@@ -170,7 +151,7 @@ class CoinSum(Mechanism):
                 return by_bit[:, 1]
         raise errors.InvalidValue("the batch has messages of the wrong coordinates")
 
-    def repaired(self, shuffled: Shuffled, garbage: int) -> tuple[Shuffled, int]:
+    def repair(self, shuffled: Shuffled, garbage: int) -> tuple[Shuffled, int]:
         """A coordinate with too few messages is filled with zeros.
 
         Of one with too many, zeros are dropped first and then ones. So if anyone changes any b
@@ -191,8 +172,73 @@ class CoinSum(Mechanism):
 
     @property
     def draw_cost(self) -> int:
-        return self.size * self.noise_part.bits * self.values.dimension
+        return self.size * self.noise_share.bits * self.values.dimension
 
     def draw_noise(self, random: Random, batches: int) -> Floats:
         count = batches * self.values.dimension
-        return self.scaled(self.noise_part.draw_sums(random, self.size, count))
+        return self.quantizer.scale(self.noise_share.draw_sums(random, self.size, count))
+
+
+def published(
+    values: Values, size: int, privacy: Privacy, *, constant: float | None = None
+) -> CoinSum:
+    """The published mechanism for this kind of value.
+
+    Gaussian noise would need a variance of 18 for the same guarantee:
+
+    >>> round(published(BITS, 10_000, Privacy(1.0, 1e-6)).variance)
+    648
+    """
+    errors.whole("size", size, least=1)
+    if constant is not None:
+        errors.finite_number("constant", constant, above=0)
+    if values == BITS:
+        return binary_sum(size, privacy, constant or BITS_CONSTANT)
+    moved = values.sensitivity
+    if moved.l2 is not None:
+        return vector_sum(values, size, privacy, constant or VECTORS_CONSTANT)
+    if values.is_whole:
+        return histogram_sum(values, size, privacy, constant or BITS_CONSTANT)
+    # A number divided between two counts: as a histogram, by the mechanism for numbers.
+    return real_sum(values, size, privacy.share(moved.l0), constant or REALS_CONSTANT)
+
+
+def binary_sum(size: int, privacy: Privacy, constant: float = BITS_CONSTANT) -> CoinSum:
+    """Algorithm 3 of Tenenbaum, Kaplan, Mansour and Stemmer (2021).
+
+    With tau = constant ln(2 / delta) / epsilon^2: in a batch of fewer than tau users, each
+    sends ceil(tau / size) fair coins; in a larger one, one coin of probability tau / (2 size).
+    """
+    tau = constant * math.log(2 / privacy.delta) / privacy.epsilon**2
+    if size < tau:
+        return CoinSum(size, Coins(math.ceil(tau / size), HALF, opposed=False))
+    return CoinSum(size, Coins(1, BinaryFraction.near(tau / (2 * size)), opposed=False))
+
+
+def histogram_sum(
+    values: Values, size: int, privacy: Privacy, constant: float = BITS_CONSTANT
+) -> CoinSum:
+    """The same in every bucket, with half of the budget: a change moves two of them."""
+    return CoinSum(size, binary_sum(size, privacy.share(2), constant).noise_share, values)
+
+
+def real_sum(
+    values: Values, size: int, privacy: Privacy, constant: float = REALS_CONSTANT
+) -> CoinSum:
+    """P_1D of Cheu, Joseph, Mao and Peng (2021), Lemma 3.1: g = sqrt(size) steps."""
+    steps = math.ceil(math.sqrt(size))
+    mass = constant * steps**2 * math.log(2 / privacy.delta) / (privacy.epsilon**2 * size)
+    coins = math.floor(2 * mass) + 1
+    noise = Coins(coins, BinaryFraction.near(mass / coins), opposed=False)
+    return CoinSum(size, noise, values, steps)
+
+
+def vector_sum(
+    values: Values, size: int, privacy: Privacy, constant: float = VECTORS_CONSTANT
+) -> CoinSum:
+    """P_vec of the same paper: every coordinate by P_1D, coins of probability 1/4."""
+    dimension = values.dimension
+    steps = math.ceil(max(2 * math.sqrt(size), dimension, 4))
+    log = math.log(4 * (dimension**2 + 1) / privacy.delta)
+    coins = math.ceil(constant * (steps * log / privacy.epsilon) ** 2 / size)
+    return CoinSum(size, Coins(coins, BinaryFraction(1, 2), opposed=False), values, steps)

@@ -1,7 +1,8 @@
-"""Sums by shares: every user splits its noisy value into parts that mean nothing alone."""
+"""Sums modulo a power of two, and by shares: parts of a noisy value that mean nothing alone."""
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar
@@ -10,8 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from overhand import errors
-from overhand.mechanisms.modular import MOST_MODULUS_BITS, ModularSum
-from overhand.mechanisms.parts import NoisePart
+from overhand.mechanisms.mechanism import Mechanism, MessageLayout, NoiseChoice, Wanted
 from overhand.mechanisms.splitting import (
     LEAST_SHARES,
     LEAST_USERS,
@@ -20,14 +20,126 @@ from overhand.mechanisms.splitting import (
     view_distance,
 )
 from overhand.model import Counts, Floats, Messages, Rows, Shuffled
+from overhand.noise import Coins, ServiceNoise
 from overhand.randomness import Random
-from overhand.values import BITS, Values
+from overhand.values import Values
 
+MOST_MODULUS_BITS = 48
 _HALF_WORD = 24
 _TYPICAL_BITS = 24
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
+class ModularSum(Mechanism):
+    """A user hides its steps plus its noise modulo 2^modulus_bits, coordinate by coordinate.
+
+    A batch shows their sum, and the server brings it back to the range that sums and noise have.
+
+    >>> from overhand.mechanisms import MECHANISMS
+    >>> [kind for kind, mechanism in MECHANISMS.items() if issubclass(mechanism, ModularSum)]
+    ['shares', 'pairs']
+    """
+
+    rounding_share: ClassVar[float] = 0.01
+    norm_share: ClassVar[float] = 0.003
+    has_view_distance: ClassVar[bool] = True
+    parameters: ClassVar[tuple[str, ...]] = ("modulus_bits",)
+
+    modulus_bits: int
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        errors.whole("modulus_bits", self.modulus_bits, least=1, most=MOST_MODULUS_BITS)
+        noise = self.noise_share
+        part = noise.part if isinstance(noise, ServiceNoise) else noise
+        if isinstance(part, Coins) and not part.opposed:
+            raise errors.InvalidValue(f"the coins of {self.kind} must be opposed")
+
+    @classmethod
+    def noise_choices(cls, values: Values) -> list[NoiseChoice]:
+        """Laplace noise is not bounded in l2."""
+        shapes = (None, 1) if values.sensitivity.l2 is None else (None,)
+        return [NoiseChoice(cls, laplace=shape) for shape in shapes]
+
+    @classmethod
+    def fit(cls, wanted: Wanted) -> dict[str, Any]:
+        """The bits into which the sum and its noise fit, except with this probability."""
+        largest_sum = wanted.size * int(wanted.quantizer.coordinate_steps.max())
+        room = wanted.noise_share.batch_law(wanted.size).tail_quantile(wanted.distance)
+        bits = (largest_sum + 2 * room).bit_length()
+        if bits > MOST_MODULUS_BITS:
+            raise errors.Infeasible(
+                f"sums of {wanted.size} users need {bits} bits, more than {MOST_MODULUS_BITS}"
+            )
+        return {"modulus_bits": bits}
+
+    @property
+    def influence(self) -> float:
+        """One number, chosen at will, moves the sum to wherever its sender wants."""
+        return self.modulus * self.quantizer.unit
+
+    @property
+    def largest_sum(self) -> int:
+        """The largest sum of steps that a coordinate can have."""
+        return self.size * int(self.quantizer.coordinate_steps.max())
+
+    @property
+    def modulus(self) -> int:
+        return 1 << self.modulus_bits
+
+    @property
+    def _mask(self) -> np.uint64:
+        return np.uint64(self.modulus - 1)
+
+    @cached_property
+    def wrap_probability(self) -> float:
+        """A bound on the probability that a coordinate's sum does not fit into the modulus."""
+        return self.noise().tail(self._room) if self._room >= 0 else 1.0
+
+    @property
+    def _room(self) -> int:
+        """How far noise may go on either side of the sums without leaving the modulus."""
+        return (self.modulus - 1 - self.largest_sum) // 2
+
+    @cached_property
+    def sampling_distance(self) -> float:
+        """How far the noise that hides a user may be from its law, if each draws its own."""
+        return self.noise_share.honest_contributors(self.size) * self.noise_share.sampling_distance
+
+    def summary(self) -> dict[str, Any]:
+        return super().summary() | {
+            "modulus_bits": self.modulus_bits,
+            "sampling_distance": self.sampling_distance,
+            "wrap_probability": self.wrap_probability,
+        }
+
+    def _secrets(self, rows: Rows, random: Random) -> NDArray[np.uint64]:
+        """The steps of every user and, if users make it, their noise, modulo 2^64."""
+        steps = self.quantizer.to_steps(rows, random).reshape(len(rows), self.values.dimension)
+        whole: Counts = steps.astype(np.int64)
+        if self.noise_by == "users":
+            whole += self._draw(random, len(rows))
+        return whole.astype(np.uint64)
+
+    def _about_zero(self, residues: NDArray[np.uint64]) -> Counts:
+        """What one user hides: its noise may be on either side of 0."""
+        return self._up_to(self.modulus // 2, residues)
+
+    def _lift(self, sums: NDArray[np.uint64], noise: Counts | None) -> Counts:
+        """Residues as the whole numbers of the range, the room for noise on both sides of it."""
+        if noise is not None:  # before lifting: a residue hides where it came from
+            sums = sums + noise.astype(np.uint64)
+        return self._up_to(self.largest_sum + self._room, sums)
+
+    def _up_to(self, largest: int, residues: NDArray[np.uint64]) -> Counts:
+        whole = (residues & self._mask).astype(np.int64)
+        return np.asarray(np.where(whole > largest, whole - self.modulus, whole))
+
+    @abstractmethod
+    def view_distance(self, honest: int) -> float: ...
+
+
+@dataclass(frozen=True, kw_only=True)
 class SharesSum(ModularSum):
     """For every coordinate, a user sends `shares` numbers modulo 2^modulus_bits.
 
@@ -37,43 +149,29 @@ class SharesSum(ModularSum):
 
     `honest` is how many users' shares may be counted on to hide a value.
 
-    >>> from overhand.mechanisms.parts import Polya
-    >>> mechanism = SharesSum.fitted(100, Polya(1, 100, 0.5), honest=100, distance=1e-9)
-    >>> mechanism.messages_per_user, mechanism.modulus_bits, mechanism.variance
+    >>> from overhand.noise import Polya
+    >>> mechanism = SharesSum.with_noise(100, Polya(1, 100, 0.5), honest=100, distance=1e-9)
+    >>> mechanism.layout.messages_per_user, mechanism.modulus_bits, mechanism.variance
     (11, 8, 4.0)
     """
 
     kind: ClassVar[str] = "shares"
+    parameters: ClassVar[tuple[str, ...]] = ("modulus_bits", "shares", "honest")
 
-    size: int
-    noise_part: NoisePart
     shares: int
-    modulus_bits: int
     honest: int
-    values: Values = BITS
-    steps: int = 1
 
     def __post_init__(self) -> None:
-        self._check()
+        super().__post_init__()
         errors.whole("shares", self.shares, least=2)
         errors.whole("honest", self.honest, least=1, most=self.size)
 
     @classmethod
-    def fitted(
-        cls,
-        size: int,
-        noise_part: NoisePart,
-        *,
-        honest: int,
-        distance: float,
-        values: Values = BITS,
-        steps: int = 1,
-    ) -> SharesSum:
+    def fit(cls, wanted: Wanted) -> dict[str, Any]:
         """The fewest shares of the fewest bits for this distance."""
-        draft = cls(size, noise_part, 2, MOST_MODULUS_BITS, honest, values, steps)
-        bits = cls.fewest_bits(draft.largest_sum, noise_part, size, distance)
-        shares = fewest_shares(honest, bits, distance)
-        return cls(size, noise_part, shares, bits, honest, values, steps)
+        fitted = super().fit(wanted)
+        shares = fewest_shares(wanted.honest, fitted["modulus_bits"], wanted.distance)
+        return fitted | {"shares": shares, "honest": wanted.honest}
 
     @classmethod
     def fewest_messages(
@@ -83,40 +181,30 @@ class SharesSum(ModularSum):
         users = np.maximum(LEAST_USERS, np.floor(sizes * honest)).astype(np.int64)
         return values.dimension * about_shares(users, _TYPICAL_BITS, distance)
 
-    @classmethod
-    def of_entry(cls, saved: dict[str, Any], noise: NoisePart, values: Values) -> SharesSum:
-        size, shares, bits = saved["size"], saved["shares"], saved["modulus_bits"]
-        return cls(size, noise, shares, bits, saved["honest"], values, saved["steps"])
-
-    def entry(self) -> dict[str, Any]:
-        return super().entry() | {"shares": self.shares, "honest": self.honest}
-
     def summary(self) -> dict[str, Any]:
-        return super().summary() | {"shares": self.shares, "view_distance": self.view_distance}
+        return super().summary() | {"shares": self.shares, "view_distance": self.split_distance}
 
     def columns(self) -> dict[str, float]:
-        return {"shares per user": self.messages_per_user, "bits": self.message_bits}
-
-    @property
-    def messages_per_user(self) -> int:
-        return self.values.dimension * self.shares
-
-    @property
-    def message_bits(self) -> int:
-        return self.modulus_bits + (self.values.dimension - 1).bit_length()
+        return {"shares per user": self.layout.messages_per_user, "bits": self.layout.message_bits}
 
     @cached_property
-    def view_distance(self) -> float:
-        """How far one coordinate of a batch is from showing its sum alone."""
-        return self._view_distance(self.honest)
+    def layout(self) -> MessageLayout:
+        dimension = self.values.dimension
+        bits = self.modulus_bits + (dimension - 1).bit_length()
+        return MessageLayout(dimension * self.shares, bits)
 
-    def _view_distance(self, honest: int) -> float:
+    @cached_property
+    def split_distance(self) -> float:
+        """How far one coordinate of a batch is from showing its sum alone."""
+        return self._split_distance(self.honest)
+
+    def _split_distance(self, honest: int) -> float:
         if honest < LEAST_USERS or self.shares < LEAST_SHARES:
             return 1.0  # nothing is known
         return min(1.0, view_distance(honest, self.shares, self.modulus_bits))
 
-    def leak(self, honest: int) -> float:
-        view = self._view_distance(min(honest, self.honest))
+    def view_distance(self, honest: int) -> float:
+        view = self._split_distance(min(honest, self.honest))
         return view + self.sampling_distance + self.wrap_probability
 
     def encode_rows(self, rows: Rows, random: Random) -> Messages:
@@ -129,7 +217,7 @@ class SharesSum(ModularSum):
         messages &= self._mask
         labels = np.arange(self.values.dimension, dtype=np.uint64) << np.uint64(self.modulus_bits)
         messages |= labels[:, np.newaxis]
-        return Messages.of(messages.reshape(len(rows), self.messages_per_user))
+        return Messages.of(messages.reshape(len(rows), self.layout.messages_per_user))
 
     def own_steps(self, messages: Messages) -> Counts:
         """A user's steps and noise, about 0: what its shares add up to."""
@@ -146,15 +234,15 @@ class SharesSum(ModularSum):
             sums = batches.sum(axis=1, dtype=np.uint64).reshape(-1, 1)
         else:
             sums = np.stack([self._sums_by_coordinate(batch) for batch in batches])
-        return self._lifted(sums, noise)
+        return self._lift(sums, noise)
 
-    def repaired(self, shuffled: Shuffled, garbage: int) -> tuple[Shuffled, int]:
+    def repair(self, shuffled: Shuffled, garbage: int) -> tuple[Shuffled, int]:
         """Without one share the others mean nothing, nor do shares of the wrong coordinates.
 
         (One client that lies within the format moves a sum to wherever it wants: nothing here can
         see that.)
         """
-        super().repaired(shuffled, garbage)
+        super().repair(shuffled, garbage)
         try:
             self.step_sums(shuffled)
         except errors.InvalidValue as error:

@@ -1,28 +1,14 @@
 """How many shares hide everything but the sum (split and mix).
 
 n users each split a secret of a group of q elements into m shares: m - 1 uniform ones, and one
-that makes the sum right. All n m shares are shuffled. How far is what is seen from something that
-depends on the sum of the secrets alone?
-
-Show one share of every user, in the clear. The rest are s = m - 1 shares of secrets that are
-uniform, whatever the true ones are, and the view of them has density q^(-n(s-1)) times the
-probability that a random grouping of the shares adds up to the secrets. By Cauchy and Schwarz its
-mean distance from the uniform law on all n s shares with the right sum is at most
-
-    1/2 sqrt(E - 1),    E = q^(ns-1) E[probability that two such views collide] = E[q^(C-1)],
-
-C being the number of connected components of a random directed multigraph on the users with s edges
-out of and s into each: two groupings are such a graph, the shares are its edges, and the secrets
-agree where the shares are a circulation, of which there are q^(ns - n + C).
-
-Count the colourings of the components by q colours, that of user 1 fixed. With S the users of other
-colours, |S| = j, S is closed with probability 1 / C(ns, js), so that exactly
+that makes the sum right. All n m shares are shuffled. With s = m - 1, what is seen is within
+1/2 sqrt(E - 1) of something that depends on the sum of the secrets alone, where E = E_n(q) and
 
     E_n(q) - 1 = sum over j of C(n-1, j) / C(ns, js) (q - 1) E_j(q - 1),    E_1 = 1,
 
 a sum of positive terms; E_j(q - 1) <= E_j(q). Each term falls with n, which bounds all large n.
-`docs/paper.md` has the whole argument. (Ishai, Kushilevitz, Ostrovsky and Sahai 2006; Balle, Bell,
-Gascon and Nissim 2020 for the first step.)
+`docs/paper.md` has the proof, and what E counts. (Ishai, Kushilevitz, Ostrovsky and Sahai 2006;
+Balle, Bell, Gascon and Nissim 2020 for the first step.)
 """
 
 from __future__ import annotations
@@ -47,11 +33,7 @@ _MANY = 10**9  # more users count as this many: rounding would take more
 
 
 def view_distance(users: int, shares: int, modulus_bits: int) -> float:
-    """A bound on the distance between what is seen and something the sum alone decides.
-
-    >>> view_distance(users=64, shares=15, modulus_bits=12) < 2.0**-40
-    True
-    """
+    """A bound on the distance between what is seen and something the sum alone decides."""
     users = errors.whole("users", users, least=LEAST_USERS)
     shares = errors.whole("shares", shares, least=LEAST_SHARES)
     modulus_bits = errors.whole("modulus_bits", modulus_bits, least=1, most=63)
@@ -65,7 +47,7 @@ def fewest_shares(users: int, modulus_bits: int, distance: float) -> int:
     >>> fewest_shares(users=10_000, modulus_bits=32, distance=2.0**-40)
     10
     """
-    distance = errors.number("distance", distance, above=0, below=1)
+    distance = errors.finite_number("distance", distance, above=0, below=1)
     if users < LEAST_USERS:
         raise errors.Infeasible(
             f"shares of {users} user hide nothing: at least {LEAST_USERS} are needed"
@@ -140,14 +122,14 @@ def _log_sum(logs: Floats) -> float:
 def _beyond(users: int, edges: int, modulus_bits: int) -> float:
     """The same for many users, given that E <= 2 for all numbers above _SMALL and below users."""
     few = np.arange(1, _SMALL + 1)
-    total = _weighted(users, few, edges, 1 + _table(edges, modulus_bits)[few], modulus_bits)
-    total += 2 * _weighted(users, users - few, edges, np.ones(_SMALL), modulus_bits)
+    total = _weigh(users, few, edges, 1 + _table(edges, modulus_bits)[few], modulus_bits)
+    total += 2 * _weigh(users, users - few, edges, np.ones(_SMALL), modulus_bits)
     # In between, C(n-1, j) / C(ns, js) <= C(n, j)^(1-s) <= C(n, _SMALL + 1)^(1-s).
     log_middle = math.log(users) - (edges - 1) * float(_log_binomial(users, _SMALL + 1))
     return total + 2 * _OUTWARD * math.exp(log_middle + modulus_bits * math.log(2))
 
 
-def _weighted(users: int, j: Counts, edges: int, weights: Floats, modulus_bits: int) -> float:
+def _weigh(users: int, j: Counts, edges: int, weights: Floats, modulus_bits: int) -> float:
     """q times the sum of C(n-1, j) / C(ns, js) times the weights, rounded up."""
     log_sum = _log_sum(_log_terms(users, j, edges, modulus_bits) + np.log(weights))
     return math.exp(log_sum) * _OUTWARD if log_sum < _LARGEST_LOG else math.inf

@@ -2,17 +2,16 @@
 
 from overhand.values.buckets import Binned, Buckets, Histogram
 from overhand.values.groups import Grouped
-from overhand.values.kind import Values, finite_array
-from overhand.values.scalars import BITS, Bits, Reals
+from overhand.values.kind import BITS, Bits, Quantizer, Reals, Sensitivity, Values, finite_array
 from overhand.values.spec import FORMS, values_of
 from overhand.values.vectors import (
     TOLERANCE,
-    Moments,
+    RegressionStatistics,
     SymmetricMatrices,
     Vectors,
-    bounded,
-    packed,
-    unpacked,
+    check_norms,
+    pack,
+    unpack,
 )
 
 __all__ = [
@@ -24,14 +23,16 @@ __all__ = [
     "Buckets",
     "Grouped",
     "Histogram",
-    "Moments",
+    "Quantizer",
     "Reals",
+    "RegressionStatistics",
+    "Sensitivity",
     "SymmetricMatrices",
     "Values",
     "Vectors",
-    "bounded",
+    "check_norms",
     "finite_array",
-    "packed",
-    "unpacked",
+    "pack",
+    "unpack",
     "values_of",
 ]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -13,9 +12,8 @@ from numpy.typing import NDArray
 from overhand import errors
 from overhand.model import Counts, Floats, Rows
 from overhand.randomness import Random
-from overhand.values.kind import Values
-from overhand.values.labels import Labels
-from overhand.values.scalars import Bits, Reals
+from overhand.values.buckets import Labels
+from overhand.values.kind import Bits, Reals, Sensitivity, Values
 
 _FORMS = (
     "pairs of a label and a number, a tuple of the labels and the numbers, or a table of these "
@@ -35,17 +33,13 @@ class Grouped(Values):
     of all groups and then the `low` ones. Of bits the cells are those of a histogram.
 
     Sensitivity. A user is S steps (rounded, but always S in total: what one cell of its group
-    does not have, the other has). Another value of the user takes S steps out of the cells of one
-    group, and puts S into those of the same or another group. To move two counts, of noise X and
-    Y, by a and b is never easier to see than to move one by a + b. To see why, let f and g be the
-    trade-offs between the errors of tests of X + a against X and of Y + b against Y: by way of
-    (X + a, Y), those of (X + a, Y + b) against (X, Y) are at least g(1 - f), and that is exactly
-    the trade-off of X + a + b if the noise is log-concave, as all of it is (thresholds are best).
-    So S steps out of one count and S into another are the worst that can happen, and it does: a
-    group's number from low to high, or one group's end for another's. The number of groups does
-    not enter, and count and number are hidden by one noise: `moves` is 2, each by its whole width.
+    does not have, the other has). Another value takes S steps out of the cells of one group, and
+    puts S into those of one group. Out of one count and into another is the worst that can happen,
+    as the noise is log-concave (`docs/accounting.md` has the proof), and it does happen. So the
+    number of groups does not enter, and count and number are hidden by one noise: `l0` is 2, each
+    by its whole width.
 
-    That up to four counts move at all matters where a count is shown only nearly alone: `touches`.
+    That up to four counts move at all matters where a count is shown only nearly alone: `touched`.
 
     >>> incomes = Grouped(["DE", "FR"], of=Reals(0.0, 10.0))
     >>> rows = incomes.rows([("DE", 2.5), ("FR", 10.0), ("FR", 5.0)])
@@ -59,8 +53,6 @@ class Grouped(Values):
     of: Reals | Bits
 
     are_rows_points: ClassVar[bool] = False
-    moves: ClassVar[int] = 2
-    sensitivity: ClassVar[float] = math.sqrt(2)
 
     def __init__(self, labels: Sequence[str], of: Reals | Bits, other: str | None = None) -> None:
         if not isinstance(of, Reals | Bits):
@@ -95,8 +87,8 @@ class Grouped(Values):
         return self.of.is_whole
 
     @property
-    def touches(self) -> int:
-        return 2 if self.is_whole else 4
+    def sensitivity(self) -> Sensitivity:
+        return Sensitivity(1.0, 2, touched=None if self.is_whole else 4)
 
     @property
     def rounding(self) -> float:
@@ -136,7 +128,7 @@ class Grouped(Values):
     def columns(self) -> int:
         return 2
 
-    def given(self, cells: Sequence[Sequence[str]]) -> Any:
+    def parse_cells(self, cells: Sequence[Sequence[str]]) -> Any:
         return [label for label, _ in cells], [float(number) for _, number in cells]
 
     @property
@@ -150,16 +142,16 @@ class Grouped(Values):
         held = self.of.rows(_plain(numbers), first=first)
         if len(places) != len(held):
             raise errors.InvalidValue(f"{len(places)} labels but {len(held)} numbers")
-        return self._joined(places, held)
+        return self._join(places, held)
 
-    def _joined(self, places: Counts, held: Rows) -> Rows:
+    def _join(self, places: Counts, held: Rows) -> Rows:
         if self.is_whole:
             return np.stack([places, held.astype(np.int64), 1 - held.astype(np.int64)], axis=1)
         low, high = self.of.lows[0], self.of.highs[0]
         share = np.clip((held - low) / (high - low), 0.0, 1.0)
         return np.stack([places.astype(np.float64), share, 1.0 - share], axis=1)
 
-    def rounded(self, rows: Rows, unit: float, most: Counts, random: Random) -> Rows:
+    def round_rows(self, rows: Rows, unit: float, most: Counts, random: Random) -> Rows:
         """Both cells of a user have `most` steps together, whichever way it is rounded."""
         if self.is_whole:
             return rows
@@ -197,11 +189,11 @@ class Grouped(Values):
     def opposites(self, bits: NDArray[np.uint8]) -> Rows:
         """The first group's low end, and its high one."""
         low, high = self.of.opposites(np.array([0, 1], np.uint8))
-        return self._joined(np.zeros(len(bits), np.int64), np.where(bits, high, low))
+        return self._join(np.zeros(len(bits), np.int64), np.where(bits, high, low))
 
     def uniform(self, random: Random, users: int) -> Rows:
         places = np.floor(random.uniforms(users) * self.groups).astype(np.int64)
-        return self._joined(places, self.of.uniform(random, users))
+        return self._join(places, self.of.uniform(random, users))
 
     def __repr__(self) -> str:
         other = "" if self.names.other is None else f", other={self.names.other!r}"

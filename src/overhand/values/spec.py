@@ -5,14 +5,13 @@ from __future__ import annotations
 from overhand.errors import InvalidValue
 from overhand.values.buckets import Binned, Histogram
 from overhand.values.groups import Grouped
-from overhand.values.kind import Values
-from overhand.values.scalars import BITS, Bits, Reals
-from overhand.values.vectors import Moments, SymmetricMatrices, Vectors
+from overhand.values.kind import BITS, Bits, Reals, Values
+from overhand.values.vectors import RegressionStatistics, SymmetricMatrices, Vectors
 
 FORMS = (
     "bit, real, real:LOW:HIGH, histogram:B, histogram:LABELS, histogram:LABELS:OTHER, "
     "binned:LOW:HIGH:B, binned:EDGES, grouped:LABELS:bit, grouped:LABELS:real:LOW:HIGH, "
-    "vector:D, vector:D:NORM, matrix:D, matrix:D:NORM or moments:D"
+    "vector:D, vector:D:NORM, matrix:D, matrix:D:NORM or regression:D"
 )
 """The words that `values_of` knows, as its errors list them."""
 
@@ -34,7 +33,9 @@ def values_of(spec: str | Values, *, clip: bool = False) -> Values:
         raise InvalidValue(f"values {spec!r:.60} must be a kind of value or a word: {FORMS}")
     kind, *words = spec.split(":")
     try:
-        values = _named(kind, words, clip) or _numbered(kind, [float(word) for word in words], clip)
+        values = _parse_list(kind, words, clip) or _parse_numbers(
+            kind, [float(word) for word in words], clip
+        )
     except InvalidValue:
         raise
     except (ValueError, OverflowError):
@@ -46,8 +47,7 @@ def values_of(spec: str | Values, *, clip: bool = False) -> Values:
     return values
 
 
-def _named(kind: str, words: list[str], clip: bool) -> Values | None:
-    """Kinds whose specification contains a list."""
+def _parse_list(kind: str, words: list[str], clip: bool) -> Values | None:
     match kind, words:
         case "histogram", [labels, other] if not labels.isdecimal():
             return Histogram(labels.split(","), other)
@@ -64,13 +64,13 @@ def _named(kind: str, words: list[str], clip: bool) -> Values | None:
 
 def _number(words: list[str], clip: bool) -> Reals | Bits:
     """What the users of a group hold."""
-    values = _numbered(words[0], [float(word) for word in words[1:]], clip)
+    values = _parse_numbers(words[0], [float(word) for word in words[1:]], clip)
     if isinstance(values, Reals | Bits):
         return values
     raise InvalidValue(f"{':'.join(words)!r} of a group must be bit, real or real:LOW:HIGH")
 
 
-def _numbered(kind: str, numbers: list[float], clip: bool) -> Values | None:
+def _parse_numbers(kind: str, numbers: list[float], clip: bool) -> Values | None:
     match kind, numbers:
         case "bit", []:
             return BITS
@@ -90,8 +90,8 @@ def _numbered(kind: str, numbers: list[float], clip: bool) -> Values | None:
             return SymmetricMatrices(_whole(side), clip=clip)
         case "matrix", [side, norm]:
             return SymmetricMatrices(_whole(side), norm, clip)
-        case "moments", [features]:
-            return Moments(_whole(features), clip)
+        case "regression", [features]:
+            return RegressionStatistics(_whole(features), clip)
     return None
 
 

@@ -1,11 +1,10 @@
-"""Values of bounded l2 norm: vectors, symmetric matrices, and the moments of a regression."""
+"""Values of bounded l2 norm: vectors, symmetric matrices, and the statistics of a regression."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -13,14 +12,14 @@ from numpy.typing import ArrayLike, NDArray
 from overhand import errors
 from overhand.model import Counts, Floats, Rows
 from overhand.randomness import Random
-from overhand.values.kind import LARGEST, SMALLEST, Values, finite_array
+from overhand.values.kind import LARGEST, SMALLEST, Sensitivity, Values, finite_array
 
 MOST_COORDINATES = 1 << 20
 TOLERANCE = 1e-6
 """A norm that is too large by at most this fraction is a rounding error and is scaled back."""
 
 
-def bounded(
+def check_norms(
     vectors: Floats,
     bound: float,
     *,
@@ -31,7 +30,7 @@ def bounded(
 ) -> Floats:
     """Vectors of l2 norm at most `bound`, or an error that names the first that is too long.
 
-    >>> bounded(np.array([[3.0, 4.0], [0.6, 0.8]]), 1.0, clip=True, first=0)
+    >>> check_norms(np.array([[3.0, 4.0], [0.6, 0.8]]), 1.0, clip=True, first=0)
     array([[0.6, 0.8],
            [0.6, 0.8]])
     """
@@ -64,10 +63,8 @@ class Ball(Values):
     norm: float
     clip: bool
 
-    moves: ClassVar[None] = None
-
     def _check_norm(self) -> None:
-        norm = errors.number("norm", self.norm, above=SMALLEST, below=LARGEST)
+        norm = errors.finite_number("norm", self.norm, above=SMALLEST, below=LARGEST)
         object.__setattr__(self, "norm", norm)
 
     @property
@@ -83,8 +80,8 @@ class Ball(Values):
         return np.full(self.dimension, self.norm)
 
     @property
-    def sensitivity(self) -> float:
-        return 2 * self.norm
+    def sensitivity(self) -> Sensitivity:
+        return Sensitivity(2 * self.norm, self.dimension, 2 * self.norm)
 
     def opposites(self, bits: NDArray[np.uint8]) -> Floats:
         ends = np.zeros((len(bits), self.dimension))
@@ -129,16 +126,16 @@ class Vectors(Ball):
     def rows(self, values: ArrayLike, *, first: int = 0) -> Floats:
         what = f"vectors of {self.dimension} numbers"
         vectors = finite_array(values, what=what, shape=self.given_shape, first=first)
-        return bounded(vectors, self.norm, clip=self.clip, first=first)
+        return check_norms(vectors, self.norm, clip=self.clip, first=first)
 
 
 @dataclass(frozen=True)
 class SymmetricMatrices(Ball):
-    """A symmetric matrix of Frobenius norm at most `norm`, as the vector that `packed` makes.
+    """A symmetric matrix of Frobenius norm at most `norm`, as the vector that `pack` makes.
 
     >>> matrices = SymmetricMatrices(2)
     >>> rows = matrices.rows([[[0.6, 0.4], [0.4, 0.5]]])
-    >>> rows.round(4), unpacked(rows[0], 2)
+    >>> rows.round(4), unpack(rows[0], 2)
     (array([[0.6   , 0.5657, 0.5   ]]), array([[0.6, 0.4], [0.4, 0.5]]))
     """
 
@@ -166,7 +163,7 @@ class SymmetricMatrices(Ball):
         what, shape = "square matrices", self.given_shape
         matrices = finite_array(values, what=what, shape=shape, first=first)
         vectors = matrices.reshape(len(matrices), self.side**2)
-        vectors = bounded(vectors, self.norm, clip=self.clip, first=first)
+        vectors = check_norms(vectors, self.norm, clip=self.clip, first=first)
         matrices = vectors.reshape(matrices.shape)
         mirrored = matrices.transpose(0, 2, 1)
         apart = np.abs(matrices - mirrored).max(axis=(1, 2), initial=0.0)
@@ -174,14 +171,14 @@ class SymmetricMatrices(Ball):
             user = int(np.argmax(apart > TOLERANCE * self.norm))
             raise errors.InvalidValue(f"the matrix of user {first + user + 1} is not symmetric")
         # The mean of both triangles, not one of them: its norm is no larger.
-        return packed((matrices + mirrored) / 2)
+        return pack((matrices + mirrored) / 2)
 
 
 @dataclass(frozen=True)
-class Moments(Values):
+class RegressionStatistics(Values):
     """What a linear regression adds up: x y and x x^T, from a row (x, y), |x| <= 1, |y| <= 1.
 
-    Both are one vector z = (x y, packed(x x^T)), hidden by one noise. Its sensitivity: with
+    Both are one vector z = (x y, pack(x x^T)), hidden by one noise. Its sensitivity: with
     r = |x|, r' = |x'| and c the cosine between them, |z - z'|^2 is convex in each of y and y', so
     largest where both are +-1, and there at most
 
@@ -192,10 +189,10 @@ class Moments(Values):
     most 3 + 1. So the joint sensitivity is 3 / sqrt(2) = 2.1213, reached by unit x at a cosine of
     -1/2: less than the 2 sqrt(2) of two vectors of norm 1, and no budget is split between them.
 
-    >>> z = Moments(2).rows([[0.6, 0.8, 1.0]])
+    >>> z = RegressionStatistics(2).rows([[0.6, 0.8, 1.0]])
     >>> z.round(3)
     array([[0.6  , 0.8  , 0.36 , 0.679, 0.64 ]])
-    >>> Moments(2).split(z[0])[1].round(2)
+    >>> RegressionStatistics(2).split(z[0])[1].round(2)
     array([[0.36, 0.48],
            [0.48, 0.64]])
     """
@@ -203,24 +200,25 @@ class Moments(Values):
     features: int
     clip: bool = False
 
-    moves: ClassVar[None] = None
-    sensitivity: ClassVar[float] = 3 / math.sqrt(2)
-
     def __post_init__(self) -> None:
         errors.whole("features", self.features, least=1, most=1 << 10)
 
     @property
     def spec(self) -> str:
-        return f"moments:{self.features}"
+        return f"regression:{self.features}"
 
     @property
     def dimension(self) -> int:
         return self.features + self.features * (self.features + 1) // 2
 
+    @property
+    def sensitivity(self) -> Sensitivity:
+        return Sensitivity(2.0, self.dimension, 3 / math.sqrt(2))
+
     @cached_property
     def highs(self) -> Floats:
-        # |x_i x_j| <= 1/2 off the diagonal, which `packed` multiplies by sqrt(2).
-        matrix = packed(np.full((1, self.features, self.features), 0.5))[0]
+        # |x_i x_j| <= 1/2 off the diagonal, which `pack` multiplies by sqrt(2).
+        matrix = pack(np.full((1, self.features, self.features), 0.5))[0]
         matrix[_diagonal(self.features)] = 1.0
         return np.concatenate([np.ones(self.features), matrix])
 
@@ -237,11 +235,11 @@ class Moments(Values):
     def rows(self, values: ArrayLike, *, first: int = 0) -> Floats:
         what = f"rows of {self.features} features and a response"
         table = finite_array(values, what=what, shape=self.given_shape, first=first)
-        x = bounded(table[:, :-1], 1.0, clip=self.clip, first=first)
-        y = bounded(table[:, -1:], 1.0, clip=self.clip, first=first, name="a response of size")
-        return self.joined(x, y)
+        x = check_norms(table[:, :-1], 1.0, clip=self.clip, first=first)
+        y = check_norms(table[:, -1:], 1.0, clip=self.clip, first=first, name="a response of size")
+        return self.join_columns(x, y)
 
-    def joined(self, x: Floats, y: Floats) -> Floats:
+    def join_columns(self, x: Floats, y: Floats) -> Floats:
         """The rows of features and responses (a column) that were checked."""
         i, j = _triangle(self.features)
         products = x[..., i] * x[..., j]
@@ -250,11 +248,11 @@ class Moments(Values):
 
     @cached_property
     def _stretch(self) -> Floats:
-        return packed(np.ones((self.features, self.features)))
+        return pack(np.ones((self.features, self.features)))
 
     def split(self, total: Floats) -> tuple[Floats, Floats]:
         """A sum as its two parts, of x y and of x x^T as a matrix; or arrays of sums."""
-        return total[..., : self.features], unpacked(total[..., self.features :], self.features)
+        return total[..., : self.features], unpack(total[..., self.features :], self.features)
 
     def opposites(self, bits: NDArray[np.uint8]) -> Floats:
         """Two points at the joint sensitivity: y = 1 and the cosine of the x is -1/2."""
@@ -273,14 +271,14 @@ class Moments(Values):
         return self.rows(np.concatenate([x, y[:, np.newaxis]], axis=1))
 
 
-def packed(matrices: Floats) -> Floats:
+def pack(matrices: Floats) -> Floats:
     """Symmetric matrices as vectors with the same inner products.
 
     The upper triangle, row by row, its off-diagonal entries multiplied by sqrt(2): l2 distances
     of the vectors are Frobenius distances of the matrices, so noise is spent evenly on both.
 
     >>> matrix = np.array([[3.0, 4.0], [4.0, 0.0]])
-    >>> [float(np.linalg.norm(a).round(4)) for a in (matrix, packed(matrix))]
+    >>> [float(np.linalg.norm(a).round(4)) for a in (matrix, pack(matrix))]
     [6.4031, 6.4031]
     """
     side = matrices.shape[-1]
@@ -290,10 +288,10 @@ def packed(matrices: Floats) -> Floats:
     return vectors
 
 
-def unpacked(vectors: Floats, side: int) -> Floats:
-    """The symmetric matrices whose `packed` form this is.
+def unpack(vectors: Floats, side: int) -> Floats:
+    """The symmetric matrices whose `pack` form this is.
 
-    >>> unpacked(packed(np.array([[3.0, 4.0], [4.0, 0.0]])), side=2).round(4)
+    >>> unpack(pack(np.array([[3.0, 4.0], [4.0, 0.0]])), side=2).round(4)
     array([[3., 4.],
            [4., 0.]])
     """

@@ -1,0 +1,1 @@
+"""Transactions in SQLite or PostgreSQL, on which the stores of both services are built."""

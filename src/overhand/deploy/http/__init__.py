@@ -1,0 +1,1 @@
+"""HTTP for both services: how they listen, answer, count and log."""

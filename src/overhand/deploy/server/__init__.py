@@ -1,0 +1,1 @@
+"""The server: it learns what, never who."""

@@ -1,0 +1,385 @@
+"""From releases to estimates: open, analyze, add up, publish."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from threading import Lock, RLock
+from typing import Any
+
+import numpy as np
+
+from overhand.deploy.databases.batch_keys import MOST_HELD
+from overhand.deploy.http.telemetry import log
+from overhand.deploy.protocol.document import Document
+from overhand.deploy.protocol.keys import RuleKey
+from overhand.deploy.protocol.sealing import Opens, open_release
+from overhand.deploy.protocol.wire import Batch, Release
+from overhand.deploy.server.policy import REWARD_COORDINATE, Rules
+from overhand.deploy.server.store import (
+    BatchSum,
+    Coordinate,
+    LevelTally,
+    Published,
+    ServerStore,
+    by_coordinate,
+    sum_of,
+)
+from overhand.errors import InvalidValue, LostBatch
+from overhand.estimates import Estimate
+from overhand.planning import Plan
+from overhand.randomness import secure_random
+from overhand.sums import BatchSums, SumServer, in_hindsight
+
+CONFIDENCE = 0.95
+_HISTORY = 500
+_AT_ONCE = 1 << 17  # numbers of sums that are read together
+_MOST_RETOLD = 64  # coordinates whose history is kept as it was told again
+_MOST_MISSING = 1000  # batches that are named
+
+
+@dataclass(frozen=True)
+class Total:
+    """The first `count` sums of a store, and the final sum of an earlier plan if there was one.
+
+    It never changes: what is new makes a new one.
+    """
+
+    server: SumServer
+    earlier: Estimate | None
+    """What an earlier plan ended with."""
+    count: int = 0
+    distrusted: tuple[Batch, ...] = ()
+    """Batches with a sum that honest users cannot have, until somebody was told."""
+
+    @classmethod
+    def begin(cls, plan: Plan, store: ServerStore) -> Total:
+        """Without any sum of the store."""
+        settled = store.settled
+        server = SumServer(plan, checks=True)
+        return cls(server, None if settled is None else settled.estimate(plan.values))
+
+    def follow(self, store: ServerStore) -> Total:
+        """With all sums that are in the store now."""
+        total, most = self, max(1, _AT_ONCE // self.server.plan.values.dimension)
+        while sums := store.sums(total.count, most):
+            total = total.with_sums(sums)
+        return total
+
+    def with_sums(self, sums: Sequence[BatchSum]) -> Total:
+        server = self.server.copy()
+        for summed in sums:
+            node = server.plan.tree.node(*summed.batch)
+            if summed.value is None:
+                server.lose(node, summed.own)
+            else:
+                value = sum_of(server.plan.values, summed.value)
+                server.receive_sum(node, value, summed.bias_bound, summed.own)
+        distrusted = (
+            *self.distrusted,
+            *(Batch(n.level, n.start // n.size) for n in server.distrusted),
+        )
+        return replace(self, server=server, count=self.count + len(sums), distrusted=distrusted)
+
+    def to_come(self) -> dict[int, list[int]]:
+        """By level, the first batches without a sum, up to the one after all that have one.
+
+        As many as keys are kept of one by one, and one more: it stands for all after it.
+        """
+        levels = range(1, self.server.plan.tree.levels + 1)
+        return {level: list(islice(self.server.to_come(level), 1 + MOST_HELD)) for level in levels}
+
+    def latest(self) -> Estimate | None:
+        """The sum of all users so far, those of earlier plans included; None if there are none."""
+        latest = self.server.estimate() if self.server.covered else None
+        if self.earlier is None or latest is None:
+            return latest or self.earlier
+        return self.earlier + latest
+
+
+class Publisher:
+    """Opens the releases of a store, together with other processes.
+
+    All that it knows follows from the sums in the store, in their order. Memory never has what the
+    store has not: it is replaced after a transaction, so any step may fail and be taken again.
+
+    Where the server makes noise, a batch's is drawn when the batch is opened, and is nowhere but in
+    the sum that goes into the store; who comes second with a sum forgets it. The key of a batch
+    that has a sum is destroyed before this process shows anything that is made of it.
+    """
+
+    def __init__(
+        self, document: Document, store: ServerStore, opener: Opens, rule_key: RuleKey | None = None
+    ) -> None:
+        self.document = document
+        self._rules = Rules.of(document, rule_key)
+        self._plan = document.plan
+        self._store = store
+        self._opener = opener
+        self._lock = RLock()
+        self._random = secure_random()
+        if self._plan.noise_by == "services" and store.protection is None:
+            raise InvalidValue(
+                "services make the noise of this plan: its database needs replay protection"
+            )
+        begun = Total.begin(self._plan, store)
+        self._first = _to_published(begun)
+        self._total = begun.follow(store)
+        if store.protection is not None:
+            store.protection.check(self._total.to_come())
+        self._status = store.status()
+        self._since: dict[Batch, float] = {}
+        self._distrusted: frozenset[Batch] = frozenset()
+        self._retold: tuple[int, dict[int, dict[str, Any]]] = (0, {})
+        self._retelling = Lock()
+        self.follow()
+
+    def step(self) -> bool:
+        """Open a release that nobody is opening, and publish; returns whether there was one."""
+        with self._store.claim_release(self._is_due) as release:
+            if release is None:
+                return False
+            self._publish(self._sum_release(release))
+        return True
+
+    def _is_due(self, batch: Batch) -> bool:
+        """Whether the key of a batch can be destroyed once it has a sum.
+
+        Not if too many batches before it have none: their keys would keep it. So a service that
+        holds batches back holds up later ones, and cannot have an old copy of the store taken.
+        """
+        if self._store.protection is None:
+            return True
+        first = self._total.to_come()[batch.level]
+        return batch.number <= first[-1] + MOST_HELD + 1 - len(first)
+
+    def follow(self) -> bool:
+        """Take in what others published; whether anything is new."""
+        with self._lock:
+            status = self._store.status()
+            total = self._total.follow(self._store)  # with all sums of that status, or more
+            for batch in total.distrusted:  # also after a restart: the same alarm is one
+                self._store.alarm(f"{batch} has a sum that honest users cannot have: it is lost")
+            self._distrusted = self._distrusted.union(total.distrusted)
+            self._total = replace(total, distrusted=())
+            if self._store.protection is not None:
+                self._store.protection.keys.keep_only(self._total.to_come())
+            before, self._status = self._status, status
+            return status != before
+
+    def _publish(self, summed: BatchSum) -> None:
+        with self._lock:
+            self.follow()  # so that little is left to be read while others wait
+            before = after = self._total
+
+            def estimate_of(unseen: list[BatchSum]) -> Published | None:
+                nonlocal after
+                after = before.with_sums(unseen)
+                estimate = _to_published(after)
+                return None if estimate == self._first else estimate
+
+            def rule_of(number: int) -> str:
+                assert self._rules is not None
+                return self._rules.make_rule(number, after.latest())
+
+            rules = None if self._rules is None else rule_of
+            if self._store.publish(summed, before.count, estimate_of, rules):
+                self._total = after
+            self.follow()
+
+    def rule(self, number: int | None = None) -> str | None:
+        """The newest rule as it was signed, or that of an earlier estimate; None before the first.
+
+        With replay protection, nothing is shown whose key this process has not destroyed.
+        """
+        known = self.estimates
+        return self._store.rule(known if number is None else min(number, known))
+
+    def lessons(self) -> dict[str, Any]:
+        """What the recommender has learned: mean reward so far, theta by feature, the arms."""
+        assert self._rules is not None
+        with self._lock:  # or the sum may be one whose key is still there
+            rule, latest = self.rule(), self._total.latest()
+        points = self.thin_points(REWARD_COORDINATE)
+        return self._rules.lessons(rule, points, self._people([one.t for one in points]), latest)
+
+    def groups(self) -> dict[str, Any]:
+        """Count, sum and mean of every group, each with its bounds, by all sums known now."""
+        with self._lock:  # or the sum may be one whose key is still there
+            latest = self._total.latest()
+        if latest is None:
+            return {"t": 0, "groups": []}
+        return {"t": latest.t, "groups": [one.entry() for one in latest.groups(CONFIDENCE)]}
+
+    def _people(self, times: list[int]) -> list[int]:
+        """The users by these times without places that the shuffling service took, or left."""
+        if not self._status.levels.get(1, LevelTally()).own:
+            return times
+        rows = self._store.sums_of(REWARD_COORDINATE, self._total.count)
+        lowest = sorted((number, own) for level, number, own, *_ in rows if level == 1)
+        numbers, own = np.array(lowest, np.int64).reshape(-1, 2).T
+        t = np.array(times, np.int64)
+        blocks = (t - self.users_before) // self._plan.tree.lowest
+        taken = np.concatenate([[0], own.cumsum()])[np.searchsorted(numbers, blocks)]
+        return list((t - taken).tolist())
+
+    def _sum_release(self, release: Release) -> BatchSum:
+        """The sum of a release without the service's own reports, or that it is lost.
+
+        Places that the service left empty are nobody's: there is nothing to take out.
+        """
+        shuffled, garbage = open_release(self.document.formats, release, self._opener)
+        level = self.document.formats.level(release.batch.level)
+        mechanism = self.document.mechanisms[level.level - 1].with_users(level.users(release.own))
+        neutral = self._plan.values.neutral_sum(release.own if level.is_filled else 0)
+        value, bias_bound = None, 0.0
+        try:
+            total, bias_bound = mechanism.sum_batch(shuffled, garbage, self._random)
+            value = by_coordinate(total - neutral)
+        except LostBatch:
+            log("a batch is lost", level=logging.ERROR, batch_level=level.level)
+        if garbage:
+            log("garbage in a batch", level=logging.WARNING, messages=garbage)
+        return BatchSum(release.batch, release.own, garbage, bias_bound, value)
+
+    @property
+    def estimates(self) -> int:
+        """How many were published, as far as this process knows."""
+        return self._status.estimates
+
+    @property
+    def estimate(self) -> dict[str, Any] | None:
+        """The last that was published, as far as this process knows.
+
+        Before that it is what an earlier plan ended with, if there was one.
+        """
+        estimate = self._status.estimate or self._first
+        return None if estimate is None else self._to_entry(estimate)
+
+    def _to_entry(self, estimate: Published) -> dict[str, Any]:
+        is_scalar = self._plan.values.is_scalar
+        ends = {"value": estimate.value, "low": estimate.low, "high": estimate.high}
+        curves = {name: one[0] if is_scalar else list(one) for name, one in ends.items()}
+        rest = {"fallback": estimate.is_fallback, "lost_users": estimate.lost_users}
+        return {"t": estimate.t, **curves, "std": estimate.std, **rest}
+
+    @property
+    def users_before(self) -> int:
+        """How many users earlier plans had."""
+        return 0 if self._first is None else self._first.t
+
+    def levels(self) -> list[dict[str, Any]]:
+        """What came of the batches of every level, as far as this process knows."""
+        return [
+            {
+                "level": level.level,
+                "size": level.size,
+                "batches": level.batches,
+                **self._tally(level.level)._asdict(),
+            }
+            for level in self.document.formats.levels
+        ]
+
+    def _tally(self, level: int) -> LevelTally:
+        """As the store counts, but a batch with a sum that is not believed is lost."""
+        tally = self._status.levels.get(level, LevelTally())
+        lost = sum(batch.level == level for batch in self._distrusted)
+        lost = min(lost, tally.published)  # which may not have the last of them yet
+        return tally._replace(published=tally.published - lost, lost=tally.lost + lost)
+
+    def thin(self, coordinate: int) -> dict[str, list[float]]:
+        """The history of one coordinate, in at most 500 points that end with the last known."""
+        points = self.thin_points(coordinate)
+        return {name: [getattr(one, name) for one in points] for name in Coordinate._fields}
+
+    def thin_points(self, coordinate: int) -> list[Coordinate]:
+        before = [] if self._first is None else [self._first.coordinate(coordinate)]
+        most = _HISTORY - len(before)
+        # With replay protection, nothing is shown whose key this process has not destroyed.
+        known = (
+            self._status if self._store.protection is not None else self._store.status()
+        ).estimates
+        return before + self._store.thin(coordinate, known, most)
+
+    def hindsight(self, coordinate: int) -> dict[str, Any]:
+        """The history of one coordinate by all sums that are known now, in at most 500 points.
+
+        Post-processing of what the store keeps for ever. What was published is not touched: it is
+        another series, under another name. Computed once per number of sums.
+        """
+        with self._lock:
+            total, distrusted = self._total, self._distrusted
+        with self._retelling:  # one at a time: it reads all sums
+            if self._retold[0] != total.count or len(self._retold[1]) >= _MOST_RETOLD:
+                self._retold = total.count, {}
+            told = self._retold[1]
+            if coordinate not in told:
+                told[coordinate] = self._retell(total, distrusted, coordinate)
+            return told[coordinate]
+
+    def _retell(
+        self, total: Total, distrusted: Collection[Batch], coordinate: int
+    ) -> dict[str, Any]:
+        sums = BatchSums(self._plan.tree)
+        rows = self._store.sums_of(coordinate, total.count)
+        known = [row for row in rows if row[-1] is not None and Batch(*row[:2]) not in distrusted]
+        for level, size in enumerate(self._plan.tree.sizes, start=1):
+            here = [row[1:] for row in known if row[0] == level]
+            numbers, _, bias_bounds, values = np.array(here, np.float64).reshape(-1, 4).T
+            sums.put(level, numbers.astype(np.int64), values, bias_bounds)
+            if level == 1:
+                there = set(numbers.tolist())
+                lost = (row for row in rows if row[0] == 1 and row[1] not in there)
+                sums.lost_users = {number: size - own for _, number, own, *_ in lost}
+        history = in_hindsight(self._plan, sums, total.server.covered, coordinate)
+        step = max(1, -(-len(history) // _HISTORY))
+        curve = history.at(np.arange(len(history) - 1, -1, -step)[::-1])
+        if total.earlier is not None:
+            curve = curve.after(_coordinate_of(total.earlier, coordinate))
+        low, high = curve.interval(CONFIDENCE)
+        lines = {"t": curve.t, "value": curve.value, "low": low, "high": high}
+        return {**{name: one.tolist() for name, one in lines.items()}, "ratio": history.ratio}
+
+    def find_missing(self) -> list[Batch]:
+        """Batches that should be here, and did not come: the first of them.
+
+        The last user of any batch that came was admitted, and so were all before: every batch of
+        those users alone was full when that one was.
+        """
+        total, formats = self._total, self.document.formats
+        waiting = self._store.find_waiting(total.count)
+        ends = (formats.level(level).size * (number + 1) for level, number in waiting)
+        reach = max([total.server.reach, *ends])
+        batches = (
+            Batch(level.level, number)
+            for level in formats.levels
+            for number in total.server.missing(level.level, reach // level.size)
+        )
+        return list(islice((one for one in batches if one not in waiting), _MOST_MISSING))
+
+    def find_overdue(self, now: float, patience: float) -> list[Batch]:
+        """Those that this process has seen missing for so long, on a clock that only goes on."""
+        since = self._since
+        self._since = {batch: since.get(batch, now) for batch in self.find_missing()}
+        return [batch for batch, first in self._since.items() if now - first >= patience]
+
+
+def _coordinate_of(estimate: Estimate, coordinate: int) -> Estimate:
+    """The same as a sum of numbers, of one coordinate alone."""
+    value, bias_bound = (
+        np.broadcast_to(one, np.shape(estimate.value)).flat[coordinate].item()
+        for one in (estimate.value, estimate.bias_bound)
+    )
+    return replace(estimate, value=value, bias_bound=bias_bound)
+
+
+def _to_published(total: Total) -> Published | None:
+    estimate = total.latest()
+    if estimate is None:
+        return None
+    low, high = estimate.interval(CONFIDENCE)
+    value, low, high = map(by_coordinate, (estimate.value, low, high))
+    rest = (total.server.is_fallback, total.server.lost_users)
+    return Published(estimate.t, value, low, high, estimate.std, *rest)

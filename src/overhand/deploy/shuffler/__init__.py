@@ -1,0 +1,1 @@
+"""The shuffling service: it learns who, never what."""

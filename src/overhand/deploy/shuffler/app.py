@@ -1,0 +1,397 @@
+"""The shuffling service's public side: the document, and reports into the store.
+
+Many requests are one commit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable, Collection, Hashable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from http import HTTPStatus
+from ipaddress import IPv6Address
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
+
+from overhand.deploy.http.application import (
+    Application,
+    Gone,
+    Refused,
+    Reply,
+    bearer,
+    body_of,
+    fault,
+    header,
+    pause,
+    wrong_method,
+)
+from overhand.deploy.http.telemetry import SLOW, Metrics, Readiness, RecurringFault
+from overhand.deploy.protocol.document import Document
+from overhand.deploy.protocol.keys import hash_token
+from overhand.deploy.protocol.wire import MOST_REPORT_BYTES, WrongPlan
+from overhand.deploy.shuffler.batching import Arrival, Outcome
+from overhand.deploy.shuffler.store import Store
+from overhand.deploy.transport import Transport, Unreachable
+from overhand.errors import InvalidValue, OverhandError, ProtocolViolation, ServiceError
+
+BURST = 10.0
+"""Seconds: the requests allowed in this time may come at once, after a silence."""
+_MOST_KEYS = 1 << 16
+_REPORTS = "/v1/reports"
+_COUNTED = Reply(HTTPStatus.OK, {"status": "counted"})
+_ANSWERS = {
+    # A repeat gets the same answer as the first: nobody learns whether a copy came.
+    Outcome.ADMITTED: _COUNTED,
+    Outcome.REPEATED: _COUNTED,
+    Outcome.TOKEN_USED: Reply(HTTPStatus.FORBIDDEN, {"error": "this token has reported already"}),
+    Outcome.CLOSED: Reply(HTTPStatus.GONE, {"error": "the plan is complete: no more reports"}),
+}
+
+
+class ShufflerApp(Application):
+    """Everything that the shuffling service answers.
+
+    `tokens` are the hashes of the tokens that may report, once each; None lets everybody report.
+    An address or a token may report at most `per_address` or `per_token` times per second, if these
+    are not 0. Pages of the `origins` may report. For a recommender, `relay` has the newest rule.
+    """
+
+    def __init__(
+        self,
+        document: Document,
+        admission: Admission,
+        metrics: ShufflerMetrics | None = None,
+        tokens: Collection[bytes] | None = None,
+        *,
+        per_address: float = 0.0,
+        per_token: float = 0.0,
+        origins: Collection[str] = (),
+        relay: Relay | None = None,
+    ) -> None:
+        self.document = document
+        self._relay = relay
+        self.admission = admission
+        self.metrics = metrics or ShufflerMetrics()
+        self.tokens = tokens
+        self._per_address = Rate(per_address)
+        self._per_token = Rate(per_token)
+        self._formats = document.formats
+        headers = {"etag": f'"{document.digest}"', "cache-control": "no-store"}
+        self._document = Response(document.to_json(), 200, headers, "application/json")
+        most = self._formats.report_length
+        routes = [Route("/v1/document", self._send_document)]
+        if document.learning is not None:
+            routes.append(Route("/v1/policy", self._policy))
+        super().__init__(
+            routes, lambda: self.admission.readiness.check(), most_body=most, origins=origins
+        )
+        self.metrics.watch(self.limits)
+
+    async def _policy(self, request: Request) -> Response:
+        newest = None if self._relay is None else self._relay.newest
+        if newest is None:
+            raise Refused(HTTPStatus.NOT_FOUND, "there is no rule yet: any arm will do")
+        return Response(newest, 200, {"cache-control": "no-store"}, "application/json")
+
+    def note(self, refusal: Refused) -> None:
+        self.metrics.refused.labels(refusal.status).inc()
+
+    async def _send_document(self, request: Request) -> Response:
+        return self._document
+
+    async def route(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Reports go past the framework, which would take as long again as the rest of the way."""
+        if scope["path"] != _REPORTS:
+            return await super().route(scope, receive, send)
+        try:
+            reply = await self._count(scope)
+        except Refused as refusal:
+            reply = self.refusal(refusal)
+        except Gone:
+            return
+        await reply(scope, receive, send)
+
+    async def _count(self, scope: Scope) -> Reply:
+        if scope["method"] != "POST":
+            raise wrong_method("POST")
+        client = scope.get("client")
+        token = self._check_sender(client and client[0], header(scope, b"authorization"))
+        most = self._formats.report_length
+        body = await body_of(scope, most, self._check_plan, MOST_REPORT_BYTES)
+        arrival = self._arrival(body, token)
+        try:
+            outcome = await self.admission.admit(arrival)
+        except Overloaded as error:
+            raise Refused(HTTPStatus.TOO_MANY_REQUESTS, str(error), retry=True) from error
+        except OverhandError as error:  # the admission says so in the log, once
+            words = "the store is not available"
+            raise Refused(HTTPStatus.SERVICE_UNAVAILABLE, words, retry=True) from error
+        except Exception as error:  # a fault of ours, which it says as well
+            raise fault() from error
+        self.metrics.outcomes[outcome].inc()
+        return _ANSWERS[outcome]
+
+    def _check_plan(self, head: bytes) -> None:
+        """Of another plan a report may be longer: its sender is to fetch the document again."""
+        try:
+            self._formats.check_plan(head)
+        except WrongPlan as error:
+            raise _outdated_report(error) from error
+
+    def _check_sender(self, address: str | None, authorization: bytes | None) -> bytes | None:
+        """Who wants to report, by the hash of a token if one is needed: before the body is read.
+
+        A client that reports too often, or has no token, is `Refused`.
+        """
+        sender = address_key(address)
+        if sender is not None and not self._per_address.allows(sender):
+            raise _too_often()
+        token = self._token(authorization)
+        if token is not None and not self._per_token.allows(token):
+            raise _too_often()
+        return token
+
+    async def forget_senders(self, stopping: asyncio.Event) -> None:
+        """Every few seconds, also if nobody else reports any more."""
+        while not stopping.is_set():
+            self._per_address.forget()
+            self._per_token.forget()
+            await pause(stopping, BURST)
+
+    def _arrival(self, body: bytes, token: bytes | None) -> Arrival:
+        try:
+            return Arrival.of(self._formats, body, token)
+        except WrongPlan as error:
+            raise _outdated_report(error) from error
+        except InvalidValue as error:
+            raise Refused(HTTPStatus.BAD_REQUEST, str(error)) from error
+
+    def _token(self, authorization: bytes | None) -> bytes | None:
+        """The hash of a token that may report; any other is the same refusal."""
+        if self.tokens is None:
+            return None
+        token = bearer(authorization)
+        known = hash_token(token) if token is not None else None
+        if known is None or known not in self.tokens:
+            raise Refused(HTTPStatus.UNAUTHORIZED, "a known token is needed to report")
+        return known
+
+
+def _outdated_report(error: WrongPlan) -> Refused:
+    return Refused(HTTPStatus.CONFLICT, f"{error}: fetch the document again")
+
+
+def _too_often() -> Refused:
+    words = "too many reports from here: try again later"
+    return Refused(HTTPStatus.TOO_MANY_REQUESTS, words, retry=True)
+
+
+class Rate:
+    """This many times per second for each key, in bursts of up to `BURST` seconds' worth; 0 is any.
+
+    For each key only the time is kept until which its allowance is used up. `forget` lets go of
+    those for whom it has passed; if too many keys are known, those silent for longest go earlier.
+
+    >>> rate = Rate(0.1)
+    >>> rate.allows("somebody"), rate.allows("somebody"), rate.allows("another")
+    (True, False, True)
+    """
+
+    def __init__(self, per_second: float, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._each = 1 / per_second if per_second else 0.0
+        self._clock = clock
+        self._used: dict[Hashable, float] = {}
+
+    def allows(self, key: Hashable) -> bool:
+        """Whether this key may ask now, which then counts."""
+        if not self._each:
+            return True
+        now, used = self._clock(), self._used
+        until = max(used.pop(key, now), now) + self._each
+        is_allowed = until - now <= max(BURST, self._each)
+        used[key] = until if is_allowed else until - self._each
+        if len(used) > _MOST_KEYS:
+            del used[next(iter(used))]
+        return is_allowed
+
+    def forget(self) -> None:
+        """Let go of all keys that may ask as if they had never asked."""
+        now = self._clock()
+        self._used = {key: until for key, until in self._used.items() if until > now}
+
+
+def address_key(host: str | None) -> Hashable | None:
+    """Who an address belongs to: an IPv6 host has a whole /64. None if it is this machine.
+
+    >>> address_key("2001:db8::1") == address_key("2001:db8::2"), address_key("127.0.0.1")
+    (True, None)
+    """
+    if host is None or host.startswith("127."):
+        return None
+    if ":" not in host:
+        return host
+    address = IPv6Address(host)
+    if address.ipv4_mapped is not None:
+        return address_key(str(address.ipv4_mapped))
+    return None if address.is_loopback else address.packed[:8]
+
+
+class ShufflerMetrics(Metrics):
+    """What became of reports, requests and batches.
+
+    Only for the service's operator: fill levels tell when users came.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        reports = self.counter("reports", "Reports by what became of them", "outcome")
+        self.outcomes = {outcome: reports.labels(outcome.value) for outcome in Outcome}
+        self.refused = self.counter("refused", "Requests refused, by status", "status")
+        self.commits = self.counter("commits", "Groups of reports committed")
+        self.releases = self.counter("releases", "Batches sent to the server", "level")
+        self.folded = self.counter("folded", "Pieces folded together in open batches", "level")
+        self.send_failures = self.counter("send_failures", "Attempts to send that failed")
+        self.admission_seconds = self.histogram(
+            "admission_seconds", "Time from when a report is whole to its commit"
+        )
+        self.send_seconds = self.histogram("send_seconds", "Time to the server's answer", SLOW)
+        self.unsent = self.gauge("unsent", "Full batches that the server does not have", "level")
+        self.set_aside = self.gauge("set_aside", "Batches that this process cannot send", "level")
+        self.open_seconds = self.gauge(
+            "open_seconds", "Time since this process first saw a report in the open batch", "level"
+        )
+        self.waiting = self.gauge("waiting", "Reports that wait for their commit")
+        self.arrived = self.gauge("arrived", "Places of batches that are taken")
+        self.store_is_up = self.gauge("store_is_up", "Whether the store answers")
+
+
+class Overloaded(ServiceError):
+    """More reports are waiting than the service may hold."""
+
+
+class Admission:
+    """Collects the reports of concurrent requests and admits them in groups.
+
+    A report is answered when its group is committed, so an accepted report is counted for good.
+    While one group is being committed the next one gathers: under load groups grow by themselves,
+    and a single report does not wait.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        metrics: ShufflerMetrics | None = None,
+        *,
+        group: int = 512,
+        most_waiting: int = 4096,
+    ) -> None:
+        self._store = store
+        self._metrics = metrics or ShufflerMetrics()
+        self._group = group
+        self._most_waiting = most_waiting
+        self._waiting: deque[tuple[Arrival, asyncio.Future[Outcome], float]] = deque()
+        self._wake = asyncio.Event()
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="admission")
+        self._closing = False
+        trouble = RecurringFault("reports cannot be stored", "reports can be stored again")
+        self.readiness = Readiness("store", lambda: store.check_usable(), trouble)
+
+    @property
+    def waiting(self) -> int:
+        return len(self._waiting)
+
+    async def admit(self, arrival: Arrival) -> Outcome:
+        """What becomes of a report, once it is durable; it goes into the next group.
+
+        A caller that goes away takes nothing back: its report may be committed already.
+        """
+        if self._closing or len(self._waiting) >= self._most_waiting:
+            raise Overloaded(f"{len(self._waiting)} reports are already waiting")
+        outcome: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        self._waiting.append((arrival, outcome, time.perf_counter()))
+        self._wake.set()
+        return await outcome
+
+    async def run(self) -> None:
+        """Commit group after group, until closed and empty."""
+        while not (self._closing and not self._waiting):
+            await self._wake.wait()
+            self._wake.clear()
+            while self._waiting:
+                await self._commit()
+        self._thread.shutdown()
+
+    async def _commit(self) -> None:
+        some = [self._waiting.popleft() for _ in range(min(self._group, len(self._waiting)))]
+        arrivals = [arrival for arrival, _, _ in some]
+        loop = asyncio.get_running_loop()
+        outcomes: Sequence[Outcome | Exception]
+        try:
+            outcomes = await loop.run_in_executor(self._thread, self._store.admit, arrivals)
+            self._metrics.commits.inc()
+            self.readiness.note_success()
+            now = time.perf_counter()
+            for _, _, since in some:
+                self._metrics.admission_seconds.observe(now - since)
+        except Exception as error:
+            outcomes = [error] * len(some)
+            self.readiness.note_failure(error)
+        for (_, future, _), outcome in zip(some, outcomes, strict=True):
+            if future.done():
+                continue
+            if isinstance(outcome, Exception):
+                future.set_exception(outcome)
+            else:
+                future.set_result(outcome)
+
+    def close(self) -> None:
+        """No more reports; those that wait are still committed."""
+        self._closing = True
+        self._wake.set()
+
+
+class Relay:
+    """Has the newest rule of a document's server, as soon as somebody asks `run` to look for it.
+
+    A client talks to the shuffling service alone, so the service fetches the newest rule and hands
+    the same bytes to everybody. It checks them first: a client would refuse what is not signed, and
+    would not know whom to blame.
+    """
+
+    def __init__(self, document: Document, server: Transport, *, tick: float) -> None:
+        self._document = document
+        self._server = server
+        self._tick = tick
+        self._number = 0
+        self.newest: bytes | None = None
+        """As the server signed it; None before the first."""
+        self._trouble = RecurringFault("the server's rule cannot be fetched", "rules come again")
+
+    async def run(self, stopping: asyncio.Event) -> None:
+        """Look for a newer rule at every tick; one that cannot be had leaves the last in force."""
+        while not stopping.is_set():
+            try:
+                await self.look()
+                self._trouble.end()
+            except (Unreachable, ProtocolViolation) as error:
+                self._trouble.begin(str(error))
+            await pause(stopping, self._tick)
+
+    async def look(self) -> None:
+        """Take in the newest rule, if there is one."""
+        answer = await self._server.request("GET", "/v1/policy")
+        if answer.status == HTTPStatus.NOT_FOUND:  # before the first
+            return
+        if answer.status != HTTPStatus.OK:
+            raise Unreachable(f"the server answers {answer.status}")
+        if answer.body == self.newest:
+            return
+        rule = self._document.rule(answer.body)
+        if rule.number < self._number:
+            raise ProtocolViolation(f"rule {rule.number} is older than rule {self._number}")
+        self._number, self.newest = rule.number, answer.body

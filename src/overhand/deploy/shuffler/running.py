@@ -1,0 +1,317 @@
+"""The shuffling service as a process: its settings, and what it does in the background."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import joblib
+
+from overhand.deploy.http.application import check_origins, pause
+from overhand.deploy.http.listening import Endpoint, Site, TokenFile, serve
+from overhand.deploy.http.telemetry import RecurringFault, log, metrics_app
+from overhand.deploy.protocol.document import Document, encode_reports
+from overhand.deploy.protocol.keys import load_token
+from overhand.deploy.protocol.sealing import SealerPool, Seals
+from overhand.deploy.protocol.wire import Formats
+from overhand.deploy.shuffler.app import Admission, Overloaded, Relay, ShufflerApp, ShufflerMetrics
+from overhand.deploy.shuffler.batching import Arrival, Outcome, dummies_for
+from overhand.deploy.shuffler.sending import Sender
+from overhand.deploy.shuffler.store import Store
+from overhand.deploy.transport import HttpTransport
+from overhand.errors import OverhandError, StoreUnavailable, finite_number, whole
+from overhand.randomness import secure_random
+
+_AT_ONCE = 256  # reports that are made together: all of them wait for their commit
+
+
+@dataclass(frozen=True)
+class ShufflerSettings:
+    """Where the shuffling service finds what it needs.
+
+    `store` is the path of a SQLite file or the address of a PostgreSQL database, `store_keys` the
+    file of its keys, by default next to the SQLite file. `server` is an address; `http://` to
+    another machine, where anyone on the way can read the token and the releases, needs `insecure`.
+    `pinned` is the agreed digest of the document to serve. `workers` processes seal what the
+    service itself adds to batches, if it adds messages: one per core by default. `per_address` and
+    `per_token` limit the reports per second from one address and with one token, unless they are 0:
+    many people share an address, and a token is for one report and its repeats. Web pages may
+    report if their origin is named, or all pages if "*" is.
+    """
+
+    document: Path
+    store: str
+    server: str
+    token: Path
+    endpoint: Endpoint
+    metrics: Endpoint | None = None
+    store_keys: Path | None = None
+    pinned: str | None = None
+    tokens: Path | None = None
+    deadline: float | None = None
+    tick: float = 1.0
+    authorities: Path | None = None
+    insecure: bool = False
+    workers: int | None = None
+    rate_per_address: float = 100.0
+    rate_per_token: float = 1.0
+    origins: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        finite_number("tick", self.tick, above=0)
+        check_origins(self.origins)
+        if self.deadline is not None:
+            finite_number("deadline", self.deadline, above=0)
+        if self.workers is not None:
+            whole("workers", self.workers, least=1)
+        if self.rate_per_address:
+            finite_number("rate_per_address", self.rate_per_address, above=0)
+        if self.rate_per_token:
+            finite_number("rate_per_token", self.rate_per_token, above=0)
+
+
+async def run_shuffler(settings: ShufflerSettings) -> None:
+    """Serve until a signal; a batch that is full and not sent waits for the next start."""
+    document = Document.load(settings.document, settings.pinned)
+    document.check_guarantee()
+    tokens = None if settings.tokens is None else TokenFile(settings.tokens)
+    server = HttpTransport(
+        settings.server,
+        token=load_token(settings.token),
+        authorities=settings.authorities,
+        insecure=settings.insecure,
+    )
+    with (
+        sealer_of(document, settings.workers or joblib.cpu_count()) as sealer,
+        closing(
+            Store(
+                settings.store, document.formats, settings.store_keys, dummies_for(document, sealer)
+            )
+        ) as store,
+    ):
+        metrics = ShufflerMetrics()
+        admission = Admission(store, metrics)
+        is_learning = document.learning is not None
+        relay = Relay(document, server, tick=settings.tick) if is_learning else None
+        app = ShufflerApp(
+            document,
+            admission,
+            metrics,
+            tokens,
+            per_address=settings.rate_per_address,
+            per_token=settings.rate_per_token,
+            origins=settings.origins,
+            relay=relay,
+        )
+        watch = MetricsCollector(store, document.formats, admission, metrics)
+        sender = Sender(store, document, server, metrics, tick=settings.tick)
+        sites = [Site(app, settings.endpoint)]
+        if settings.metrics is not None:
+            sites.append(Site(metrics_app(watch.text), settings.metrics))
+        stopping = asyncio.Event()
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(admission.run())
+            tasks.create_task(sender.run(stopping))
+            tasks.create_task(app.forget_senders(stopping))
+            if relay is not None:
+                tasks.create_task(relay.run(stopping))
+            if tokens is not None:
+                tasks.create_task(tokens.follow(stopping))
+            if any(level.clear_numbers for level in document.formats.levels):
+                folder = PieceCompactor(store, document.formats, metrics, tick=settings.tick)
+                tasks.create_task(folder.run(stopping))
+            if settings.deadline is not None:
+                filler = BatchPadder(store, admission, document, settings.deadline)
+                tasks.create_task(filler.run(stopping))
+            await serve(*sites, on_start=partial(log, "shuffling service started"))
+            stopping.set()
+            admission.close()
+    log("shuffling service stopped")
+
+
+@contextmanager
+def sealer_of(document: Document, workers: int) -> Iterator[Seals]:
+    """What seals the service's messages: no process is started for a plan that has none."""
+    if not any(level.added_messages for level in document.formats.levels):
+        yield document.sealer
+        return
+    with SealerPool(document.public_key, document.formats.digest, workers) as pool:
+        yield pool
+
+
+class BatchPadder:
+    """Completes a lowest batch that did not fill within the deadline.
+
+    If users make the noise, it adds reports of its own: reports like any others, at all levels at
+    once. If services do, nobody's noise is missing, and vacant places stay empty, at all levels at
+    once. The server learns how many of a batch these are. They never begin a batch: a real report
+    that came in the meantime makes one of them superfluous, and so does another process that
+    completes the same batch. No time is stored: after a restart the deadline starts again.
+    """
+
+    def __init__(
+        self, store: Store, admission: Admission, document: Document, deadline: float
+    ) -> None:
+        self._store = store
+        self._admission = admission
+        self._document = document
+        self._deadline = deadline
+        lowest = document.formats.levels[0]
+        self._lowest, self._is_filled = lowest.size, lowest.is_filled
+        self._batch = -1
+        self._since = 0.0
+        self._trouble = RecurringFault("a late batch stays open", "late batches are closed again")
+
+    async def run(self, stopping: asyncio.Event) -> None:
+        while not stopping.is_set():
+            try:
+                missing = self._missing(await asyncio.to_thread(lambda: self._store.arrived))
+                if missing:
+                    await self.fill(missing)
+                self._trouble.end()
+            except (StoreUnavailable, Overloaded) as error:
+                self._trouble.begin(type(error).__name__)
+            await pause(stopping, min(1.0, self._deadline / 4))
+
+    def _missing(self, arrived: int) -> int:
+        """How many reports the open batch lacks, if it is late."""
+        batch, filled = divmod(arrived, self._lowest)
+        now = time.monotonic()
+        if not filled or batch != self._batch:
+            self._batch, self._since = batch if filled else -1, now
+            return 0
+        return self._lowest - filled if now - self._since >= self._deadline else 0
+
+    async def fill(self, places: int) -> None:
+        """Complete the batch that is late, which lacked this many reports."""
+        if self._is_filled:
+            log("a late batch was filled", own=await self._fill(places))
+        else:
+            empty = await asyncio.to_thread(self._store.leave_empty, self._batch)
+            log("a late batch was closed", empty=empty)
+
+    async def _fill(self, reports: int) -> int:
+        """Admit this many reports of the neutral value, or as many as are needed."""
+        own, formats = 0, self._document.formats
+        for start in range(0, reports, _AT_ONCE):
+            bodies = await asyncio.to_thread(self._encode, min(_AT_ONCE, reports - start))
+            arrivals = [Arrival.of(formats, body, fills=self._batch) for body in bodies]
+            outcomes = await asyncio.gather(*map(self._admission.admit, arrivals))
+            own += outcomes.count(Outcome.ADMITTED)
+            if Outcome.NOT_NEEDED in outcomes:
+                break
+        return own
+
+    def _encode(self, reports: int) -> list[bytes]:
+        values = self._document.plan.values
+        rows = values.rows([values.neutral] * reports)
+        return encode_reports(self._document, rows, secure_random())
+
+
+class PieceCompactor:
+    """Folds what commit groups add to batches, at levels that send a part in the clear.
+
+    Every piece has a sum of its own: with many numbers, and groups of a few reports, it is far
+    longer than the messages. A pass folds until nothing is left to be folded, a bounded number of
+    bytes at a time, so that reports that arrive wait for one of them at most.
+    """
+
+    def __init__(
+        self, store: Store, formats: Formats, metrics: ShufflerMetrics, *, tick: float = 1.0
+    ) -> None:
+        self._store = store
+        self._levels = [level.level for level in formats.levels if level.clear_numbers]
+        self._metrics = metrics
+        self._troubles = {
+            level: RecurringFault("folding failed", "folding works again") for level in self._levels
+        }
+        self._tick = tick
+
+    async def run(self, stopping: asyncio.Event) -> None:
+        """Until told to stop: what is not folded by then may stay as it is."""
+        while not stopping.is_set():
+            await self.fold_all(stopping)
+            await pause(stopping, self._tick)
+
+    async def fold_all(self, stopping: asyncio.Event) -> None:
+        """All levels, whatever becomes of one of them."""
+        for level in self._levels:
+            try:
+                while not stopping.is_set():
+                    pieces = await asyncio.to_thread(self._store.fold, level)
+                    if not pieces:
+                        break
+                    self._metrics.folded.labels(level).inc(pieces)
+                self._troubles[level].end()
+            except OverhandError as error:  # they are as they were, and can be frozen so
+                self._troubles[level].begin(type(error).__name__, batch_level=level)
+
+
+class OpenBatches:
+    """Since when this process has seen the open batch of each level with reports in it.
+
+    On a clock that only goes on, and in memory alone: no time is stored.
+    """
+
+    def __init__(self, formats: Formats) -> None:
+        lowest = formats.levels[0]
+        self._sizes = {level.level: level.size for level in formats.levels}
+        self._horizon = lowest.size * lowest.batches
+        self._since: dict[int, tuple[int, float]] = {}
+
+    def ages(self, arrived: int, now: float) -> dict[int, float]:
+        """By level, for how many seconds a batch has been open; 0 if none is.
+
+        >>> from overhand.deploy.protocol.wire import LevelFormat
+        >>> levels = [LevelFormat(1, 4, 6, 1, 1), LevelFormat(2, 8, 3, 1, 1)]
+        >>> open_batches = OpenBatches(Formats(bytes(32), levels))
+        >>> open_batches.ages(3, now=100.0)
+        {1: 0.0, 2: 0.0}
+        >>> open_batches.ages(5, now=130.0)
+        {1: 0.0, 2: 30.0}
+        >>> open_batches.ages(8, now=140.0)
+        {1: 0.0, 2: 0.0}
+        """
+        before, self._since = self._since, {}
+        for level, size in self._sizes.items():
+            number, taken = divmod(arrived, size)
+            if taken and arrived != self._horizon:  # what is left then will never be full
+                seen, since = before.get(level, (number, now))
+                self._since[level] = number, since if seen == number else now
+        return {level: now - self._since.get(level, (0, now))[1] for level in self._sizes}
+
+
+class MetricsCollector:
+    """The numbers of a shuffling service, with what its store says now."""
+
+    def __init__(
+        self, store: Store, formats: Formats, admission: Admission, metrics: ShufflerMetrics
+    ) -> None:
+        self._store = store
+        self._levels = [level.level for level in formats.levels]
+        self._open = OpenBatches(formats)
+        self._admission = admission
+        self._metrics = metrics
+        metrics.follow(admission.readiness)
+        for level in self._levels:
+            metrics.set_aside.labels(level)  # 0 is told too
+        metrics.waiting.set_function(lambda: admission.waiting)
+
+    def text(self) -> bytes:
+        """All of them; of a store that does not answer, what it said last."""
+        readiness, metrics = self._admission.readiness, self._metrics
+        return metrics.collect(readiness, self._ask, metrics.store_is_up)
+
+    def _ask(self) -> None:
+        arrived, unsent = self._store.arrived, Counter(one.level for one in self._store.full())
+        ages = self._open.ages(arrived, time.monotonic())
+        self._metrics.arrived.set(arrived)
+        for level in self._levels:
+            self._metrics.unsent.labels(level).set(unsent[level])
+            self._metrics.open_seconds.labels(level).set(ages[level])

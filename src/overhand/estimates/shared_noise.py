@@ -1,0 +1,218 @@
+"""Which batches' noise an estimate has, and what two estimates of one run share of it."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from overhand import errors
+from overhand.model import Floats, Node
+from overhand.tree import RegularTree
+
+if TYPE_CHECKING:
+    from overhand.estimates.estimate import Estimate
+
+_ADDED_ANEW = 1e-9  # of a sum of variances that were added in another order
+_SAME = 1e-12  # of a variance that cancelled out
+
+
+@dataclass(frozen=True)
+class RunInfo:
+    """One run of a plan: what is known in advance about its nodes' estimates, by level.
+
+    Estimates of runs of different names have nothing in common. A node's estimate is w times its
+    own sum and 1 - w times the sum of its children's estimates. So those of two nodes have noise in
+    common only if one is below the other; then the upper one holds the lower one's estimate, times
+    the product of 1 - w along the way.
+
+    >>> tree = RegularTree(horizon=8, degrees=(2, 2))
+    >>> run = RunInfo("a", tree, own_weights=(1.0, 0.5), variances=(1.0, 1.0), fourths=(0.0, 0.0))
+    >>> first = Segment(run, 0, 4, pending=0, imputed=0.0, variance=1.0)
+    >>> half = Segment(run, 0, 2, pending=0, imputed=0.0, variance=1.0)
+    >>> find_shared_noise((first,), (half,))
+    [SharedNoise(left=0.5, right=1.0, variance=1.0, fourth=0.0)]
+    """
+
+    name: str
+    tree: RegularTree
+    own_weights: tuple[float, ...]
+    variances: tuple[float, ...]
+    fourths: tuple[float, ...]
+    """Fourth cumulants."""
+
+    def weight_in(self, upper: int, lower: int) -> float:
+        """How much of a node's estimate is that of one below it, by their levels."""
+        return math.prod(1 - weight for weight in self.own_weights[lower:upper])
+
+
+class SharedNoise(NamedTuple):
+    """Noise that two estimates have in common, times `left` in one and `right` in the other."""
+
+    left: float
+    right: float
+    variance: float
+    fourth: float
+
+
+class Segment(NamedTuple):
+    """Consecutive users of a run, and how an estimate counts them: times `weight`.
+
+    `pending` of them are in none of its batches: `imputed` was added for these. The sums of batches
+    may be off by `bias_bound` beyond their noise. `coordinate` is the only one that the estimate
+    has, if it has not all.
+
+    >>> run = RunInfo("a", RegularTree(8, (2, 2)), (1.0, 0.5), (1.0, 1.0), (0.0, 0.0))
+    >>> Segment(run, 0, 7, pending=1, imputed=0.5, variance=2.0).nodes()
+    [Node(level=2, start=0, stop=4), Node(level=1, start=4, stop=6)]
+    """
+
+    run: RunInfo
+    start: int
+    stop: int
+    pending: int
+    imputed: Any
+    variance: float
+    bias_bound: float = 0.0
+    weight: float = 1.0
+    coordinate: int | None = None
+
+    def nodes(self) -> list[Node] | None:
+        """The nodes that were added up; None if they are not those that the plan says.
+
+        That happens where batches were missing or lost. The plan's nodes have the least variance
+        that an estimate of this many users can have, and no others do.
+        """
+        tree = self.run.tree
+        last = self.stop - self.pending + -self.start % tree.lowest
+        nodes = list(tree.cover(self.start, max(last, self.start))) if last <= self.stop else []
+        is_whole = sum(node.size for node in nodes) == self.stop - self.start - self.pending
+        variance = math.fsum(self.run.variances[node.level - 1] for node in nodes)
+        if is_whole and math.isclose(variance, self.variance, rel_tol=_ADDED_ANEW):
+            return nodes
+        return None
+
+
+class InBatches(NamedTuple):
+    """What is known about the users who are not pending."""
+
+    value: Floats
+    users: int | None
+    """How many there are, if that is known exactly."""
+    pending: int
+    bias_bound: float
+
+
+Origin = tuple[Segment, ...]
+"""All that an estimate is the sum of, each of another run."""
+
+
+def find_shared_noise(left: Origin, right: Origin) -> list[SharedNoise] | None:
+    """What two estimates share; None if that is unknown."""
+    found: list[SharedNoise] = []
+    for one in left:
+        for other in right:
+            if _are_apart(one, other):
+                continue
+            mine, theirs = one.nodes(), other.nodes()
+            if mine is None or theirs is None:
+                return None
+            found += _share(one, mine, other, theirs)
+    return found
+
+
+def have_users_in_common(left: Origin, right: Origin) -> bool:
+    """Whether some users are in both."""
+    return any(_overlap(one, other) for one in left for other in right)
+
+
+def _overlap(one: Segment, other: Segment) -> bool:
+    is_beside = one.stop <= other.start or other.stop <= one.start
+    return one.run.name == other.run.name and not is_beside
+
+
+def _are_apart(one: Segment, other: Segment) -> bool:
+    """Whether they are of other users, or other coordinates: batches do not reach beyond them."""
+    if not _overlap(one, other):
+        return True
+    both = one.coordinate is not None and other.coordinate is not None
+    return both and one.coordinate != other.coordinate
+
+
+def _share(
+    one: Segment, mine: Sequence[Node], other: Segment, theirs: Sequence[Node]
+) -> Iterator[SharedNoise]:
+    run = one.run
+    for (left, right), pairs in Counter(_overlaps(mine, theirs)).items():
+        lower = min(left, right)
+        yield SharedNoise(
+            one.weight * run.weight_in(left, lower),
+            other.weight * run.weight_in(right, lower),
+            pairs * run.variances[lower - 1],
+            pairs * run.fourths[lower - 1],
+        )
+
+
+def _overlaps(mine: Sequence[Node], theirs: Sequence[Node]) -> Iterator[tuple[int, int]]:
+    """The levels of all pairs of nodes that are nested, both lists being in order."""
+    i = j = 0
+    while i < len(mine) and j < len(theirs):
+        left, right = mine[i], theirs[j]
+        if left.start < right.stop and right.start < left.stop:
+            yield left.level, right.level
+        if left.stop <= right.stop:
+            i += 1
+        if right.stop <= left.stop:
+            j += 1
+
+
+def check_alike(left: Estimate, right: Estimate, what: str) -> None:
+    """Refuse what is not of the same coordinates."""
+    if not hasattr(right, "origin"):
+        raise errors.InvalidValue(f"no {what} of an estimate and {right!r}: both must be estimates")
+    shapes = np.shape(left.value), np.shape(right.value)
+    if shapes[0] != shapes[1]:
+        raise errors.InvalidValue(f"no {what} of estimates of shapes {shapes[0]} and {shapes[1]}")
+    kinds = left.values, right.values
+    if shapes[0] and None not in kinds and kinds[0] != kinds[1]:
+        raise errors.InvalidValue(f"no {what} of estimates of {kinds[0]} and {kinds[1]}")
+
+
+class Pair(NamedTuple):
+    """Two estimates, and what noise they share; None if that is unknown.
+
+    Then they are assumed to share whatever makes the result worst.
+    """
+
+    left: Estimate
+    right: Estimate
+    shared: list[SharedNoise] | None
+
+    @classmethod
+    def of(cls, left: Estimate, right: Estimate, what: str) -> Pair:
+        check_alike(left, right, what)
+        if left.std == 0 or right.std == 0:
+            return cls(left, right, [])
+        if left.origin is None or right.origin is None:
+            return cls(left, right, None)
+        return cls(left, right, find_shared_noise(left.origin, right.origin))
+
+    def noise(self, times: float) -> tuple[float, float]:
+        """Standard deviation and kurtosis of left - times * right."""
+        one, other = self.left, self.right
+        if self.shared is None:
+            std = one.std + abs(times) * other.std
+            return std, max(one.kurtosis, other.kurtosis)
+        variance = one.std**2 + (times * other.std) ** 2
+        fourth = one.kurtosis * one.std**4 + other.kurtosis * (times * other.std) ** 4
+        for left, right, of_both, fourth_of_both in self.shared:
+            right *= times
+            variance -= 2 * left * right * of_both
+            fourth += ((left - right) ** 4 - left**4 - right**4) * fourth_of_both
+        if variance <= _SAME * one.std**2:  # they are the same
+            return 0.0, 0.0
+        return math.sqrt(variance), max(0.0, fourth / variance**2)

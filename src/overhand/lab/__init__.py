@@ -1,0 +1,1 @@
+"""The laboratory: simulations, rivals, bounds, evidence, attacks on the deployment, figures."""

@@ -1,0 +1,21 @@
+"""The audit: a lower bound on epsilon, from what encoders and shufflers really do."""
+
+from overhand.lab.audit.attacks import NOTHING, STATISTICS
+from overhand.lab.audit.audit import FAILURE_RATE
+from overhand.lab.audit.cases import BY_SERVICES, KINDS, VALUES
+from overhand.lab.audit.scope import DEFAULT_RUNS, Scope, Verdict, verdict_on
+from overhand.lab.audit.store import has_service
+
+__all__ = [
+    "BY_SERVICES",
+    "DEFAULT_RUNS",
+    "FAILURE_RATE",
+    "KINDS",
+    "NOTHING",
+    "STATISTICS",
+    "VALUES",
+    "Scope",
+    "Verdict",
+    "has_service",
+    "verdict_on",
+]

@@ -1,0 +1,307 @@
+"""What an attacker would look at: a fixed family of statistics of what is seen.
+
+The server sees batches; the shuffling service sees numbers in the clear, and who sent them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar, TypeVar
+
+import numpy as np
+
+from overhand.accounting import SMALLEST_DELTA
+from overhand.lab.audit.cases import ONCE, Deployment, Placement, base, moves, neighbours
+from overhand.lab.baselines import LocalSum, local_counter
+from overhand.mechanisms import Mechanism
+from overhand.model import Counts, Floats, Messages, Privacy, Shuffled
+from overhand.randomness import Random, seeded_random
+from overhand.shuffle import with_added
+from overhand.values import Values
+
+KNOWN_SEED = 20230
+"""A seed that an attacker tries: a fault has it, nothing that is shipped has any."""
+
+NOTHING = Privacy(1e-6, 1e-12)
+"""What numbers in the clear may tell: they are uniform, whatever the values."""
+
+STATISTICS = {
+    "likelihood": "the likelihood ratio of the noisy sums, all levels together",
+    "position": "the messages that would be the victim's if batches kept their order",
+    "early": "the same of all reports, the first half of them less the second",
+    "together": "the same of all reports, added up: what they would say if they stayed whole",
+    "seed": "the sums less the noise of a generator with a known seed",
+    "levels added": "the sums of the two lowest levels, added up",
+    "levels subtracted": "the difference of the sums of the two lowest levels",
+    "batches subtracted": "the victim's sums less those of the last batches of their levels",
+    "batches added": "the likelihood ratios of both, as if they were of the same users",
+    "publications added": "the likelihood ratios of all sums that the victim's messages were in",
+    "wrapped": "which sums the server took for small ones that a lying service moved to the edge",
+    "opened": "what a lying service opens with a key of its own",
+    "unmasked": "the victim's numbers in the clear, as if they had no mask",
+    "same mask": "these less the next user's, as if both had the same mask",
+    "mask of two levels": "those of the second level less those of the first, likewise",
+    "known mask": "the victim's less those of a generator with a known seed",
+    "answer": "a local answer, along the line from the one value to the other",
+}
+"""All larger if the victim holds 1, if they tell anything.
+
+The server sees sums; the shuffling service what is in the clear; the last is that of local
+mechanisms.
+"""
+
+_MOST_LOSS = 40.0
+"""The log-likelihood ratio of what is impossible under one of the inputs."""
+
+
+def statistics_of(mechanisms: Sequence[Mechanism]) -> list[str]:
+    """What the server looks at: not at order that tells nothing, nor twice at the same noise."""
+    names = ["likelihood", "seed"]
+    if all(m.is_shuffle_model for m in mechanisms):
+        names[1:1] = "position", "early", "together"
+    if len(mechanisms) > 1:
+        names += "levels added", "levels subtracted", "batches subtracted"
+    return [*names, "batches added"] if mechanisms[0].noise_by == "services" else names
+
+
+class LevelView:
+    """What an attacker makes of a level: of the coordinates that the victim's reports move."""
+
+    def __init__(self, mechanism: Mechanism, reports: int = 1) -> None:
+        moved = moves(mechanism, reports)
+        self.mechanism = mechanism
+        self.coordinates = list(moved)
+        self._steps = np.array(list(moved.values()), np.int64)
+        self._losses = [_likelihood_ratios(mechanism, *move) for move in moved.items()]
+
+    def sums(self, batches: Shuffled) -> Counts:
+        """By batch and moved coordinate."""
+        return self.mechanism.step_sums(batches)[:, self.coordinates]
+
+    def likelihood(self, sums: Counts) -> Floats:
+        """The log-likelihood ratio of the sums with the victim's 1 to those without."""
+        ratios = [
+            losses[np.clip(of_coordinate - first, 0, len(losses) - 1)]
+            for (first, losses), of_coordinate in zip(self._losses, sums.T, strict=True)
+        ]
+        return np.asarray(np.sum(ratios, axis=0), np.float64)
+
+    def own_leans(self, batches: Shuffled) -> Floats:
+        """By batch and place: how far the report that would stand there leans toward a 1.
+
+        That is, if batches kept their order, or reports their messages.
+        """
+        size, each = self.mechanism.size, self.mechanism.layout.messages_per_user
+        reports = batches.sealed[:, : size * each].reshape(-1, each, *batches.sealed.shape[2:])
+        clear = np.repeat(batches.clear, size, axis=0)
+        steps = self.mechanism.own_steps(Messages(reports, clear))[:, self.coordinates]
+        return self.lean(steps - self.at_zero).reshape(-1, size)
+
+    @property
+    def at_zero(self) -> Counts:
+        """The steps of a user who holds 0."""
+        return np.maximum(0, -self._steps)
+
+    def lean(self, steps: Counts) -> Floats:
+        """From -1, at what a sum is without the victim's 1, to 1, at what it is with it."""
+        parts = (np.abs(steps) - np.abs(steps - self._steps)) / np.abs(self._steps)
+        return np.asarray(parts.sum(axis=1))
+
+    def align(self, sums: Counts) -> Floats:
+        """Sums, every coordinate turned so that the victim's 1 raises it by one."""
+        return np.asarray((sums / self._steps).sum(axis=-1))
+
+
+def _likelihood_ratios(mechanism: Mechanism, coordinate: int, steps: int) -> tuple[int, Floats]:
+    """The log-likelihood ratio of a sum with the victim's 1 to one without, from a sum on."""
+    law, reach = mechanism.honest_noise(), 2 * abs(steps)
+    padded = np.pad(law.pmf.probabilities, reach)
+    outcomes = np.arange(len(padded)) + law.pmf.first - reach
+    with np.errstate(divide="ignore", invalid="ignore"):
+        losses = np.log(np.roll(padded, steps)) - np.log(padded)
+    # Outside the pmf only the side tells.
+    side = np.sign((outcomes - law.mean) * steps)
+    losses = np.where(np.isnan(losses), side * _MOST_LOSS, losses)
+    # What the sums have of the noise's mean is `offset`, and the rest is whole.
+    first = int(outcomes[0]) + int(base(mechanism)[coordinate])
+    return first + round(mechanism.offset - law.mean), np.clip(losses, -_MOST_LOSS, _MOST_LOSS)
+
+
+class _Watcher:
+    """Looks at every level of a deployment, in each of which the victim is once."""
+
+    placement: ClassVar[Placement] = ONCE
+
+    def __init__(self, deployment: Deployment) -> None:
+        self._deployment = deployment
+        self._views = [LevelView(mechanism) for mechanism in deployment.mechanisms]
+
+    @property
+    def levels(self) -> int:
+        return len(self._views)
+
+    @property
+    def messages(self) -> int:
+        return self._deployment.messages
+
+
+class Attacker(_Watcher):
+    """Knows the mechanisms, all other users' values, where the victim is, and one seed."""
+
+    def __init__(self, deployment: Deployment) -> None:
+        super().__init__(deployment)
+        self._guessed: tuple[tuple[int, int], list[Counts]] | None = None
+
+    @property
+    def names(self) -> list[str]:
+        return statistics_of(self.mechanisms)
+
+    @property
+    def mechanisms(self) -> tuple[Mechanism, ...]:
+        return self._deployment.mechanisms
+
+    def play(self, victim: int, runs: int, random: Random, attempt: int) -> Floats:
+        rows = neighbours(self.mechanisms[-1], victim, runs)
+        transcript = self._deployment.transcript(rows, random, attempt)
+        return self.statistics(transcript, runs, KNOWN_SEED + attempt)
+
+    def statistics(self, transcript: Sequence[Shuffled], runs: int, seed: int) -> Floats:
+        """A row for every statistic, a column for every run."""
+        found = {name: np.zeros(runs) for name in self.names}
+        seen = []
+        guesses = self._guess(runs, seed)
+        for level, view, guess in zip(transcript, self._views, guesses, strict=True):
+            victims = _first_of_each_run(level, runs)
+            sums = view.sums(victims)
+            seen.append(view.align(sums))
+            likelihood = view.likelihood(sums)
+            found["likelihood"] += likelihood
+            found["seed"] += view.lean(sums - guess)
+            if "position" in found:
+                own = view.own_leans(victims)
+                half = own.shape[1] // 2
+                found["position"] += own[:, 0]
+                found["early"] += own[:, :half].sum(axis=1) - own[:, half:].sum(axis=1)
+                found["together"] += own.sum(axis=1)
+            if len(level.sealed) > runs:
+                last = view.sums(_first_of_each_run(level, runs, len(level.sealed) // runs - 1))
+                if "batches subtracted" in found:
+                    found["batches subtracted"] += view.lean(sums - last)
+                if "batches added" in found:
+                    found["batches added"] += likelihood + view.likelihood(last)
+        if self.levels > 1:
+            # Noise that two levels share cancels in the sum or in the difference of their sums.
+            (below, above), lowest = seen[:2], self._views[0]
+            for batch in range(1, self.mechanisms[1].size // self.mechanisms[0].size):
+                others = _first_of_each_run(transcript[0], runs, batch)
+                below = below + lowest.align(lowest.sums(others))
+            found["levels added"], found["levels subtracted"] = above + below, above - below
+        return np.stack(list(found.values()))
+
+    def _guess(self, runs: int, seed: int) -> list[Counts]:
+        """The victim's sums if all noise came from a generator with this seed, in any order.
+
+        The same for either input: so the last is kept.
+        """
+        if self._guessed is None or self._guessed[0] != (runs, seed):
+            users, service = seeded_random(seed), seeded_random(seed)
+            zeros = neighbours(self.mechanisms[-1], 0, runs)
+            sums = []
+            sent = self._deployment.encode(zeros, users)
+            for view, messages in zip(self._views, sent, strict=True):
+                batches = messages.gather(view.mechanism.size)
+                whole = with_added(batches, view.mechanism, service)
+                sums.append(view.sums(Shuffled(*_first_of_each_run(whole, runs))))
+            self._guessed = (runs, seed), sums
+        return self._guessed[1]
+
+
+Batches = TypeVar("Batches", Messages, Shuffled)
+
+
+def _first_of_each_run(batches: Batches, runs: int, place: int = 0) -> Batches:
+    """One batch of every run: the first is the victim's."""
+    return type(batches)(*(part[place :: len(part) // runs] for part in batches))
+
+
+@dataclass(frozen=True)
+class Answers:
+    """A user who holds either of two values as far apart as possible, and answers.
+
+    One answer is all that the server sees of a user of a local mechanism.
+    """
+
+    counter: LocalSum
+
+    names: ClassVar[list[str]] = ["answer"]
+    mechanisms: ClassVar[tuple[Mechanism, ...]] = ()
+    placement: ClassVar[Placement] = ONCE
+    levels: ClassVar[int] = 1
+
+    @classmethod
+    def best(cls, values: Values, privacy: Privacy) -> Answers:
+        """Of the mechanism that is shipped for these values; they need no delta."""
+        return cls(local_counter(1, replace(privacy, delta=SMALLEST_DELTA), values))
+
+    @property
+    def messages(self) -> int:
+        return self.counter.values.dimension
+
+    def play(self, victim: int, runs: int, random: Random, attempt: int) -> Floats:
+        """How far the answer of each run lies from the one value toward the other."""
+        values = self.counter.values
+        low, high = values.coordinates(values.opposites(np.array([0, 1], np.uint8))).astype(float)
+        rows = values.opposites(np.full(runs, victim, np.uint8))
+        # Baselines are simulated, never deployed: some draw real numbers.
+        simulated = seeded_random(int(random.words(1, np.uint64)[0]))
+        answers = self.counter.answers(rows, simulated).reshape(runs, -1)
+        return np.asarray(answers @ np.atleast_1d(high - low))[np.newaxis]
+
+
+class Listener(_Watcher):
+    """The shuffling service: it knows who sent what, and all values but the victim's.
+
+    It cannot open what is sealed; what it is told in the clear must mean nothing.
+    """
+
+    mechanisms: ClassVar[tuple[Mechanism, ...]] = ()  # no law of noise tells what to expect
+
+    @property
+    def names(self) -> list[str]:
+        across = ["mask of two levels"] if self.levels > 1 else []
+        return ["unmasked", "same mask", *across, "known mask"]
+
+    def play(self, victim: int, runs: int, random: Random, attempt: int) -> Floats:
+        highest = self._deployment.mechanisms[-1]
+        heard = self._deployment.send(neighbours(highest, victim, runs), random, attempt)
+        known = seeded_random(KNOWN_SEED + attempt)
+        guessed = self._deployment.encode(neighbours(highest, 0, runs), known)
+        found, owns = {name: np.zeros(runs) for name in self.names}, []
+        for view, messages, guess in zip(self._views, heard, guessed, strict=True):
+            own, other, known_own = (
+                _numbers(view, part, runs, user)
+                for part, user in ((messages, 0), (messages, 1), (guess, 0))
+            )
+            owns.append(own)
+            found["unmasked"] += view.lean(about_zero(own, view.mechanism) - view.at_zero)
+            found["same mask"] += view.lean(about_zero(own - other, view.mechanism))
+            found["known mask"] += view.lean(about_zero(own - known_own, view.mechanism))
+        if self.levels > 1:
+            # A mask that two levels share cancels in the difference; the value only if steps agree.
+            lowest = self._views[0]
+            difference = about_zero(owns[1] - owns[0], lowest.mechanism)
+            found["mask of two levels"] = lowest.align(difference)
+        return np.stack(list(found.values()))
+
+
+def _numbers(view: LevelView, messages: Messages, runs: int, user: int) -> Counts:
+    """Of this user of every run, those of the coordinates that the victim moves."""
+    clear = messages.clear[user :: len(messages.clear) // runs]
+    return clear[:, view.coordinates].astype(np.int64)
+
+
+def about_zero(numbers: Counts, mechanism: Mechanism) -> Counts:
+    """Modulo what the numbers are added up in."""
+    half = 1 << (mechanism.layout.clear_bits - 1)
+    return (numbers + half) % (2 * half) - half

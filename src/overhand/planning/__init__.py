@@ -1,0 +1,71 @@
+"""What to run and how accurate it will be."""
+
+from overhand.planning.batch_sums import (
+    DEFAULT_FAILURE_PROBABILITY,
+    NodeSum,
+    chernoff_bound,
+    run_of,
+)
+from overhand.planning.costs import (
+    DIGEST_BYTES,
+    HEADER_BYTES,
+    ID_BYTES,
+    SEAL_BYTES,
+    report_bytes,
+)
+from overhand.planning.plan import Plan, fields_of, parameters
+from overhand.planning.requirements import (
+    DEFAULT_DELTA,
+    DEFAULT_SHUFFLERS,
+    MECHANISM_KINDS,
+    NOISE_CONTRIBUTORS,
+    TREE_KINDS,
+    Composition,
+    Delay,
+    Objective,
+    Requirements,
+    TreeKind,
+    check_epsilon,
+    kinds_of,
+)
+from overhand.planning.search import (
+    best_split,
+    calibrate,
+    fewest_messages,
+    levels_of,
+    with_best_laplace,
+)
+from overhand.tree import combine_sums
+
+__all__ = [
+    "DEFAULT_DELTA",
+    "DEFAULT_FAILURE_PROBABILITY",
+    "DEFAULT_SHUFFLERS",
+    "DIGEST_BYTES",
+    "HEADER_BYTES",
+    "ID_BYTES",
+    "MECHANISM_KINDS",
+    "NOISE_CONTRIBUTORS",
+    "SEAL_BYTES",
+    "TREE_KINDS",
+    "Composition",
+    "Delay",
+    "NodeSum",
+    "Objective",
+    "Plan",
+    "Requirements",
+    "TreeKind",
+    "best_split",
+    "calibrate",
+    "check_epsilon",
+    "chernoff_bound",
+    "combine_sums",
+    "fewest_messages",
+    "fields_of",
+    "kinds_of",
+    "levels_of",
+    "parameters",
+    "report_bytes",
+    "run_of",
+    "with_best_laplace",
+]

@@ -1,0 +1,318 @@
+"""What is asked of a plan: the guarantee, the values, whom it counts on, and what it minimises."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import Literal, Protocol, get_args
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from overhand import errors
+from overhand.accounting import MOST_REPORTS, check_delta, gaussian_variance
+from overhand.mechanisms import MECHANISMS, CoinSum, Mechanism, NoiseChoice
+from overhand.model import Counts, Floats, NoiseBy, Privacy
+from overhand.noise import SERVICES, NoiseShare
+from overhand.values import BITS, Values
+
+Composition = Literal["exact", "advanced", "simple"]
+"""How the costs of a user's levels are added up: "simple" is the paper's, "exact" spends least."""
+TreeKind = Literal["regular", "paper", "binary"]
+"""Which degrees a tree may have: the best ones, those of Section 3.2, or 2 at log n - 1 levels."""
+TREE_KINDS: tuple[TreeKind, ...] = ("regular", "paper", "binary")
+"""All of them."""
+MECHANISM_KINDS = (*MECHANISMS, "best")
+"""How values may be sent.
+
+"best" is the one with the least error in the shuffle model or, if the services make the noise, the
+cheapest one: there the error is the same.
+"""
+NOISE_CONTRIBUTORS: tuple[NoiseBy, ...] = ("users", "services")
+"""Who may make the noise."""
+DEFAULT_SHUFFLERS = 5
+"""How many shufflers a plan may use unless it is told otherwise."""
+DEFAULT_DELTA = 1e-6
+"""The delta of a guarantee that names only its epsilon."""
+MOST_EPSILON = 100.0
+"""Above it a guarantee hides nothing: e^100 has 44 digits."""
+_LEAST_EPSILON = 1e-5
+
+_MIDPOINT = 0.5
+_LEAK_SHARE = 0.01  # of delta is what all messages may leak
+_WIDEST = 1e5  # standard deviation, beyond which the noise for many reports would fill memory
+_MOST_NORM_SHARE, _FINE_REPORTS = 0.06, 12
+_COARSENESSES = tuple(2.0**power for power in range(14))
+"""How much rounding may add, in multiples of the usual, where messages are limited."""
+_MOST_BALLOT_BUCKETS = 10  # with more, dummies for all of them cost more than pairs
+
+
+def check_epsilon(privacy: Privacy) -> None:
+    """Refuse an epsilon at which nothing is hidden, or nothing can be learned.
+
+    >>> check_epsilon(Privacy(500.0, 1e-6))
+    Traceback (most recent call last):
+    overhand.errors.InvalidValue: epsilon=500 is above 100: it would hide nothing
+    """
+    if privacy.epsilon > MOST_EPSILON:
+        raise errors.InvalidValue(
+            f"epsilon={privacy.epsilon:g} is above {MOST_EPSILON:g}: it would hide nothing"
+        )
+    if privacy.epsilon < _LEAST_EPSILON:
+        raise errors.InvalidValue(
+            f"epsilon={privacy.epsilon:g} is below {_LEAST_EPSILON:g}: nothing could be learned"
+        )
+
+
+class Objective(Protocol):
+    """A cost of noise (a variance, in squared widths of a coordinate) and of pending users.
+
+    One that counts those who wait twice, so that batches are smaller:
+
+    >>> from overhand.model import Privacy
+    >>> from overhand.planning import Plan
+    >>> class Impatient:
+    ...     def cost(self, noise, pending):
+    ...         return noise + pending**2
+    ...
+    ...     def largest_lowest(self, variance, horizon):
+    ...         return SQUARED_ERROR.largest_lowest(variance, horizon)
+    >>> for objective in (SQUARED_ERROR, Impatient()):
+    ...     plan = Plan.best(10_000, 1, Privacy(1.0, 1e-6), objective=objective)
+    ...     print(plan.tree.lowest)
+    77
+    48
+    """
+
+    def cost(self, noise: Floats, pending: Floats) -> Floats:
+        """To be minimised; `pending` is the root mean square of the number of pending users."""
+
+    def largest_lowest(self, variance: float, horizon: int) -> float:
+        """The largest lowest batch that can pay in any tree, if one level needs this variance."""
+
+
+@dataclass(frozen=True)
+class SquaredError:
+    """The mean squared error of a running sum, the pending users all at one end.
+
+    They are taken to be at the middle of their interval, so each is off by at most half its width.
+    """
+
+    def cost(self, noise: Floats, pending: Floats) -> Floats:
+        return np.asarray(noise + (_MIDPOINT * pending) ** 2)
+
+    def largest_lowest(self, variance: float, horizon: int) -> float:
+        """One level has a cost of v n / (2 b) + b^2 / 12, least at b^3 = 3 v n."""
+        return 2 * math.cbrt(3 * variance * horizon)
+
+
+@dataclass(frozen=True)
+class Delay:
+    """What noise and waiting cost a learner that uses the sums, in users.
+
+    Noise of one width is as bad as `users_per_width` more users who are served by an old rule.
+    Squared, so that it is measured as errors of sums are.
+
+    A learner waits longer for a batch than a counter does, and has less noise for it:
+
+    >>> from overhand.model import Privacy
+    >>> from overhand.planning import Plan
+    >>> for objective in (SQUARED_ERROR, Delay(users_per_width=10.0)):
+    ...     plan = Plan.best(10_000, 1, Privacy(1.0, 1e-6), objective=objective)
+    ...     print(plan.tree.lowest, round(plan.worst_std, 1))
+    77 46.3
+    180 28.8
+    """
+
+    users_per_width: float
+
+    def cost(self, noise: Floats, pending: Floats) -> Floats:
+        return np.asarray((self.users_per_width * np.sqrt(noise) + pending) ** 2)
+
+    def largest_lowest(self, variance: float, horizon: int) -> float:
+        """One level costs c sqrt(v n / (2 b)) + b / sqrt(3), least at b^3 = 3 c^2 v n / 8."""
+        return 2 * math.cbrt(3 / 8 * self.users_per_width**2 * variance * horizon)
+
+
+SQUARED_ERROR = SquaredError()
+"""The default objective by which plans are chosen."""
+
+
+@dataclass(frozen=True)
+class Requirements:
+    """What noise must suffice for: the guarantee, the values, and whom it may count on.
+
+    Variances are in units of the squared width of a coordinate's interval, so that all kinds of
+    values look like bits to a search for trees: a pending user can be missed by one half.
+    `noise_choice` is what was chosen so far; `coarseness` allows rounding to add this many times
+    more than it usually may. From `horizon` on, the fields are for the search for a tree.
+
+    >>> Requirements(Privacy(1.0, 1e-6), honest=0.5).honest_users(9)  # rounded against us
+    4
+    """
+
+    privacy: Privacy
+    honest: float = 1.0
+    reports: int = 1
+    composition: Composition = "exact"
+    values: Values = BITS
+    noise_choice: NoiseChoice = NoiseChoice(CoinSum)
+    coarseness: float = 1.0
+    objective: Objective = SQUARED_ERROR
+    noise_by: NoiseBy = "users"
+    horizon: int = 2
+    shufflers: int = 1
+    tree: TreeKind = "regular"
+    mechanism: str | None = None
+    max_messages: int | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.privacy, Privacy):
+            raise errors.InvalidValue(
+                f"privacy={self.privacy!r} must be a Privacy, such as Privacy(1.0, 1e-6)"
+            )
+        check_epsilon(self.privacy)
+        check_delta(self.privacy)
+        if not isinstance(self.values, Values):
+            raise errors.InvalidValue(
+                f"values={self.values!r} must be a kind of value, such as Bits() or Reals(0, 50)"
+            )
+        errors.whole("horizon", self.horizon, least=2)
+        errors.whole("shufflers", self.shufflers, least=1)
+        if self.max_messages is not None:
+            errors.whole("max_messages", self.max_messages, least=1)
+        errors.one_of("tree", self.tree, TREE_KINDS)
+        if self.mechanism is not None:  # MECHANISMS are those that are registered now
+            errors.one_of("mechanism", self.mechanism, (*MECHANISMS, "best"))
+        errors.one_of("composition", self.composition, get_args(Composition))
+        errors.one_of("noise", self.noise_by, NOISE_CONTRIBUTORS)
+        errors.fraction("honest", self.honest)
+        if self.noise_by == "services" and self.honest != 1:
+            raise errors.InvalidValue(
+                f"honest={self.honest:g} has no meaning if the services make the noise: the "
+                "guarantee depends on no other user"
+            )
+        errors.whole("reports", self.reports, least=1, most=MOST_REPORTS)
+        width = self.reports * math.sqrt(gaussian_variance(self.privacy))
+        if self.reports > 1 and width > _WIDEST:
+            raise errors.Infeasible(
+                f"reports={self.reports} at {self.privacy} need noise with a standard deviation of "
+                f"about {width:,.0f} users: its distribution is tabulated up to {_WIDEST:,.0f}"
+            )
+
+    def choices(self) -> Iterator[Requirements]:
+        """All ways in which the values may be sent, or `InvalidValue` if there is none.
+
+        >>> asked = Requirements(Privacy(1.0, 1e-6), mechanism="best")
+        >>> found = [one.noise_choice for one in asked.choices()]
+        >>> [(choice.mechanism.kind, choice.laplace) for choice in found]
+        [('coins', None), ('shares', None), ('shares', 1)]
+        """
+        values, by = self.values, self.noise_by
+        kinds = [self.mechanism or CoinSum.kind]
+        if by == "services" and self.mechanism in (None, "best"):
+            is_short = values.is_whole and values.dimension <= _MOST_BALLOT_BUCKETS
+            kinds = ["ballots" if is_short else "pairs"]
+        elif self.mechanism == "best":
+            possible = kinds_of(values, "users")
+            kinds = [kind for kind in possible if MECHANISMS[kind].is_shuffle_model]
+        for kind in kinds:
+            mechanism = MECHANISMS[kind]
+            choices = mechanism.noise_choices(values)
+            if by not in mechanism.noise_contributors or not choices:
+                raise errors.InvalidValue(
+                    f"mechanism={kind!r} cannot send {values} with noise made by {by}: use one of "
+                    f"{', '.join(kinds_of(values, by))}"
+                )
+            if by == "services" and values.sensitivity.l2 is None:
+                # A service draws Laplace noise as easily as coins, and needs less of it.
+                choices = [choice for choice in choices if choice.laplace is not None]
+            # Coins are as many as steps are: coarser values have fewer messages.
+            is_limited = self.max_messages is not None and not mechanism.has_view_distance
+            factors = _COARSENESSES if is_limited and not values.is_whole else (1.0,)
+            for choice, factor in product(choices, factors):
+                yield replace(self, noise_choice=choice, coarseness=factor)
+
+    @property
+    def gaussian_variance(self) -> float:
+        """What one level alone would need of Gaussian noise: where searches start."""
+        moved = (self.values.sensitivity.norm / self.values.width) ** 2
+        return gaussian_variance(self.privacy) * moved * self.reports**2 / self.hiding_share
+
+    @property
+    def hiding_share(self) -> float:
+        """The part of the noise that hides a user: that of honest users, or of one service."""
+        return self.honest if self.noise_by == "users" else 1 / SERVICES
+
+    @property
+    def norm_share(self) -> float:
+        """How much rounding may add to a change that is bounded in norm."""
+        share = self.noise_choice.mechanism.norm_share * math.sqrt(self.coarseness)
+        # The noise for many reports is many times as wide: its law must still fit into memory.
+        coarser = min(_MOST_NORM_SHARE, share * self.reports / _FINE_REPORTS)
+        return 0.0 if self.values.sensitivity.l2 is None else max(share, coarser)
+
+    def steps(self, size: ArrayLike, variance: ArrayLike) -> Counts:
+        """Enough steps for rounding to stay within its shares, in batches of `size`."""
+        if self.values.is_whole:
+            return np.ones(np.shape(size), np.int64)
+        share = self.noise_choice.mechanism.rounding_share * self.coarseness
+        rounding = np.multiply(self.values.rounding, size)
+        steps = np.sqrt(np.divide(rounding, np.multiply(share, variance)))
+        if self.norm_share:
+            width = self.values.width * math.sqrt(self.values.dimension)
+            steps = np.maximum(steps, width / (self.values.sensitivity.norm * self.norm_share))
+        return np.maximum(1, np.ceil(steps)).astype(np.int64)
+
+    def honest_users(self, size: int) -> int:
+        """The least number of honest users in a batch, rounded against us."""
+        users = math.floor(self.honest * size)
+        if users < 1:
+            raise errors.Infeasible(
+                f"a batch of {size} users has no honest user if honest={self.honest:g}"
+            )
+        return users
+
+    def room(self, size: int) -> int | None:
+        """How many reports of one person a batch of `size` users can hold at most.
+
+        The services' noise is for shuffling services that lie, also about who is in a batch.
+        """
+        return size if self.noise_by == "users" else None
+
+    def distance(self, levels: int) -> float:
+        """How far one count may be from showing its sum alone, and how likely not to fit.
+
+        All that is shown to differ, on all levels, takes a small share of delta together.
+        """
+        if not self.noise_choice.mechanism.has_view_distance:
+            return 0.0
+        counts = 2 * levels * self.reports * self.values.sensitivity.counts
+        return _LEAK_SHARE * self.privacy.delta / ((1 + math.exp(self.privacy.epsilon)) * counts)
+
+    def fit(self, size: int, noise: NoiseShare, *, levels: int, steps: int) -> Mechanism:
+        """The fewest messages for this noise at one of so many levels."""
+        return self.noise_choice.mechanism.with_noise(
+            size,
+            noise,
+            honest=self.honest_users(size),
+            distance=self.distance(levels),
+            values=self.values,
+            steps=steps,
+        )
+
+
+def kinds_of(values: Values, noise_by: NoiseBy) -> list[str]:
+    """The mechanisms that can send these values, given who makes the noise.
+
+    >>> from overhand.values import Histogram, Vectors
+    >>> [kinds_of(values, "services") for values in (Histogram(5), Vectors(3))]
+    [['pairs', 'ballots'], ['pairs']]
+    """
+    return [
+        kind
+        for kind, mechanism in MECHANISMS.items()
+        if noise_by in mechanism.noise_contributors and mechanism.noise_choices(values)
+    ]
