@@ -55,6 +55,7 @@ check: $(VENV)/installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python .ci/licences.py
 
 # A site of all pages, examples and docstrings, in build/site, that asks nothing of any other host.
 # Any warning is an error, such as a page that is in no table of contents or a link that leads nowhere.
@@ -70,9 +71,11 @@ package: $(VENV)/installed-dev
 	$(BIN)/python -m build --outdir dist .
 	$(BIN)/python .ci/smoke.py dist
 
-# The versions that development was last done with: pip install -r requirements-dev.lock
+# The versions that development was last done with (pip install -r requirements-dev.lock), and the
+# licences of what is installed.
 lock: $(VENV)/installed-dev,docs
 	$(BIN)/python -m pip freeze --exclude-editable --exclude overhand > requirements-dev.lock
+	$(BIN)/python .ci/licences.py --write
 
 bench: $(VENV)/installed-bench
 	$(BIN)/python -m benchmarks
