@@ -103,7 +103,7 @@ def test_without_noise_the_interval_is_the_bias_bound() -> None:
     assert Estimate(t=3, value=10.0, std=0.0).interval() == (10.0, 10.0)
 
 
-def test_noise_far_below_the_slack_leaves_the_bias_bound() -> None:
+def test_noise_far_below_the_bias_bound_leaves_the_bias_bound() -> None:
     low, high = Estimate(t=3, value=0.0, std=1e-20, bias_bound=1.0).interval()
     assert math.isclose(low, -1.0)
     assert math.isclose(high, 1.0)

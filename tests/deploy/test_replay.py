@@ -60,21 +60,21 @@ def draw_in_turn(monkeypatch: pytest.MonkeyPatch, *noises: int) -> None:
 
 
 def test_of_two_who_draw_noise_for_a_batch_one_is_heard(
-    where: Where, guarded: ServerStore, places: Places, monkeypatch: pytest.MonkeyPatch
+    where: Where, protected: ServerStore, places: Places, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What the other drew is in no file of the database."""
     monkeypatch.setattr(Database, "claim", lambda self, table, key: True)
     monkeypatch.setattr(Database, "unclaim", lambda self, table, key: None)
-    guarded.receive(sealed((1, 0), [1, 1]))
+    protected.receive(sealed((1, 0), [1, 1]))
     draw_in_turn(monkeypatch, 10**9 + 7, 10**9 + 9)
     with closing(open_database(where)) as other:
-        publishers = [publisher_of(guarded), publisher_of(other)]
+        publishers = [publisher_of(protected), publisher_of(other)]
         found = [publisher._sum_release(waited(database)) for publisher, database in zip(
-            publishers, (guarded, other), strict=True
+            publishers, (protected, other), strict=True
         )]  # fmt: skip
         for publisher, summed in zip(publishers, found, strict=True):
             publisher._publish(summed)
-        assert guarded.sums(0, 9) == other.sums(0, 9) == [found[0]]
+        assert protected.sums(0, 9) == other.sums(0, 9) == [found[0]]
         assert publishers[0].estimate == publishers[1].estimate
     seen, lost = (np.float64(one.value[0]).tobytes() for one in found if one.value)
     content = b"".join(path.read_bytes() for path in places.files())
@@ -91,21 +91,21 @@ def waited(database: ServerStore) -> Release:
 @pytest.mark.parametrize("statement", ["forget", "add_sum", "advance"])
 @pytest.mark.crash
 def test_noise_that_was_drawn_before_a_crash_is_gone(
-    guarded: ServerStore, statement: str, monkeypatch: pytest.MonkeyPatch
+    protected: ServerStore, statement: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def crash(tables: ServerTables, *arguments: Any) -> None:
         raise Crash
 
-    guarded.receive(sealed((1, 0), [1, 1]))
+    protected.receive(sealed((1, 0), [1, 1]))
     draw_in_turn(monkeypatch, 3, 5)
     with monkeypatch.context() as patch:
         patch.setattr(ServerTables, statement, crash)
         with pytest.raises(Crash):
-            publisher_of(guarded).step()
-    again = publisher_of(guarded)
-    assert (guarded.sums(0, 9), history_of(again), again.estimate) == ([], [], None)
+            publisher_of(protected).step()
+    again = publisher_of(protected)
+    assert (protected.sums(0, 9), history_of(again), again.estimate) == ([], [], None)
     drain(again)
-    assert values_of(guarded) == {Batch(1, 0): 7.0}
+    assert values_of(protected) == {Batch(1, 0): 7.0}
     assert [one["value"] for one in history_of(again)] == [7.0]
 
 
@@ -241,51 +241,51 @@ def test_no_release_can_be_read_without_its_key(places: Places) -> None:
         assert waiting(database) == release
 
 
-def test_batches_that_come_late_still_have_a_key(where: Where, guarded: ServerStore) -> None:
-    publish(guarded, [(1, 2), (1, 4), (1, 5), (2, 1)])
+def test_batches_that_come_late_still_have_a_key(where: Where, protected: ServerStore) -> None:
+    publish(protected, [(1, 2), (1, 4), (1, 5), (2, 1)])
     assert has(where, 1) == [0, 1, 3, *range(6, 15)]
     assert has(where, 2) == [0, *range(2, 15)]
-    publish(guarded, [(1, 3), (1, 0), (2, 0), (1, 1)])
+    publish(protected, [(1, 3), (1, 0), (2, 0), (1, 1)])
     assert (has(where, 1)[0], has(where, 2)[0], has(where, 3)[0]) == (6, 2, 0)
-    assert len(values_of(guarded)) == 8
+    assert len(values_of(protected)) == 8
 
 
 def test_those_who_hold_batches_back_hold_up_later_ones(
-    where: Where, guarded: ServerStore, monkeypatch: pytest.MonkeyPatch
+    where: Where, protected: ServerStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Here two keys are kept one by one: with 0, 1 and 3 to come, that of 4 could not be destroyed.
 
     A copy from before 4 was opened would be taken for the database.
     """
     monkeypatch.setattr("overhand.deploy.server.publishing.MOST_HELD", 2)
-    publish(guarded, [(1, number) for number in (8, 4, 2, 5)])
-    assert sorted(values_of(guarded)) == [(1, 2)]
-    publish(guarded, [(1, 0)])
-    assert sorted(values_of(guarded)) == [(1, n) for n in (0, 2, 4, 5)]
+    publish(protected, [(1, number) for number in (8, 4, 2, 5)])
+    assert sorted(values_of(protected)) == [(1, 2)]
+    publish(protected, [(1, 0)])
+    assert sorted(values_of(protected)) == [(1, n) for n in (0, 2, 4, 5)]
     assert has(where, 1) == [1, 3, *range(6, 15)]
-    publish(guarded, [(1, 1), (1, 3)])
-    assert sorted(values_of(guarded)) == [(1, n) for n in (0, 1, 2, 3, 4, 5, 8)]
+    publish(protected, [(1, 1), (1, 3)])
+    assert sorted(values_of(protected)) == [(1, n) for n in (0, 1, 2, 3, 4, 5, 8)]
     assert has(where, 1) == [6, 7, *range(9, 15)]
 
 
-def test_all_batches_in_any_order_leave_no_key(where: Where, guarded: ServerStore) -> None:
+def test_all_batches_in_any_order_leave_no_key(where: Where, protected: ServerStore) -> None:
     names = names_of(BALLOTS)
     order = [names[i] for i in np.random.default_rng(3).permutation(len(names))]
-    publish(guarded, order)
-    assert sorted(values_of(guarded)) == sorted(names)
+    publish(protected, order)
+    assert sorted(values_of(protected)) == sorted(names)
     assert not any(map(BatchKeys(where.keys).has, map(Batch._make, names)))
 
 
 @pytest.mark.parametrize("is_restarted", [True, False])
 def test_nothing_is_shown_before_the_key_is_destroyed(
-    where: Where, guarded: ServerStore, is_restarted: bool, monkeypatch: pytest.MonkeyPatch
+    where: Where, protected: ServerStore, is_restarted: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def crash(keys: BatchKeys, needed: Any) -> None:
         if 0 not in needed[1]:
             raise Crash
 
-    publisher = publisher_of(guarded)
-    guarded.receive(full((1, 0)))
+    publisher = publisher_of(protected)
+    protected.receive(full((1, 0)))
     with monkeypatch.context() as patch:
         patch.setattr(BatchKeys, "keep_only", crash)
         with pytest.raises(Crash):
@@ -293,9 +293,9 @@ def test_nothing_is_shown_before_the_key_is_destroyed(
         assert (publisher.estimate, publisher.thin(0)["t"]) == (None, [])
         with closing(open_database(where)) as other, pytest.raises(Crash):
             publisher_of(other)
-    assert (has(where, 1)[0], len(guarded.sums(0, 9))) == (0, 1)
+    assert (has(where, 1)[0], len(protected.sums(0, 9))) == (0, 1)
     if is_restarted:
-        publisher = publisher_of(guarded)
+        publisher = publisher_of(protected)
     else:
         assert publisher.follow()
     assert publisher.estimate is not None
@@ -303,10 +303,10 @@ def test_nothing_is_shown_before_the_key_is_destroyed(
 
 
 def test_a_release_that_another_published_since_it_was_read_is_left(
-    where: Where, guarded: ServerStore, monkeypatch: pytest.MonkeyPatch
+    where: Where, protected: ServerStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    guarded.receive(full((1, 0)))
-    read = guarded._read
+    protected.receive(full((1, 0)))
+    read = protected._read
 
     def overtaken(work: Callable[[Any], Any]) -> Any:
         found = read(work)
@@ -314,18 +314,18 @@ def test_a_release_that_another_published_since_it_was_read_is_left(
             with closing(open_database(where)) as other, monkeypatch.context() as patch:
                 patch.setattr(Database, "claim", lambda self, table, key: True)
                 drain(publisher_of(other))
-            assert guarded.protection is not None
-            guarded.protection.keys.keep_only({1: [1], 2: [0], 3: [0]})  # as another thread does
+            assert protected.protection is not None
+            protected.protection.keys.keep_only({1: [1], 2: [0], 3: [0]})  # as another thread does
         return found
 
-    monkeypatch.setattr(guarded, "_read", overtaken)
-    assert waiting(guarded) is None
+    monkeypatch.setattr(protected, "_read", overtaken)
+    assert waiting(protected) is None
 
 
 # --- opening a database ---------------------------------------------------------------------------
 
 
-def test_a_database_without_its_guard_can_be_read_and_nothing_else(tmp_path: Path) -> None:
+def test_a_database_without_its_keys_can_be_read_and_nothing_else(tmp_path: Path) -> None:
     path = tmp_path / "database.db"
     with closing(new_database(BALLOTS, path)) as database:
         publisher = publish(database, [(1, 0)])

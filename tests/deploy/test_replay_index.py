@@ -41,14 +41,14 @@ from support.store_processes import Where
 
 
 def test_messages_that_came_before_are_struck_counted_and_alarmed(
-    where: Where, guarded: ServerStore
+    where: Where, protected: ServerStore
 ) -> None:
     """In an earlier release, through another process, or in the same one."""
     first, second = full((1, 0)), full((1, 1))
     copied = with_ciphertexts(
         second, {3: ciphertext(first, 7), 5: ciphertext(second, 2), 6: ciphertext(first, 0)}
     )
-    guarded.receive(first)
+    protected.receive(first)
     with closing(open_database(where)) as other:
         assert other.receive(copied)
         assert other.status().levels[1].repeats == 3
@@ -60,44 +60,44 @@ def test_messages_that_came_before_are_struck_counted_and_alarmed(
         same = (rows[0] == rows[1]).all(axis=1)
         assert np.flatnonzero(~same).tolist() == [3, 5, 6]
         assert len({*map(bytes, rows[0])}) == len(rows[0])
-    publisher = publisher_of(guarded)
+    publisher = publisher_of(protected)
     drain(publisher)
     assert (publisher.levels()[0]["repeats"], publisher.levels()[0]["garbage"]) == (3, 3)
     for sent in (first, copied):
-        assert not guarded.receive(sent), "the same bytes again are fine"
-    assert (guarded.alarms(), guarded.status().levels[1].repeats) == (words, 3)
+        assert not protected.receive(sent), "the same bytes again are fine"
+    assert (protected.alarms(), protected.status().levels[1].repeats) == (words, 3)
     with pytest.raises(ProtocolViolation, match="another release of batch 1"):
-        guarded.receive(second)
+        protected.receive(second)
 
 
-def test_the_beginning_of_a_ciphertext_is_enough_to_be_struck(guarded: ServerStore) -> None:
+def test_the_beginning_of_a_ciphertext_is_enough_to_be_struck(protected: ServerStore) -> None:
     first, second = full((1, 0)), full((1, 1))
     forged = ciphertext(first, 4)[:MARK_BYTES] + ciphertext(second, 4)[MARK_BYTES:]
-    guarded.receive(first)
-    guarded.receive(with_ciphertexts(second, {4: forged}))
-    assert guarded.status().levels[1].repeats == 1
+    protected.receive(first)
+    protected.receive(with_ciphertexts(second, {4: forged}))
+    assert protected.status().levels[1].repeats == 1
 
 
 @pytest.mark.usefixtures("noiseless")
 def test_a_victim_whom_a_lying_service_puts_into_ten_batches_counts_once(
-    guarded: ServerStore,
+    protected: ServerStore,
 ) -> None:
     victim = sealed((1, 0), [1, 0])
-    guarded.receive(victim)
+    protected.receive(victim)
     for number in range(1, 10):
-        guarded.receive(with_ciphertexts(full((1, number)), {0: ciphertext(victim, 0)}))
-    publisher = publisher_of(guarded)
+        protected.receive(with_ciphertexts(full((1, number)), {0: ciphertext(victim, 0)}))
+    publisher = publisher_of(protected)
     drain(publisher)
-    assert values_of(guarded) == {Batch(1, 0): 1.0, **{Batch(1, n): 0.0 for n in range(1, 10)}}
-    assert [one.bias_bound for one in guarded.sums(0, 10)] == [0.0] + 9 * [1.0]
-    assert (len(guarded.alarms()), publisher.levels()[0]["repeats"]) == (9, 9)
+    assert values_of(protected) == {Batch(1, 0): 1.0, **{Batch(1, n): 0.0 for n in range(1, 10)}}
+    assert [one.bias_bound for one in protected.sums(0, 10)] == [0.0] + 9 * [1.0]
+    assert (len(protected.alarms()), publisher.levels()[0]["repeats"]) == (9, 9)
 
 
 def test_a_transaction_that_runs_twice_strikes_nothing_of_its_own(
-    guarded: ServerStore, monkeypatch: pytest.MonkeyPatch
+    protected: ServerStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Memory that is ahead of the database would take the second run's messages for repeats."""
-    write = guarded._database.write
+    write = protected._database.write
 
     def twice(work: Callable[[Any], Any]) -> Any:
         def undone(transaction: Any) -> Any:
@@ -108,10 +108,10 @@ def test_a_transaction_that_runs_twice_strikes_nothing_of_its_own(
             write(undone)
         return write(work)
 
-    monkeypatch.setattr(guarded._database, "write", twice)
+    monkeypatch.setattr(protected._database, "write", twice)
     for number in range(3):
-        assert guarded.receive(full((1, number)))
-    assert (guarded.status().levels[1].repeats, guarded.alarms()) == (0, [])
+        assert protected.receive(full((1, number)))
+    assert (protected.status().levels[1].repeats, protected.alarms()) == (0, [])
 
 
 def test_a_restart_knows_all_messages(where: Where, monkeypatch: pytest.MonkeyPatch) -> None:

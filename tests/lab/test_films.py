@@ -96,7 +96,7 @@ def test_the_last_offers_are_those_that_are_left() -> None:
 
 
 @pytest.mark.parametrize("some", [2, 20, FILMS])
-def test_chosen_films_are_draw_distinct(some: int) -> None:
+def test_chosen_films_are_distinct(some: int) -> None:
     chosen = np.sort(draw_distinct(500, some, FILMS, np.random.default_rng(3)), axis=1)
     assert chosen.shape == (500, some)
     assert (np.diff(chosen.astype(int), axis=1) > 0).all()

@@ -106,7 +106,7 @@ def straight(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Published],
 
 
 @pytest.fixture
-def guarded(where: Where) -> Iterator[ServerStore]:
+def protected(where: Where) -> Iterator[ServerStore]:
     with closing(open_database(where)) as opened:
         yield opened
 
