@@ -96,9 +96,9 @@ def main() -> None:
     ]
     named_constants = [(f"shift {c.factor}, exploration {c.exploration}", c) for c in constants]
     named_constants.append(("constant feature not used", Shifted(9)))
-    rules = [learning(base, name, LinUCB(c)) for name, c in named_constants]
-    rules.append(learning(base, "projection", Projected(Practical(9, CONSTANT))))
-    show("rule", segments, rules)
+    policies = [learning(base, name, LinUCB(c)) for name, c in named_constants]
+    policies.append(learning(base, "projection", Projected(Practical(9, CONSTANT))))
+    show("policy", segments, policies)
 
     counts = [
         (f"at most {k} shuffler{'s' * (k > 1)}", plan_for_regret(HORIZON, k, PRIVACY, 9))

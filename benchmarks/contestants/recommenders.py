@@ -39,7 +39,7 @@ def seeded(users: Users, task: BanditTask) -> Outcome:
 
 
 def batches(users: Users, task: BanditTask) -> Outcome:
-    """All users at once who are served by the same rule."""
+    """All users at once who are served by the same policy."""
     recommender, chosen = _seeded(task), []
     size = recommender.plan.tree.lowest
     end = time.perf_counter() + task.seconds

@@ -289,7 +289,7 @@ class BanditServer(TreeServer):
         super().__init__(tree, mechanisms, dimension=d + d * (d + 1) // 2)
         self.d, self.shift = d, 2 * error * d  # lambda = 2 sigma' d of Theorem C.3
 
-    def rule(self, t: int) -> Callable[[Vector], float]:
+    def policy(self, t: int) -> Callable[[Vector], float]:
         """Steps 7 and 2: the score by which users choose, of the features of an action."""
         sums, d, shift = self.estimate(t), range(self.d), self.shift
         entries = dict(zip(combinations_with_replacement(d, 2), sums[self.d :], strict=True))
@@ -309,7 +309,7 @@ def play(
 
     def values() -> Iterator[Vector]:
         for t, arms in enumerate(users, start=1):
-            chosen.append(max(arms, key=server.rule(t - 1)))  # steps 2 and 3
+            chosen.append(max(arms, key=server.policy(t - 1)))  # steps 2 and 3
             yield report(chosen[-1], reward(chosen[-1]))  # steps 4 and 5
 
     list(concurrent_shuffle(values(), len(server.mechanisms), server, random))  # steps 1, 6, 7

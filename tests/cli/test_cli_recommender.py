@@ -13,7 +13,7 @@ import pytest
 import overhand as oh
 from overhand.bandits import Practical, Theory, plan_for_regret
 from overhand.deploy.protocol.document import Document
-from overhand.deploy.protocol.keys import RuleKey
+from overhand.deploy.protocol.keys import PolicyKey
 from support.cli_runner import as_json, overhand
 
 PAGE = Path(__file__).parents[2] / "docs" / "bandits.md"
@@ -82,13 +82,13 @@ def test_prepare_makes_a_document_that_says_how_it_learns(home: Path) -> None:
     assert learning.constants == Practical(3, constant=0.6)
     assert learning.features == ("always", "side", "[red]other")
     assert learning.arms == {"left": (0.6, 0.8, 0.0), "right": (0.6, -0.8, 0.0)}
-    key = Path("made/rule.key")
-    assert RuleKey.load(key).public_key == learning.rule_key != document.public_key
+    key = Path("made/policy.key")
+    assert PolicyKey.load(key).public_key == learning.policy_key != document.public_key
     assert key.stat().st_mode & 0o777 == 0o600
 
 
 def test_the_papers_constants_are_those_of_the_plan(home: Path) -> None:
-    document = prepare("--recommender", "--rule", "theory")
+    document = prepare("--recommender", "--policy", "theory")
     assert document.learning is not None
     bound = plan().error_bound(1 / 800)
     assert document.learning.constants == Theory(3, 400, bound)
@@ -96,19 +96,19 @@ def test_the_papers_constants_are_those_of_the_plan(home: Path) -> None:
 
 def test_moments_that_nobody_learns_from_are_only_added_up(home: Path) -> None:
     assert prepare().learning is None
-    assert not Path("made/rule.key").exists()
+    assert not Path("made/policy.key").exists()
 
 
 @pytest.mark.parametrize(
     ("more", "why"),
     [
         (["--constant", "0.6"], "--constant is for recommenders: give --recommender, too"),
-        (["--rule", "practical"], "--rule is for recommenders"),
+        (["--policy", "practical"], "--policy is for recommenders"),
         (["--features", "a,b,c"], "--features is for recommenders"),
         (["--arms", "arms.json"], "--arms is for recommenders"),
         (["--recommender", "--constant", "1.5"], "constant=1.5"),
         (["--recommender", "--constant", "nan"], "constant=nan"),
-        (["--recommender", "--constant", "0.6", "--rule", "theory"], "does not use --constant"),
+        (["--recommender", "--constant", "0.6", "--policy", "theory"], "does not use --constant"),
         (["--recommender", "--features", "a,b"], "2 names for 3 features"),
         (["--recommender", "--features", "a,b,a"], "names of features must differ"),
         (["--recommender", "--constant", "0.5", "--arms", "arms.json"], "not the constant 0.5"),
@@ -146,7 +146,7 @@ def test_verify_says_that_it_is_a_recommender_and_how_it_learns(home: Path) -> N
     said = overhand("verify", "made/document.json").stdout
     assert "always, side, [red]other, the first of them always 0.6; 2 arms are named" in said
     assert "the arm itself is not protected" in said
-    assert document.learning.rule_key.hex() in said
+    assert document.learning.policy_key.hex() in said
 
 
 def test_verify_of_a_sum_tells_nothing_of_learning(home: Path) -> None:
@@ -178,18 +178,18 @@ def test_the_commands_of_the_page_make_a_deployment(
     ("prepared", "given", "why"),
     [
         (["--recommender"], [], "cannot read"),
-        (["--recommender"], ["--rule-key", "other.key"], "not the one that the document names"),
-        ([], ["--rule-key", "other.key"], "it needs no key for rules"),
+        (["--recommender"], ["--policy-key", "other.key"], "not the one that the document names"),
+        ([], ["--policy-key", "other.key"], "it needs no policy key"),
     ],
 )
-def test_a_server_without_the_key_of_its_rules_does_not_start(
+def test_a_server_without_the_key_of_its_policies_does_not_start(
     home: Path, monkeypatch: pytest.MonkeyPatch, prepared: list[str], given: list[str], why: str
 ) -> None:
     monkeypatch.setattr("overhand.deploy.http.telemetry.start_logging", lambda name: None)
     prepare(*prepared)
     monkeypatch.chdir("made")
-    Path("rule.key").unlink(missing_ok=True)
-    RuleKey.generate().save("other.key")
+    Path("policy.key").unlink(missing_ok=True)
+    PolicyKey.generate().save("other.key")
     result = overhand("server", "--workers", "1", *given)
     assert (result.returncode, result.stderr.count("\n")) == (2, 1)
     assert why in result.stderr
@@ -226,8 +226,8 @@ def test_the_demonstration_learns(
     assert document.plan.noise_by == noise
     assert result["users"] >= 1500
     full = [result["users"] // size for size in document.plan.tree.sizes]
-    # Each estimate has a rule: fewer than lowest batches if some overtake others on their way, more
-    # if a higher batch comes after the lowest ones that it covers.
+    # Each estimate has a policy: fewer than lowest batches if some overtake others on their way,
+    # more if a higher batch comes after the lowest ones that it covers.
     assert max(full) / 2 <= result["policies"] <= sum(full)
     low, high = result["last_quarter_random_reward"], result["last_quarter_best_reward"]
     assert result["last_quarter_reward"] > (low + high) / 2

@@ -1,4 +1,4 @@
-"""Algorithm 4 by its parts: users who choose and report, a server that makes rules of batches."""
+"""Algorithm 4 by its parts: users who choose and report, a server that makes policies of them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from overhand.model import Floats, Messages, Node, Shuffled
 from overhand.shuffle import shuffle
 from overhand.sums import SumServer
 from support.chosen_coins import one_batch
-from support.learners import GOOD, ROUNDS, assert_same_rule, learner, report, small_plan
+from support.learners import GOOD, ROUNDS, assert_same_policy, learner, report, small_plan
 from support.message_sums import release
 from support.sampling import assert_uniform_over
 
@@ -26,7 +26,7 @@ from support.sampling import assert_uniform_over
 class Night:
     """What happened over a whole plan."""
 
-    rules: list[Policy | None]
+    policies: list[Policy | None]
     sums: dict[Node, Floats]
     totals: list[Floats]
     sent: list[tuple[Node, Messages]]
@@ -44,13 +44,13 @@ def played(seed: int, secure: bool = False, constants: Theory | Practical | None
     of = LinUCB(constants or Practical(2))
     chance = oh.secure_random() if secure else oh.seeded_random(seed)
     rewards = np.random.default_rng([17, seed])
-    server, rule = SumServer(plan), None
+    server, policy = SumServer(plan), None
     batches: dict[Node, list[Messages]] = {}
     night = Night([], {}, [], [])
     total = np.zeros(plan.values.dimension)
     for t in range(1, plan.horizon + 1):
         arms = arms_of(t)
-        arm = int(choose_arms(rule, arms, chance))
+        arm = int(choose_arms(policy, arms, chance))
         reward = float(rewards.random() < 0.5 + arms[arm, 1])
         total = total + of.rows(arms[arm][np.newaxis], [reward])[0]
         for node, messages in report(plan, of, t, arms[arm], reward, chance):
@@ -60,14 +60,14 @@ def played(seed: int, secure: bool = False, constants: Theory | Practical | None
             shuffled = release(plan.mechanism(node), batches.pop(node), chance)
             night.sums[node] = plan.mechanism(node).sum_of(shuffled)
             server.receive(node, shuffled)
-            rule = policy_of(server, of)
-        night.rules.append(rule)
+            policy = policy_of(server, of)
+        night.policies.append(policy)
         night.totals.append(total)
     return night
 
 
 def policy_of(server: SumServer, of: LinUCB) -> Policy | None:
-    """Step 7: the rule of the batches so far, or none before the first of them."""
+    """Step 7: the policy of the batches so far, or none before the first of them."""
     estimate = server.estimate()
     return of.policy(estimate.t, estimate.value, estimate.std) if estimate.t else None
 
@@ -102,25 +102,25 @@ THEORY = Theory(dimension=2, horizon=60, entry_error=4.0)
     ids=["practical", "practical, constant", "theory"],
 )
 @pytest.mark.parametrize("secure", [False, True], ids=["seeded", "secure"])
-def test_after_every_batch_the_rule_is_that_of_the_analyzed_sums(
+def test_after_every_batch_the_policy_is_that_of_the_analyzed_sums(
     secure: bool, constants: Theory | Practical | None
 ) -> None:
     plan, night = small_plan(), played(1, secure, constants)
     of, lowest = LinUCB(constants or Practical(2)), plan.tree.lowest
-    assert night.rules[: lowest - 1] == [None] * (lowest - 1)
+    assert night.policies[: lowest - 1] == [None] * (lowest - 1)
     for t in range(lowest, plan.horizon + 1):
         covered = t - t % lowest
         total, std = released(plan, night.sums, covered)
-        assert_same_rule(night.rules[t - 1], of.policy(covered, total, std))
+        assert_same_policy(night.policies[t - 1], of.policy(covered, total, std))
 
 
 @pytest.mark.parametrize("constants", [THEORY, Practical(2, 0.9)], ids=["theory", "constant"])
-def test_the_rules_of_other_constants_differ(constants: Theory | Practical) -> None:
-    one, other = played(1).rules[-1], played(1, False, constants).rules[-1]
+def test_the_policies_of_other_constants_differ(constants: Theory | Practical) -> None:
+    one, other = played(1).policies[-1], played(1, False, constants).policies[-1]
     assert one is not None
     assert other is not None
     with pytest.raises(AssertionError):
-        assert_same_rule(one, other)
+        assert_same_policy(one, other)
 
 
 def errors_in_stds(night: Night, forgotten: int = 0) -> Floats:
@@ -183,11 +183,11 @@ def test_a_server_is_given_shuffled_batches_and_nothing_else() -> None:
     assert policy_of(server, of) is None
     server.receive(node, zeros)
     total, std = mechanism.sum_of(zeros), math.sqrt(mechanism.variance)
-    assert_same_rule(policy_of(server, of), of.policy(node.stop, total, std))
+    assert_same_policy(policy_of(server, of), of.policy(node.stop, total, std))
 
 
-def test_a_rule_is_of_the_batches_that_came_in_whatever_order() -> None:
-    """One that is late is stood in for, and the rule is made anew as soon as it comes."""
+def test_a_policy_is_of_the_batches_that_came_in_whatever_order() -> None:
+    """One that is late is stood in for, and the policy is made anew as soon as it comes."""
     plan, night, of = small_plan(), played(1), learner()
     server = SumServer(plan)
     batches = {node: shuffled_anew(plan, night, node) for node in night.sums}
@@ -200,23 +200,23 @@ def test_a_rule_is_of_the_batches_that_came_in_whatever_order() -> None:
         night.sums[first] + night.sums[second],
         math.sqrt(2 * plan.mechanism(first).variance),
     )
-    assert_same_rule(policy_of(server, of), stood_in)
+    assert_same_policy(policy_of(server, of), stood_in)
     with pytest.raises(ProtocolViolation, match="twice"):
         server.receive(first, batches[first])
     server.receive(above, batches[above])
-    assert_same_rule(policy_of(server, of), of.policy(18, *released(plan, night.sums, 18)))
+    assert_same_policy(policy_of(server, of), of.policy(18, *released(plan, night.sums, 18)))
     with pytest.raises(AssertionError):
-        assert_same_rule(policy_of(server, of), stood_in)
+        assert_same_policy(policy_of(server, of), stood_in)
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_a_rule_does_not_depend_on_who_came_first(seed: int) -> None:
+def test_a_policy_does_not_depend_on_who_came_first(seed: int) -> None:
     plan, night = small_plan(), played(1)
     server, nodes = SumServer(plan), sorted(night.sums)
     for index in np.random.default_rng(seed).permutation(len(nodes)):
         server.receive(nodes[index], shuffled_anew(plan, night, nodes[index]))
         _ = policy_of(server, learner())  # asking in between changes nothing
-    assert_same_rule(policy_of(server, learner()), night.rules[-1])
+    assert_same_policy(policy_of(server, learner()), night.policies[-1])
 
 
 def shuffled_anew(plan: oh.Plan, night: Night, node: Node) -> Shuffled:
@@ -225,11 +225,11 @@ def shuffled_anew(plan: oh.Plan, night: Night, node: Node) -> Shuffled:
     return shuffle(messages.gather(node.size), oh.seeded_random(5))
 
 
-def test_a_user_takes_the_arm_of_the_rule_and_any_arm_without_one() -> None:
-    rule = Policy(9, np.array([0.0, 1.0]), 0.01 * np.eye(2))
+def test_a_user_takes_the_arm_of_the_policy_and_any_arm_without_one() -> None:
+    policy = Policy(9, np.array([0.0, 1.0]), 0.01 * np.eye(2))
     arms = np.array([[0.9, -0.3], [0.9, 0.4], [0.9, 0.0]])
     chance = oh.seeded_random(1)
-    assert {int(choose_arms(rule, arms, chance)) for _ in range(20)} == {1}
+    assert {int(choose_arms(policy, arms, chance)) for _ in range(20)} == {1}
     drawn = [int(choose_arms(None, arms, chance)) for _ in range(ROUNDS)]
     assert_uniform_over(drawn, range(3), discrepancy=0.08)
     with pytest.raises(AssertionError):
@@ -241,11 +241,11 @@ def test_users_report_the_arm_that_they_took() -> None:
     plan, of = small_plan(), learner()
     arms = np.array([[0.9, -0.4], [0.9, 0.4]])
     for arm in (0, 1):
-        rule = Policy(1, arms[arm] - arms[1 - arm], np.zeros((2, 2)))
+        policy = Policy(1, arms[arm] - arms[1 - arm], np.zeros((2, 2)))
         node, chance = Node(2, 0, 18), oh.seeded_random(6)
         sent = []
         for t in range(1, 19):
-            assert choose_arms(rule, arms, chance) == arm
+            assert choose_arms(policy, arms, chance) == arm
             sent += [m for n, m in report(plan, of, t, arms[arm], 1.0, chance) if n == node]
         mechanism = plan.mechanism(node)
         total = mechanism.sum_of(shuffle(Messages.concatenate(sent).gather(node.size), chance))

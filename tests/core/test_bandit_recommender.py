@@ -1,4 +1,4 @@
-"""A recommender: rules after any part of a stream, and arms for one user or many."""
+"""A recommender: policies after any part of a stream, and arms for one user or many."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from overhand.model import Floats
 from support.learners import (
     CONSTANT,
     ROUNDS,
-    assert_same_rule,
+    assert_same_policy,
     by_hand,
     in_ball,
     learner,
@@ -37,9 +37,9 @@ PLAIN_OR_CONSTANT = pytest.mark.parametrize("constant", [None, CONSTANT], ids=["
 def fed(
     cuts: list[int], singles: bool, seed: int = 1, constant: float | None = None
 ) -> list[Policy | None]:
-    """The rules after each part of the stream."""
+    """The policies after each part of the stream."""
     features, rewards = stream()
-    at, rules = recommender(seed, constant), []
+    at, policies = recommender(seed, constant), []
     for start, stop in itertools.pairwise([0, *cuts, 60]):
         if singles and stop - start <= 3:
             for place in range(start, stop):
@@ -49,13 +49,13 @@ def fed(
         else:
             at.update_many(features[start:stop], rewards[start:stop])
         assert at.t == stop
-        rules.append(at.policy)
-    return rules
+        policies.append(at.policy)
+    return policies
 
 
 @cache
 def one_by_one(constant: float | None = None) -> tuple[Policy | None, ...]:
-    """The rules after 0, 1, ... 60 users."""
+    """The policies after 0, 1, ... 60 users."""
     return (None, *fed(list(range(1, 60)), singles=True, constant=constant))
 
 
@@ -65,11 +65,11 @@ def one_by_one(constant: float | None = None) -> tuple[Policy | None, ...]:
     st.sampled_from([None, CONSTANT]),
 )
 @settings(max_examples=60)
-def test_any_split_of_the_stream_gives_the_same_rules(
+def test_any_split_of_the_stream_gives_the_same_policies(
     cuts: list[int], singles: bool, constant: float | None
 ) -> None:
-    for stop, rule in zip([*cuts, 60], fed(cuts, singles, constant=constant), strict=True):
-        assert_same_rule(rule, one_by_one(constant)[stop])
+    for stop, policy in zip([*cuts, 60], fed(cuts, singles, constant=constant), strict=True):
+        assert_same_policy(policy, one_by_one(constant)[stop])
 
 
 class OnlySingles(Recommender):
@@ -82,7 +82,7 @@ class OnlySingles(Recommender):
 @pytest.mark.parametrize("constant", [None, 0.3, math.sqrt(0.5), 0.9, 0.99])
 @pytest.mark.parametrize("ulps", [-1, 0, 1])
 def test_features_of_norm_1_need_no_closer_look(ulps: int, constant: float | None) -> None:
-    """But for rounding: and the rules are the same as after one."""
+    """But for rounding: and the policies are the same as after one."""
     rng = np.random.default_rng(24)
     x = with_constant(rng, constant, 60, 2, length=1 + ulps * 2.0**-52)
     squares = [float(of_one.dot(of_one)) for of_one in x]
@@ -97,7 +97,7 @@ def test_features_of_norm_1_need_no_closer_look(ulps: int, constant: float | Non
         quick.update(x[t], float(rewards[t]))
         close.update_many(x[t : t + 1], rewards[t : t + 1])
         assert quick.t == close.t == t + 1
-        assert_same_rule(quick.policy, close.policy)
+        assert_same_policy(quick.policy, close.policy)
     assert quick.policy is not None
     assert quick.policy.t == 54
     with pytest.raises(AssertionError, match="a closer look"):
@@ -138,25 +138,25 @@ def test_rounds_of_runs_side_by_side_are_those_of_each_alone(cuts: list[int]) ->
                 assert rounds.policy is together.policy is None
 
 
-def test_another_seed_gives_other_rules() -> None:
+def test_another_seed_gives_other_policies() -> None:
     ours, other = one_by_one()[-1], fed([], singles=False, seed=2)[-1]
     assert ours is not None
     assert other is not None
     assert np.abs(ours.theta - other.theta).max() > 1e-3
 
 
-def test_a_rule_changes_only_when_a_lowest_batch_is_full() -> None:
+def test_a_policy_changes_only_when_a_lowest_batch_is_full() -> None:
     lowest = small_plan().tree.lowest
     changes = [t for t in range(1, 61) if one_by_one()[t] is not one_by_one()[t - 1]]
     assert changes == list(range(lowest, 61, lowest))
     for t in changes:
-        rule = one_by_one()[t]
-        assert rule is not None
-        assert rule.t == t
+        policy = one_by_one()[t]
+        assert policy is not None
+        assert policy.t == t
 
 
 @PLAIN_OR_CONSTANT
-def test_the_rule_is_that_of_the_private_sums(constant: float | None) -> None:
+def test_the_policy_is_that_of_the_private_sums(constant: float | None) -> None:
     """Against a sum over the same plan with the same chance."""
     features, rewards = stream()
     of = learner(constant=constant)
@@ -167,7 +167,7 @@ def test_the_rule_is_that_of_the_private_sums(constant: float | None) -> None:
         total.update([*reported[t], learnt[t]])
         if (t + 1) % small_plan().tree.lowest == 0:
             expected = of.policy(t + 1, total.estimate.value, total.estimate.std)
-            assert_same_rule(one_by_one(constant)[t + 1], expected)
+            assert_same_policy(one_by_one(constant)[t + 1], expected)
 
 
 def trained(users: int = 27, constant: float | None = None) -> Recommender:
@@ -210,7 +210,7 @@ def test_before_the_first_release_every_arm_is_as_likely(together: bool) -> None
     assert_uniform_over(first_arms(at, together=together), range(ARMS), discrepancy=0.08)
 
 
-def test_a_rule_that_knows_nothing_instead_of_chance_would_be_caught() -> None:
+def test_a_policy_that_knows_nothing_instead_of_chance_would_be_caught() -> None:
     at = recommender()
     at._rounds.policy = Policy(0, np.zeros(2), np.zeros((2, 2)))
     with pytest.raises(AssertionError):

@@ -31,7 +31,7 @@ from support.learners import (
     CONSTANT,
     CONSTANTS,
     GOOD,
-    assert_same_rule,
+    assert_same_policy,
     by_hand,
     learner,
     recommender,
@@ -306,25 +306,25 @@ def bad_steps() -> Iterator[tuple[str, Step, str]]:
 
 @cache
 def untouched(constant: float | None = None) -> tuple[Policy | None, ...]:
-    """The rules of a stream in which nothing went wrong, after 13 users and after each more."""
+    """The policies of a stream in which nothing went wrong, after 13 users and after each more."""
     features, rewards = stream()
     at = recommender(constant=constant)
     at.update_many(features[:13], rewards[:13])
-    rules = [at.policy]
+    policies = [at.policy]
     for x, y in zip(features[13:], rewards[13:], strict=True):
         at.update(x, float(y))
-        rules.append(at.policy)
-    return tuple(rules)
+        policies.append(at.policy)
+    return tuple(policies)
 
 
 def assert_goes_on_after_13(at: Recommender, constant: float | None) -> None:
     """It has learnt from 13 users of the stream, and from the rest it learns as if untouched."""
     features, rewards = stream()
     assert at.t == 13
-    assert_same_rule(at.policy, untouched(constant)[0])
-    for x, y, rule in zip(features[13:], rewards[13:], untouched(constant)[1:], strict=True):
+    assert_same_policy(at.policy, untouched(constant)[0])
+    for x, y, policy in zip(features[13:], rewards[13:], untouched(constant)[1:], strict=True):
         at.update(x, float(y))
-        assert_same_rule(at.policy, rule)
+        assert_same_policy(at.policy, policy)
     assert at.t == 60
 
 
@@ -357,7 +357,7 @@ def test_a_user_after_the_horizon_is_refused() -> None:
     features, rewards = stream()
     at = recommender()
     at.update_many(features, rewards)
-    rule = at.policy
+    policy = at.policy
     for step in (
         update(GOOD, 1.0),
         update(GOOD.tolist(), 1),
@@ -367,7 +367,7 @@ def test_a_user_after_the_horizon_is_refused() -> None:
         with pytest.raises(InvalidValue, match="users after 60 go beyond the horizon 60"):
             step(at)
         assert at.t == 60
-        assert at.policy is rule
+        assert at.policy is policy
     at.update_many(np.empty((0, 2)), [])  # nobody at all is fine
 
 

@@ -151,19 +151,19 @@ def test_another_formula_would_be_caught(mutant: Formula) -> None:
 # --- as constants of a learner --------------------------------------------------------------------
 
 
-def test_a_rule_of_theory_doubts_by_the_radius_in_the_norm_of_the_inverse() -> None:
+def test_a_policy_of_theory_doubts_by_the_radius_in_the_norm_of_the_inverse() -> None:
     theory = Theory(dimension=3, horizon=500, entry_error=2.0)
     rng = np.random.default_rng(22)
     x = rng.uniform(-0.5, 0.5, (400, 3))
     y = rng.random(400)
     of = LinUCB(theory)
-    rule = of.policy(400, of.rows(x, y).sum(axis=0), 99.0)
+    policy = of.policy(400, of.rows(x, y).sum(axis=0), 99.0)
     v = x.T @ x + 2 * 2.0 * 3 * np.eye(3)
     beta = general_radius(400, 3, 0.5, 1 / 500, *regularity(2.0, 3))
     theta = np.linalg.solve(v, x.T @ y)  # of rewards as they are
     for arm in rng.uniform(-0.5, 0.5, (20, 3)):
         doubt = beta * math.sqrt(float(arm @ np.linalg.solve(v, arm)))
-        assert float(rule.scores(arm[np.newaxis])[0]) == pytest.approx(float(arm @ theta) + doubt)
+        assert float(policy.scores(arm[np.newaxis])[0]) == pytest.approx(float(arm @ theta) + doubt)
 
 
 @pytest.mark.parametrize("dimension", [1, 3])

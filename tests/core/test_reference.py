@@ -738,17 +738,17 @@ def regret(users: Any, chosen: Sequence[reference.Vector]) -> float:
     return sum(b - reference.dot(TRUE_THETA, x) for b, x in zip(best, chosen, strict=True))
 
 
-def test_the_learner_makes_the_rules_of_algorithm_4(game: Any) -> None:
+def test_the_learner_makes_the_policies_of_algorithm_4(game: Any) -> None:
     """Of the same sums, at every release: the same theta, the same scores, the same choices."""
     server, users, chosen = game
     learner, arms = LinUCB(THEORY), np.array(users)
     earned: list[reference.Vector] = []
     for t in range(4, N + 1):
         policy = learner.policy(t, pack(server.estimate(t)), std=1.0)
-        rule = server.rule(t)
-        along = [(rule(axis) - rule((-axis).tolist())) / 2 for axis in np.eye(D)]
+        score = server.policy(t)
+        along = [(score(axis) - score((-axis).tolist())) / 2 for axis in np.eye(D)]
         np.testing.assert_allclose(policy.theta, along, rtol=1e-9, atol=1e-12)
-        scores = [[rule(x) for x in choices] for choices in users]
+        scores = [[score(x) for x in choices] for choices in users]
         np.testing.assert_allclose(policy.scores(arms), scores, rtol=1e-9)
         picked = policy.choose(arms)
         assert picked.tolist() == np.argmax(scores, axis=1).tolist()
@@ -777,7 +777,7 @@ def test_the_constants_of_theorem_c_3() -> None:
         axis = [1.0] + [0.0] * (d - 1)
         assert theory.shift(0, 0.0) == server.shift
         for t in (0, n // 2, n - 1):
-            width = server.rule(t)(axis)
+            width = server.policy(t)(axis)
             assert theory.radius(t) == pytest.approx(width * math.sqrt(server.shift))
             assert theory.widths(np.array([server.shift]), t, 0.0) == pytest.approx([width])
 
@@ -798,7 +798,7 @@ def test_a_recommender_without_noise_plays_algorithm_4() -> None:
         for t, arms in enumerate(users, start=1):
             arm = recommender.recommend(arms)
             if t > 5:
-                assert arms[arm] == max(arms, key=server.rule((t - 1) // 5 * 5))
+                assert arms[arm] == max(arms, key=server.policy((t - 1) // 5 * 5))
             (x,) = arms[arm]
             reward = (1 + x) / 2
             recommender.update(np.array([x]), reward)

@@ -56,7 +56,7 @@ READ_SUM: dict[str, Call] = {
     "windows": lambda total: total.windows("1d"),
     "hindsight": lambda total: total.hindsight().value.tolist(),
 }
-READ_RULE: dict[str, Call] = {
+READ_POLICY: dict[str, Call] = {
     "policy": lambda at: at.policy.theta.tolist(),
     "recommend": lambda at: at.recommend([[CONSTANT, 0.1], [CONSTANT, -0.1]]),
 }
@@ -84,7 +84,7 @@ def test_a_change_waits_for_the_one_under_way(
 def test_what_is_read_is_of_one_moment(
     kind: str, change: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    reads = {**READ, **(READ_RULE if kind == "Recommender" else READ_SUM)}
+    reads = {**READ, **(READ_POLICY if kind == "Recommender" else READ_SUM)}
     thing, twin = before_a_release(kind), before_a_release(kind)
     before = {name: read(twin) for name, read in reads.items()}
     change(twin)
@@ -102,7 +102,7 @@ def test_what_is_read_is_of_one_moment(
     ("kind", "change", "owner", "step"),
     [
         pytest.param("EndlessSum", add_many, SumServer, "__init__", id="between two plans"),
-        pytest.param("Recommender", add_one, Rounds, "_room", id="between rule and count"),
+        pytest.param("Recommender", add_one, Rounds, "_room", id="between policy and count"),
     ],
 )
 def test_what_is_told_together_goes_together(
@@ -150,7 +150,7 @@ def test_a_change_waits_for_what_is_being_read(
 def test_two_who_choose_at_random_do_not_choose_by_the_same_chance(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A stream is not made for two threads; before the first rule, arms are drawn from one."""
+    """A stream is not made for two threads; before the first policy, arms are drawn from one."""
     at, contexts = MAKE["Recommender"](oh.seeded_random(1)), [[CONSTANT, 0.1], [CONSTANT, -0.1]]
     halfway = Halfway(monkeypatch, lambda: at.recommend(contexts), SeededRandom, "uniforms")
     other = started(lambda: at.recommend(contexts))

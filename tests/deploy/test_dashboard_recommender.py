@@ -10,11 +10,11 @@ import pytest
 from playwright.sync_api import expect
 
 import overhand as oh
-from overhand.deploy.server.policy import Rules
+from overhand.deploy.server.policy import PolicyMaker
 from overhand.deploy.server.store import Coordinate
 from support.browser_fixtures import Opener, overflow
 from support.scripted_server import FakeServer, Json, estimate, status
-from support.vector_recommender import RULE_KEY, recommenders
+from support.vector_recommender import POLICY_KEY, recommenders
 
 pytestmark = pytest.mark.browser
 BATCH = 43
@@ -32,7 +32,7 @@ def learnt(number: int, *, constant: bool = True) -> Json:
     best = [("a jazz club", 0.4 + 0.1 * number, 0.01), ("a walk", 0.45, 0.125)]
     ranked = sorted(best, key=lambda arm: -(arm[1] + arm[2]))
     return {
-        "rule": {"number": number, "users": BATCH * number},
+        "policy": {"number": number, "users": BATCH * number},
         "reward": {"t": t, "value": value, **band},
         "coefficients": shown,
         "arms": [{"arm": a, "expected": e, "bonus": b} for a, e, b in ranked],
@@ -51,7 +51,7 @@ def arms(visit: Any) -> list[list[str]]:
     return [row.locator("td, th").all_inner_texts() for row in rows]
 
 
-def test_reward_theta_and_arms_are_shown_and_move_with_a_new_rule(
+def test_reward_theta_and_arms_are_shown_and_move_with_a_new_policy(
     open_page: Opener, server: FakeServer
 ) -> None:
     recommending(server, learnt(2))
@@ -61,7 +61,7 @@ def test_reward_theta_and_arms_are_shown_and_move_with_a_new_rule(
     visit.wait_for("band", "0.510 to 0.590 with 95 % confidence")
     visit.wait_for("announcement", "Mean reward: 0.550, 0.510 to 0.590, after 86 users")
     visit.wait_for("reward-how", re.compile("first coordinate of the private sum of x y counts"))
-    visit.wait_for("learnt-rule", "Rule 2, learnt from 86 users.")
+    visit.wait_for("learnt-policy", "Policy 2, learnt from 86 users.")
     visit.wait_for_number_of("#theta .bar", 3)
     visit.wait_for_number_of("#theta .whisker", 3)
     expect(visit.page.locator("#guarantee")).to_contain_text("visibly takes is not protected")
@@ -74,7 +74,7 @@ def test_reward_theta_and_arms_are_shown_and_move_with_a_new_rule(
     assert visit.points() == 2
     server.learnt = learnt(3)
     server.send("estimate", estimate(t=BATCH * 3, value=[2.0] * 9))
-    visit.wait_for("learnt-rule", "Rule 3, learnt from 129 users.")
+    visit.wait_for("learnt-policy", "Policy 3, learnt from 129 users.")
     visit.wait_for("number", "0.600")
     assert visit.points() == 3
     assert jazz.get_attribute("y") != before
@@ -104,15 +104,15 @@ def test_what_a_server_answers_is_what_the_page_reads(
 ) -> None:
     """Not made up here: the arms of a document, and names that are numbers."""
     document = recommenders()["pairs-services"]
-    rules = Rules.of(document, RULE_KEY)
-    assert rules is not None
+    maker = PolicyMaker.of(document, POLICY_KEY)
+    assert maker is not None
     total = [20.0, 5.0, 0.0, 25.0, 0.0, 0.0, 40.0, 0.0, 35.0]
     latest = oh.Estimate(100, np.array(total), std=2.0)
     point = Coordinate(100, value=20.0, low=16.0, high=24.0)
-    recommending(server, rules.lessons(rules.make_rule(4, latest), [point], [100], latest))
+    recommending(server, maker.lessons(maker.make_policy(4, latest), [point], [100], latest))
     visit = open_page()
     visit.wait_for("number", "0.700")  # the constant is made 1/2: 1/2 + 20 / (2 x 100 x 1/2)
-    visit.wait_for("learnt-rule", "Rule 4, learnt from 100 users.")
+    visit.wait_for("learnt-policy", "Policy 4, learnt from 100 users.")
     visit.wait_for_number_of("#theta .whisker", 3)
     assert sorted(row[1] for row in arms(visit)) == ["1984", "42", "a walk"]
     labels = visit.page.locator("#theta text[text-anchor=middle]").all_text_contents()
@@ -126,22 +126,25 @@ def test_without_a_constant_feature_no_mean_reward_is_told(
     visit = open_page()
     visit.wait_for("band", re.compile("moments do not tell the mean reward"))
     visit.wait_for("number", "–")
-    visit.wait_for("learnt-rule", "Rule 2, learnt from 86 users.")
+    visit.wait_for("learnt-policy", "Policy 2, learnt from 86 users.")
 
 
 def test_news_are_asked_for_once_a_second_at_most(open_page: Opener, server: FakeServer) -> None:
     recommending(server, learnt(2))
     visit = open_page(clock=True)
-    visit.wait_for("learnt-rule", "Rule 2, learnt from 86 users.")
-    asked, since = server.asked.count("/v1/learnt"), visit.page.evaluate("performance.now()")
+    visit.wait_for("learnt-policy", "Policy 2, learnt from 86 users.")
+    asked, since = (
+        server.asked.count("/v1/policy/summary"),
+        visit.page.evaluate("performance.now()"),
+    )
     server.learnt = learnt(9)
     for batch in range(3, 10):
         server.send("estimate", estimate(t=BATCH * batch, value=[2.0] * 9))
     visit.wait_for("users", "387 of 1,000,000 users")
     visit.page.clock.run_for(1500)
-    visit.wait_for("learnt-rule", "Rule 9, learnt from 387 users.")
+    visit.wait_for("learnt-policy", "Policy 9, learnt from 387 users.")
     seconds = (visit.page.evaluate("performance.now()") - since) / 1000  # by the page's clock
-    assert server.asked.count("/v1/learnt") <= asked + 1 + seconds
+    assert server.asked.count("/v1/policy/summary") <= asked + 1 + seconds
 
 
 def test_a_sum_shows_nothing_of_a_recommender(open_page: Opener, server: FakeServer) -> None:
@@ -149,4 +152,4 @@ def test_a_sum_shows_nothing_of_a_recommender(open_page: Opener, server: FakeSer
     visit.wait_for("number", "343")
     for card in ("learnt-card", "arms-card", "reward-how"):
         assert visit.page.locator(f"#{card}").is_hidden()
-    assert "/v1/learnt" not in server.asked
+    assert "/v1/policy/summary" not in server.asked

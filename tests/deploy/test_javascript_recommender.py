@@ -14,11 +14,11 @@ import uvicorn
 import overhand as oh
 from overhand.bandits import Practical, plan_for_regret
 from overhand.deploy.protocol.learning import Learning
-from support.loopback_system import RULE_KEY, System, run
+from support.loopback_system import POLICY_KEY, System, run
 
 CLIENT = Path(__file__).parents[2] / "clients" / "javascript"
 CONTEXTS = [[0.9, 0.4, 0.0], [0.9, -0.4, 0.0], [0.9, 0.0, 0.4]]
-LEARNING = Learning(Practical(3, 0.9), RULE_KEY.public_key)
+LEARNING = Learning(Practical(3, 0.9), POLICY_KEY.public_key)
 
 pytestmark = [
     pytest.mark.slow,
@@ -54,7 +54,7 @@ def test_devices_in_javascript_learn_from_each_other(tmp_path: Path) -> None:
         server = uvicorn.Server(config)
         serving = asyncio.create_task(server.serve([listening]))
         first = await visits(url, system.document.digest, 8 * lowest)
-        assert set(first) == {0, 1, 2}, "without a rule, any arm: else once in 10^12 runs"
+        assert set(first) == {0, 1, 2}, "without a policy, any arm: else once in 10^12 runs"
         for _ in range(2):
             await system.publish()
             await system.relay.look()
@@ -64,7 +64,7 @@ def test_devices_in_javascript_learn_from_each_other(tmp_path: Path) -> None:
         await serving
         # What was sent is what Python reads, and nobody else was there.
         learnt = system.publisher.lessons()
-        assert learnt["rule"]["users"] == 10 * lowest
+        assert learnt["policy"]["users"] == 10 * lowest
         reward, mean = learnt["reward"], first.count(0) / len(first)
         place = reward["t"].index(len(first))
         half = reward["high"][place] - reward["value"][place]

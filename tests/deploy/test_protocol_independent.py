@@ -125,12 +125,12 @@ def test_the_second_client_takes_the_arms_of_the_vectors_and_reports_of_them() -
         for one in RECOMMENDER["documents"]
     }
     for one in RECOMMENDER["choices"]:
-        rule = RECOMMENDER["rules"][one["rule"]]["text"]
-        assert of[one["document"]].arm(rule, one["contexts"]) == one["arm"]
+        policy = RECOMMENDER["policies"][one["policy"]]["text"]
+        assert of[one["document"]].arm(policy, one["contexts"]) == one["arm"]
     for one in RECOMMENDER["reports"]:
         client = of[one["document"]]
         check_report(client, one, client.moments(one["features"], one["reward"]))
-    for one in RECOMMENDER["refused_rules"]:
+    for one in RECOMMENDER["refused_policies"]:
         if one["after"] is None:
             with pytest.raises(
                 (ValueError, LookupError, TypeError, InvalidSignature, struct.error)
@@ -287,7 +287,7 @@ def test_the_page_names_everything_that_a_document_may_have() -> None:
         one | {"learning": one["learning"] | {"arms": {}}} for one in of_recommenders
     ]
     contents = [json.loads(document.to_json()) for _, document in documents().values()]
-    contents += [*of_recommenders, json.loads(RECOMMENDER["rules"][0]["text"])]
+    contents += [*of_recommenders, json.loads(RECOMMENDER["policies"][0]["text"])]
     said = names(contents)
     assert said
     assert not {name for name in said if f"`{name}`" not in PAGE and f'"{name}"' not in PAGE}

@@ -1,4 +1,4 @@
-"""A recommender over HTTP, in one process: signed rules, devices that choose and report."""
+"""A recommender over HTTP, in one process: signed policies, devices that choose and report."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import pytest
 import overhand as oh
 from overhand.bandits import Theory
 from overhand.deploy.protocol.document import DamagedDocument, Document
-from overhand.deploy.protocol.keys import KeyPair, RuleKey
+from overhand.deploy.protocol.keys import KeyPair, PolicyKey
 from overhand.deploy.protocol.learning import Learning
 from overhand.deploy.server.publishing import Publisher
 from overhand.deploy.server.store import ServerStore, Settled
@@ -26,10 +26,10 @@ from overhand.mechanisms import Mechanism
 from overhand.model import NoiseBy
 from overhand.randomness import Random
 from support.asgi import AsgiTransport
-from support.loopback_system import RULE_KEY, System, run
+from support.loopback_system import POLICY_KEY, System, run
 from support.random_streams import keyed
 from support.server_stores import ReadsThem
-from support.small_recommender import CONTEXTS, GOOD, LEARNING, Told, document, plan, rule_of
+from support.small_recommender import CONTEXTS, GOOD, LEARNING, Told, document, plan, signed_of
 
 ROUNDS = 12
 
@@ -60,7 +60,7 @@ def test_devices_learn_from_each_other(
         assert system.relay is not None
         async with system.device(random=next(chance)) as crowd:
             arms = await crowd.choose_many(np.repeat(CONTEXTS[np.newaxis], 300, axis=0))
-        assert set(arms.tolist()) == {0, 1, 2}, "without a rule, any arm"
+        assert set(arms.tolist()) == {0, 1, 2}, "without a policy, any arm"
         for _ in range(ROUNDS):
             await visit(system, lowest, chance)
             await system.publish()
@@ -69,16 +69,16 @@ def test_devices_learn_from_each_other(
         async with system.at_server() as web:
             newest = (await web.get("/v1/policy")).text
             history = [(await web.get(f"/v1/policy?number={n}")).json() for n in (1, 2, 3)]
-            learnt = (await web.get("/v1/learnt")).json()
+            learnt = (await web.get("/v1/policy/summary")).json()
         assert [one["number"] for one in history] == [1, 2, 3]
         assert history[0]["users"] == lowest
         latest = json.loads(newest)
         assert latest["users"] == ROUNDS * lowest
         again = system.new_publisher()
-        assert (again.rule(), again.rule(1)) == (newest, system.publisher.rule(1))
+        assert (again.policy(), again.policy(1)) == (newest, system.publisher.policy(1))
         assert next(arm["arm"] for arm in learnt["arms"]) == "left"
         assert [one["feature"] for one in learnt["coefficients"]] == ["always", "side", "other"]
-        assert learnt["rule"] == {"number": latest["number"], "users": ROUNDS * lowest}
+        assert learnt["policy"] == {"number": latest["number"], "users": ROUNDS * lowest}
         reward = learnt["reward"]
         assert reward["t"][-1] == ROUNDS * lowest
         assert all(low < value < high for _, value, low, high in zip(*reward.values(), strict=True))
@@ -98,33 +98,33 @@ def test_the_relay_keeps_what_the_server_signed_last() -> None:
     async def main() -> None:
         await relay.look()
         assert relay.newest is None
-        service.rule = second = rule_of(GOOD, number=2)
+        service.policy = second = signed_of(GOOD, number=2)
         await relay.look()
-        for bad in (rule_of(GOOD, number=1), rule_of(GOOD, number=3, key=RuleKey.generate())):
-            service.rule = bad
+        for bad in (signed_of(GOOD, number=1), signed_of(GOOD, number=3, key=PolicyKey.generate())):
+            service.policy = bad
             with pytest.raises(ProtocolViolation):
                 await relay.look()
-        service.rule = None
+        service.policy = None
         await relay.look()
         assert relay.newest == second
 
     asyncio.run(main())
 
 
-def test_a_server_that_is_away_leaves_the_last_rule_in_force() -> None:
+def test_a_server_that_is_away_leaves_the_last_policy_in_force() -> None:
     from overhand.deploy.shuffler.app import Relay
 
     class Away(Told):
         async def request(self, method: str, path: str, body: bytes | None = None) -> Answer:
             answer = await super().request(method, path, body)
-            self.rule = None
+            self.policy = None
             stopping.set()
             if answer.status == 404:
                 raise Unreachable("away")
             return answer
 
     stopping = asyncio.Event()
-    relay = Relay(document(), Away(document(), rule_of(GOOD)), tick=0.001)
+    relay = Relay(document(), Away(document(), signed_of(GOOD)), tick=0.001)
 
     async def main() -> None:
         for _ in range(2):
@@ -132,14 +132,14 @@ def test_a_server_that_is_away_leaves_the_last_rule_in_force() -> None:
             await relay.run(stopping)
 
     asyncio.run(main())
-    assert relay.newest == rule_of(GOOD)
+    assert relay.newest == signed_of(GOOD)
 
 
 # --- documents and keys ---------------------------------------------------------------------------
 
 THEORY = Theory(dimension=3, horizon=400, entry_error=20.0)
 BAD_LEARNING: dict[str, tuple[dict[str, Any], str]] = {
-    "key": ({"rule_key": bytes(31)}, "31 bytes"),
+    "key": ({"policy_key": bytes(31)}, "31 bytes"),
     "names": ({"features": ("a", "b")}, "2 names for 3"),
     "same names": ({"features": ("a", "b", "a")}, "must differ"),
     "no name": ({"features": ("a", "", "c")}, "is not a name"),
@@ -157,7 +157,7 @@ def test_what_cannot_be_learnt_is_no_learning(case: str) -> None:
         replace(LEARNING, **changes)
 
 
-@pytest.mark.parametrize("learning", [LEARNING, Learning(THEORY, RULE_KEY.public_key)])
+@pytest.mark.parametrize("learning", [LEARNING, Learning(THEORY, POLICY_KEY.public_key)])
 def test_a_document_says_how_it_learns(learning: Learning) -> None:
     public = replace(document(), learning=learning)
     assert Document.from_json(public.to_json()) == public
@@ -167,15 +167,15 @@ def test_a_document_says_how_it_learns(learning: Learning) -> None:
         Document.from_json(changed)
 
 
-def test_rules_are_signed_by_the_key_that_the_document_names(tmp_path: Path) -> None:
+def test_policies_are_signed_by_the_key_that_the_document_names(tmp_path: Path) -> None:
     database = ServerStore(tmp_path / "database.db", document().digest)
     reads = ReadsThem(document())
-    with pytest.raises(InvalidValue, match="--rule-key"):
+    with pytest.raises(InvalidValue, match="--policy-key"):
         Publisher(document(), database, reads)
     with pytest.raises(InvalidValue, match="not the one that the document names"):
-        Publisher(document(), database, reads, RuleKey.generate())
+        Publisher(document(), database, reads, PolicyKey.generate())
     with pytest.raises(InvalidValue, match="not a recommender"):
-        Publisher(replace(document(), learning=None), database, reads, RULE_KEY)
+        Publisher(replace(document(), learning=None), database, reads, POLICY_KEY)
     database.close()
 
 
@@ -191,15 +191,15 @@ def test_a_sum_continues_only_with_the_constant_it_was_made_with(tmp_path: Path)
     assert not (tmp_path / "database.db").exists()
 
 
-def test_the_key_of_rules_is_a_secret_file(tmp_path: Path) -> None:
-    RULE_KEY.save(tmp_path / "rule.key")
-    assert RuleKey.load(tmp_path / "rule.key").public_key == RULE_KEY.public_key
+def test_the_key_of_policies_is_a_secret_file(tmp_path: Path) -> None:
+    POLICY_KEY.save(tmp_path / "policy.key")
+    assert PolicyKey.load(tmp_path / "policy.key").public_key == POLICY_KEY.public_key
     KeyPair.generate().save(tmp_path / "server.key")
     with pytest.raises(oh.OverhandError, match="not an Ed25519 key"):
-        RuleKey.load(tmp_path / "server.key")
+        PolicyKey.load(tmp_path / "server.key")
     with pytest.raises(oh.OverhandError, match="not an X25519 key"):
-        KeyPair.load(tmp_path / "rule.key")
-    assert str(RULE_KEY.public_key) not in repr(RULE_KEY)
+        KeyPair.load(tmp_path / "policy.key")
+    assert str(POLICY_KEY.public_key) not in repr(POLICY_KEY)
 
 
 def test_a_service_asks_nothing_of_a_number_that_is_none(tmp_path: Path) -> None:
@@ -210,7 +210,7 @@ def test_a_service_asks_nothing_of_a_number_that_is_none(tmp_path: Path) -> None
                 assert (await web.get(f"/v1/policy?number={number}")).status_code == 400
         async with system.at_shuffler() as web:
             assert (await web.get("/v1/policy")).status_code == 404
-        answer = await AsgiTransport(system.server).request("GET", "/v1/learnt")
-        assert json.loads(answer.body)["rule"] is None
+        answer = await AsgiTransport(system.server).request("GET", "/v1/policy/summary")
+        assert json.loads(answer.body)["policy"] is None
 
     run(tmp_path, test, plan=plan(), learning=LEARNING)

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from overhand.deploy.protocol.keys import KeyPair, RuleKey
+from overhand.deploy.protocol.keys import KeyPair, PolicyKey
 from overhand.deploy.transport import Answer
 from overhand.errors import InvalidValue, ProtocolViolation
-from support.small_recommender import CONTEXTS, GOOD, Told, document, rule_of
+from support.small_recommender import CONTEXTS, GOOD, Told, document, signed_of
 
 
 def device(service: Told, **options: Any) -> Any:
@@ -24,26 +24,26 @@ def device(service: Told, **options: Any) -> Any:
     return AsyncRecommenderClient("http://a.example", transport=service, **options)
 
 
-def without_signature(rule: bytes) -> bytes:
-    saved = json.loads(rule)
+def without_signature(policy: bytes) -> bytes:
+    saved = json.loads(policy)
     return json.dumps({**saved, "theta": [-x for x in saved["theta"]]}).encode()
 
 
 FORGED: dict[str, tuple[Callable[..., bytes], dict[str, Any], str]] = {
-    "another key": (rule_of, {"key": RuleKey.of_raw(bytes(32))}, "not signed by the server"),
-    "another document": (rule_of, {"digest": bytes(32)}, "a rule of the document 000000000000"),
-    "changed": (lambda theta: without_signature(rule_of(theta)), {}, "not signed by the server"),
-    "no rule": (lambda theta: b"{}", {}, "not a rule"),
-    "not text": (lambda theta: b"\xff\xfe", {}, "not a rule"),
-    "too long": (lambda theta: b"[" * (1 << 21), {}, "not a rule"),
-    "nested": (lambda theta: b"[" * (1 << 19), {}, "not a rule"),
-    "NaN": (lambda theta: rule_of([float("nan"), 0.0, 0.0]), {}, "not a rule"),
-    "another dimension": (lambda theta: rule_of([1.0, 0.0]), {}, "not a rule"),
+    "another key": (signed_of, {"key": PolicyKey.of_raw(bytes(32))}, "not signed by the server"),
+    "another document": (signed_of, {"digest": bytes(32)}, "a policy of the document 000000000000"),
+    "changed": (lambda theta: without_signature(signed_of(theta)), {}, "not signed by the server"),
+    "no policy": (lambda theta: b"{}", {}, "not a policy"),
+    "not text": (lambda theta: b"\xff\xfe", {}, "not a policy"),
+    "too long": (lambda theta: b"[" * (1 << 21), {}, "not a policy"),
+    "nested": (lambda theta: b"[" * (1 << 19), {}, "not a policy"),
+    "NaN": (lambda theta: signed_of([float("nan"), 0.0, 0.0]), {}, "not a policy"),
+    "another dimension": (lambda theta: signed_of([1.0, 0.0]), {}, "not a policy"),
 }
 
 
 @pytest.mark.parametrize("case", FORGED)
-def test_a_rule_that_the_server_did_not_sign_chooses_nothing(case: str) -> None:
+def test_a_policy_that_the_server_did_not_sign_chooses_nothing(case: str) -> None:
     """Who could forge one would read a person's context from the arm that it takes."""
     make, options, words = FORGED[case]
     service = Told(document(), make(GOOD, **options))
@@ -59,50 +59,52 @@ def test_a_rule_that_the_server_did_not_sign_chooses_nothing(case: str) -> None:
     assert service.reports == []
 
 
-def test_rules_are_asked_for_when_they_are_old_and_never_go_back() -> None:
+def test_policies_are_asked_for_when_they_are_old_and_never_go_back() -> None:
     service, now = Told(document()), [0.0]
 
     async def main() -> None:
         async with device(service, max_age=10.0, clock=lambda: now[0]) as client:
-            assert await client.rule() is None
-            service.rule = rule_of(GOOD, number=2)
-            assert await client.rule() is None, "not asked again so soon"
+            assert await client.policy() is None
+            service.policy = signed_of(GOOD, number=2)
+            assert await client.policy() is None, "not asked again so soon"
             now[0] = 10.0
             assert [await client.choose(CONTEXTS) for _ in range(20)] == [0] * 20
-            service.rule = rule_of([0.0, -1.0, 0.0], number=1)
+            service.policy = signed_of([0.0, -1.0, 0.0], number=1)
             assert await client.choose(CONTEXTS) == 0
             now[0] = 20.0
-            with pytest.raises(ProtocolViolation, match="rule 1 is older than rule 2"):
+            with pytest.raises(ProtocolViolation, match="policy 1 is older than policy 2"):
                 await client.choose(CONTEXTS)
 
     asyncio.run(main())
 
 
-def test_a_device_that_starts_again_takes_no_older_rule(tmp_path: Path) -> None:
-    """Who could show it rules of long ago could choose the question that its arm answers."""
+def test_a_device_that_starts_again_takes_no_older_policy(tmp_path: Path) -> None:
+    """Who could show it policies of long ago could choose the question that its arm answers."""
     kept = tmp_path / "reports"
 
-    async def chosen(rule: bytes | None) -> int:
-        async with device(Told(document(), rule), kept=kept) as client:
+    async def chosen(policy: bytes | None) -> int:
+        async with device(Told(document(), policy), kept=kept) as client:
             return int(await client.choose(CONTEXTS))
 
-    left, right = rule_of(GOOD, number=2), rule_of([0.0, -1.0, 0.0], number=3)
+    left, right = signed_of(GOOD, number=2), signed_of([0.0, -1.0, 0.0], number=3)
     assert asyncio.run(chosen(left)) == 0
-    assert {asyncio.run(chosen(None)) for _ in range(8)} == {0}, "a rule that is known stays known"
+    assert {asyncio.run(chosen(None)) for _ in range(8)} == {0}, (
+        "a policy that is known stays known"
+    )
     assert asyncio.run(chosen(right)) == 1
-    with pytest.raises(ProtocolViolation, match="rule 2 is older than rule 3"):
+    with pytest.raises(ProtocolViolation, match="policy 2 is older than policy 3"):
         asyncio.run(chosen(left))
-    assert len(kept.read_bytes()) < 2 * len(right), "one rule is kept"
+    assert len(kept.read_bytes()) < 2 * len(right), "one policy is kept"
 
 
-def test_rules_that_overtake_each_other_are_not_older() -> None:
+def test_policies_that_overtake_each_other_are_not_older() -> None:
     """Two that are asked for at a time, and the first answer comes last."""
-    answers = iter([(0.02, rule_of(GOOD, number=1)), (0.0, rule_of(GOOD, number=2))])
+    answers = iter([(0.02, signed_of(GOOD, number=1)), (0.0, signed_of(GOOD, number=2))])
 
     class Slow(Told):
         async def request(self, method: str, path: str, body: bytes | None = None) -> Answer:
             if path == "/v1/policy":
-                wait, self.rule = next(answers)
+                wait, self.policy = next(answers)
                 answer = await super().request(method, path)
                 await asyncio.sleep(wait)
                 return answer
@@ -153,7 +155,7 @@ BAD_CONTEXTS = {
 
 
 def test_bad_contexts_and_rewards_are_refused_and_nothing_is_sent() -> None:
-    service = Told(document(), rule_of(GOOD))
+    service = Told(document(), signed_of(GOOD))
 
     async def main() -> None:
         async with device(service) as client:
@@ -199,16 +201,16 @@ def test_a_client_of_sums_reports_nothing_to_a_recommender(tmp_path: Path) -> No
     assert service.reports == []
 
 
-def test_a_new_document_has_rules_of_its_own() -> None:
+def test_a_new_document_has_policies_of_its_own() -> None:
     """The first of them is no older than the last of another."""
     other = replace(document(), public_key=KeyPair.generate().public_key)
-    service = Told(document(), rule_of(GOOD, number=7))
+    service = Told(document(), signed_of(GOOD, number=7))
 
     async def main() -> None:
         async with device(service) as client:
             assert await client.choose(CONTEXTS) == 0
             service.document = other
-            service.rule = rule_of([0.0, -1.0, 0.0], number=1, digest=other.formats.digest)
+            service.policy = signed_of([0.0, -1.0, 0.0], number=1, digest=other.formats.digest)
             client._document = None  # as after a refusal
             assert await client.choose(CONTEXTS) == 1
 

@@ -16,7 +16,7 @@ import pytest
 import overhand as oh
 from overhand.deploy.protocol.document import Document, encode_reports
 from overhand.deploy.protocol.keys import KeyPair
-from overhand.deploy.protocol.learning import Learning, Rule
+from overhand.deploy.protocol.learning import Learning, SignedPolicy
 from overhand.deploy.protocol.sealing import Opened
 from overhand.deploy.protocol.wire import Formats, Release
 from overhand.deploy.server.publishing import Publisher
@@ -26,7 +26,7 @@ from overhand.lab.audit.store import temporary_directory
 from overhand.lab.regret import Diverse, Environment, Field, Rival, measure, rival
 from overhand.model import Floats
 from overhand.randomness import Random
-from support.loopback_system import RULE_KEY
+from support.loopback_system import POLICY_KEY
 from support.random_streams import keyed
 from support.server_stores import new_database
 from support.store_processes import freeze
@@ -77,13 +77,13 @@ class Deployed:
         plan = simulated().plan
         assert plan is not None
         constants = simulated().learner.constants
-        learning = Learning(constants, RULE_KEY.public_key)  # type: ignore[arg-type]
+        learning = Learning(constants, POLICY_KEY.public_key)  # type: ignore[arg-type]
         self.document = ClearDocument(plan, KeyPair.generate().public_key, learning)
         self.learner, self.lowest = learning.learner, plan.tree.lowest
         self.store = Store(home / "store.db", self.document.formats)
         self.database = new_database(self.document, home / "database.db")
         self.publisher = Publisher(
-            self.document, self.database, InTheClear(self.document.formats), RULE_KEY
+            self.document, self.database, InTheClear(self.document.formats), POLICY_KEY
         )
 
     def learn(self, features: Floats, rewards: Floats) -> None:
@@ -99,9 +99,9 @@ class Deployed:
         while self.publisher.step():
             pass
 
-    def rule(self) -> Rule | None:
-        text = self.publisher.rule()
-        return None if text is None else self.document.rule(text)
+    def policy(self) -> SignedPolicy | None:
+        text = self.publisher.policy()
+        return None if text is None else self.document.policy(text)
 
 
 def regret_of(environment: Environment, run: int) -> float:
@@ -116,11 +116,11 @@ def regret_of(environment: Environment, run: int) -> float:
                 users = min(deployed.lowest, HORIZON - start)
                 offers = audience.offers(users)
                 features, means = offers.features[0].astype(np.float64), offers.means[0]
-                rule = deployed.rule()
+                signed = deployed.policy()
                 arms = (
                     chance.integers(0, environment.arms, users)
-                    if rule is None
-                    else rule.policy.choose(features)
+                    if signed is None
+                    else signed.policy.choose(features)
                 )
                 chosen = means[np.arange(users), arms]
                 missed += float((means.max(axis=1) - chosen).sum())

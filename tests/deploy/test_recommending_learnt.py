@@ -12,12 +12,11 @@ import pytest
 
 import overhand as oh
 from overhand.bandits import LinUCB, Practical
-from overhand.deploy.protocol.learning import Rule
 from overhand.deploy.server.policy import arms_of, coefficients_of, reward_of
 from overhand.deploy.server.store import Coordinate
 from overhand.deploy.shuffler.running import BatchPadder
 from overhand.model import NoiseBy
-from support.loopback_system import RULE_KEY, System, run
+from support.loopback_system import System, run
 from support.server_stores import history_of
 from support.small_recommender import ARMS, CONTEXTS, LEARNING, plan
 
@@ -49,7 +48,7 @@ def test_nothing_is_learnt_of_a_sum_whose_key_is_still_there(tmp_path: Path) -> 
                 learnt = threads.submit(system.publisher.lessons)
                 with pytest.raises(TimeoutError):
                     learnt.result(timeout=0.1)
-            assert learnt.result(timeout=10.0)["rule"] is None
+            assert learnt.result(timeout=10.0)["policy"] is None
 
     run(tmp_path, test, plan=plan("services"), learning=LEARNING)
 
@@ -89,13 +88,12 @@ def test_what_was_learnt_is_within_its_interval(users: int, std: float, widest: 
         total += np.random.default_rng([seed, 1]).normal(0.0, std, len(total))
         estimate = oh.Estimate(users, total, std=std)
         policy = LEARNING.learner.policy(users, total, std)
-        rule = Rule.sign(RULE_KEY, bytes(32), 1, policy)
-        learnt = coefficients_of(LEARNING, rule, estimate)
+        learnt = coefficients_of(LEARNING, policy, estimate)
         inside += sum(
             one["low"] <= real <= one["high"] for one, real in zip(learnt, truth, strict=True)
         )
     assert inside >= 0.95 * 180
     assert max(one["high"] - one["low"] for one in learnt) < widest, "and tells something"
-    assert sorted(arm["arm"] for arm in arms_of(LEARNING, rule)) == sorted(ARMS)
+    assert sorted(arm["arm"] for arm in arms_of(LEARNING, policy)) == sorted(ARMS)
     if std == 1.0:
-        assert arms_of(LEARNING, rule)[0]["arm"] == "left"
+        assert arms_of(LEARNING, policy)[0]["arm"] == "left"

@@ -16,14 +16,14 @@ import overhand as oh
 from overhand.bandits import plan_for_regret
 from overhand.deploy.client import AsyncRecommenderClient
 from overhand.deploy.protocol.document import Document
-from overhand.deploy.protocol.learning import Rule
+from overhand.deploy.protocol.learning import SignedPolicy
 from support.killed_processes import SECONDS, Service, fork, free_port, until
 
 CONSTANT = 0.6
 CONTEXTS = np.array([[0.6, 0.8, 0.0], [0.6, -0.8, 0.0], [0.6, 0.0, 0.8]])
 GROUP = 9
 PAUSE = 0.06
-RULES = 4  # that are waited for between two kills
+POLICIES = 4  # that are waited for between two kills
 
 
 class Recommender:
@@ -63,7 +63,7 @@ class Recommender:
         answer = self.services["server"].get("/v1/policy")
         return int(answer.json()["number"]) if answer.status_code == 200 else 0
 
-    def rules(self) -> dict[int, bytes]:
+    def policies(self) -> dict[int, bytes]:
         """All that were published, byte by byte."""
         server = self.services["server"]
         numbers = range(1, self.newest() + 1)
@@ -112,18 +112,18 @@ def killed_and_started_again(system: Recommender, role: str, people: People) -> 
     """While people come; what was published before is what is published after."""
     since = system.newest()
     people.let_in += system.users // 5
-    until("it learns", lambda: system.newest() >= since + RULES)
-    before = system.rules()
+    until("it learns", lambda: system.newest() >= since + POLICIES)
+    before = system.policies()
     people.let_in += system.users // 5  # who take seconds: so some come when it is away
     system.kill(role)
     system.start(role)
-    after = system.rules()
+    after = system.policies()
     assert after.items() >= before.items()
 
 
 @pytest.mark.slow
-def test_killed_services_lose_nothing_and_revise_no_rule(tmp_path: Path) -> None:
-    """A rule made again after a crash would have other noise in it, or another signature."""
+def test_killed_services_lose_nothing_and_revise_no_policy(tmp_path: Path) -> None:
+    """A policy made again after a crash would have other noise in it, or another signature."""
     with recommender(tmp_path) as system, ThreadPoolExecutor(1) as threads:
         people = People()
         counted = threads.submit(asyncio.run, people.visit(system.urls["shuffler"], system.users))
@@ -141,16 +141,17 @@ def test_killed_services_lose_nothing_and_revise_no_rule(tmp_path: Path) -> None
             return [level["published"] for level in levels] == full
 
         until("all batches are published", is_complete)
-        check_rules(system)
+        check_policies(system)
 
 
-def check_rules(system: Recommender) -> None:
-    """Every number has its own rule, signed, and made of no fewer users than the last."""
+def check_policies(system: Recommender) -> None:
+    """Every number has its own policy, signed, and made of no fewer users than the last."""
     learning, digest = system.document.learning, system.document.formats.digest
     assert learning is not None
-    texts = system.rules()
-    rules = [Rule.from_json(text, learning.rule_key, digest, 3) for text in texts.values()]
-    assert [rule.number for rule in rules] == list(texts)
-    users = [rule.policy.t for rule in rules]
+    texts = system.policies()
+    key = learning.policy_key
+    policies = [SignedPolicy.from_json(text, key, digest, 3) for text in texts.values()]
+    assert [signed.number for signed in policies] == list(texts)
+    users = [signed.policy.t for signed in policies]
     assert users == sorted(users)
     assert users[-1] == system.users

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from overhand.deploy.protocol.document import DamagedDocument, Document
-from overhand.deploy.protocol.learning import Rule
+from overhand.deploy.protocol.learning import SignedPolicy
 from overhand.deploy.protocol.sealing import Opener
 from overhand.errors import ProtocolViolation
 from overhand.model import Messages
@@ -66,32 +66,34 @@ def test_what_is_no_document_is_refused(entry: dict[str, Any]) -> None:
         Document.from_json(entry["text"])
 
 
-def rule_of(name: str, text: str) -> Rule:
+def signed_of(name: str, text: str) -> SignedPolicy:
     document = recommenders()[name]
     assert document.learning is not None
     dimension = document.learning.constants.dimension
-    return Rule.from_json(text, document.learning.rule_key, document.formats.digest, dimension)
+    return SignedPolicy.from_json(
+        text, document.learning.policy_key, document.formats.digest, dimension
+    )
 
 
-def test_rules_are_read_and_choose_as_they_should() -> None:
-    rules = [rule_of(one["document"], one["text"]) for one in RECOMMENDER["rules"]]
-    for rule, one in zip(rules, RECOMMENDER["rules"], strict=True):
-        assert (str(rule.number), str(rule.policy.t)) == (one["number"], one["users"])
-        assert rule.to_json() == one["text"]
+def test_policies_are_read_and_choose_as_they_should() -> None:
+    policies = [signed_of(one["document"], one["text"]) for one in RECOMMENDER["policies"]]
+    for signed, one in zip(policies, RECOMMENDER["policies"], strict=True):
+        assert (str(signed.number), str(signed.policy.t)) == (one["number"], one["users"])
+        assert signed.to_json() == one["text"]
     for one in RECOMMENDER["choices"]:
-        contexts, policy = np.array(one["contexts"]), rules[one["rule"]].policy
+        contexts, policy = np.array(one["contexts"]), policies[one["policy"]].policy
         assert policy.choose(contexts) == one["arm"] == np.argmax(one["scores"])
         assert policy.scores(contexts) == pytest.approx(one["scores"], rel=1e-12)
 
 
-@pytest.mark.parametrize("entry", RECOMMENDER["refused_rules"], ids=lambda one: str(one["why"]))
-def test_what_is_no_rule_is_refused(entry: dict[str, Any]) -> None:
+@pytest.mark.parametrize("entry", RECOMMENDER["refused_policies"], ids=lambda one: str(one["why"]))
+def test_what_is_no_policy_is_refused(entry: dict[str, Any]) -> None:
     if entry["after"] is None:
         with pytest.raises(ProtocolViolation):
-            rule_of(entry["document"], entry["text"])
+            signed_of(entry["document"], entry["text"])
         return
-    after, rule = (rule_of(entry["document"], entry[which]) for which in ("after", "text"))
-    assert (rule.number, rule.policy.t) < (after.number, after.policy.t)
+    after, signed = (signed_of(entry["document"], entry[which]) for which in ("after", "text"))
+    assert (signed.number, signed.policy.t) < (after.number, after.policy.t)
 
 
 def test_reports_open_to_their_messages_and_say_their_values() -> None:

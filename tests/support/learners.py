@@ -1,4 +1,4 @@
-"""Learners for tests: a small plan, streams of users, and rules written out once more."""
+"""Learners for tests: a small plan, streams of users, and policies written out once more."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def by_hand(x: Floats, constant: float | None) -> Floats:
     )
 
 
-def assert_same_rule(got: Policy | None, expected: Policy | None) -> None:
+def assert_same_policy(got: Policy | None, expected: Policy | None) -> None:
     if got is None or expected is None:
         assert got is expected
         return

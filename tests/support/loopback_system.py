@@ -14,7 +14,7 @@ import numpy as np
 import overhand as oh
 from overhand.deploy.client import AsyncClient, AsyncRecommenderClient
 from overhand.deploy.protocol.document import Document, encode_report
-from overhand.deploy.protocol.keys import KeyPair, RuleKey, hash_token, new_token
+from overhand.deploy.protocol.keys import KeyPair, PolicyKey, hash_token, new_token
 from overhand.deploy.protocol.learning import Learning
 from overhand.deploy.protocol.sealing import Opener
 from overhand.deploy.server.app import ServerApp
@@ -29,7 +29,7 @@ from support.asgi import AsgiTransport
 
 PRIVACY = oh.Privacy(4.0, 1e-4)
 TOKEN = new_token()
-RULE_KEY = RuleKey.of_raw(bytes(range(32)))
+POLICY_KEY = PolicyKey.of_raw(bytes(range(32)))
 BINARY = {"content-type": "application/octet-stream"}
 
 
@@ -74,8 +74,8 @@ class System:
     def new_publisher(self) -> Publisher:
         """As after a restart."""
         opener = Opener(self.key, self.document.formats.digest)
-        rule_key = None if self.learning is None else RULE_KEY
-        return Publisher(self.document, self.database, opener, rule_key)
+        policy_key = None if self.learning is None else POLICY_KEY
+        return Publisher(self.document, self.database, opener, policy_key)
 
     def device(self, **options: Any) -> AsyncRecommenderClient:
         transport, digest = AsgiTransport(self.shuffler), self.document.digest

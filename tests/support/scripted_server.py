@@ -106,8 +106,8 @@ class FakeServer:
         self.asked.append(path)
         if path == "/v1/status":
             return json.dumps(self.status).encode(), "application/json"
-        if path in ("/v1/learnt", "/v1/groups"):
-            told = self.learnt if path == "/v1/learnt" else self.groups
+        if path in ("/v1/policy/summary", "/v1/groups"):
+            told = self.learnt if path == "/v1/policy/summary" else self.groups
             return json.dumps(told).encode(), "application/json"
         if path in ("/v1/history", "/v1/hindsight"):
             coordinate = int(query.get("coordinate", ["0"])[0])

@@ -256,21 +256,21 @@ class SecondClient:
         others = [x * larger for x in features[1:]]
         return [features[0] * (small / constant), *others, 2 * reward - 1]
 
-    def arm(self, rule: str, contexts: list[list[float]]) -> int:
-        """What a rule takes, if it was signed for this document; else an error of any kind."""
+    def arm(self, policy: str, contexts: list[list[float]]) -> int:
+        """What a policy takes, if it was signed for this document; else an error of any kind."""
         assert self.learning is not None
-        saved, size = json.loads(rule), self.learning["dimension"]
+        saved, size = json.loads(policy), self.learning["dimension"]
         theta, width = saved["theta"], saved["width"]
         if bytes.fromhex(saved["document"]) != self.digest or saved["number"] < 1:
-            raise Refused("a rule of another document, or of no number")
+            raise Refused("a policy of another document, or of no number")
         if [len(theta), *map(len, width)] != [size] * (size + 1):
-            raise Refused("a rule of another dimension")
+            raise Refused("a policy of another dimension")
         numbers = [*theta, *(x for row in width for x in row)]
         head = struct.pack("<QQI", saved["number"], saved["users"], size)
         signed = (
-            b"overhand rule 1\0" + self.digest + head + struct.pack(f"<{len(numbers)}d", *numbers)
+            b"overhand policy 1\0" + self.digest + head + struct.pack(f"<{len(numbers)}d", *numbers)
         )
-        key = Ed25519PublicKey.from_public_bytes(bytes.fromhex(self.learning["rule_key"]))
+        key = Ed25519PublicKey.from_public_bytes(bytes.fromhex(self.learning["policy_key"]))
         key.verify(bytes.fromhex(saved["signature"]), signed)
         side = range(size)
         scores = [

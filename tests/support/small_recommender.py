@@ -9,17 +9,19 @@ import numpy as np
 import overhand as oh
 from overhand.bandits import Policy, Practical, plan_for_regret
 from overhand.deploy.protocol.document import Document
-from overhand.deploy.protocol.keys import KeyPair, RuleKey
-from overhand.deploy.protocol.learning import Learning, Rule
+from overhand.deploy.protocol.keys import KeyPair, PolicyKey
+from overhand.deploy.protocol.learning import Learning, SignedPolicy
 from overhand.deploy.transport import Answer
 from overhand.model import NoiseBy
-from support.loopback_system import RULE_KEY
+from support.loopback_system import POLICY_KEY
 from support.scripted_shuffler import COUNTED
 
 CONSTANT = 0.6
 ARMS = {"left": (0.6, 0.8, 0.0), "right": (0.6, -0.8, 0.0), "other": (0.6, 0.0, 0.8)}
 CONTEXTS = np.array(list(ARMS.values()))
-LEARNING = Learning(Practical(3, CONSTANT), RULE_KEY.public_key, ("always", "side", "other"), ARMS)
+LEARNING = Learning(
+    Practical(3, CONSTANT), POLICY_KEY.public_key, ("always", "side", "other"), ARMS
+)
 GOOD = [0.0, 1.0, 0.0]
 
 
@@ -37,13 +39,13 @@ def policy_of(theta: list[float]) -> Policy:
 class Told:
     """A service that says what it is told to, and hears reports."""
 
-    def __init__(self, document: Document, rule: bytes | None = None) -> None:
-        self.document, self.rule = document, rule
+    def __init__(self, document: Document, policy: bytes | None = None) -> None:
+        self.document, self.policy = document, policy
         self.reports: list[bytes] = []
 
     async def request(self, method: str, path: str, body: bytes | None = None) -> Answer:
         if path == "/v1/policy":
-            return Answer(404, b"") if self.rule is None else Answer(200, self.rule)
+            return Answer(404, b"") if self.policy is None else Answer(200, self.policy)
         if body is None:
             return Answer(200, self.document.to_json().encode())
         self.reports.append(body)
@@ -57,8 +59,8 @@ def document() -> Document:
     return Document(plan(), KeyPair.of_raw(bytes(range(32))).public_key, LEARNING)
 
 
-def rule_of(
-    theta: list[float], number: int = 1, key: RuleKey = RULE_KEY, digest: bytes | None = None
+def signed_of(
+    theta: list[float], number: int = 1, key: PolicyKey = POLICY_KEY, digest: bytes | None = None
 ) -> bytes:
     digest = document().formats.digest if digest is None else digest
-    return Rule.sign(key, digest, number, policy_of(theta)).to_json().encode()
+    return SignedPolicy.sign(key, digest, number, policy_of(theta)).to_json().encode()

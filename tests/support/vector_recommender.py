@@ -1,4 +1,4 @@
-"""The vectors of recommenders: documents that say how one learns, rules, choices and reports."""
+"""The vectors of recommenders: documents that say how one learns, policies, choices and reports."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ import numpy as np
 
 from overhand.bandits import Policy, Practical, Theory
 from overhand.deploy.protocol.document import Document
-from overhand.deploy.protocol.keys import RuleKey
-from overhand.deploy.protocol.learning import Learning, Rule
+from overhand.deploy.protocol.keys import PolicyKey
+from overhand.deploy.protocol.learning import Learning, SignedPolicy
 from overhand.model import Rows
 from support.vector_documents import KEY, Kind, plan_of
 
 _RAW = bytes(range(33, 65))
-RULE_KEY = RuleKey.of_raw(_RAW)
-"""Of no deployment: the private key is in the vectors, so that rules can be made."""
+POLICY_KEY = PolicyKey.of_raw(_RAW)
+"""Of no deployment: the private key is in the vectors, so that policies can be made."""
 
 Encoded = Callable[[Document, Rows, str], dict[str, Any]]
 
@@ -31,7 +31,7 @@ _ARMS = {"a walk": (0.9, 0.1, -0.3), "1984": (0.9, 0.4, 0.0), "42": (0.9, 0.0, 0
 @lru_cache
 def recommenders() -> dict[str, Document]:
     """By name: with and without a constant feature, names and arms; coins and pairs."""
-    key = RULE_KEY.public_key
+    key = POLICY_KEY.public_key
     wide = Kind("regression:3", [], (3, 6), epsilon=8.0)
     narrow = Kind("regression:2", [], (3, 6), (16, 8), 30.0)
     theory = Theory(2, horizon=400, entry_error=20.0)
@@ -49,7 +49,7 @@ def recommenders() -> dict[str, Document]:
 def recommender(encoded: Encoded) -> dict[str, Any]:
     """All of them; `encoded` makes the report of a row that was checked."""
     return {
-        "rule_private_key": _RAW.hex(),
+        "policy_private_key": _RAW.hex(),
         "documents": [
             {"name": name, "text": document.to_json(), "digest": document.digest}
             for name, document in recommenders().items()
@@ -57,8 +57,8 @@ def recommender(encoded: Encoded) -> dict[str, Any]:
         "refused": [
             {"why": why, "text": _edited(change)} for why, change in _WRONG_LEARNING.items()
         ],
-        "rules": [_rule_vector(*one) for one in _rules()],
-        "refused_rules": _refused_rules(),
+        "policies": [_policy_vector(*one) for one in _policies()],
+        "refused_policies": _refused_policies(),
         "choices": [_choice_vector(*one) for one in _CHOICES],
         "reports": [_report_vector(encoded, *one) for one in _REPORTS],
     }
@@ -67,7 +67,7 @@ def recommender(encoded: Encoded) -> dict[str, Any]:
 # --- documents ------------------------------------------------------------------------------------
 
 _WRONG_LEARNING: dict[str, dict[str, Any]] = {
-    "rules by nobody knows what": {"rule": "guesses"},
+    "policies by nobody knows what": {"policy": "guesses"},
     "another dimension than the plan's": {"dimension": 2, "features": [], "arms": {}},
     "a constant of 1": {"constant": 1.0},
     "no exploration": {"exploration": 0.0},
@@ -77,7 +77,7 @@ _WRONG_LEARNING: dict[str, dict[str, Any]] = {
     "an arm of too few features": {"arms": {"a walk": [0.9, 0.1]}},
     "an arm that is too long": {"arms": {"a walk": [0.9, 0.8, 0.0]}},
     "an arm without the constant": {"arms": {"a walk": [0.8, 0.1, 0.0]}},
-    "a key that is too short": {"rule_key": "07a3"},
+    "a key that is too short": {"policy_key": "07a3"},
     "a field that nobody knows": {"mark": 7},
 }
 
@@ -88,12 +88,12 @@ def _edited(change: dict[str, Any]) -> str:
     return json.dumps(saved, indent=2) + "\n"
 
 
-# --- rules ----------------------------------------------------------------------------------------
+# --- policies -------------------------------------------------------------------------------------
 
 
 @lru_cache
-def _rules() -> list[tuple[str, int, Policy]]:
-    """The document's name, the number of the rule, and what it says."""
+def _policies() -> list[tuple[str, int, Policy]]:
+    """The document's name, the number of the policy, and what it says."""
     wide = np.array([[0.05, -0.02, 0.0], [0.01, 0.3, 1e-17], [-0.0, 0.1, 0.7]])
     flat = np.zeros((2, 2))
     return [
@@ -104,21 +104,21 @@ def _rules() -> list[tuple[str, int, Policy]]:
     ]
 
 
-def _signed(name: str, number: int, policy: Policy, key: RuleKey = RULE_KEY) -> Rule:
-    return Rule.sign(key, recommenders()[name].formats.digest, number, policy)
+def _signed(name: str, number: int, policy: Policy, key: PolicyKey = POLICY_KEY) -> SignedPolicy:
+    return SignedPolicy.sign(key, recommenders()[name].formats.digest, number, policy)
 
 
-def _rule_vector(name: str, number: int, policy: Policy) -> dict[str, Any]:
+def _policy_vector(name: str, number: int, policy: Policy) -> dict[str, Any]:
     """What is signed is written out here once more, not taken from the code."""
     floats = [*policy.theta, *policy.width.ravel()]
     head = struct.pack("<QQI", number, policy.t, len(policy.theta))
     content = (
-        b"overhand rule 1\0"
+        b"overhand policy 1\0"
         + bytes.fromhex(recommenders()[name].digest)
         + head
         + struct.pack(f"<{len(floats)}d", *floats)
     )
-    assert RULE_KEY.sign(content) == _signed(name, number, policy).signature
+    assert POLICY_KEY.sign(content) == _signed(name, number, policy).signature
     return {
         "document": name,
         "number": str(number),
@@ -128,11 +128,11 @@ def _rule_vector(name: str, number: int, policy: Policy) -> dict[str, Any]:
     }
 
 
-def _refused_rules() -> list[dict[str, Any]]:
-    """Texts that a client refuses, if it has seen the rule `after` before, or none."""
-    name, number, policy = _rules()[1]
+def _refused_policies() -> list[dict[str, Any]]:
+    """Texts that a client refuses, if it has seen the policy `after` before, or none."""
+    name, number, policy = _policies()[1]
     good = _signed(name, number, policy).to_json()
-    other = RuleKey.of_raw(bytes(32))
+    other = PolicyKey.of_raw(bytes(32))
     saved = json.loads(good)
     turned = {**saved, "theta": [-x for x in saved["theta"]]}
     short = Policy(10, np.zeros(2), np.eye(2))
@@ -155,7 +155,7 @@ def _refused_rules() -> list[dict[str, Any]]:
         "cut short": good[:-9],
     }
     made = [{"why": why, "document": name, "after": None, "text": it} for why, it in cases.items()]
-    first = _signed(*_rules()[0]).to_json()
+    first = _signed(*_policies()[0]).to_json()
     return [*made, {"why": "older than the last", "document": name, "after": good, "text": first}]
 
 
@@ -170,12 +170,12 @@ _CHOICES: list[tuple[int, list[list[float]]]] = [
     (2, [[0.0, 0.25], [0.25, 0.5], [0.5, 0.0], [0.0, 1.0]]),  # three are alike
     (3, [[0.6, 0.8], [1.0, 0.0]]),
 ]
-"""Which rule, and the contexts."""
+"""Which policy, by its place, and the contexts."""
 
 
-def _choice_vector(rule: int, contexts: list[list[float]]) -> dict[str, Any]:
+def _choice_vector(place: int, contexts: list[list[float]]) -> dict[str, Any]:
     """In the plainest way: sums one after the other."""
-    name, _, policy = _rules()[rule]
+    name, _, policy = _policies()[place]
     scores = []
     for x in contexts:
         side = range(len(x))
@@ -184,7 +184,7 @@ def _choice_vector(rule: int, contexts: list[list[float]]) -> dict[str, Any]:
         scores.append(mean + sum(one * one for one in along) ** 0.5)
     arm = int(policy.choose(np.array(contexts)))
     assert np.allclose(policy.scores(np.array(contexts)), scores, rtol=1e-12, atol=0)
-    return {"document": name, "rule": rule, "contexts": contexts, "scores": scores, "arm": arm}
+    return {"document": name, "policy": place, "contexts": contexts, "scores": scores, "arm": arm}
 
 
 _REPORTS: list[tuple[str, list[float], float]] = [

@@ -26,8 +26,8 @@ const NO_DIGEST =
  *   read the token, see who reports, and change the answers
  * @property {import("./keeping.js").Store | null} [store] where the reports of this person are
  *   kept; IndexedDB if there is one. `null` keeps nothing: for programs that report for many.
- * @property {number} [maxAge] seconds for which a recommender's rule is used before a newer one is
- *   asked for; 60 unless told
+ * @property {number} [maxAge] seconds for which a recommender's policy is used before a newer one
+ *   is asked for; 60 unless told
  * @property {typeof globalThis.fetch} [fetch] what requests are made with
  */
 
@@ -164,9 +164,9 @@ export class Client {
   }
 
   /**
-   * The arm that a recommender's newest rule takes for a person with these contexts: which row.
+   * The arm that a recommender's newest policy takes for a person with these contexts: which row.
    *
-   * All is computed here. The rule counts only if the server signed it for this document. The arm
+   * All is computed here. The policy counts only if the server signed it for this document. The arm
    * that a person takes may be seen by others, and is not protected: only contexts and reward are.
    *
    * @param {readonly ArrayLike<number>[]} contexts a row of features for every arm
@@ -177,12 +177,12 @@ export class Client {
   }
 
   /**
-   * The recommender's newest rule, or null if there is none yet.
+   * The recommender's newest policy, or null if there is none yet.
    *
-   * @returns {Promise<import("./rules.js").Rule | null>}
+   * @returns {Promise<import("./policies.js").SignedPolicy | null>}
    */
-  async rule() {
-    return this.#chooser.rule(recommenderOf(await this.document()));
+  async policy() {
+    return this.#chooser.policy(recommenderOf(await this.document()));
   }
 
   /**

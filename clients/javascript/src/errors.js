@@ -5,7 +5,7 @@
  * - `insecure`: an `http://` address of another machine, and `insecure` is not set
  * - `value`: a value that is not of the kind that the plan counts, or contexts or a reward that are
  *   not what a recommender learns from
- * - `rule`: a rule that the server did not sign for this document, or an older one than the last
+ * - `policy`: one that the server did not sign for this document, or an older one than the last
  * - `not-chosen`: a reward, and no choice that is not reported yet
  * - `document`: a public document that is malformed, or was edited
  * - `version`: a document of another version of the protocol
@@ -19,7 +19,7 @@
  * - `already-reported`: all the reports that the plan allows one person are made
  *
  * @typedef {"argument" | "insecure" | "value" | "document" | "version" | "digest" | "unsupported"
- *   | "store" | "unreachable" | "refused" | "nonsense" | "outdated" | "already-reported" | "rule"
+ *   | "store" | "unreachable" | "refused" | "nonsense" | "outdated" | "already-reported" | "policy"
  *   | "not-chosen"} Code
  */
 

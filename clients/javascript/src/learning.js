@@ -1,4 +1,4 @@
-/** How a recommender learns, as its document says: what features are, and who signs its rules. */
+/** How a recommender learns, as its document says: what features are, and who signs policies. */
 
 import { isName, short, shown, wrong } from "./checks.js";
 import { array, contentOf, damaged, digits, object, real, string, whole } from "./fields.js";
@@ -22,13 +22,13 @@ export class Learning {
   /**
    * @param {number} dimension how many features an arm has
    * @param {number | null} constant the first feature of all arms, if it is the same for all
-   * @param {string} ruleKey who signs rules, in hexadecimal digits
+   * @param {string} policyKey who signs policies, in hexadecimal digits
    * @param {readonly string[]} features their names, if they have any
    */
-  constructor(dimension, constant, ruleKey, features) {
+  constructor(dimension, constant, policyKey, features) {
     this.dimension = dimension;
     this.constant = constant;
-    this.ruleKey = ruleKey;
+    this.policyKey = policyKey;
     this.features = features;
     /**
      * The features of arms that are the same for everybody, by name.
@@ -45,25 +45,25 @@ export class Learning {
    * @param {import("./plan.js").Plan} plan which must add up what is learnt from
    */
   static of(saved, plan) {
-    const rule = string("learning.rule", contentOf(saved, "rule"));
-    const constants = new Map(Object.entries(CONSTANTS)).get(rule);
-    if (constants === undefined) throw damaged(`rules by ${rule}, which nobody knows`);
+    const policy = string("learning.policy", contentOf(saved, "policy"));
+    const constants = new Map(Object.entries(CONSTANTS)).get(policy);
+    if (constants === undefined) throw damaged(`policies by ${policy}, which nobody knows`);
     const fields = object("learning", saved, [
-      "rule",
+      "policy",
       ...constants,
       "features",
       "arms",
-      "rule_key",
+      "policy_key",
     ]);
     const dimension = whole("learning.dimension", fields.dimension, 1, MOST_SIDE);
-    const constant = rule === "practical" ? constantOf(fields) : checkTheory(fields);
+    const constant = policy === "practical" ? constantOf(fields) : checkTheory(fields);
     if (plan.kind.spec !== `regression:${dimension}` || plan.clip) {
       throw damaged(`a plan for ${plan.kind.spec} cannot serve regression:${dimension}`);
     }
     const learning = new Learning(
       dimension,
       constant,
-      digits("learning.rule_key", fields.rule_key, KEY_BYTES),
+      digits("learning.policy_key", fields.policy_key, KEY_BYTES),
       namesOf(fields.features, dimension),
     );
     learning.arms = armsOf(fields.arms, learning);

@@ -1,8 +1,8 @@
-/** Chooses among arms by the newest rule: contexts, choice and reward stay here. */
+/** Chooses among arms by the newest policy: contexts, choice and reward stay here. */
 
 import { OverhandError } from "./errors.js";
 import { below, secureRandom } from "./randomness.js";
-import { Rule, wrong } from "./rules.js";
+import { SignedPolicy, wrong } from "./policies.js";
 
 /** @typedef {import("./document.js").Document} Document */
 /** @typedef {Document & { learning: import("./learning.js").Learning }} Recommending */
@@ -23,12 +23,12 @@ export function recommenderOf(document) {
   return /** @type {Recommending} */ (document);
 }
 
-/** The rule that a device goes by, and what it chose last. */
+/** The policy that a device goes by, and what it chose last. */
 export class Chooser {
   #requests;
   #maxAge;
-  /** @type {Rule | null} */
-  #rule = null;
+  /** @type {SignedPolicy | null} */
+  #policy = null;
   #digest = "";
   #askedAt = -Infinity;
   /** @type {Float64Array | null} */
@@ -36,7 +36,7 @@ export class Chooser {
 
   /**
    * @param {import("./requests.js").Requests} requests
-   * @param {number} maxAge seconds for which a rule is used before a newer one is asked for
+   * @param {number} maxAge seconds for which a policy is used before a newer one is asked for
    */
   constructor(requests, maxAge) {
     this.#requests = requests;
@@ -44,27 +44,27 @@ export class Chooser {
   }
 
   /**
-   * The newest rule, asked for if the last is too old; null if there is none yet.
+   * The newest policy, asked for if the last is too old; null if there is none yet.
    *
    * @param {Recommending} document
    */
-  async rule({ learning, digest }) {
+  async policy({ learning, digest }) {
     const now = performance.now() / 1000;
-    if (digest === this.#digest && now - this.#askedAt < this.#maxAge) return this.#rule;
+    if (digest === this.#digest && now - this.#askedAt < this.#maxAge) return this.#policy;
     const answer = await this.#requests.request("GET", "/v1/policy", undefined, true);
-    const last = digest === this.#digest ? this.#rule : null;
-    const rule = answer === null ? last : await Rule.of(answer, learning, digest);
-    if (rule !== null && last !== null && rule.isOlderThan(last)) {
+    const last = digest === this.#digest ? this.#policy : null;
+    const policy = answer === null ? last : await SignedPolicy.of(answer, learning, digest);
+    if (policy !== null && last !== null && policy.isOlderThan(last)) {
       throw wrong(
-        `rule ${rule.number} is older than rule ${last.number}, which this device has seen`,
+        `policy ${policy.number} is older than policy ${last.number}, which this device has seen`,
       );
     }
-    [this.#rule, this.#digest, this.#askedAt] = [rule, digest, now];
-    return rule;
+    [this.#policy, this.#digest, this.#askedAt] = [policy, digest, now];
+    return policy;
   }
 
   /**
-   * Which of the contexts to take; before the first rule any of them, all alike.
+   * Which of the contexts to take; before the first policy any of them, all alike.
    *
    * @param {Recommending} document
    * @param {unknown} contexts a row of features for every arm
@@ -75,8 +75,8 @@ export class Chooser {
       throw new OverhandError("value", "contexts must be a list with a row for every arm");
     }
     const arms = rows.map((row, place) => document.learning.checked(row, `row ${place}`));
-    const rule = await this.rule(document);
-    const arm = rule === null ? below(secureRandom, arms.length) : rule.choose(arms);
+    const policy = await this.policy(document);
+    const arm = policy === null ? below(secureRandom, arms.length) : policy.choose(arms);
     this.#chosen = arms[arm];
     return arm;
   }

@@ -1,4 +1,4 @@
-/** A recommender's client: rules that count, arms that are taken, and what is reported of them. */
+/** A recommender's client: policies that count, arms that are taken, what is reported of them. */
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
@@ -7,29 +7,29 @@ import { hex, sha256 } from "../src/bytes.js";
 import { Document } from "../src/document.js";
 import { AlreadyReported, NotCounted, connect, memoryStore } from "../src/index.js";
 import { below, secureRandom } from "../src/randomness.js";
-import { Rule } from "../src/rules.js";
+import { SignedPolicy } from "../src/policies.js";
 import { Service, documentOf, refusal } from "./support/service.js";
 import { chanceOf, utf8, vectors } from "./support/vectors.js";
 
-const { documents, refused, rules, refused_rules, choices, reports } = vectors("recommender");
+const { documents, refused, policies, refused_policies, choices, reports } = vectors("recommender");
 const textOf = (name) => documents.find((one) => one.name === name).text;
 const read = (name) => Document.of(utf8(textOf(name)));
-const RULES = rules.filter((one) => one.document === "pairs-services").map((one) => one.text);
+const POLICIES = policies.filter((one) => one.document === "pairs-services").map((one) => one.text);
 const PERSON = [
   [0.9, 0.1, -0.3],
   [0.9, 0.4, 0.0],
   [0.9, 0.0, 0.4],
 ];
 
-/** A service of a recommender, which has this rule, or none. */
-function serviceOf(rule = null, ...answers) {
+/** A service of a recommender, which has this policy, or none. */
+function serviceOf(policy = null, ...answers) {
   const service = new Service(textOf("pairs-services"), ...answers);
-  service.rule = rule;
+  service.policy = policy;
   const { fetch } = service;
   service.fetch = async (url, options) => {
     if (!url.endsWith("/v1/policy")) return fetch(url, options);
     service.requests.push({ url, options });
-    return service.rule === null ? refusal(404)() : new Response(service.rule);
+    return service.policy === null ? refusal(404)() : new Response(service.policy);
   };
   return service;
 }
@@ -47,7 +47,7 @@ test("documents say how a recommender learns, names that are numbers in their pl
     assert.equal(learning.dimension, due.dimension);
     assert.equal(learning.constant, due.constant);
     assert.deepEqual(learning.features, due.features);
-    assert.equal(learning.ruleKey, due.rule_key);
+    assert.equal(learning.policyKey, due.policy_key);
   }
   const { learning } = await read("pairs-services");
   assert.deepEqual([...learning.arms.keys()], ["a walk", "1984", "42"]);
@@ -59,41 +59,41 @@ for (const { why, text } of refused) {
     assert.rejects(Document.of(utf8(text)), { name: "OverhandError", code: "document" }));
 }
 
-test("rules of the vectors, and what is signed of them", async () => {
-  for (const { document: name, number, users, signed, text } of rules) {
+test("policies of the vectors, and what is signed of them", async () => {
+  for (const { document: name, number, users, signed, text } of policies) {
     if (name === "pairs") continue;
     const { learning, digest } = await read(name);
-    const rule = await Rule.of(utf8(text), learning, digest);
-    assert.equal(String(rule.number), number);
-    assert.equal(String(rule.users), users);
-    assert.equal(hex(rule.signedBytes(digest)), signed);
+    const policy = await SignedPolicy.of(utf8(text), learning, digest);
+    assert.equal(String(policy.number), number);
+    assert.equal(String(policy.users), users);
+    assert.equal(hex(policy.signedBytes(digest)), signed);
   }
 });
 
-for (const { why, text, after } of refused_rules) {
-  test(`no rule: ${why}`, async () => {
+for (const { why, text, after } of refused_policies) {
+  test(`no policy: ${why}`, async () => {
     const service = serviceOf(after ?? text);
     const client = service.client({ maxAge: 1e-9 });
     if (after !== null) await client.choose(PERSON);
-    service.rule = text;
+    service.policy = text;
     const choosing = client.choose(PERSON);
-    await assert.rejects(choosing, { name: "OverhandError", code: "rule" });
+    await assert.rejects(choosing, { name: "OverhandError", code: "policy" });
     if (after === null) await assert.rejects(client.report(1), { code: "not-chosen" });
     assert.equal(service.received.length, 0);
   });
 }
 
 test("choices of the vectors", async () => {
-  for (const { document: name, rule: place, contexts, scores, arm } of choices) {
+  for (const { document: name, policy: place, contexts, scores, arm } of choices) {
     if (name === "pairs") continue;
     const { learning, digest } = await read(name);
-    const rule = await Rule.of(utf8(rules[place].text), learning, digest);
+    const policy = await SignedPolicy.of(utf8(policies[place].text), learning, digest);
     const arms = contexts.map((row) => learning.checked(row, "a row"));
-    const found = arms.map((x) => rule.score(x));
+    const found = arms.map((x) => policy.score(x));
     for (const [i, score] of scores.entries()) {
       assert.ok(Math.abs(found[i] - score) <= 1e-12 * Math.abs(score), `${found[i]}, ${score}`);
     }
-    assert.equal(rule.choose(arms), arm);
+    assert.equal(policy.choose(arms), arm);
   }
 });
 
@@ -114,11 +114,11 @@ for (const [place, report] of reports.entries()) {
   });
 }
 
-test("a choice by the rule is reported once", async () => {
-  const service = serviceOf(RULES[0]);
+test("a choice by the policy is reported once", async () => {
+  const service = serviceOf(POLICIES[0]);
   const client = service.client();
   assert.equal(await client.choose(PERSON), 2);
-  assert.equal((await client.rule()).number, 1n);
+  assert.equal((await client.policy()).number, 1n);
   await client.report(0.5);
   await assert.rejects(client.report(0.5), { code: "not-chosen" });
   assert.equal(service.received.length, 1);
@@ -129,16 +129,16 @@ test("a choice by the rule is reported once", async () => {
   assert.equal(service.received.length, 2);
 });
 
-test("before the first rule any arm is taken, all alike, and asked for again when it is old", async () => {
+test("before the first policy any arm is taken, all alike, and asked for again when it is old", async () => {
   const service = serviceOf();
   const client = service.client({ maxAge: 1e-9 });
   const taken = new Set();
   for (let i = 0; i < 60; i++) taken.add(await client.choose(PERSON));
   assert.deepEqual([...taken].sort(), [0, 1, 2]); // else with probability 3 (2/3)^60
-  assert.equal(await client.rule(), null);
-  service.rule = RULES[1];
+  assert.equal(await client.policy(), null);
+  service.policy = POLICIES[1];
   assert.equal(await client.choose(PERSON), 1);
-  service.rule = null;
+  service.policy = null;
   assert.equal(await client.choose(PERSON), 1, "the last one stays in force");
   const patient = service.client();
   await patient.choose(PERSON);
@@ -158,7 +158,7 @@ test("a number below another has no favourites, and words that would make some a
 });
 
 test("bad contexts and rewards are refused, and nothing is sent", async () => {
-  const service = serviceOf(RULES[0]);
+  const service = serviceOf(POLICIES[0]);
   const client = service.client();
   const bad = [
     undefined,
@@ -188,7 +188,7 @@ test("bad contexts and rewards are refused, and nothing is sent", async () => {
 });
 
 test("a report that is not counted has its bytes, and is not made anew", async () => {
-  const service = serviceOf(RULES[0], refusal(409));
+  const service = serviceOf(POLICIES[0], refusal(409));
   const client = service.client();
   await client.choose(PERSON);
   await assert.rejects(client.report(1), (error) => {
@@ -201,7 +201,7 @@ test("a report that is not counted has its bytes, and is not made anew", async (
 });
 
 test("no more reports than the plan allows one person", async () => {
-  const client = serviceOf(RULES[0]).client({ store: memoryStore() });
+  const client = serviceOf(POLICIES[0]).client({ store: memoryStore() });
   await client.choose(PERSON);
   await client.report(1);
   await client.choose(PERSON);

@@ -1,4 +1,4 @@
-"""The learner of Algorithm 4, fast: `reference.BanditServer.rule` for any number of users.
+"""The learner of Algorithm 4, fast: `reference.BanditServer.policy` for any number of users.
 
 It goes over any continual sum: variants differ only in the sums they are given, and in constants.
 """

@@ -44,7 +44,7 @@ _LABELS = {
     "deployed": "this recommender",
     "concurrent": "the same, simulated",
     "not_private": "no privacy, simulated",
-    "best": "the best rule",
+    "best": "the best policy",
 }
 
 
@@ -252,7 +252,7 @@ def _show_learning(plan: Plan, users: int, stage: one_machine.Stage) -> None:
         with output.show_status("simulating what others would have got"):
             regrets = _simulate_others(plan, place, users, seed)
         rewards |= {name: rewards["best"] - regret for name, regret in regrets.items()}
-        policies = one_machine.fetch(f"{services.server}/v1/learnt")["rule"]["number"]
+        policies = one_machine.fetch(f"{services.server}/v1/policy/summary")["policy"]["number"]
         result: dict[str, Any] = {}
         for name in ("deployed", "random", "best", "local", "concurrent", "not_private"):
             all_users, last_quarter = map(float, rewards[name])
@@ -341,7 +341,7 @@ def _print_learning(plan: Plan, rewards: dict[str, Floats], result: dict[str, An
     console.print(table)
     deployed, least, most = (rewards[name][1] for name in ("deployed", "random", "best"))
     console.print(
-        f"{result['policies']:,} rules; in the last quarter it earned "
-        f"{100 * (deployed - least) / (most - least):.0f} % of the best rule's advantage over a "
+        f"{result['policies']:,} policies; in the last quarter it earned "
+        f"{100 * (deployed - least) / (most - least):.0f} % of the best policy's advantage over a "
         f"random arm; {format_number(result['users_per_second'])} users per second"
     )

@@ -41,15 +41,15 @@ TRUST = {
     "services": f"One operator runs both services here and makes the noise of both, so {_NOT_SAFE}",
 }
 TICK = "0.2"
-"""Seconds between checks for full batches, and for new rules."""
+"""Seconds between checks for full batches, and for new policies."""
 MAX_AGE = 0.1
-"""Seconds for which a rule is used: a demonstration's people come much faster than others."""
+"""Seconds for which a policy is used: a demonstration's people come much faster than others."""
 
 _START = 120.0
 _SETTLE = 120.0
 _AT_ONCE = 64
 _TOLD_EVERY = 0.1  # seconds
-_GROUP = 16  # people who choose by the same rule
+_GROUP = 16  # people who choose by the same policy
 _GROUPS = 2  # at a time, in one process
 
 
@@ -325,7 +325,7 @@ async def _visit(
     uniforms: Floats,
     pipe: Connection,
 ) -> None:
-    """A few at a time, so that the rule they choose by is a new one."""
+    """A few at a time, so that the policy they choose by is a new one."""
     from overhand.deploy.client import AsyncRecommenderClient
 
     starts = iter(range(0, len(people), _GROUP))

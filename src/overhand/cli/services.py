@@ -65,7 +65,7 @@ Insecure = Annotated[
     ),
 ]
 
-RULES = "rule.key"
+POLICY_KEY = "policy.key"
 DATABASE = "server.db"
 DATABASE_KEYS = f"{DATABASE}.keys"
 _MOST_TOKENS = 10**8
@@ -85,7 +85,7 @@ class LearningOptions:
     constant: Annotated[
         float | None, typer.Option(help="The first feature of every arm, if all have the same.")
     ] = None
-    rule: Annotated[
+    policy: Annotated[
         ConstantsName | None,
         typer.Option(
             help="practical: constants from the distribution of the noise; theory: the paper's, "
@@ -109,19 +109,19 @@ class LearningOptions:
             if getattr(self, field.name) is not None:
                 raise InvalidValue(f"--{field.name} is for recommenders: give --recommender, too")
 
-    def learning(self, plan: Plan, rule_key: bytes) -> Learning:
+    def learning(self, plan: Plan, policy_key: bytes) -> Learning:
         """What a document for this plan says of it."""
         from overhand.deploy.protocol.learning import Learning
 
         names = () if self.features is None else tuple(self.features.split(","))
         arms = {} if self.arms is None else _arms_of(self.arms)
         dimension, horizon = options.features_of(plan.values), plan.horizon
-        if self.rule != "theory":
-            return Learning(Practical(dimension, self.constant), rule_key, names, arms)
+        if self.policy != "theory":
+            return Learning(Practical(dimension, self.constant), policy_key, names, arms)
         if self.constant is not None:
-            raise InvalidValue("--rule theory does not use --constant")
+            raise InvalidValue("--policy theory does not use --constant")
         constants = Theory(dimension, horizon, max(1.0, plan.error_bound(1 / (2 * horizon))))
-        return Learning(constants, rule_key, names, arms)
+        return Learning(constants, policy_key, names, arms)
 
 
 def _arms_of(path: Path) -> dict[str, tuple[float, ...]]:
@@ -159,37 +159,37 @@ def prepare(
     """Make the files of a deployment: the server's key, the document, and a token.
 
     The key and the token's hash stay with the server; the document is public; the token goes to
-    the shuffling service. A recommender's server has a second key, which signs its rules. If the
+    the shuffling service. A recommender's server has a second key, which signs policies. If the
     services make the noise, the keys of the server's database are made here, once: keep no copy.
     """
     from overhand.deploy.protocol.document import Document
-    from overhand.deploy.protocol.keys import KeyPair, RuleKey, create_token, hash_token
+    from overhand.deploy.protocol.keys import KeyPair, PolicyKey, create_token, hash_token
     from overhand.deploy.server.store import ServerStore
 
     if not recommender:
         asked.check_none()
     plan = Plan.load(plan_file)
-    document, key, rule_key = (directory / name for name in ("document.json", "server.key", RULES))
+    document, key = directory / "document.json", directory / "server.key"
     token, token_hash = directory / "token", directory / "token.sha256"
-    database_keys = directory / DATABASE_KEYS
-    for path in (document, key, rule_key, database_keys, token, token_hash):
+    policy_key, database_keys = directory / POLICY_KEY, directory / DATABASE_KEYS
+    for path in (document, key, policy_key, database_keys, token, token_hash):
         if path.exists():
             raise InvalidValue(f"{path} exists: one directory holds one deployment")
-    pair, signing = KeyPair.generate(), RuleKey.generate() if recommender else None
+    pair, signing = KeyPair.generate(), PolicyKey.generate() if recommender else None
     learning = None if signing is None else asked.learning(plan, signing.public_key)
     made = Document(plan, pair.public_key, learning)
     made.check_guarantee()
     directory.mkdir(parents=True, exist_ok=True)
     pair.save(key)
     if signing is not None:
-        signing.save(rule_key)
+        signing.save(policy_key)
     ServerStore.make_keys(made, database_keys)
     token_hash.write_text(hash_token(create_token(token)).hex() + "\n", encoding="ascii")
     document.write_text(made.to_json(), encoding="utf-8")
     if as_json:
         print_json({"document": str(document), "digest": made.digest, "plan": plan.digest})
         return
-    secrets = [path for path in (key, rule_key, database_keys) if path.exists()]
+    secrets = [path for path in (key, policy_key, database_keys) if path.exists()]
     tell(f"for the server: {', '.join(map(str, [*secrets, token_hash, document]))}")
     tell(f"for the shuffling service: {token}, {document}")
     tell(f"document digest, which the shuffling service and clients pin: {made.digest}")
@@ -267,11 +267,11 @@ def server(
     show_settings: ShowSettings = False,
     document: DocumentFile = Path("document.json"),
     key: Annotated[Path, typer.Option(help="The server's private key.")] = Path("server.key"),
-    rule_key: Annotated[
+    policy_key: Annotated[
         Path | None,
         typer.Option(
-            help="The key that signs a recommender's rules.",
-            show_default=f"{RULES} for a recommender's document",
+            help="The key that signs a recommender's policies.",
+            show_default=f"{POLICY_KEY} for a recommender's document",
         ),
     ] = None,
     token_hash: Annotated[
@@ -314,7 +314,7 @@ def server(
         token_hash=token_hash,
         database=database,
         database_keys=database_keys,
-        rule_key=rule_key,
+        policy_key=policy_key,
         endpoint=Endpoint(host, port, certificate, certificate_key),
         metrics=None if metrics_port is None else Endpoint(port=metrics_port),
         workers=workers,

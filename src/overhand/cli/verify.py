@@ -139,12 +139,12 @@ def _learning_lines(document: Document) -> dict[str, str]:
     if learning is None:
         return {}
     constant = learning.constants.constant
-    rule = learning.entry()["rule"]
+    policy = learning.entry()["policy"]
     first = "" if constant is None else f", the first of them always {constant:.6g}"
     arms = f"; {len(learning.arms):,} arms are named" if learning.arms else ""
     return {
-        "recommender": f"devices choose by its rules and report features of the arm they took, and "
-        f"the reward; the arm itself is not protected where others see it ({rule} rules)",
+        "recommender": f"devices choose by its policies and report features of the arm they took, "
+        f"and the reward; the arm itself is not protected where others see it ({policy} policies)",
         "features": f"{escape(', '.join(learning.names))}{first}{arms}",
-        "key of rules": learning.rule_key.hex(),
+        "policy key": learning.policy_key.hex(),
     }

@@ -112,7 +112,7 @@ class SquaredError:
 class Delay:
     """What noise and waiting cost a learner that uses the sums, in users.
 
-    Noise of one width is as bad as `users_per_width` more users who are served by an old rule.
+    Noise of one width is as bad as `users_per_width` more users who are served by an old policy.
     Squared, so that it is measured as errors of sums are.
 
     A learner waits longer for a batch than a counter does, and has less noise for it:

@@ -2,7 +2,7 @@
 
 None is made again, and each can be sent again. The file is `OVC1`, the SHA-256 of what follows, and
 for every report whether it was delivered (1 byte), its length (4 bytes, big endian) and its bytes,
-which say for which document it was made. A recommender's rule that was seen last is there like a
+which say for which document it was made. A recommender's policy that was seen last is there like a
 report that was delivered, behind `OVL1` and the digest of its document. A file that is not exactly
 that is refused: if it is unknown how many reports were made, no more are made.
 """
@@ -22,7 +22,7 @@ from overhand.deploy.protocol.wire import REPORT_MAGIC
 from overhand.errors import InvalidValue, ServiceError
 
 _MAGIC = b"OVC1"
-_RULE_MAGIC = b"OVL1"
+_POLICY_MAGIC = b"OVL1"
 _HEAD_BYTES = len(_MAGIC) + hashlib.sha256().digest_size
 _ENTRY = struct.Struct(">?I")
 
@@ -84,8 +84,8 @@ class _Kept(NamedTuple):
     def is_for(self, document: Document) -> bool:
         return self.report.startswith(REPORT_MAGIC + document.formats.digest)
 
-    def is_rule_of(self, document: Document) -> bool:
-        return self.report.startswith(_RULE_MAGIC + document.formats.digest)
+    def is_policy_of(self, document: Document) -> bool:
+        return self.report.startswith(_POLICY_MAGIC + document.formats.digest)
 
 
 class ReportJournal:
@@ -163,17 +163,17 @@ class ReportJournal:
                 if noted != kept:
                     self._replace(noted)
 
-    def rule(self, document: Document) -> bytes | None:
-        """The rule of this document that was seen last, as it was signed."""
-        rules = (one.report for one in self._read() if one.is_rule_of(document))
-        head = len(_RULE_MAGIC + document.formats.digest)
-        return next((rule[head:] for rule in rules), None)
+    def policy(self, document: Document) -> bytes | None:
+        """The policy of this document that was seen last, as it was signed."""
+        policies = (one.report for one in self._read() if one.is_policy_of(document))
+        head = len(_POLICY_MAGIC + document.formats.digest)
+        return next((policy[head:] for policy in policies), None)
 
-    def keep_rule(self, document: Document, rule: bytes) -> None:
+    def keep_policy(self, document: Document, policy: bytes) -> None:
         """This one was seen last."""
         with self._hold() as kept:
-            others = (one for one in kept if not one.is_rule_of(document))
-            self._replace([*others, _Kept(True, _RULE_MAGIC + document.formats.digest + rule)])
+            others = (one for one in kept if not one.is_policy_of(document))
+            self._replace([*others, _Kept(True, _POLICY_MAGIC + document.formats.digest + policy)])
 
     @contextmanager
     def _hold(self) -> Iterator[list[_Kept]]:

@@ -14,23 +14,23 @@ from numpy.typing import ArrayLike
 from overhand.bandits import LinUCB, check_contexts, choose_arms
 from overhand.deploy.client.client import AsyncClient, Client, ClientOptions
 from overhand.deploy.protocol.document import Document
-from overhand.deploy.protocol.learning import Rule
+from overhand.deploy.protocol.learning import SignedPolicy
 from overhand.deploy.transport import Answer
 from overhand.errors import InvalidValue, ProtocolViolation, finite_number
 from overhand.model import Counts, Floats
 
 MAX_AGE = 60.0
-"""Seconds for which a rule is used before a newer one is asked for."""
+"""Seconds for which a policy is used before a newer one is asked for."""
 
 
 class AsyncRecommenderClient(AsyncClient):
-    """Chooses among arms by the newest rule, and reports what came of it.
+    """Chooses among arms by the newest policy, and reports what came of it.
 
-    The rule comes from the shuffling service, and counts only if the server signed it for this
+    The policy comes from the shuffling service, and counts only if the server signed it for this
     document, and if it is no older than the last that was seen: since this program began, or ever
     if reports are `kept`. Give the document's `digest`, or that service could hand out a document
-    that names a key of its own. The rule is asked for again when it is older than `max_age`
-    seconds; before the first rule any arm is as good. One choice is reported at most once: `report`
+    that names a key of its own. The policy is asked for again when it is older than `max_age`
+    seconds; before the first any arm is as good. One choice is reported at most once: `report`
     makes of the features of the arm that was chosen last, and of its reward, what the plan adds up,
     and forgets them.
 
@@ -39,13 +39,13 @@ class AsyncRecommenderClient(AsyncClient):
 
     >>> from overhand.bandits import Practical, plan_for_regret
     >>> from overhand.model import Privacy
-    >>> from overhand.deploy.protocol.keys import KeyPair, RuleKey
+    >>> from overhand.deploy.protocol.keys import KeyPair, PolicyKey
     >>> from overhand.deploy.protocol.learning import Learning
     >>> from overhand.deploy.transport import Answer
     >>> plan = plan_for_regret(1000, 2, Privacy(4.0, 1e-6), dimension=2, mechanism="pairs")
-    >>> learning = Learning(Practical(2, constant=0.6), RuleKey.generate().public_key)
+    >>> learning = Learning(Practical(2, constant=0.6), PolicyKey.generate().public_key)
     >>> public = Document(plan, KeyPair.generate().public_key, learning)
-    >>> class Service:  # which has no rule yet: any arm will do
+    >>> class Service:  # which has no policy yet: any arm will do
     ...     reports = []
     ...
     ...     async def request(self, method, path, body=None):
@@ -74,7 +74,7 @@ class AsyncRecommenderClient(AsyncClient):
         super().__init__(url, **options)
         self._max_age = finite_number("max_age", max_age, above=0)
         self._clock = clock
-        self._rule: Rule | None = None
+        self._policy: SignedPolicy | None = None
         self._asked_at: float | None = None
         self._asking = asyncio.Lock()
         self._chosen: Floats | None = None
@@ -88,33 +88,34 @@ class AsyncRecommenderClient(AsyncClient):
             )
         return document
 
-    async def rule(self) -> Rule | None:
-        """The newest rule, asked for if the last is too old; None if there is none yet."""
+    async def policy(self) -> SignedPolicy | None:
+        """The newest policy, asked for if the last is too old; None if there is none yet."""
         async with self._asking:  # one at a time: an answer that is overtaken would be older
             now, document = self._clock(), await self.document()
-            if self._rule is not None and self._rule.digest != document.formats.digest:
-                self._rule = self._asked_at = None  # that of a document which is no longer served
+            if self._policy is not None and self._policy.digest != document.formats.digest:
+                self._policy = self._asked_at = None  # that of a document which is no longer served
             if self._asked_at is None or now - self._asked_at >= self._max_age:
                 answer = await self._request("GET", "/v1/policy", missing=True)
-                self._rule = self._newest(document, answer)
+                self._policy = self._newest(document, answer)
                 self._asked_at = now
-            return self._rule
+            return self._policy
 
-    def _newest(self, document: Document, answer: Answer) -> Rule | None:
-        """The rule of an answer, or the last if it has none: never an older one."""
-        last = self._rule
-        if self._kept is not None and (seen := self._kept.rule(document)) is not None:
-            last = document.rule(seen)
+    def _newest(self, document: Document, answer: Answer) -> SignedPolicy | None:
+        """The policy of an answer, or the last if it has none: never an older one."""
+        last = self._policy
+        if self._kept is not None and (seen := self._kept.policy(document)) is not None:
+            last = document.policy(seen)
         if answer.status == HTTPStatus.NOT_FOUND:
             return last
-        rule = document.rule(answer.body)
-        if last is not None and (rule.number, rule.policy.t) < (last.number, last.policy.t):
+        signed = document.policy(answer.body)
+        if last is not None and (signed.number, signed.policy.t) < (last.number, last.policy.t):
             raise ProtocolViolation(
-                f"rule {rule.number} is older than rule {last.number}, which this device has seen"
+                f"policy {signed.number} is older than policy {last.number}, which this device has "
+                "seen"
             )
-        if self._kept is not None and rule != last:
-            self._kept.keep_rule(document, answer.body)
-        return rule
+        if self._kept is not None and signed != last:
+            self._kept.keep_policy(document, answer.body)
+        return signed
 
     async def choose(self, contexts: ArrayLike) -> int:
         """The arm for a person with these contexts (arms, features): which row of them to take."""
@@ -122,7 +123,7 @@ class AsyncRecommenderClient(AsyncClient):
         return int(arm)
 
     async def choose_many(self, contexts: ArrayLike) -> Counts:
-        """The same for many people (people, arms, features), all by one rule: for a program that
+        """The same for many people (people, arms, features), all by one policy: for a program that
         serves them, and reports of them with `report_many`.
         """
         return await self._choose(contexts, 3, "those of many people")
@@ -135,8 +136,8 @@ class AsyncRecommenderClient(AsyncClient):
         learner.rows(every, np.zeros(len(every)))  # as a report of any of them will be checked
         if features.ndim != axes:
             raise InvalidValue(f"contexts of shape {features.shape} are not {whose}")
-        people, rule = features.reshape(-1, *features.shape[-2:]), await self.rule()
-        arms = choose_arms(None if rule is None else rule.policy, people, self._random)
+        people, signed = features.reshape(-1, *features.shape[-2:]), await self.policy()
+        arms = choose_arms(None if signed is None else signed.policy, people, self._random)
         self._chosen = people[np.arange(len(people)), arms]
         return np.asarray(arms)
 
@@ -185,14 +186,14 @@ class RecommenderClient(Client):
         self._runner = asyncio.Runner()
         self._client = AsyncRecommenderClient(url, max_age=max_age, **options)
 
-    def rule(self) -> Rule | None:
-        """The newest rule; None if there is none yet."""
-        return self._run(self._client.rule())
+    def policy(self) -> SignedPolicy | None:
+        """The newest policy; None if there is none yet."""
+        return self._run(self._client.policy())
 
     def choose(self, contexts: ArrayLike) -> int:
         """The arm for a person with these contexts (arms, features): which row of them to take."""
         return self._run(self._client.choose(contexts))
 
     def choose_many(self, contexts: ArrayLike) -> Counts:
-        """The same for many people (people, arms, features), all by one rule."""
+        """The same for many people (people, arms, features), all by one policy."""
         return self._run(self._client.choose_many(contexts))

@@ -25,7 +25,7 @@ from typing import Any
 from overhand import errors
 from overhand.bandits import learner_for
 from overhand.deploy.protocol.keys import key_id
-from overhand.deploy.protocol.learning import Learning, Rule
+from overhand.deploy.protocol.learning import Learning, SignedPolicy
 from overhand.deploy.protocol.sealing import Sealer, info
 from overhand.deploy.protocol.wire import ID_BYTES, VERSION, Formats, LevelFormat, Report
 from overhand.mechanisms import Mechanism
@@ -118,11 +118,11 @@ class Document:
         """SHA-256 of the document's text: what the shuffling service pins."""
         return hashlib.sha256(self.to_json().encode()).hexdigest()
 
-    def rule(self, content: str | bytes) -> Rule:
-        """The rule of a text, if the server signed it for this document of a recommender."""
+    def policy(self, content: str | bytes) -> SignedPolicy:
+        """The policy of a text, if the server signed it for this document of a recommender."""
         assert self.learning is not None
-        key, dimension = self.learning.rule_key, self.learning.constants.dimension
-        return Rule.from_json(content, key, self.formats.digest, dimension)
+        key, dimension = self.learning.policy_key, self.learning.constants.dimension
+        return SignedPolicy.from_json(content, key, self.formats.digest, dimension)
 
     def check_guarantee(self) -> None:
         """Recompute the guarantee; `Infeasible` if the plan spends more than it promises.

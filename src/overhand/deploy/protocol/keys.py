@@ -238,8 +238,8 @@ class KeyPair(_PrivateKey):
     private_key: X25519PrivateKey
 
 
-class RuleKey(_PrivateKey):
-    """The Ed25519 key by which a server signs the rules of a recommender."""
+class PolicyKey(_PrivateKey):
+    """The Ed25519 key by which a server signs the policies of a recommender."""
 
     _kind, _name = Ed25519PrivateKey, "Ed25519"
     private_key: Ed25519PrivateKey

@@ -1,8 +1,8 @@
-"""How a deployed recommender learns, and the rules that its server signs.
+"""How a deployed recommender learns, and the policies that its server signs.
 
-A rule is made from released sums alone, so anybody may see it. It is signed, because a client gets
+A policy is made from released sums alone: anybody may see it. It is signed, because a client gets
 it from the shuffling service and then takes an arm that others may see, which tells something about
-its context to the author of the rule: a rule forged for a single victim could ask it any question.
+its context to the policy's author: a policy forged for a single victim could ask it any question.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from overhand import errors
 from overhand.bandits import LinUCB, Policy, Practical, Theory, check_contexts
-from overhand.deploy.protocol.keys import KEY_BYTES, RuleKey
+from overhand.deploy.protocol.keys import KEY_BYTES, PolicyKey
 from overhand.errors import InvalidValue, ProtocolViolation
 from overhand.model import Floats
 
-_PURPOSE = b"overhand rule 1\0"
+_PURPOSE = b"overhand policy 1\0"
 _FLOAT = np.dtype("<f8")
 _MOST_NAME = 100
 _MOST_ARMS = 1000
@@ -36,24 +36,24 @@ _KINDS: dict[str, type[Practical] | type[Theory]] = {"practical": Practical, "th
 class Learning:
     """What the document of a recommender says besides its plan and key.
 
-    `constants` turn sums into rules, `rule_key` verifies them. `features` are names, `arms` the
-    features of arms that are the same for everybody, by their names: both are public and optional.
+    `constants` turn sums into policies, `policy_key` verifies them. `features` are names, `arms`
+    the features of arms that are the same for all, by their names: both are public and optional.
 
-    >>> key = RuleKey.generate()
+    >>> key = PolicyKey.generate()
     >>> learning = Learning(Practical(2, constant=0.5), key.public_key, ("always", "jazz"))
     >>> Learning.of_entry(learning.entry()) == learning
     True
     """
 
     constants: Practical | Theory
-    rule_key: bytes
+    policy_key: bytes
     features: tuple[str, ...] = ()
     arms: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         dimension = self.constants.dimension
-        if len(self.rule_key) != KEY_BYTES:
-            raise InvalidValue(f"rule_key has {len(self.rule_key)} bytes, not {KEY_BYTES}")
+        if len(self.policy_key) != KEY_BYTES:
+            raise InvalidValue(f"policy_key has {len(self.policy_key)} bytes, not {KEY_BYTES}")
         if self.features and len(self.features) != dimension:
             raise InvalidValue(f"{len(self.features)} names for {dimension} features")
         for name in (*self.features, *self.arms):
@@ -81,20 +81,20 @@ class Learning:
         kinds = (name for name, kind in _KINDS.items() if isinstance(self.constants, kind))
         names = self.constants.__dataclass_fields__
         return {
-            "rule": next(kinds),
+            "policy": next(kinds),
             **{name: getattr(self.constants, name) for name in names},
             "features": list(self.features),
             "arms": {name: list(arm) for name, arm in self.arms.items()},
-            "rule_key": self.rule_key.hex(),
+            "policy_key": self.policy_key.hex(),
         }
 
     @classmethod
     def of_entry(cls, entry: dict[str, Any]) -> Learning:
         """What `entry` wrote; any other fault shows when the document is written again."""
-        kind = _KINDS[entry["rule"]]
+        kind = _KINDS[entry["policy"]]
         constants = kind(**{name: entry[name] for name in kind.__dataclass_fields__})
         arms = {name: tuple(arm) for name, arm in entry["arms"].items()}
-        key = bytes.fromhex(entry["rule_key"])
+        key = bytes.fromhex(entry["policy_key"])
         return cls(constants, key, tuple(entry["features"]), arms)
 
 
@@ -104,13 +104,13 @@ def _check_name(name: object) -> None:
 
 
 @dataclass(frozen=True)
-class Rule:
-    """A rule as it is published: the `number`-th of the document with this digest, signed.
+class SignedPolicy:
+    """A policy as it is published: the `number`-th of the document with this digest, signed.
 
-    >>> key = RuleKey.generate()
+    >>> key = PolicyKey.generate()
     >>> policy = Policy(t=10, theta=np.array([1.0, 0.5]), width=np.eye(2))
-    >>> rule = Rule.sign(key, digest=bytes(32), number=1, policy=policy)
-    >>> Rule.from_json(rule.to_json(), key.public_key, bytes(32), dimension=2) == rule
+    >>> signed = SignedPolicy.sign(key, digest=bytes(32), number=1, policy=policy)
+    >>> SignedPolicy.from_json(signed.to_json(), key.public_key, bytes(32), dimension=2) == signed
     True
     """
 
@@ -120,7 +120,7 @@ class Rule:
     signature: bytes
 
     @classmethod
-    def sign(cls, key: RuleKey, digest: bytes, number: int, policy: Policy) -> Rule:
+    def sign(cls, key: PolicyKey, digest: bytes, number: int, policy: Policy) -> SignedPolicy:
         return cls(digest, number, policy, key.sign(_signed_bytes(digest, number, policy)))
 
     def to_json(self) -> str:
@@ -137,25 +137,27 @@ class Rule:
         )
 
     @classmethod
-    def from_json(cls, text: str | bytes, rule_key: bytes, digest: bytes, dimension: int) -> Rule:
-        """The rule of a text; `ProtocolViolation` unless it is this document's, and signed."""
+    def from_json(
+        cls, text: str | bytes, policy_key: bytes, digest: bytes, dimension: int
+    ) -> SignedPolicy:
+        """The policy of a text; `ProtocolViolation` unless it is this document's, and signed."""
         try:
-            rule = _parse(text, dimension)
+            signed = _parse(text, dimension)
         except (errors.OverhandError, ValueError, TypeError, LookupError, RecursionError) as error:
-            raise ProtocolViolation(f"this is not a rule: {error}") from error
-        if rule.digest != digest:
+            raise ProtocolViolation(f"this is not a policy: {error}") from error
+        if signed.digest != digest:
             raise ProtocolViolation(
-                f"a rule of the document {rule.digest.hex()[:12]}, not of {digest.hex()[:12]}"
+                f"a policy of the document {signed.digest.hex()[:12]}, not of {digest.hex()[:12]}"
             )
         try:
-            content = _signed_bytes(rule.digest, rule.number, rule.policy)
-            Ed25519PublicKey.from_public_bytes(rule_key).verify(rule.signature, content)
+            content = _signed_bytes(signed.digest, signed.number, signed.policy)
+            Ed25519PublicKey.from_public_bytes(policy_key).verify(signed.signature, content)
         except InvalidSignature:
-            raise ProtocolViolation(f"rule {rule.number} is not signed by the server") from None
-        return rule
+            raise ProtocolViolation(f"policy {signed.number} is not signed by the server") from None
+        return signed
 
 
-def _parse(text: str | bytes, dimension: int) -> Rule:
+def _parse(text: str | bytes, dimension: int) -> SignedPolicy:
     if len(text) > _MOST_CHARACTERS:
         raise InvalidValue(f"{len(text)} characters are more than {_MOST_CHARACTERS}")
     saved = json.loads(text)
@@ -164,7 +166,7 @@ def _parse(text: str | bytes, dimension: int) -> Rule:
     theta = _numbers(saved["theta"], (dimension,))
     width = _numbers(saved["width"], (dimension, dimension))
     digest, signature = (bytes.fromhex(saved[name]) for name in ("document", "signature"))
-    return Rule(digest, number, Policy(users, theta, width), signature)
+    return SignedPolicy(digest, number, Policy(users, theta, width), signature)
 
 
 def _numbers(listed: Any, shape: tuple[int, ...]) -> Floats:

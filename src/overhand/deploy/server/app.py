@@ -124,7 +124,8 @@ class ServerApp(Application):
         if isinstance(self._document.plan.values, Grouped):
             routes.append(Route("/v1/groups", self._groups))
         if self._document.learning is not None:
-            routes += [Route("/v1/policy", self._policy), Route("/v1/learnt", self._lessons)]
+            routes.append(Route("/v1/policy", self._policy))
+            routes.append(Route("/v1/policy/summary", self._lessons))
         return routes
 
     def show_late(self, batches: Iterable[Batch]) -> None:
@@ -240,10 +241,10 @@ class ServerApp(Application):
                 HTTPStatus.BAD_REQUEST, f"number={text!r} is not a whole number from 1 on"
             )
         number = None if text is None else int(text)
-        rule = await self._ask(lambda: self._publisher.rule(number))
-        if rule is None:
-            raise Refused(HTTPStatus.NOT_FOUND, "there is no rule yet: any arm will do")
-        return Response(rule, headers=_HEADERS, media_type="application/json")
+        policy = await self._ask(lambda: self._publisher.policy(number))
+        if policy is None:
+            raise Refused(HTTPStatus.NOT_FOUND, "there is no policy yet: any arm will do")
+        return Response(policy, headers=_HEADERS, media_type="application/json")
 
     async def _lessons(self, request: Request) -> Response:
         return await self._ask(lambda: JSONResponse(self._publisher.lessons(), headers=_HEADERS))

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from overhand.bandits import Practical
+from overhand.bandits import Policy, Practical
 from overhand.deploy.protocol.document import Document
-from overhand.deploy.protocol.keys import RuleKey
-from overhand.deploy.protocol.learning import Learning, Rule
+from overhand.deploy.protocol.keys import PolicyKey
+from overhand.deploy.protocol.learning import Learning, SignedPolicy
 from overhand.deploy.server.store import Coordinate
 from overhand.errors import InvalidValue
 from overhand.estimates import Estimate
@@ -24,36 +24,36 @@ REWARD_COORDINATE = 0
 
 
 @dataclass(frozen=True)
-class Rules:
-    """Makes and reads the rules of a recommender, with the key that its document names."""
+class PolicyMaker:
+    """Makes and reads the policies of a recommender, with the key that its document names."""
 
     _document: Document
     _learning: Learning
-    _key: RuleKey
+    _key: PolicyKey
 
     @classmethod
-    def of(cls, document: Document, key: RuleKey | None) -> Rules | None:
-        """Those of a document, if it is of a recommender."""
+    def of(cls, document: Document, key: PolicyKey | None) -> PolicyMaker | None:
+        """That of a document, if it is of a recommender."""
         learning = document.learning
         if learning is None:
             if key is not None:
-                raise InvalidValue("the document is not a recommender's: it needs no key for rules")
+                raise InvalidValue("the document is not a recommender's: it needs no policy key")
             return None
         if key is None:
-            raise InvalidValue("the rules of a recommender are signed: --rule-key is missing")
-        if key.public_key != learning.rule_key:
-            raise InvalidValue("the key for rules is not the one that the document names")
+            raise InvalidValue("the policies of a recommender are signed: --policy-key is missing")
+        if key.public_key != learning.policy_key:
+            raise InvalidValue("the policy key is not the one that the document names")
         return cls(document, learning, key)
 
-    def make_rule(self, number: int, estimate: Estimate | None) -> str:
-        """The next rule, from released sums alone, as it is published.
+    def make_policy(self, number: int, estimate: Estimate | None) -> str:
+        """The next policy, from released sums alone, as it is published.
 
         Users whose batches are lost widen it as noise would: `rms` is `std` where there are none.
         """
         assert estimate is not None
         std = float(np.max(estimate.rms))
         policy = self._learning.learner.policy(estimate.t, estimate.value, std)
-        return Rule.sign(self._key, self._document.formats.digest, number, policy).to_json()
+        return SignedPolicy.sign(self._key, self._document.formats.digest, number, policy).to_json()
 
     def lessons(
         self,
@@ -68,13 +68,13 @@ class Rules:
         rewards = [one for one in told if one is not None]
         shown = {name: [getattr(one, name) for one in rewards] for name in Coordinate._fields}
         if text is None or latest is None:
-            return {"rule": None, "reward": shown, "coefficients": [], "arms": []}
-        rule = self._document.rule(text)
+            return {"policy": None, "reward": shown, "coefficients": [], "arms": []}
+        signed = self._document.policy(text)
         return {
-            "rule": {"number": rule.number, "users": rule.policy.t},
+            "policy": {"number": signed.number, "users": signed.policy.t},
             "reward": shown,
-            "coefficients": coefficients_of(learning, rule, latest),
-            "arms": arms_of(learning, rule),
+            "coefficients": coefficients_of(learning, signed.policy, latest),
+            "arms": arms_of(learning, signed.policy),
         }
 
 
@@ -97,7 +97,7 @@ def reward_of(learning: Learning, point: Coordinate, users: int) -> Coordinate |
     return Coordinate(point.t, *(0.5 + end / whole for end in point[1:]))
 
 
-def coefficients_of(learning: Learning, rule: Rule, estimate: Estimate) -> list[dict[str, Any]]:
+def coefficients_of(learning: Learning, policy: Policy, estimate: Estimate) -> list[dict[str, Any]]:
     """Theta by feature, each with an interval of at least 95 %.
 
     The error of theta is V^-1 times the noise of rewards and sums, and less its pull towards 0 by
@@ -105,7 +105,7 @@ def coefficients_of(learning: Learning, rule: Rule, estimate: Estimate) -> list[
     and the latter as it is for the longest theta there may be, which is far longer than the one
     that was learnt as long as noise prevails.
     """
-    theta, half = _unit(learning) * np.array([rule.policy.theta, _half_widths(learning, estimate)])
+    theta, half = _unit(learning) * np.array([policy.theta, _half_widths(learning, estimate)])
     numbers = {"value": theta, "low": theta - half, "high": theta + half}
     return [
         {"feature": name, **{what: float(one[place]) for what, one in numbers.items()}}
@@ -128,15 +128,15 @@ def _half_widths(learning: Learning, estimate: Estimate) -> Floats:
     return np.asarray((_SIGMAS * deviations + pull) * constants.scales)
 
 
-def arms_of(learning: Learning, rule: Rule) -> list[dict[str, Any]]:
-    """What the rule expects of the arms that the document names, the best first.
+def arms_of(learning: Learning, policy: Policy) -> list[dict[str, Any]]:
+    """What the policy expects of the arms that the document names, the best first.
 
     `expected` is what it expects of an arm, `bonus` how much it does not know: it takes the arm
     with the largest of both together.
     """
     unit, names = _unit(learning), list(learning.arms)
     features = np.array(list(learning.arms.values()), np.float64).reshape(-1, len(learning.names))
-    means, scores = features @ rule.policy.theta, rule.policy.scores(features)
+    means, scores = features @ policy.theta, policy.scores(features)
     expected, bonus = (1 - unit) + unit * means, unit * (scores - means)
     return [
         {"arm": names[place], "expected": float(expected[place]), "bonus": float(bonus[place])}

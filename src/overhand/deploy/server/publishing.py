@@ -14,10 +14,10 @@ import numpy as np
 from overhand.deploy.databases.batch_keys import MOST_HELD
 from overhand.deploy.http.telemetry import log
 from overhand.deploy.protocol.document import Document
-from overhand.deploy.protocol.keys import RuleKey
+from overhand.deploy.protocol.keys import PolicyKey
 from overhand.deploy.protocol.sealing import Opens, open_release
 from overhand.deploy.protocol.wire import Batch, Release
-from overhand.deploy.server.policy import REWARD_COORDINATE, Rules
+from overhand.deploy.server.policy import REWARD_COORDINATE, PolicyMaker
 from overhand.deploy.server.store import (
     BatchSum,
     Coordinate,
@@ -111,10 +111,14 @@ class Publisher:
     """
 
     def __init__(
-        self, document: Document, store: ServerStore, opener: Opens, rule_key: RuleKey | None = None
+        self,
+        document: Document,
+        store: ServerStore,
+        opener: Opens,
+        policy_key: PolicyKey | None = None,
     ) -> None:
         self.document = document
-        self._rules = Rules.of(document, rule_key)
+        self._maker = PolicyMaker.of(document, policy_key)
         self._plan = document.plan
         self._store = store
         self._opener = opener
@@ -180,30 +184,30 @@ class Publisher:
                 estimate = _to_published(after)
                 return None if estimate == self._first else estimate
 
-            def rule_of(number: int) -> str:
-                assert self._rules is not None
-                return self._rules.make_rule(number, after.latest())
+            def policy_of(number: int) -> str:
+                assert self._maker is not None
+                return self._maker.make_policy(number, after.latest())
 
-            rules = None if self._rules is None else rule_of
-            if self._store.publish(summed, before.count, estimate_of, rules):
+            policies = None if self._maker is None else policy_of
+            if self._store.publish(summed, before.count, estimate_of, policies):
                 self._total = after
             self.follow()
 
-    def rule(self, number: int | None = None) -> str | None:
-        """The newest rule as it was signed, or that of an earlier estimate; None before the first.
+    def policy(self, number: int | None = None) -> str | None:
+        """The newest policy as signed, or that of an earlier estimate; None before the first.
 
         With replay protection, nothing is shown whose key this process has not destroyed.
         """
         known = self.estimates
-        return self._store.rule(known if number is None else min(number, known))
+        return self._store.policy(known if number is None else min(number, known))
 
     def lessons(self) -> dict[str, Any]:
         """What the recommender has learned: mean reward so far, theta by feature, the arms."""
-        assert self._rules is not None
+        assert self._maker is not None
         with self._lock:  # or the sum may be one whose key is still there
-            rule, latest = self.rule(), self._total.latest()
+            policy, latest = self.policy(), self._total.latest()
         points = self.thin_points(REWARD_COORDINATE)
-        return self._rules.lessons(rule, points, self._people([one.t for one in points]), latest)
+        return self._maker.lessons(policy, points, self._people([one.t for one in points]), latest)
 
     def groups(self) -> dict[str, Any]:
         """Count, sum and mean of every group, each with its bounds, by all sums known now."""

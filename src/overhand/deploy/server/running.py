@@ -14,7 +14,7 @@ from overhand.deploy.databases.database import is_postgres
 from overhand.deploy.http.listening import Endpoint, Site, TokenFile, serve
 from overhand.deploy.http.telemetry import log, metrics_app
 from overhand.deploy.protocol.document import Document
-from overhand.deploy.protocol.keys import KeyPair, RuleKey
+from overhand.deploy.protocol.keys import KeyPair, PolicyKey
 from overhand.deploy.protocol.sealing import OpenerPool
 from overhand.deploy.server.app import ServerApp, ServerMetrics, publish
 from overhand.deploy.server.publishing import Publisher, Total
@@ -28,9 +28,9 @@ class ServerSettings:
 
     `database` is the path of a SQLite file or the address of a PostgreSQL database; `database_keys`
     are its keys, made with the document, if the services make the noise; `after` is a file with the
-    final sum of an earlier plan, from which a new database continues; `rule_key` signs the rules of
-    a recommender (`rule.key` by default). A batch that should have arrived is called late after
-    `patience` seconds.
+    final sum of an earlier plan, from which a new database continues; `policy_key` signs the
+    policies of a recommender (`policy.key` by default). A batch that should have arrived is called
+    late after `patience` seconds.
     """
 
     document: Path
@@ -43,7 +43,7 @@ class ServerSettings:
     patience: float = 60.0
     after: Path | None = None
     database_keys: Path | None = None
-    rule_key: Path | None = None
+    policy_key: Path | None = None
 
     def __post_init__(self) -> None:
         finite_number("patience", self.patience, above=0)
@@ -69,10 +69,10 @@ async def run_server(settings: ServerSettings) -> None:
     key = KeyPair.load(settings.key)
     if key.public_key != document.public_key:
         raise InvalidValue(f"the key {settings.key} is not the document's")
-    rule_path = settings.rule_key
-    if rule_path is None and document.learning is not None:
-        rule_path = Path("rule.key")
-    rule_key = None if rule_path is None else RuleKey.load(rule_path)
+    policy_path = settings.policy_key
+    if policy_path is None and document.learning is not None:
+        policy_path = Path("policy.key")
+    policy_key = None if policy_path is None else PolicyKey.load(policy_path)
     tokens = TokenFile(settings.token_hash)
     workers, noise_by = settings.workers or joblib.cpu_count(), document.plan.noise_by
     settled = None if settings.after is None else Settled.load(settings.after)
@@ -80,7 +80,7 @@ async def run_server(settings: ServerSettings) -> None:
         ServerStore.of(document, settings.database, settled, settings.database_keys)
     ) as store:
         pool = OpenerPool(key, document.formats.digest, workers)
-        publisher = Publisher(document, store, pool, rule_key)
+        publisher = Publisher(document, store, pool, policy_key)
         if document.learning is not None:
             pool.warm_up()  # people are served by chance until the first batch is opened
         app = ServerApp(document, store, publisher, tokens)

@@ -7,7 +7,7 @@ stored        marks of all messages that ever came, if the services make the noi
 unopened      ciphertexts of releases that wait to be opened; sealed, if the store has keys
 sums          what came of a release, numbered from 1 in the order of publication
 published     estimates, numbered in the same order; a sum that changes nothing publishes none
-rules         of a recommender: what was made of the estimate of the same number, as it was signed
+policies      of a recommender: what was made of the estimate of the same number, as it was signed
 levels        what came of the batches of a level, counted
 alarms        what somebody should look at
 """
@@ -119,7 +119,7 @@ def schema(dialect: Dialect) -> list[str]:
         f"CREATE TABLE published (number BIGINT PRIMARY KEY, t BIGINT NOT NULL, "
         f"value {blob} NOT NULL, low {blob} NOT NULL, high {blob} NOT NULL, "
         f"std DOUBLE PRECISION NOT NULL, fallback INTEGER NOT NULL, lost BIGINT NOT NULL) {ending}",
-        f"CREATE TABLE rules (number BIGINT PRIMARY KEY, body TEXT NOT NULL) {ending}",
+        f"CREATE TABLE policies (number BIGINT PRIMARY KEY, body TEXT NOT NULL) {ending}",
         f"CREATE TABLE levels (level INTEGER PRIMARY KEY, {counts}) {ending}",
         f"CREATE TABLE alarms (place {dialect.counter} PRIMARY KEY, words TEXT NOT NULL UNIQUE)",
     ]
@@ -258,13 +258,13 @@ class ServerTables:
             *(float(estimate.std), int(estimate.is_fallback), estimate.lost_users),
         )
 
-    def add_rule(self, number: int, rule: str) -> None:
-        self._transaction.change("INSERT INTO rules (number, body) VALUES (?, ?)", number, rule)
+    def add_policy(self, number: int, body: str) -> None:
+        self._transaction.change("INSERT INTO policies (number, body) VALUES (?, ?)", number, body)
 
-    def rule(self, number: int) -> str | None:
+    def policy(self, number: int) -> str | None:
         """That of this number, or the last before it."""
         found = self._transaction.rows(
-            "SELECT body FROM rules WHERE number <= ? ORDER BY number DESC LIMIT 1", number
+            "SELECT body FROM policies WHERE number <= ? ORDER BY number DESC LIMIT 1", number
         )
         return next((str(body) for (body,) in found), None)
 
@@ -614,13 +614,13 @@ class ServerStore:
         summed: BatchSum,
         seen: int,
         estimate_of: Callable[[list[BatchSum]], Published | None],
-        rule_of: Callable[[int], str] | None = None,
+        policy_of: Callable[[int], str] | None = None,
     ) -> bool:
         """A release was opened: keep its sum, publish the estimate, forget its ciphertexts.
 
         `estimate_of` is given all sums after the first `seen`, this one last, and may be asked
-        again. `rule_of` is then given the number of the estimate: what a recommender makes of it is
-        published with it. If the batch's sum is there already, nothing happens: whether it was not.
+        again. `policy_of` is then given the number of the estimate: what a recommender makes of it
+        is published, too. If the batch's sum is there already, nothing happens: whether it was not.
         """
 
         def work(tables: ServerTables) -> bool:
@@ -636,8 +636,8 @@ class ServerStore:
             if estimate is not None and estimate != tables.estimate(estimates):
                 estimates += 1
                 tables.add_estimate(estimates, estimate)
-                if rule_of is not None:
-                    tables.add_rule(estimates, rule_of(estimates))
+                if policy_of is not None:
+                    tables.add_policy(estimates, policy_of(estimates))
             tables.advance(sums + 1, estimates)
             return True
 
@@ -664,9 +664,9 @@ class ServerStore:
         """The batches that came, but not by the first `seen` sums."""
         return self._read(lambda tables: tables.find_waiting(seen))
 
-    def rule(self, number: int) -> str | None:
-        """The rule that was made of an estimate, as it was signed; or the last before it."""
-        return self._read(lambda tables: tables.rule(number))
+    def policy(self, number: int) -> str | None:
+        """The policy that was made of an estimate, as it was signed; or the last before it."""
+        return self._read(lambda tables: tables.policy(number))
 
     def thin(self, coordinate: int, estimates: int, most: int) -> list[Coordinate]:
         """Of the first estimates those at even steps, as many as are allowed, the last included."""

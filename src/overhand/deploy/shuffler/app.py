@@ -58,7 +58,7 @@ class ShufflerApp(Application):
 
     `tokens` are the hashes of the tokens that may report, once each; None lets everybody report.
     An address or a token may report at most `per_address` or `per_token` times per second, if these
-    are not 0. Pages of the `origins` may report. For a recommender, `relay` has the newest rule.
+    are not 0. Pages of the `origins` may report. For a recommender, `relay` has the newest policy.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class ShufflerApp(Application):
     async def _policy(self, request: Request) -> Response:
         newest = None if self._relay is None else self._relay.newest
         if newest is None:
-            raise Refused(HTTPStatus.NOT_FOUND, "there is no rule yet: any arm will do")
+            raise Refused(HTTPStatus.NOT_FOUND, "there is no policy yet: any arm will do")
         return Response(newest, 200, {"cache-control": "no-store"}, "application/json")
 
     def note(self, refusal: Refused) -> None:
@@ -356,11 +356,11 @@ class Admission:
 
 
 class Relay:
-    """Has the newest rule of a document's server, as soon as somebody asks `run` to look for it.
+    """Has the newest policy of a document's server, as soon as somebody asks `run` to look for it.
 
-    A client talks to the shuffling service alone, so the service fetches the newest rule and hands
-    the same bytes to everybody. It checks them first: a client would refuse what is not signed, and
-    would not know whom to blame.
+    A client talks to the shuffling service alone, so the service fetches the newest policy and
+    hands the same bytes to everybody. It checks them first: a client would refuse what is not
+    signed, and would not know whom to blame.
     """
 
     def __init__(self, document: Document, server: Transport, *, tick: float) -> None:
@@ -370,10 +370,10 @@ class Relay:
         self._number = 0
         self.newest: bytes | None = None
         """As the server signed it; None before the first."""
-        self._trouble = RecurringFault("the server's rule cannot be fetched", "rules come again")
+        self._trouble = RecurringFault("the policy cannot be fetched", "policies come again")
 
     async def run(self, stopping: asyncio.Event) -> None:
-        """Look for a newer rule at every tick; one that cannot be had leaves the last in force."""
+        """Look for a newer policy every tick; one that cannot be had leaves the last in force."""
         while not stopping.is_set():
             try:
                 await self.look()
@@ -383,7 +383,7 @@ class Relay:
             await pause(stopping, self._tick)
 
     async def look(self) -> None:
-        """Take in the newest rule, if there is one."""
+        """Take in the newest policy, if there is one."""
         answer = await self._server.request("GET", "/v1/policy")
         if answer.status == HTTPStatus.NOT_FOUND:  # before the first
             return
@@ -391,7 +391,7 @@ class Relay:
             raise Unreachable(f"the server answers {answer.status}")
         if answer.body == self.newest:
             return
-        rule = self._document.rule(answer.body)
-        if rule.number < self._number:
-            raise ProtocolViolation(f"rule {rule.number} is older than rule {self._number}")
-        self._number, self.newest = rule.number, answer.body
+        policy = self._document.policy(answer.body)
+        if policy.number < self._number:
+            raise ProtocolViolation(f"policy {policy.number} is older than policy {self._number}")
+        self._number, self.newest = policy.number, answer.body

@@ -143,7 +143,7 @@ class _Seat:
         self._rounds = Rounds(rival.learner, releases, rows, runs=(len(randoms),))
 
     def play(self, offers: Offers, best: Singles) -> None:
-        """Serve these users, with a new rule after every release."""
+        """Serve these users, with a new policy after every release."""
         users, start = offers.uniforms.shape[1], 0
         while start < users:
             stop = min(users, start + self._rounds.due - self._rounds.t)
@@ -163,7 +163,7 @@ class _Seat:
         self._rounds.keep(features[self._runs, offered, arms], rewards, stop - start)
 
     def _choose(self, features: Singles, users: int) -> Counts:
-        """Arms by the rule, or at random as long as there is none."""
+        """Arms by the policy, or at random as long as there is none."""
         runs, offered, arms, dimension = features.shape
         policy = self._rounds.policy
         if policy is None:

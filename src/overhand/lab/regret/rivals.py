@@ -50,7 +50,7 @@ class Sums(ABC):
         """The time of the next release.
 
         Sums that could be had after every user are asked for 8 to 64 users later, as the past is
-        long: a rule hardly changes in between.
+        long: a policy hardly changes in between.
         """
         wait = min(_MOST_PATIENT, max(_LEAST_PATIENT, t // _PATIENCE))
         return -(-(t + wait) // self.lowest) * self.lowest

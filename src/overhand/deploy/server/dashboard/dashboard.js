@@ -300,7 +300,7 @@ const hindsight = new Hindsight(part("hindsight"), (i) => ask(`v1/hindsight?coor
 
 const groups = new Groups(() => ask("v1/groups"), show);
 
-const recommender = new Recommender(() => ask("v1/learnt"), showLearnt);
+const recommender = new Recommender(() => ask("v1/policy/summary"), showLearnt);
 
 const chart = new Chart(part("chart"), (i) => {
   const said = showReading(

@@ -7,14 +7,14 @@ import { cell, rowName, showReading } from "./elements.js";
 import * as words from "./words.js";
 
 const PLACES = 3;
-const NOTHING = { rule: null, reward: { t: [], value: [], low: [], high: [] }, coefficients: [], arms: [] };
+const NOTHING = { policy: null, reward: { t: [], value: [], low: [], high: [] }, coefficients: [], arms: [] };
 
 const HOW = "How it is read: the first feature is the same for everybody and rewards are reported as "
   + "2 y − 1, so the first coordinate of the private sum of x y counts rewards. It is divided by the "
   + "users and by the feature, and its band with it; nobody’s own reward is ever seen.";
 export const UNTOLD = "No feature is the same for everybody, so the private moments do not tell the mean reward.";
 export const NOT_PROTECTED = "The arm that somebody visibly takes is not protected: whoever sees it may "
-  + "guess at that person’s features, since everybody knows the rule. Features and rewards are protected.";
+  + "guess at that person’s features, since everybody knows the policy. Features and rewards are protected.";
 const HINT = "What one unit of a feature adds to the reward that is expected, with intervals of at "
   + "least 95 %. Point at a bar to read it.";
 
@@ -25,7 +25,7 @@ export class Recommender extends Asked {
   #theta;
 
   constructor(ask, changed) {
-    super(ask, NOTHING, ({ rule }) => rule?.number ?? 0, changed);
+    super(ask, NOTHING, ({ policy }) => policy?.number ?? 0, changed);
     this.#theta = new Bars(part("theta"), (i) => this.#read(i), () => {});
   }
 
@@ -35,7 +35,7 @@ export class Recommender extends Asked {
   }
 
   get isUntold() {
-    return this.found.rule !== null && this.found.reward.t.length === 0;
+    return this.found.policy !== null && this.found.reward.t.length === 0;
   }
 
   show(isShown) {
@@ -43,11 +43,11 @@ export class Recommender extends Asked {
     part("arms-card").hidden = !isShown || !this.found.arms.length;
     if (!isShown || this.#shown === this.found) return;
     this.#shown = this.found;
-    const { rule, coefficients, arms } = this.found;
+    const { policy, coefficients, arms } = this.found;
     part("reward-how").textContent = this.isUntold ? UNTOLD : HOW;
-    part("learnt-rule").textContent = rule === null
-      ? "No rule yet: devices choose any arm, all alike."
-      : `Rule ${words.number(rule.number)}, learnt from ${words.count(rule.users, "user")}.`;
+    part("learnt-policy").textContent = policy === null
+      ? "No policy yet: devices choose any arm, all alike."
+      : `Policy ${words.number(policy.number)}, learnt from ${words.count(policy.users, "user")}.`;
     const columns = ["value", "low", "high"].map((name) => [name, coefficients.map((one) => one[name])]);
     this.#theta.show(Object.fromEntries(columns), {
       chosen: -1,

@@ -1,4 +1,4 @@
-"""Rules of LinUCB: which arm they give, and how they are made of private sums."""
+"""Policies of LinUCB: which arm they give, and how they are made of private sums."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from overhand.values import RegressionStatistics
 from support.learners import (
     CONSTANTS,
     Bare,
-    assert_same_rule,
+    assert_same_policy,
     by_hand,
     in_ball,
     learner,
@@ -25,7 +25,7 @@ from support.learners import (
     with_constant,
 )
 
-# --- rules ----------------------------------------------------------------------------------------
+# --- policies -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("kind", "precision"), [(np.float64, 1e-12), (np.float32, 1e-5)])
@@ -46,7 +46,7 @@ def test_a_score_is_the_mean_and_the_norm_of_the_widths(
 
 @pytest.mark.parametrize(("kind", "precision"), [(np.float64, 1e-12), (np.float32, 1e-5)])
 @pytest.mark.parametrize("shape", [(7, 3), (5, 7, 3)], ids=str)
-def test_rules_side_by_side_score_as_each_alone(
+def test_policies_side_by_side_score_as_each_alone(
     shape: tuple[int, ...], kind: Any, precision: float
 ) -> None:
     rng = np.random.default_rng(6)
@@ -66,13 +66,13 @@ def test_rules_side_by_side_score_as_each_alone(
 @pytest.mark.parametrize("shape", [(9, 3), (40, 9, 3)], ids=str)
 def test_the_arm_is_that_of_the_largest_score(shape: tuple[int, ...]) -> None:
     rng = np.random.default_rng(7)
-    rule = Policy(0, rng.standard_normal(3), rng.standard_normal((3, 3)))
+    policy = Policy(0, rng.standard_normal(3), rng.standard_normal((3, 3)))
     arms = in_ball(rng, *shape)
-    chosen = rule.choose(arms)
-    scores = naive_scores(rule.theta, rule.width, arms)
+    chosen = policy.choose(arms)
+    scores = naive_scores(policy.theta, policy.width, arms)
     assert np.array_equal(chosen, scores.argmax(axis=-1))
     if len(shape) == 3:
-        greedy = (arms @ rule.theta).argmax(axis=-1)
+        greedy = (arms @ policy.theta).argmax(axis=-1)
         assert (chosen != greedy).any()  # the widths matter
         assert len(set(chosen.tolist())) == 9  # every arm is somebody's best
 
@@ -85,7 +85,7 @@ def test_one_user_is_given_the_arm_of_the_largest_score(
 ) -> None:
     """The short way for one user: but for scores that the precision cannot tell apart."""
     rng = np.random.default_rng(19)
-    rule = Policy(0, rng.standard_normal(dimension), rng.standard_normal((dimension, dimension)))
+    policy = Policy(0, rng.standard_normal(dimension), rng.standard_normal((dimension, dimension)))
     told, not_first = 0, 0
     for of_one in in_ball(rng, 400, 11, dimension).astype(kind):
         arms = {
@@ -94,29 +94,29 @@ def test_one_user_is_given_the_arm_of_the_largest_score(
             "strided": np.repeat(of_one, 2, axis=0)[::2],
         }[layout]
         before = arms.copy()
-        chosen, scores = rule.choose(arms), rule.scores(arms)
+        chosen, scores = policy.choose(arms), policy.scores(arms)
         assert chosen.shape == ()
         assert scores[chosen] >= scores.max() - precision
         second, first = np.sort(scores)[-2:]
         if first - second > 2 * precision:
             told += 1
-            assert chosen == scores.argmax() == rule.choose(arms[np.newaxis])[0]
+            assert chosen == scores.argmax() == policy.choose(arms[np.newaxis])[0]
         not_first += bool(chosen)
         assert np.array_equal(arms, before)
-        assert rule.choose(arms) == chosen  # nothing was changed on the way
+        assert policy.choose(arms) == chosen  # nothing was changed on the way
     assert told > 395
     assert not_first > 200
-    assert rule.choose(in_ball(rng, 1, dimension).astype(kind)) == 0
+    assert policy.choose(in_ball(rng, 1, dimension).astype(kind)) == 0
 
 
 @pytest.mark.parametrize("kind", [np.float64, np.float32])
 def test_one_user_is_given_one_of_the_best_arms(kind: Any) -> None:
-    rule = Policy(0, np.array([0.0, 1.0]), 0.3 * np.eye(2))
+    policy = Policy(0, np.array([0.0, 1.0]), 0.3 * np.eye(2))
     arms = np.array([[0.8, -0.3], [0.8, 0.5], [0.8, 0.1], [0.8, 0.5]], kind)
-    assert int(rule.choose(arms)) in (1, 3)
+    assert int(policy.choose(arms)) in (1, 3)
 
 
-# --- from sums to rules ---------------------------------------------------------------------------
+# --- from sums to policies ------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("dimension", [1, 2, 5])
@@ -124,12 +124,12 @@ def test_one_user_is_given_one_of_the_best_arms(kind: Any) -> None:
 def test_without_noise_theta_is_that_of_ridge_regression(dimension: int, ridge: float) -> None:
     x, y = table(dimension, 200)
     of = LinUCB(Bare(dimension, ridge))
-    rule = of.policy(200, of.rows(x, y).sum(axis=0), 0.0)
+    policy = of.policy(200, of.rows(x, y).sum(axis=0), 0.0)
     expected = np.linalg.solve(x.T @ x + ridge * np.eye(dimension), x.T @ y)
-    np.testing.assert_allclose(rule.theta, expected, rtol=1e-8)
-    assert rule.t == 200
+    np.testing.assert_allclose(policy.theta, expected, rtol=1e-8)
+    assert policy.t == 200
     unshifted = np.linalg.solve(x.T @ x, x.T @ y)
-    assert (np.abs(rule.theta / unshifted - 1).max() < 1e-6) == (ridge < 1)
+    assert (np.abs(policy.theta / unshifted - 1).max() < 1e-6) == (ridge < 1)
 
 
 def hand_made_scores(
@@ -168,12 +168,12 @@ def test_scores_are_the_formula_by_inverse_matrices(
 ) -> None:
     """One standard deviation of the rewards' part, `exploration` of that of the sums' noise.
 
-    The rule is for features as they are, learning is about features as they are reported.
+    The policy is for features as they are, learning is about features as they are reported.
     """
     x, y = table(dimension, 300, constant=constant)
     std = 2.5
     of = learner(dimension, constant=constant, exploration=exploration)
-    rule = of.policy(300, of.rows(x, y).sum(axis=0), std)
+    policy = of.policy(300, of.rows(x, y).sum(axis=0), std)
     arms = with_constant(np.random.default_rng(8), constant, 20, dimension)
     learnt = y if constant is None else 2 * y - 1
 
@@ -183,8 +183,8 @@ def test_scores_are_the_formula_by_inverse_matrices(
 
     scaled = by_hand(x, constant)
     right = expected(scaled, by_hand(arms, constant), exploration)
-    np.testing.assert_allclose(rule.scores(arms), right, rtol=1e-10)
-    # Mutants: no doubt of the noise, features reported as they are, a rule for the reported ones.
+    np.testing.assert_allclose(policy.scores(arms), right, rtol=1e-10)
+    # Mutants: no doubt of the noise, features reported as they are, a policy for the reported ones.
     assert np.all(right > expected(scaled, by_hand(arms, constant), 0.0) * (1 + 1e-3))
     if constant is not None and constant > 0.5:
         for mutant in (
@@ -197,7 +197,7 @@ def test_scores_are_the_formula_by_inverse_matrices(
 
 @pytest.mark.parametrize("constant", CONSTANTS)
 @pytest.mark.parametrize("dimension", [2, 5])
-def test_rules_of_noisy_sums_are_given_back_in_the_features_of_arms(
+def test_policies_of_noisy_sums_are_given_back_in_the_features_of_arms(
     dimension: int, constant: float
 ) -> None:
     """Four runs side by side, with noise in all of what was reported."""
@@ -233,7 +233,7 @@ def test_the_noise_of_the_sums_makes_the_shift() -> None:
 
 
 @pytest.mark.parametrize("runs", [(3,), (2, 4)], ids=str)
-def test_sums_side_by_side_give_the_rules_of_each(runs: tuple[int, ...]) -> None:
+def test_sums_side_by_side_give_the_policies_of_each(runs: tuple[int, ...]) -> None:
     of = learner(3)
     rng = np.random.default_rng(10)
     x, y = table(3, 400)
@@ -244,7 +244,7 @@ def test_sums_side_by_side_give_the_rules_of_each(runs: tuple[int, ...]) -> None
     assert together.width.shape == (*runs, 3, 3)
     for index in np.ndindex(*runs):
         alone = of.policy(400, totals[index], 3.0)
-        assert_same_rule(Policy(400, together.theta[index], together.width[index]), alone)
+        assert_same_policy(Policy(400, together.theta[index], together.width[index]), alone)
     flat = together.theta.reshape(-1, 3)
     assert np.abs(flat[0] - flat[1]).max() > 1e-3
 
@@ -275,13 +275,13 @@ def test_an_eigenvalue_below_a_quarter_of_the_shift_is_set_to_it(worst: float) -
     vector = axes @ np.array([1.0, 2.0, 3.0])
     packed = np.concatenate([vector, _packed(gram)])
     constants = Spying(4.0)
-    rule = LinUCB(constants).policy(9, packed, 1.0)
+    policy = LinUCB(constants).policy(9, packed, 1.0)
     floored = max(1.0, worst + 4.0)
     assert sorted(constants.seen[0]) == pytest.approx([floored, 9.0, 54.0], rel=1e-6)
-    assert np.isfinite(rule.theta).all()
+    assert np.isfinite(policy.theta).all()
     expected = axes @ np.array([1.0 / floored, 2.0 / 9.0, 3.0 / 54.0])
-    assert rule.theta == pytest.approx(expected, rel=1e-6)
-    assert np.linalg.norm(rule.theta) <= np.linalg.norm(vector)
+    assert policy.theta == pytest.approx(expected, rel=1e-6)
+    assert np.linalg.norm(policy.theta) <= np.linalg.norm(vector)
 
 
 def _packed(matrix: Floats) -> Floats:
@@ -312,11 +312,11 @@ def _matrix(entries: Floats, side: int) -> Floats:
     st.integers(0, 2**32 - 1),
     st.none() | st.floats(1e-6, 1 - 1e-6),
 )
-def test_any_sum_gives_a_finite_rule(
+def test_any_sum_gives_a_finite_policy(
     dimension: int, log: float, seed: int, constant: float | None
 ) -> None:
     of = learner(dimension, constant=constant)
     total = 10**log * np.random.default_rng(seed).standard_normal(of.moments.dimension)
-    rule = of.policy(1, total, 1.0)
-    assert np.isfinite(rule.theta).all()
-    assert np.isfinite(rule.width).all()
+    policy = of.policy(1, total, 1.0)
+    assert np.isfinite(policy.theta).all()
+    assert np.isfinite(policy.width).all()

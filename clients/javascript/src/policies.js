@@ -1,8 +1,8 @@
 /**
- * The rules of a recommender, as its server signs them.
+ * The policies of a recommender, as its server signs them.
  *
- * A rule is public. It counts only with the server's signature: the arm that a person takes may be
- * seen by others, so whoever could make up a rule for one person could ask it any question.
+ * A policy is public. It counts only with the server's signature: the arm that a person takes may
+ * be seen by others, so whoever could make up a policy for one person could ask it any question.
  */
 
 import { concatenated, unhex } from "./bytes.js";
@@ -10,7 +10,7 @@ import { OverhandError } from "./errors.js";
 import { contentOf } from "./fields.js";
 import { parse } from "./json.js";
 
-const PURPOSE = new TextEncoder().encode("overhand rule 1\0");
+const PURPOSE = new TextEncoder().encode("overhand policy 1\0");
 const MOST_CHARACTERS = 2 ** 20;
 const MOST_NUMBER = 2n ** 62n;
 const DIGEST_BYTES = 32;
@@ -19,7 +19,7 @@ const SIGNATURE_BYTES = 64;
 /** @typedef {import("./json.js").Json} Json */
 
 /** The arm of largest `<theta, x> + |width^T x|`. */
-export class Rule {
+export class SignedPolicy {
   /**
    * @param {bigint} number from 1 on
    * @param {bigint} users that it was learnt from
@@ -34,22 +34,22 @@ export class Rule {
   }
 
   /**
-   * The rule of a text, if it is of this document and signed.
+   * The policy of a text, if it is of this document and signed.
    *
    * @param {Uint8Array} bytes
    * @param {import("./learning.js").Learning} learning
    * @param {string} digest of the document
    */
   static async of(bytes, learning, digest) {
-    const { rule, document, signature } = read(bytes, learning.dimension);
+    const { policy, document, signature } = read(bytes, learning.dimension);
     if (document !== digest) {
       const others = `${document.slice(0, 12)}, not of ${digest.slice(0, 12)}`;
-      throw wrong(`a rule of the document ${others}`);
+      throw wrong(`a policy of the document ${others}`);
     }
-    if (!(await isSigned(learning.ruleKey, signature, rule.signedBytes(digest)))) {
-      throw wrong(`rule ${rule.number} is not signed by the server`);
+    if (!(await isSigned(learning.policyKey, signature, policy.signedBytes(digest)))) {
+      throw wrong(`policy ${policy.number} is not signed by the server`);
     }
-    return rule;
+    return policy;
   }
 
   /**
@@ -94,7 +94,7 @@ export class Rule {
     return scores.reduce((best, score, arm) => (score > scores[best] ? arm : best), 0);
   }
 
-  /** @param {Rule} other */
+  /** @param {SignedPolicy} other */
   isOlderThan(other) {
     return this.number < other.number || (this.number === other.number && this.users < other.users);
   }
@@ -102,7 +102,7 @@ export class Rule {
 
 /** @param {string} why */
 export function wrong(why, /** @type {unknown} */ cause = undefined) {
-  return new OverhandError("rule", why, { cause });
+  return new OverhandError("policy", why, { cause });
 }
 
 /**
@@ -115,7 +115,7 @@ function read(bytes, dimension) {
       throw new Error(`${bytes.length} characters are more than ${MOST_CHARACTERS}`);
     const saved = parse(new TextDecoder("utf-8", { fatal: true }).decode(bytes));
     const width = listed("width", contentOf(saved, "width"), dimension);
-    const rule = new Rule(
+    const policy = new SignedPolicy(
       counted("number", contentOf(saved, "number")),
       counted("users", contentOf(saved, "users")),
       numbers("theta", contentOf(saved, "theta"), dimension),
@@ -123,9 +123,9 @@ function read(bytes, dimension) {
     );
     const document = digits("document", contentOf(saved, "document"), DIGEST_BYTES);
     const signature = digits("signature", contentOf(saved, "signature"), SIGNATURE_BYTES);
-    return { rule, document, signature };
+    return { policy, document, signature };
   } catch (error) {
-    throw wrong(`this is not a rule: ${/** @type {Error} */ (error).message}`, error);
+    throw wrong(`this is not a policy: ${/** @type {Error} */ (error).message}`, error);
   }
 }
 
@@ -188,7 +188,7 @@ async function isSigned(key, signature, content) {
   } catch (error) {
     const { name } = /** @type {Error} */ (error);
     if (name !== "NotSupportedError") return false; // a key that is none signs nothing
-    throw new OverhandError("unsupported", "there is no Ed25519 here, which rules are signed by", {
+    throw new OverhandError("unsupported", "there is no Ed25519 here, which signs policies", {
       cause: error,
     });
   }

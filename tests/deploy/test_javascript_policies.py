@@ -1,4 +1,4 @@
-"""The JavaScript client in a real browser: rules of a recommender by the browser's own Ed25519."""
+"""The JavaScript client in a real browser: a recommender's policies, by its own Ed25519."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ PLACE = "http://localhost:1"  # a secure context that nobody listens at
 
 pytestmark = pytest.mark.browser
 
-READ = """async ({ documents, rules, refused_rules, choices }) => {
-    const [{ Learning }, { Rule }, { parse }] = await Promise.all(
-        ["learning", "rules", "json"].map((name) => import(`/${name}.js`)));
+READ = """async ({ documents, policies, refused_policies, choices }) => {
+    const [{ Learning }, { SignedPolicy }, { parse }] = await Promise.all(
+        ["learning", "policies", "json"].map((name) => import(`/${name}.js`)));
     const utf8 = (text) => new TextEncoder().encode(text);
     const of = new Map(documents.map(({ name, text, digest }) => {
         const { dimension } = JSON.parse(text).learning;
@@ -26,21 +26,21 @@ READ = """async ({ documents, rules, refused_rules, choices }) => {
     }));
     const read = ({ document, text }) => {
         const { learning, digest } = of.get(document);
-        return Rule.of(utf8(text), learning, digest);
+        return SignedPolicy.of(utf8(text), learning, digest);
     };
-    const made = await Promise.all(rules.map(read));
+    const made = await Promise.all(policies.map(read));
     const refusals = await Promise.allSettled(
-        refused_rules.filter(({ after }) => after === null).map(read));
+        refused_policies.filter(({ after }) => after === null).map(read));
     return {
         numbers: made.map(({ number }) => String(number)),
         codes: refusals.map(({ reason }) => reason?.code ?? "taken"),
-        arms: choices.map(({ document, rule, contexts }) => made[rule].choose(
+        arms: choices.map(({ document, policy, contexts }) => made[policy].choose(
             contexts.map((row) => of.get(document).learning.checked(row, "a row")))),
     };
 }"""
 
 
-def test_rules_are_checked_and_followed_in_a_browser(browser: Browser) -> None:
+def test_policies_are_checked_and_followed_in_a_browser(browser: Browser) -> None:
     vectors = json.loads((FOLDER / "recommender.json").read_text(encoding="utf-8"))
     page = browser.new_page()
 
@@ -53,7 +53,7 @@ def test_rules_are_checked_and_followed_in_a_browser(browser: Browser) -> None:
     page.goto(f"{PLACE}/")
     found = page.evaluate(READ, vectors)
     page.close()
-    assert found["numbers"] == [one["number"] for one in vectors["rules"]]
+    assert found["numbers"] == [one["number"] for one in vectors["policies"]]
     assert found["arms"] == [one["arm"] for one in vectors["choices"]]
     assert len(found["codes"]) >= 15
-    assert set(found["codes"]) == {"rule"}
+    assert set(found["codes"]) == {"policy"}
