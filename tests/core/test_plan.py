@@ -26,7 +26,7 @@ from overhand.planning import (
     Requirements,
     TreeKind,
 )
-from overhand.planning.search import draft_tree, find_candidates, least_epsilon
+from overhand.planning.search import best_split, draft_tree, find_candidates, least_epsilon
 from overhand.randomness import HALF
 from overhand.tree import RegularTree
 from support.sampling import assert_probability
@@ -86,7 +86,7 @@ def test_a_calibrated_plan_wastes_little_of_its_delta(kind: TreeKind, horizon: i
 @pytest.mark.parametrize(("shufflers", "most"), [(1, 1.13), (3, 1.02), (5, 1.02), (8, 1.02)])
 def test_noise_is_near_the_gaussian_limit_of_the_same_split(shufflers: int, most: float) -> None:
     tree = RegularTree(MILLION, (40, *[4] * (shufflers - 1)))
-    candidate = draft_tree(tree, Requirements(PRIVACY))
+    candidate = draft_tree(tree, Requirements(PRIVACY), best_split(tree))
     cover = tree.mean_cover
     noise = candidate.cost - tree.mean_pending_square() / 4
     share = 1 / np.asarray(candidate.draft.split)
@@ -144,7 +144,7 @@ def test_best_is_the_minimum_over_all_small_trees() -> None:
         if b * d <= horizon
     ]
     promising = sorted(trees, key=_gaussian_error)[:60]
-    least = min(draft_tree(tree, asked).cost for tree in promising)
+    least = min(draft_tree(tree, asked, best_split(tree)).cost for tree in promising)
     assert find_candidates(asked)[0].cost <= 1.002 * least
 
 

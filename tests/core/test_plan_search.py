@@ -15,7 +15,7 @@ import overhand as oh
 from overhand.errors import WeakDelta
 from overhand.mechanisms import MECHANISMS
 from overhand.planning import NOISE_CONTRIBUTORS, Requirements, calibrate, kinds_of
-from overhand.planning.search import draft_tree
+from overhand.planning.search import best_split, draft_tree
 from overhand.tree import RegularTree
 from overhand.values import BITS, Histogram, Reals, RegressionStatistics, Values, Vectors
 from support.cli_runner import overhand as run_overhand
@@ -139,7 +139,8 @@ def least_error(horizon: int, shufflers: int, epsilon: float, values: Values) ->
     asked = Requirements(oh.Privacy(epsilon, DELTA), values=values)
     largest = min(horizon, math.ceil(1.6 * math.cbrt(3 * asked.gaussian_variance * horizon)))
     trees = (tree for tree in small_trees(horizon, largest) if tree.levels <= shufflers)
-    return math.sqrt(min(draft_tree(tree, asked).cost for tree in trees)) * values.width
+    least = min(draft_tree(tree, asked, best_split(tree)).cost for tree in trees)
+    return math.sqrt(least) * values.width
 
 
 SMALL = [(100, k, e, v) for k in (1, 2) for e in (3.0, 8.0) for v in (BITS, Reals())]
@@ -162,6 +163,35 @@ def test_a_plan_is_within_a_hundredth_of_the_best_tree(
 ) -> None:
     least = least_error(horizon, shufflers, epsilon, values)
     assert rms_error(horizon, shufflers, epsilon, values=values) <= 1.01 * least
+
+
+LIMITED = [
+    ("coins", BITS, 6),
+    ("shares", BITS, 9),
+    pytest.param("coins", Reals(), 9, marks=pytest.mark.slow),
+    pytest.param("shares", Histogram(3), 33, marks=pytest.mark.slow),
+]
+
+
+@pytest.mark.parametrize(("mechanism", "values", "messages"), LIMITED, ids=str)
+def test_few_messages_are_spent_on_the_best_tree_that_has_no_more(
+    mechanism: str, values: Values, messages: int
+) -> None:
+    """A batch that is a little larger may take one message less, so that any size is tried."""
+    horizon = 400
+    asked: Any = {"mechanism": mechanism, "values": values, "max_messages": messages}
+    requirements = Requirements(oh.Privacy(1.0, DELTA), horizon=horizon, shufflers=2, **asked)
+    drafts = (
+        draft_tree(tree, choice, best_split(tree))
+        for choice in requirements.choices()
+        for tree in small_trees(horizon, horizon)
+        if tree.lowest > 10
+    )
+    least = min(found.cost for found in drafts if found.draft.fits(messages, 1.002))
+    plan = oh.Plan.best(horizon, 2, oh.Privacy(1.0, DELTA), **asked)
+    assert plan.messages_per_user <= messages
+    assert plan.rms_error <= 1.01 * math.sqrt(least) * values.width
+    assert plan.rms_error > 1.1 * rms_error(horizon, 2, 1.0, mechanism=mechanism, values=values)
 
 
 @pytest.mark.parametrize(

@@ -349,10 +349,12 @@ def test_what_is_no_number_is_refused() -> None:
         splitting._log_sum(np.array([0.0, math.nan]))
 
 
-def test_about_so_many_shares_are_never_too_few() -> None:
+def test_about_so_many_shares_are_never_too_many() -> None:
+    """What is ranked by them is drafted exactly: a tree that can be had must not be left out."""
     users = np.array([[2, 3, 63], [64, 1000, 123_456]])
-    about = splitting.about_shares(users, 24, 1e-9)
-    exact = [[fewest_shares(int(n), 24, 1e-9) for n in row] for row in users]
-    assert (about >= exact).all()
-    assert (about <= np.add(exact, 1)).all()
-    assert splitting.about_shares(np.array([2]), 24, 1e-300)[0] == math.inf
+    bits = np.array([[4, 11, 24], [10, 24, 24]])
+    about = splitting.about_shares(users, bits, 1e-9)
+    exact = np.vectorize(lambda n, q: fewest_shares(int(n), int(q), 1e-9))(users, bits)
+    assert (about <= exact).all()
+    assert (about >= exact - 1).all()
+    assert splitting.about_shares(np.array([2]), np.array([24]), 1e-300)[0] == math.inf

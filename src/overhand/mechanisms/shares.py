@@ -26,7 +26,7 @@ from overhand.values import Values
 
 MOST_MODULUS_BITS = 48
 _HALF_WORD = 24
-_TYPICAL_BITS = 24
+_LIKELY = 6.0  # standard deviations of noise on either side: the modulus has room for more
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -179,7 +179,9 @@ class SharesSum(ModularSum):
         distance: float,
     ) -> Floats:  # fmt: skip
         users = np.maximum(LEAST_USERS, np.floor(sizes * honest)).astype(np.int64)
-        return values.dimension * about_shares(users, _TYPICAL_BITS, distance)
+        sums = sizes * steps + 2 * _LIKELY * np.sqrt(variances)
+        bits = np.minimum(MOST_MODULUS_BITS, np.frexp(sums)[1])
+        return values.dimension * about_shares(users, bits, distance)
 
     def summary(self) -> dict[str, Any]:
         return super().summary() | {"shares": self.shares, "view_distance": self.split_distance}

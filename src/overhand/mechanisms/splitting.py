@@ -68,17 +68,18 @@ def fewest_shares(users: int, modulus_bits: int, distance: float) -> int:
     return high
 
 
-def about_shares(users: Counts, modulus_bits: int, distance: float) -> Floats:
-    """`fewest_shares` for many numbers of users, or a few more; infinite where there are none.
+def about_shares(users: Counts, modulus_bits: Counts, distance: float) -> Floats:
+    """`fewest_shares` for many numbers of users, or a few less; infinite where there are none.
 
-    Numbers of users are rounded down to five bits, so that there are few of them.
+    Numbers of users are rounded up to five bits, so that there are few of them.
     """
     coarse = 1 << np.maximum(0, np.frexp(users)[1] - 5).astype(np.int64)
-    unique, which = np.unique(users // coarse * coarse, return_inverse=True)
+    cases = np.stack([-(-users // coarse) * coarse, modulus_bits], axis=-1).reshape(-1, 2)
+    unique, which = np.unique(cases, axis=0, return_inverse=True)
     found = np.full(len(unique), math.inf)
-    for place, count in enumerate(map(int, unique)):
+    for place, (count, bits) in enumerate(unique.tolist()):
         with suppress(errors.Infeasible):
-            found[place] = fewest_shares(count, modulus_bits, distance)
+            found[place] = fewest_shares(count, bits, distance)
     return found[which].reshape(users.shape)
 
 

@@ -36,6 +36,8 @@ _SEARCH_MARGIN = 5e-4
 
 _BEST_TREES = 3  # of every number of levels are drafted
 _MANY_TREES = 20  # where messages are limited: rough costs say little about them
+_STRIDES = (4, 16, 64, 256)  # and then a degree changes by so small a part of it, or by one
+_PAYS = 0.9995  # times the cost, or less, is worth another tree
 _NEAR = 1.4  # times the least rough cost: few coins may take this much more
 _HOPELESS = 1.15  # times the least cost found: trees that look worse are not drafted
 _PER_LEVEL = 1.002  # a level more must pay: so much that no certificate can undo it
@@ -152,17 +154,8 @@ def _draft_trees(asked: Requirements, spare: float) -> list[Candidate]:
                 failures.append(error)
     found, least = list[Candidate](), math.inf
     for trees, choice in sorted((one for one in ranked if one[0]), key=lambda one: one[0][0][0]):
-        for rough, tree in trees:
-            if rough > _HOPELESS * least:
-                break
-            try:
-                candidate = draft_tree(tree, choice)
-            except errors.Infeasible as error:
-                failures.append(error)
-                continue
-            if candidate.draft.fits(asked.max_messages, spare):
-                least = min(least, candidate.cost)
-                found.append(candidate)
+        found += _draft_family(trees, choice, spare, least, failures)
+        least = min((candidate.cost for candidate in found), default=math.inf)
     if not found:
         reason = f"no batch of any tree has enough honest users if honest={asked.honest:g}"
         if asked.max_messages is not None:
@@ -171,9 +164,55 @@ def _draft_trees(asked: Requirements, spare: float) -> list[Candidate]:
     return sorted(found, key=lambda candidate: candidate.rank)
 
 
-def draft_tree(tree: RegularTree, asked: Requirements) -> Candidate:
+def _draft_family(
+    trees: Sequence[tuple[float, RegularTree]],
+    asked: Requirements,
+    spare: float,
+    least: float,
+    failures: list[errors.Infeasible],
+) -> list[Candidate]:
+    """The trees of one number of levels, except those that look hopeless beside the least cost.
+
+    Where messages are limited, a little larger a batch may take one message less, which rough
+    costs do not know: then degrees are changed one by one, as long as it pays.
+    """
+    found = list[Candidate]()
+    for rough, tree in trees:
+        if rough > _HOPELESS * least:
+            break
+        found += _draft_splits(tree, asked, spare, failures)
+        least = min([least, *(candidate.cost for candidate in found)])
+    while found and asked.max_messages is not None:
+        best = min(found, key=lambda candidate: candidate.cost)
+        if best.cost > _HOPELESS * least:
+            break
+        changed = (_draft_splits(t, asked, spare, failures) for t in _neighbours(best.tree, asked))
+        better = (drafts for drafts in changed if any(d.cost < _PAYS * best.cost for d in drafts))
+        if not (drafts := next(better, [])):
+            break
+        found += drafts
+    return found
+
+
+def _draft_splits(
+    tree: RegularTree, asked: Requirements, spare: float, failures: list[errors.Infeasible]
+) -> list[Candidate]:
+    """A tree with every split of its noise that stays within the limit on messages."""
+    found = list[Candidate]()
+    for split in _splits(tree, asked):
+        try:
+            candidate = draft_tree(tree, asked, split)
+        except errors.Infeasible as error:
+            failures.append(error)
+            continue
+        if candidate.draft.fits(asked.max_messages, spare):
+            found.append(candidate)
+    return found
+
+
+def draft_tree(tree: RegularTree, asked: Requirements, split: Split) -> Candidate:
     """What a tree costs, as it will be except for the certificate."""
-    draft = Draft.of(tree.sizes, best_split(tree), with_best_laplace(asked, tree.levels))
+    draft = Draft.of(tree.sizes, split, with_best_laplace(asked, tree.levels))
     noise = tree.mean_weight(Combination.of(tree, draft.variances, combine=True).variances)
     pending = math.sqrt(tree.mean_pending_square())
     cost = asked.objective.cost(np.asarray(noise), np.asarray(pending))
@@ -223,6 +262,21 @@ def rank_trees(asked: Requirements, levels: int) -> list[tuple[float, RegularTre
         spread = np.linspace(half, len(best) - 1, _MANY_TREES - half).round()
         best = best[np.append(np.arange(half), spread.astype(np.int64))]
     return [(float(costs[i]), RegularTree(horizon, tuple(map(int, degrees[i])))) for i in best]
+
+
+def _neighbours(tree: RegularTree, asked: Requirements) -> list[RegularTree]:
+    """Trees that differ in one degree and do not look much worse, best first."""
+    changed = [tree.degrees]
+    for level, degree in enumerate(tree.degrees):
+        for stride in sorted({max(1, degree // part) for part in _STRIDES}):
+            for other in (degree - stride, degree + stride):
+                degrees = (*tree.degrees[:level], other, *tree.degrees[level + 1 :])
+                if other > min(level, 1) and math.prod(degrees) <= tree.horizon:
+                    changed.append(degrees)
+    unlimited = replace(with_best_laplace(asked, tree.levels), max_messages=None)
+    costs = _rough_costs(np.array(changed, np.int64), unlimited)
+    order = [i for i in np.argsort(costs, kind="stable") if i > 0 and costs[i] < _NEAR * costs[0]]
+    return [RegularTree(tree.horizon, changed[i]) for i in order]
 
 
 def _all_degrees(horizon: int, levels: int, lowest: Counts) -> Counts:
@@ -289,12 +343,18 @@ def _grid(most: int) -> Counts:
 # How the noise is split among the levels of a tree.
 
 
+def _splits(tree: RegularTree, asked: Requirements) -> Iterator[Split]:
+    """The best, and where messages are limited, one that may take fewer of them."""
+    yield best_split(tree)
+    if asked.max_messages is not None and tree.levels > 1:
+        yield tuple(map(float, _cover_split(tree)))
+
+
 @lru_cache(maxsize=512)
 def best_split(tree: RegularTree) -> tuple[float, ...]:
     """The split that is best once nodes are combined with their children, in the Gaussian limit.
 
-    There the budget is a bound on the sum of 1 / variance, and variances in proportion to
-    1 / sqrt(cover) minimise the sum of cover x variance: that is where the search starts.
+    The search starts where nodes are not combined.
 
     >>> [round(share, 2) for share in best_split(RegularTree(horizon=1000, degrees=(10, 10)))]
     [0.85, 1.0]
@@ -303,8 +363,7 @@ def best_split(tree: RegularTree) -> tuple[float, ...]:
 
     if tree.levels == 1:
         return (1.0,)
-    cover = np.maximum(tree.mean_cover, 1e-3)
-    start = np.log(1 / np.sqrt(cover / cover.max()))
+    start = np.log(_cover_split(tree))
 
     def gaussian_error(logs: Floats) -> float:
         split = _bounded_split(logs)
@@ -313,6 +372,16 @@ def best_split(tree: RegularTree) -> tuple[float, ...]:
 
     found = minimize(gaussian_error, (start - start[-1])[:-1], method="BFGS")
     return tuple(map(float, _bounded_split(np.round(found.x, 3))))  # the same on every machine
+
+
+def _cover_split(tree: RegularTree) -> Floats:
+    """The split that is best if nodes are not combined, in the Gaussian limit.
+
+    There the budget is a bound on the sum of 1 / variance, and variances in proportion to
+    1 / sqrt(cover) minimise the sum of cover x variance.
+    """
+    cover = np.maximum(tree.mean_cover, 1e-3)
+    return np.asarray(1 / np.sqrt(cover / cover.max()))
 
 
 def _bounded_split(logs: Floats) -> Floats:
