@@ -6,6 +6,7 @@ times quicker than to start an interpreter; apart from that it is `python -m ove
 
 from __future__ import annotations
 
+import atexit
 import functools
 import importlib
 import inspect
@@ -45,6 +46,7 @@ PRELOADED = [
 ]
 SECONDS = 300.0  # for what takes one or two, however much else the machine does
 WEB = httpx.Client(timeout=SECONDS, verify=False)
+atexit.register(WEB.close)
 _MOST_HELD = 100  # ports, far more than one test uses
 _held: deque[socket.socket] = deque()
 _LITTLE = 8192  # enough for a log of a test, and less than any commit
@@ -213,6 +215,7 @@ def free_port() -> int:
     Whoever reuses addresses, as all servers do, may listen there, and again after a crash.
     """
     held = socket.socket()
+    atexit.register(held.close)
     held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     held.bind(("127.0.0.1", 0))
     _held.append(held)
