@@ -1,9 +1,9 @@
-"""What regret to expect: the paper's constants and bound (Theorem 5.1), and the plan of the least.
+"""Theorem 5.1, fast: lambda and beta_t of `reference.BanditServer`, and the regret to expect.
 
-The bound is from Shariff and Sheffet (2018); `reference.BanditServer` has its lambda and beta_t.
-With V_t the Gram matrix plus lambda, of which every entry is wrong by at most sigma':
-lambda = 2 sigma' d, so that the noise of matrix and vector has norm at most lambda / 2; hence
-rho_max = 3 lambda / 2, rho_min = lambda / 2 and gamma = sqrt(lambda / 2).
+The bound is from Shariff and Sheffet (2018). With V_t the Gram matrix plus lambda, of which every
+entry is wrong by at most sigma': lambda = 2 sigma' d, so that the noise of matrix and vector has
+norm at most lambda / 2; hence rho_max = 3 lambda / 2, rho_min = lambda / 2 and
+gamma = sqrt(lambda / 2).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""What every kind of value provides, its whole steps, and the kinds of one number.
+"""`reference.Mechanism.to_steps` and `to_sum`, fast, for every kind of value: `Quantizer`.
 
-`Quantizer` is `reference.Mechanism.to_steps` and `to_sum`, fast, for every kind of value.
+Also what every kind provides, and the kinds of one number.
 """
 
 from __future__ import annotations
