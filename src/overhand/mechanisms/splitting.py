@@ -69,7 +69,7 @@ def fewest_shares(users: int, modulus_bits: int, distance: float) -> int:
 
 
 def about_shares(users: Counts, modulus_bits: Counts, distance: float) -> Floats:
-    """`fewest_shares` for many numbers of users, or a few less; infinite where there are none.
+    """`fewest_shares` of many batches, or slightly fewer; infinite where no number is enough.
 
     Numbers of users are rounded up to five bits, so that there are few of them.
     """

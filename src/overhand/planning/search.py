@@ -1,8 +1,9 @@
 """From requirements to the levels of a plan, in one pass: rank trees, draft the best, certify.
 
 Trees of every number of levels are ranked roughly, all at once. The best of them are drafted:
-with noise and messages as they will be, except for the certificate. The draft of least cost is
-certified; one that turns out to be infeasible gives way to the next.
+with noise and messages as they will be, except for the certificate; and if messages are limited,
+their neighbours as well. The draft of least cost is certified; one that turns out to be infeasible
+gives way to the next.
 """
 
 from __future__ import annotations
@@ -36,8 +37,8 @@ _SEARCH_MARGIN = 5e-4
 
 _BEST_TREES = 3  # of every number of levels are drafted
 _MANY_TREES = 20  # where messages are limited: rough costs say little about them
-_STRIDES = (4, 16, 64, 256)  # and then a degree changes by so small a part of it, or by one
-_PAYS = 0.9995  # times the cost, or less, is worth another tree
+_STRIDES = (4, 16, 64, 256)  # a degree changes by one part in so many, or by one
+_PAYS = 0.9995  # times the cost: a change that saves less does not pay
 _NEAR = 1.4  # times the least rough cost: few coins may take this much more
 _HOPELESS = 1.15  # times the least cost found: trees that look worse are not drafted
 _PER_LEVEL = 1.002  # a level more must pay: so much that no certificate can undo it
@@ -173,8 +174,8 @@ def _draft_family(
 ) -> list[Candidate]:
     """The trees of one number of levels, except those that look hopeless beside the least cost.
 
-    Where messages are limited, a little larger a batch may take one message less, which rough
-    costs do not know: then degrees are changed one by one, as long as it pays.
+    If messages are limited, a slightly larger batch may take one message less, which rough costs
+    do not show: so the degrees of the best are changed one at a time, as long as that pays.
     """
     found = list[Candidate]()
     for rough, tree in trees:
@@ -344,7 +345,7 @@ def _grid(most: int) -> Counts:
 
 
 def _splits(tree: RegularTree, asked: Requirements) -> Iterator[Split]:
-    """The best, and where messages are limited, one that may take fewer of them."""
+    """The best split and, if messages are limited, one that may take fewer of them."""
     yield best_split(tree)
     if asked.max_messages is not None and tree.levels > 1:
         yield tuple(map(float, _cover_split(tree)))
