@@ -8,7 +8,7 @@ PYTEST := $(BIN)/python -m pytest --quiet --numprocesses auto --dist worksteal
 JAVASCRIPT := clients/javascript
 NODE_MODULES := $(JAVASCRIPT)/node_modules/.package-lock.json
 
-.PHONY: demo web test test-slow browser javascript check docs bench package lock clean
+.PHONY: demo web test test-core test-slow browser javascript check docs bench package lock clean
 
 # Reinstalled whenever the project's metadata changes.
 $(VENV)/installed-%: pyproject.toml
@@ -39,6 +39,11 @@ javascript: $(VENV)/installed-dev $(NODE_MODULES)
 
 test: $(VENV)/installed-dev
 	$(PYTEST)
+
+# Core and client with no extras but their own, as on Windows and macOS; in another environment,
+# such as `make VENV=build/core test-core`. The tests' conftest.py is that of the services.
+test-core: $(VENV)/installed-cli,client,frames,test
+	COLUMNS=80 OPENBLAS_NUM_THREADS=1 $(PYTEST) --noconftest tests/core tests/deploy/test_client.py
 
 # Examples and printed commands, audits, evidence, clusters, killed services on PostgreSQL; then
 # new examples for every property, a bounded number of them.

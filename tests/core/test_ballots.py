@@ -30,8 +30,11 @@ from overhand.noise import BoundedNoise, Coins, LaplaceNoise, Polya, ServiceNois
 from overhand.randomness import HALF, Random
 from overhand.shuffle import shuffle, with_added
 from overhand.values import BITS, Histogram, Reals, Values, Vectors
+from support.chosen_coins import mean_noise
 from support.message_sums import ShuffledSum
 from support.sampling import Outcomes, assert_follows, kolmogorov, samples_for
+
+__all__ = ["mean_noise"]
 
 MILLION = 10**6
 PRIVACY = oh.Privacy(1.0, 1e-6)

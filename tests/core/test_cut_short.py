@@ -178,6 +178,9 @@ def test_a_function_that_makes_plans_may_look_at_the_sum() -> None:
     assert seen == [0]
 
 
+forking = pytest.mark.skipif(not hasattr(os, "fork"), reason="Windows does not fork")
+
+
 def in_a_forked_child(call: Callable[[], Any]) -> str:
     """What a call answers or raises there, as text."""
     receiving, sending = os.pipe()
@@ -197,6 +200,7 @@ def in_a_forked_child(call: Callable[[], Any]) -> str:
 
 
 @EACH
+@forking
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_a_forked_child_may_read_but_not_go_on(kind: str) -> None:
     thing = MAKE[kind](None)
@@ -217,6 +221,7 @@ def test_a_forked_child_may_read_but_not_go_on(kind: str) -> None:
 
 
 @EACH
+@forking
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_a_child_forked_within_a_change_is_told_so(
     kind: str, monkeypatch: pytest.MonkeyPatch

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
 import math
-import pkgutil
-import re
-from collections.abc import Iterator
 from decimal import Decimal
 from fractions import Fraction
 
 import numpy as np
 import pytest
 
-import overhand
-from overhand import errors
 from overhand.errors import (
     DamagedPlan,
     Infeasible,
@@ -121,46 +115,3 @@ def test_a_number_too_large_for_a_float_is_refused_like_any_other(huge: object) 
         finite_number("epsilon", huge, above=0)
     with pytest.raises(InvalidValue):
         fraction("honest", huge)
-
-
-# --- the tree of errors ---------------------------------------------------------------------------
-
-
-def drawn(text: str) -> list[tuple[int, str]]:
-    """Depth and name of every error of a drawing, in its order."""
-    found = re.finditer(r"^([│├└ ]*)(?:── )?(\w+)", text, re.MULTILINE)
-    lines = [
-        (len(match[1]), match[2]) for match in found if match[1] or match[2] == "OverhandError"
-    ]
-    return [((edge + 3) // 4, name) for edge, name in lines]
-
-
-def real(error: type[Exception], depth: int = 0) -> Iterator[tuple[int, str]]:
-    yield depth, error.__name__
-    for below in error.__subclasses__():
-        if below.__module__.startswith("overhand."):  # and not one that a test made up
-            yield from real(below, depth + 1)
-
-
-def test_the_drawing_is_the_tree_of_all_errors() -> None:
-    for module in pkgutil.walk_packages(overhand.__path__, "overhand."):
-        if not module.name.endswith("__main__"):
-            importlib.import_module(module.name)
-    tree = drawn(errors.__doc__ or "")
-    assert sorted(with_parents(tree)) == sorted(with_parents(list(real(OverhandError))))
-
-
-def with_parents(tree: list[tuple[int, str]]) -> list[tuple[str, ...]]:
-    """Every error with all those above it."""
-    path: list[str] = []
-    found = []
-    for depth, name in tree:
-        path[depth:] = [name]
-        found.append(tuple(path))
-    return found
-
-
-def test_a_drawing_is_read_as_it_looks() -> None:
-    drawing = "Words.\n\nOverhandError\n├── A   one\n│   └── B\n│       └── C\n└── D  two\n"
-    assert drawn(drawing) == [(0, "OverhandError"), (1, "A"), (2, "B"), (3, "C"), (1, "D")]
-    assert with_parents(drawn(drawing))[3] == ("OverhandError", "A", "B", "C")

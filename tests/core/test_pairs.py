@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from contextlib import closing
-from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,12 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import overhand as oh
-from overhand.deploy.protocol.document import Document, encode_reports
-from overhand.deploy.protocol.sealing import Opener, open_release
-from overhand.deploy.protocol.wire import Batch
-from overhand.deploy.shuffler.batching import Arrival
-from overhand.deploy.shuffler.store import Store
-from overhand.errors import InvalidValue, LostBatch
+from overhand.errors import InvalidValue
 from overhand.mechanisms import PairsSum, pairs
 from overhand.model import Messages, Rows, Shuffled
 from overhand.noise import Coins, Polya
@@ -28,8 +20,6 @@ from overhand.shuffle import shuffle, with_added
 from overhand.values import BITS, Histogram, Values
 from support.sampling import Outcomes, assert_follows, assert_uniform_over, samples_for
 from support.share_plans import TINY_KINDS, truth
-from support.small_document import KEY
-from support.store_processes import freeze
 
 DISCREPANCY = 0.08
 SILENT = Coins(0, HALF)
@@ -136,46 +126,6 @@ def test_a_shuffler_tells_no_more_than_the_sum_modulo_the_modulus() -> None:
     messages = mechanism.encode_many([1, 0, 1], oh.seeded_random(3))
     assert int(messages.clear.sum()) >= mechanism.modulus  # this seed goes beyond it
     assert int(batches_of(mechanism, [1, 0, 1], oh.seeded_random(3)).clear[0, 0]) < 1024
-
-
-def test_a_seed_means_another_mask_under_another_document_or_level() -> None:
-    plan = oh.Plan.best(1000, 2, PRIVACY, mechanism="pairs")
-    documents = [Document(plan, KEY.public_key), Document(plan, bytes.fromhex("09" + 31 * "00"))]
-    seeds = np.zeros((1, 1, 16), np.uint8)
-    mechanisms = [mechanism for document in documents for mechanism in document.mechanisms]
-    masks = {replace(m, modulus_bits=48)._masks(seeds).tobytes() for m in mechanisms}  # type: ignore
-    assert len(masks) == 4
-    assert plan.mechanisms[0].bind_to(b"x") != plan.mechanisms[0]
-    assert oh.CoinSum(3, SILENT).bind_to(b"x") == oh.CoinSum(3, SILENT)
-
-
-def test_a_batch_that_went_through_the_store_has_the_very_sum(tmp_path: Path) -> None:
-    values = Histogram(300)
-    document = Document(_silent(oh.Plan.best(60, 2, PRIVACY, values=values, mechanism="pairs")),
-                        KEY.public_key)  # fmt: skip
-    lowest = document.formats.level(1)
-    rows = values.rows(np.arange(lowest.size) % 300)
-    reports = encode_reports(document, rows, oh.secure_random())
-    assert {len(report) for report in reports} == {document.formats.report_length}
-    arrivals = [Arrival.of(document.formats, report) for report in reports]
-    with closing(Store(tmp_path / "store.db", document.formats)) as store:
-        for start in range(0, len(arrivals), 7):
-            store.admit(arrivals[start : start + 7])
-        release = freeze(store, Batch(1, 0))
-    opener = Opener(KEY, document.formats.digest)
-    shuffled, garbage = open_release(document.formats, release, opener)
-    assert garbage == 0
-    total, bias_bound = document.mechanisms[0].sum_batch(shuffled, garbage, oh.secure_random())
-    assert bias_bound == 0
-    assert np.array_equal(total, np.bincount(np.arange(lowest.size) % 300, minlength=300))
-    missing = Shuffled(shuffled.sealed[:, 1:], shuffled.clear)
-    with pytest.raises(LostBatch, match="1 messages of a batch are garbage"):
-        document.mechanisms[0].sum_batch(missing, 1, oh.secure_random())
-
-
-def _silent(plan: oh.Plan) -> oh.Plan:
-    mechanisms = tuple(replace(m, noise_share=SILENT) for m in plan.mechanisms)
-    return replace(plan, mechanisms=mechanisms)
 
 
 @pytest.mark.parametrize(

@@ -17,10 +17,13 @@ import overhand as oh
 from overhand.sums import SumServer
 from overhand.values import Bits
 from overhand.values.kind import prefix_sums
+from support.chosen_coins import mean_noise
 from support.message_sums import ShuffledSum
 from support.reference_twins import error_law, nodes, pending, slow_estimate
 from support.sampling import assert_follows, kolmogorov, samples_for
 from support.small_plans import PRIVACY, REGULAR, WIDE, coin_plan
+
+__all__ = ["mean_noise"]
 
 BINARY = oh.RegularTree(horizon=45, degrees=(2, 2, 2, 2))
 TREES = [

@@ -12,7 +12,6 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
 import overhand as oh
@@ -218,6 +217,8 @@ def test_threads_count_every_user_once_and_use_no_noise_twice(kind: str) -> None
 @pytest.mark.usefixtures("impatient")
 def test_the_votes_of_the_example_are_all_counted() -> None:
     """Requests meet in the threads of the pool in which FastAPI runs plain functions."""
+    pytest.importorskip("fastapi")
+    httpx = pytest.importorskip("httpx")
     voting = runpy.run_path(str(VOTES))
     total, twin = (oh.ContinualSum(voting["PLAN"], oh.seeded_random(1)) for _ in range(2))
     for _ in range(300):

@@ -13,13 +13,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import overhand as oh
-from overhand.deploy.protocol.document import encode_reports
+from overhand.deploy.protocol.document import Document, encode_reports
 from overhand.deploy.protocol.sealing import Opener, open_release
 from overhand.deploy.protocol.wire import Batch, LevelFormat, Release
 from overhand.deploy.server.store import ServerStore
 from overhand.deploy.shuffler.batching import Arrival, Gathered, Outcome, build_release, pieces
 from overhand.deploy.shuffler.store import Store
-from overhand.errors import InvalidValue, ProtocolViolation
+from overhand.errors import InvalidValue, LostBatch, ProtocolViolation
+from overhand.model import Shuffled
 from overhand.noise import Coins
 from overhand.randomness import HALF, secure_random
 from support.clear_mechanism import ADDED, DOCUMENT, DUMMY, Halves, document_of, dummies
@@ -220,3 +221,28 @@ def test_services_refuse_a_number_that_is_too_large(
             assert system.publisher.step()
 
     run(tmp_path, test, plan=tally_plan())
+
+
+def test_a_batch_of_pairs_that_went_through_the_store_has_the_very_sum(tmp_path: Path) -> None:
+    values = oh.Histogram(300)
+    plan = oh.Plan.best(60, 2, oh.Privacy(1.0, 1e-6), values=values, mechanism="pairs")
+    silent = tuple(replace(m, noise_share=Coins(0, HALF)) for m in plan.mechanisms)
+    document = Document(replace(plan, mechanisms=silent), KEY.public_key)
+    lowest = document.formats.level(1)
+    rows = values.rows(np.arange(lowest.size) % 300)
+    reports = encode_reports(document, rows, oh.secure_random())
+    assert {len(report) for report in reports} == {document.formats.report_length}
+    arrivals = [Arrival.of(document.formats, report) for report in reports]
+    with closing(Store(tmp_path / "store.db", document.formats)) as store:
+        for start in range(0, len(arrivals), 7):
+            store.admit(arrivals[start : start + 7])
+        release = freeze(store, Batch(1, 0))
+    opener = Opener(KEY, document.formats.digest)
+    shuffled, garbage = open_release(document.formats, release, opener)
+    assert garbage == 0
+    total, bias_bound = document.mechanisms[0].sum_batch(shuffled, garbage, oh.secure_random())
+    assert bias_bound == 0
+    assert np.array_equal(total, np.bincount(np.arange(lowest.size) % 300, minlength=300))
+    missing = Shuffled(shuffled.sealed[:, 1:], shuffled.clear)
+    with pytest.raises(LostBatch, match="1 messages of a batch are garbage"):
+        document.mechanisms[0].sum_batch(missing, 1, oh.secure_random())

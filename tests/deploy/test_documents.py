@@ -279,3 +279,15 @@ def test_a_device_reports_a_label() -> None:
     assert len(encode_report(document, "love", seeded_random(1))) == document.formats.report_length
     with pytest.raises(oh.InvalidValue, match="the nearest is 'love'"):
         encode_report(document, "lvoe", seeded_random(1))
+
+
+def test_a_seed_means_another_mask_under_another_document_or_level() -> None:
+    plan = oh.Plan.best(1000, 2, oh.Privacy(1.0, 1e-6), mechanism="pairs")
+    documents = [Document(plan, KEY.public_key), Document(plan, bytes.fromhex("09" + 31 * "00"))]
+    seeds = np.zeros((1, 1, 16), np.uint8)
+    mechanisms = [mechanism for document in documents for mechanism in document.mechanisms]
+    masks = {replace(m, modulus_bits=48)._masks(seeds).tobytes() for m in mechanisms}  # type: ignore
+    assert len(masks) == 4
+    assert plan.mechanisms[0].bind_to(b"x") != plan.mechanisms[0]
+    coins = oh.CoinSum(3, Coins(2, HALF))
+    assert coins.bind_to(b"x") == coins

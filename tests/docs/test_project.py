@@ -75,6 +75,19 @@ def test_the_workflow_runs_every_part_and_every_version_that_the_package_is_said
     assert matrix["python"] == [version for version in said if re.fullmatch(r"3\.\d+", version)]
 
 
+def test_other_systems_run_what_is_tried_on_this_one() -> None:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    (found,) = re.findall(
+        r"^test-core: .*installed-(.+)\n.*\$\(PYTEST\) (.+)$", makefile, re.MULTILINE
+    )
+    extras, tests = found
+    *_, install, run = parsed(ROOT / ".github" / "workflows" / "ci.yml")["jobs"]["elsewhere"][
+        "steps"
+    ]
+    assert install["run"].endswith(f'".[{extras}]"')
+    assert run["run"].endswith(f" {tests}")
+
+
 def test_continuous_integration_refuses_a_part_that_it_has_not() -> None:
     run = ["bash", str(ROOT / ".ci" / "run"), "chekc"]
     done = subprocess.run(run, capture_output=True, text=True, check=False)

@@ -7,9 +7,11 @@ from fractions import Fraction
 from typing import Any
 
 import numpy as np
+import pytest
 from numpy.typing import ArrayLike, NDArray
 
 from overhand.model import Shuffled
+from overhand.noise import Coins, NoiseShare, Polya, ServiceNoise
 from overhand.randomness import BinaryFraction, Random
 
 EIGHTH, QUARTER = BinaryFraction(1, 3), BinaryFraction(1, 2)
@@ -55,3 +57,26 @@ class Given(Chosen):
 
     def uniforms(self, count: int) -> NDArray[np.float64]:
         return np.broadcast_to(self._uniforms.reshape(-1), count).copy()
+
+
+@pytest.fixture
+def mean_noise(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All noise is its mean, whoever makes it: of opposed coins one half shows 1 and one half 0.
+
+    Plans keep their laws, bounds and guarantees, and sums of values in whole steps are exact.
+    """
+
+    def toss(coins: Coins, random: object, users: int) -> Any:
+        assert coins.opposed
+        return np.tile(np.repeat(np.array([0, 1], np.uint8), coins.bits // 2), (users, 1))
+
+    def draw(share: NoiseShare, random: object, count: int) -> Any:
+        return np.zeros(count, np.int64)
+
+    def draw_sums(share: NoiseShare, random: object, users: int, count: int, **_: object) -> Any:
+        return np.zeros(count)
+
+    monkeypatch.setattr(Coins, "toss", toss)
+    for kind in (Coins, Polya, ServiceNoise):
+        monkeypatch.setattr(kind, "draw", draw)
+        monkeypatch.setattr(kind, "draw_sums", draw_sums)

@@ -17,11 +17,13 @@ from overhand.deploy.server.publishing import Publisher
 from overhand.deploy.server.store import BatchSum, Published, ServerStore
 from overhand.deploy.shuffler.store import Store
 from overhand.mechanisms import Mechanism
-from overhand.noise import Coins, NoiseShare, Polya, ServiceNoise
+from support.chosen_coins import mean_noise
 from support.postgres import Postgres, running_postgres
 from support.sealed_releases import open_database
 from support.server_stores import DOCUMENT, NAMES, ReadsThem, check, estimates_of, receive
 from support.store_processes import Where
+
+__all__ = ["mean_noise"]
 
 
 @pytest.fixture(scope="session")
@@ -119,26 +121,3 @@ def noiseless(monkeypatch: pytest.MonkeyPatch) -> None:
         return np.zeros((batches, mechanism.values.dimension), np.int64)
 
     monkeypatch.setattr(Mechanism, "_draw", drawn)
-
-
-@pytest.fixture
-def mean_noise(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All noise is its mean, whoever makes it: of opposed coins one half shows 1 and one half 0.
-
-    Plans keep their laws, bounds and guarantees, and sums of values in whole steps are exact.
-    """
-
-    def toss(coins: Coins, random: object, users: int) -> Any:
-        assert coins.opposed
-        return np.tile(np.repeat(np.array([0, 1], np.uint8), coins.bits // 2), (users, 1))
-
-    def draw(share: NoiseShare, random: object, count: int) -> Any:
-        return np.zeros(count, np.int64)
-
-    def draw_sums(share: NoiseShare, random: object, users: int, count: int, **_: object) -> Any:
-        return np.zeros(count)
-
-    monkeypatch.setattr(Coins, "toss", toss)
-    for kind in (Coins, Polya, ServiceNoise):
-        monkeypatch.setattr(kind, "draw", draw)
-        monkeypatch.setattr(kind, "draw_sums", draw_sums)
