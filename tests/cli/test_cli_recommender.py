@@ -213,11 +213,17 @@ def test_what_no_demonstration_of_a_recommender_does_is_refused(more: list[str],
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("credulous_services")
 @pytest.mark.parametrize("noise", ["users", "services"])
 def test_the_demonstration_learns(
     tmp_path: Path, noise: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """At an epsilon at which few people are enough; half of what could be learnt is the least."""
+    """At an epsilon at which few people are enough.
+
+    The last quarter chooses by what was learnt from 800 people and more: 99 % of the advantage over
+    a random arm, on an idle and on a busy machine. People who did not wait for new policies had as
+    little as 36 %.
+    """
     monkeypatch.setattr("overhand.cli.demo._SEEDS", 1)  # always the same people
     how = ("--users", "1500", "--epsilon", "8", "--noise", noise)
     result = as_json("demo", "--recommender", *how, "--directory", str(tmp_path))
@@ -227,8 +233,9 @@ def test_the_demonstration_learns(
     assert result["users"] >= 1500
     full = [result["users"] // size for size in document.plan.tree.sizes]
     # Each estimate has a policy: fewer than lowest batches if some overtake others on their way,
-    # more if a higher batch comes after the lowest ones that it covers.
-    assert max(full) / 2 <= result["policies"] <= sum(full)
+    # more if a higher batch comes after the lowest ones that it covers. However slow the services
+    # are, people wait for six: a policy serves them until they are a third more, or three batches.
+    assert 6 <= result["policies"] <= sum(full)
     low, high = result["last_quarter_random_reward"], result["last_quarter_best_reward"]
     assert result["last_quarter_reward"] > (low + high) / 2
     assert result["random_reward"] < result["mean_reward"] < result["best_reward"]

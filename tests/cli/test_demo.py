@@ -23,6 +23,7 @@ def test_who_makes_the_noise_is_users_or_services() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("credulous_services")
 @pytest.mark.parametrize(
     ("noise", "values", "kind"),
     [

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -29,3 +32,29 @@ def deployed(tmp_path: Path, prepared_files: Path) -> Iterator[Deployment]:
     with Deployment(tmp_path, prepared_files) as deployment:
         yield deployment
     deployment.check_logs()
+
+
+CREDULOUS = """\
+from overhand.planning import batch_sums
+batch_sums.FALSE_ALARM = 1e-10
+from overhand.__main__ import main
+main()
+"""
+
+
+@pytest.fixture
+def credulous_services(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Services that disbelieve an honest sum of a plan once in 10^10 runs, not once in 10^6.
+
+    A demonstration would wait for the sum of such a batch in vain: with values as they are here,
+    once in 20 million runs.
+    """
+    start = subprocess.Popen
+
+    def start_credulous(command: list[str], **options: Any) -> subprocess.Popen[bytes]:
+        python, *module = command[:3]
+        assert module == ["-m", "overhand"]
+        return start([python, "-c", CREDULOUS, *command[3:]], **options)
+
+    one_machine = SimpleNamespace(Popen=start_credulous)
+    monkeypatch.setattr("overhand.cli.one_machine.subprocess", one_machine)

@@ -19,7 +19,7 @@ from functools import partial
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.request import urlopen
 
 import joblib
@@ -32,6 +32,9 @@ from overhand.errors import InvalidValue, OverhandError, whole
 from overhand.model import Counts, Floats, Rows
 from overhand.planning import Plan
 
+if TYPE_CHECKING:
+    from overhand.deploy.client import AsyncRecommenderClient
+
 _NOT_SAFE = (
     "that operator could learn every value: this shows how it works, not that it is safe. "
     "See docs/trust.md."
@@ -40,17 +43,16 @@ TRUST = {
     "users": f"One operator runs both services here, so {_NOT_SAFE}",
     "services": f"One operator runs both services here and makes the noise of both, so {_NOT_SAFE}",
 }
-TICK = "0.2"
-"""Seconds between checks for full batches, and for new policies."""
-MAX_AGE = 0.1
-"""Seconds for which a policy is used: a demonstration's people come much faster than others."""
+TICK = "0.2"  # seconds between checks for full batches, and for new policies
+MAX_AGE = 0.1  # seconds for which a policy is used: these people come faster than others
 
 _START = 120.0
 _SETTLE = 120.0
 _AT_ONCE = 64
 _TOLD_EVERY = 0.1  # seconds
-_GROUP = 16  # people who choose by the same policy
-_GROUPS = 2  # at a time, in one process
+_GROUP = 32  # people who choose by the same policy
+_LEARNT = 0.75  # of the people before a group: from so many its policy has learnt,
+_MISSING = 3  # or from all but so many batches
 
 
 # --- services -------------------------------------------------------------------------------------
@@ -219,10 +221,8 @@ def gather(members: Sequence[Member]) -> Iterator[Callable[[Callable[[Any], obje
             pipe.send("go")
         at_work = set(pipes)
         while at_work:
-            ready = wait(at_work)
-            for pipe in [pipe for pipe in at_work if pipe in ready]:
-                progress = _receive(pipe)
-                if progress is None:
+            for pipe in at_work.intersection(wait(at_work)):
+                if (progress := _receive(pipe)) is None:
                     at_work.remove(pipe)
                 else:
                     hear(progress)
@@ -270,8 +270,7 @@ def reporters(url: str, digest: str, rows: Rows, rate: float | None) -> list[Mem
     """
     processes = max(1, min(joblib.cpu_count(), len(rows)))
     each = None if rate is None else rate / processes
-    parts = np.array_split(rows, processes)
-    return [partial(_report, url, digest, part, each) for part in parts]
+    return [partial(_report, url, digest, some, each) for some in np.array_split(rows, processes)]
 
 
 async def _report(url: str, digest: str, rows: Rows, rate: float | None, pipe: Connection) -> None:
@@ -311,7 +310,7 @@ def visitors(
     processes = max(1, min(joblib.cpu_count(), len(features)))
     everybody = np.arange(len(features))
     return [
-        partial(_visit, url, digest, some, features[some], means[some], uniforms[some])
+        partial(_visit, url, digest, processes, some, features[some], means[some], uniforms[some])
         for some in (everybody[first::processes] for first in range(processes))
     ]
 
@@ -319,35 +318,37 @@ def visitors(
 async def _visit(
     url: str,
     digest: str,
+    processes: int,
     people: Counts,
     features: Floats,
     means: Floats,
     uniforms: Floats,
     pipe: Connection,
 ) -> None:
-    """A few at a time, so that the policy they choose by is a new one."""
+    """A few at a time, by a policy that has learnt from most of those before them.
+
+    They would come faster than policies do, and how fast depends on the machine: so they wait.
+    """
     from overhand.deploy.client import AsyncRecommenderClient
 
-    starts = iter(range(0, len(people), _GROUP))
-
-    async def serve(client: AsyncRecommenderClient) -> None:
-        for start in starts:
-            group = slice(start, start + _GROUP)
+    async with AsyncRecommenderClient(url, digest=digest, max_age=MAX_AGE) as client:
+        block = min((await client.document()).plan.tree.sizes)
+        pipe.send(None)
+        pipe.recv()
+        for start in range(0, len(people), _GROUP):
+            before, group = processes * start, slice(start, start + _GROUP)
+            await _await_policy(client, min(_LEARNT * before, before - _MISSING * block))
             arms = await client.choose_many(features[group])
             chosen = means[group][np.arange(len(arms)), arms]
             await client.report_many(uniforms[group] < chosen, at_once=_GROUP)
             pipe.send((people[group], arms))
+        pipe.send(None)
 
-    async with contextlib.AsyncExitStack() as stack:
-        clients = [
-            AsyncRecommenderClient(url, digest=digest, max_age=MAX_AGE) for _ in range(_GROUPS)
-        ]
-        for client in clients:
-            stack.push_async_callback(client.close)
-            await client.document()
-        pipe.send(None)
-        pipe.recv()
-        async with asyncio.TaskGroup() as tasks:
-            for client in clients:
-                tasks.create_task(serve(client))
-        pipe.send(None)
+
+async def _await_policy(client: AsyncRecommenderClient, users: float) -> None:
+    """Wait for a policy that has learnt from so many users."""
+    deadline = time.monotonic() + _SETTLE
+    while users > 0 and ((signed := await client.policy()) is None or signed.policy.t < users):
+        if time.monotonic() > deadline:
+            raise OverhandError(f"the server published no policy of {users:,.0f} users")
+        await asyncio.sleep(MAX_AGE)
