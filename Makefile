@@ -41,15 +41,16 @@ test: $(VENV)/installed-dev
 	$(PYTEST)
 
 # Core and client with no extras but their own, as on Windows and macOS; in another environment,
-# such as `make VENV=build/core test-core`. The tests' conftest.py is that of the services.
+# such as `make VENV=build/core test-core`. The tests' conftest.py is that of the services; without
+# it, Hypothesis would draw other examples each time, and take one of more than 200 ms for a failure.
 test-core: $(VENV)/installed-cli,client,frames,test
-	COLUMNS=80 OPENBLAS_NUM_THREADS=1 $(PYTEST) --noconftest tests/core tests/deploy/test_client.py
+	COLUMNS=80 OPENBLAS_NUM_THREADS=1 $(PYTEST) --noconftest --hypothesis-profile ci tests/core tests/deploy/test_client.py
 
 # Examples and printed commands, audits, evidence, clusters, killed services on PostgreSQL; then
-# new examples for every property, a bounded number of them.
+# more examples for every property, the same ones each time.
 test-slow: $(VENV)/installed-dev
 	$(PYTEST) -m 'slow and not browser'
-	HYPOTHESIS_PROFILE=nightly $(PYTEST) -m 'hypothesis and not slow and not browser'
+	HYPOTHESIS_PROFILE=thorough $(PYTEST) -m 'hypothesis and not slow and not browser'
 
 # Needs Debian's chromium, and node's packages for the poll.
 browser: $(VENV)/installed-dev $(NODE_MODULES)

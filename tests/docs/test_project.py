@@ -6,6 +6,7 @@ import json
 import re
 import runpy
 import subprocess
+import sys
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -86,6 +87,22 @@ def test_other_systems_run_what_is_tried_on_this_one() -> None:
     ]
     assert install["run"].endswith(f'".[{extras}]"')
     assert run["run"].endswith(f" {tests}")
+
+
+def test_examples_are_the_same_each_time_without_our_conftest_too() -> None:
+    """And may take as long as they do: Hypothesis has a profile for that, if it is asked for."""
+    lines = [
+        line
+        for file in ("Makefile", ".github/workflows/ci.yml")
+        for line in (ROOT / file).read_text(encoding="utf-8").splitlines()
+        if " --noconftest " in line
+    ]
+    assert len(lines) == 2
+    assert not [line for line in lines if " --hypothesis-profile ci " not in line]
+    told = "from hypothesis import settings; ci = settings.get_profile('ci'); "
+    told += "print(ci.derandomize, ci.deadline, ci.database)"
+    new = subprocess.run([sys.executable, "-c", told], capture_output=True, text=True, check=True)
+    assert new.stdout.split() == ["True", "None", "None"]
 
 
 def test_continuous_integration_refuses_a_part_that_it_has_not() -> None:
