@@ -21,7 +21,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
@@ -67,13 +67,14 @@ def poll_plan(horizon: int) -> oh.Plan:
 
 
 @contextlib.contextmanager
-def deployed(plan: oh.Plan, home: Path, page_port: int) -> Iterator[Deployment]:
+def deployed(
+    plan: oh.Plan, home: Path, page_port: int, ports: Sequence[int]
+) -> Iterator[Deployment]:
     """Both services as processes, until the end of the block. Only this page may report."""
     plan.save(home / "plan.json")
     run = [sys.executable, "-m", "overhand"]
     prepare = [*run, "prepare", "--plan", "plan.json", "--json"]
     prepared = subprocess.run(prepare, cwd=home, stdout=subprocess.PIPE, check=True)
-    ports = [free_port(), free_port()]
     shuffler, server = (f"http://127.0.0.1:{port}" for port in ports)
     origins = [f"--origin=http://{host}:{page_port}" for host in ("127.0.0.1", "localhost")]
     commands = {
@@ -101,10 +102,13 @@ def wait_for(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
     raise OverhandError(f"{url} did not start: {log.read_text(errors='replace')[-500:]}")
 
 
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
+def free_ports(count: int) -> list[int]:
+    """All different: none is let go before the last is found."""
+    with contextlib.ExitStack() as stack:
+        found = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for one in found:
+            one.bind(("127.0.0.1", 0))
+        return [int(one.getsockname()[1]) for one in found]
 
 
 def votes(count: int) -> list[str]:
@@ -208,10 +212,11 @@ def main() -> None:
     if not (CLIENT / "node_modules").is_dir():
         sys.exit(f"the client's packages are not there: run npm ci in {CLIENT}")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    plan, port = poll_plan(chosen.horizon), chosen.port or free_port()
+    plan, (free, *ports) = poll_plan(chosen.horizon), free_ports(3)
+    port = chosen.port or free
     with (
         tempfile.TemporaryDirectory() as home,
-        deployed(plan, Path(home), port) as deployment,
+        deployed(plan, Path(home), port, ports) as deployment,
         ThreadingHTTPServer(("127.0.0.1", port), partial(Page, deployment)) as server,
         contextlib.suppress(KeyboardInterrupt),
     ):

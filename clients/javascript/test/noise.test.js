@@ -6,20 +6,14 @@
  */
 
 import assert from "node:assert/strict";
-import { createCipheriv } from "node:crypto";
 import { test } from "node:test";
 
 import { coinSum } from "../src/mechanisms.js";
 import { coins, secureRandom, uniforms } from "../src/randomness.js";
 import { kindOf } from "../src/values.js";
+import { fixed } from "./support/chance.js";
 
 const MOST_DEVIATIONS = 4.9; // of a normal variable: beyond with probability 10^-6
-
-/** AES-128-CTR with a fixed key. */
-function fixed(seed) {
-  const stream = createCipheriv("aes-128-ctr", Buffer.alloc(16, seed), Buffer.alloc(16));
-  return (length) => new Uint8Array(stream.update(Buffer.alloc(length)));
-}
 
 function deviations(ones, count, probability) {
   return Math.abs(ones - count * probability) / Math.sqrt(count * probability * (1 - probability));
