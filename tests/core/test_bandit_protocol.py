@@ -19,6 +19,7 @@ from overhand.sums import SumServer
 from support.chosen_coins import one_batch
 from support.learners import GOOD, ROUNDS, assert_same_policy, learner, report, small_plan
 from support.message_sums import release
+from support.random_streams import keyed
 from support.sampling import FALSE_FAIL, assert_uniform_over
 
 
@@ -42,7 +43,7 @@ def played(seed: int, secure: bool = False, constants: Theory | Practical | None
     """Algorithm 4 with shufflers that shuffle, one to a level."""
     plan = small_plan()
     of = LinUCB(constants or Practical(2))
-    chance = oh.secure_random() if secure else oh.seeded_random(seed)
+    chance = keyed(seed) if secure else oh.seeded_random(seed)
     rewards = np.random.default_rng([17, seed])
     server, policy = SumServer(plan), None
     batches: dict[Node, list[Messages]] = {}

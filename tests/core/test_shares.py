@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -21,6 +20,7 @@ from overhand.randomness import HALF, Random
 from overhand.shuffle import shuffle
 from overhand.values import BITS, Histogram, Reals, Values
 from support.chosen_coins import one_batch
+from support.random_streams import STREAMS
 from support.sampling import Outcomes, assert_follows, assert_uniform_over, kolmogorov, samples_for
 from support.share_plans import TINY_KINDS, truth
 
@@ -76,12 +76,11 @@ LAW = law_of(Polya(1, 3, 0.5).law(3))
 
 
 @each_kind
-@pytest.mark.parametrize("random", [oh.seeded_random, lambda seed: oh.secure_random()],
-                         ids=["seeded", "secure"])  # fmt: skip
+@pytest.mark.parametrize("stream", STREAMS)
 def test_each_coordinate_has_the_sum_of_its_users_noise(
-    values: Values, steps: int, raw: list[Any], random: Callable[[int], Random]
+    values: Values, steps: int, raw: list[Any], stream: str
 ) -> None:
-    seen = noise_seen(tiny(values, steps), raw, random(7), samples_for(DISCREPANCY))
+    seen = noise_seen(tiny(values, steps), raw, STREAMS[stream](7), samples_for(DISCREPANCY))
     assert len(seen) == values.dimension
     for of_coordinate in seen:
         assert_follows(of_coordinate, LAW, discrepancy=DISCREPANCY)

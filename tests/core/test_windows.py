@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import doctest
+import math
 import sys
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -220,9 +221,16 @@ def test_memory_is_of_blocks_not_of_users() -> None:
     assert lasts == [10**6 * (i + 99) for i in range(0, 9_900, 100)] + [10**6 * 9_949]
 
 
+FEWEST_ROUNDS, MOST_ROUNDS = 7, 200
+
+
 @pytest.mark.slow
 def test_times_cost_less_than_a_third_more() -> None:
-    """Of processor time, per user: about 1.03 where this was written."""
+    """Of processor time, per user: about 1.03 where this was written.
+
+    Others on the machine take caches and clock speed away, and so add to what a round takes, but
+    never make it shorter: the best of ever more rounds is what it takes alone, on both sides.
+    """
     plan = oh.Plan.best(10**6, 4, PRIVACY)
     bits = np.random.default_rng(1).integers(0, 2, 10**6).astype(np.uint8)
     at = np.datetime64("2026-11-01", "ns") + np.arange(10**6) * np.timedelta64(1, "ms")
@@ -232,8 +240,11 @@ def test_times_cost_less_than_a_third_more() -> None:
         total.update_many(bits, **options)
         return process_time() - started
 
-    pairs = [(seconds(), seconds(at=at)) for _ in range(7)]
-    without, with_times = (min(side) for side in zip(*pairs, strict=True))
+    without = with_times = math.inf
+    for number in range(1, MOST_ROUNDS + 1):
+        without, with_times = min(without, seconds()), min(with_times, seconds(at=at))
+        if number >= FEWEST_ROUNDS and with_times <= 1.3 * without:
+            break
     assert with_times <= 1.3 * without
 
 

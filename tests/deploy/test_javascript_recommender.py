@@ -35,12 +35,14 @@ async def visits(url: str, digest: str, people: int) -> list[int]:
         *("node", script, url, digest, str(people), json.dumps(CONTEXTS)),
         stdout=asyncio.subprocess.PIPE,
     )
-    said, _ = await asyncio.wait_for(node.communicate(), 120)
+    said, _ = await asyncio.wait_for(node.communicate(), 600)
     arms: list[int] = json.loads(said)
     return arms
 
 
+@pytest.mark.usefixtures("noiseless")
 def test_devices_in_javascript_learn_from_each_other(tmp_path: Path) -> None:
+    """Whom they learn from is chance, and what is best is plain: the services draw 0."""
     plan = plan_for_regret(
         400, 2, oh.Privacy(30.0, 1e-4), dimension=3, mechanism="pairs", noise="services"
     )
@@ -67,7 +69,7 @@ def test_devices_in_javascript_learn_from_each_other(tmp_path: Path) -> None:
         assert learnt["policy"]["users"] == 10 * lowest
         reward, mean = learnt["reward"], first.count(0) / len(first)
         place = reward["t"].index(len(first))
-        half = reward["high"][place] - reward["value"][place]
-        assert abs(reward["value"][place] - mean) <= 3.5 * half, "nearly seven deviations"
+        step = max(mechanism.quantizer.unit for mechanism in plan.mechanisms)
+        assert abs(reward["value"][place] - mean) <= step, "nobody is rounded by more"
 
     run(tmp_path, test, plan=plan, learning=LEARNING)

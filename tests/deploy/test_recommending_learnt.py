@@ -53,6 +53,7 @@ def test_nothing_is_learnt_of_a_sum_whose_key_is_still_there(tmp_path: Path) -> 
     run(tmp_path, test, plan=plan("services"), learning=LEARNING)
 
 
+@pytest.mark.usefixtures("mean_noise")
 @pytest.mark.parametrize("noise", ["users", "services"])
 def test_places_that_nobody_took_have_no_reward(tmp_path: Path, noise: NoiseBy) -> None:
     """Counted as users, they would draw the mean towards 1/2."""

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import overhand as oh
+from overhand.deploy.protocol.document import encode_report
 from overhand.deploy.protocol.keys import new_token
 from overhand.deploy.protocol.sealing import Opener
 from overhand.deploy.protocol.wire import Batch, Report
@@ -29,7 +30,7 @@ from support.store_processes import freeze
 
 
 async def filled(system: System, users: int) -> None:
-    async with system.client() as client:
+    async with system.client(random=keyed(1)) as client:
         await client.report_many([1] * users)
 
 
@@ -126,7 +127,7 @@ def test_garbage_is_counted_and_does_not_void_a_batch(tmp_path: Path) -> None:
         formats = system.document.formats
         parts = tuple(secrets.token_bytes(level.part_bytes) for level in formats.levels)
         junk = formats.pack_report(Report(secrets.token_bytes(16), parts))
-        async with system.client() as client:
+        async with system.client(random=keyed(1)) as client:
             await client.send(junk)
             await client.report_many([1] * (system.plan.tree.lowest - 1))
         await system.publish()
@@ -181,10 +182,11 @@ def test_a_poisoned_report_is_seen_wherever_an_operator_looks(
 
     async def test(system: System) -> None:
         formats, lowest = system.document.formats, system.plan.tree.lowest
-        level, report = formats.levels[0], formats.unpack_report(system.report())
+        body = encode_report(system.document, 1, keyed(1))
+        level, report = formats.levels[0], formats.unpack_report(body)
         clear = level.clear(report.parts[0]) + np.uint64(is_poisoned << level.clear_bits - 1)
         part = level.pack(level.ciphertexts(report.parts[0]).tobytes(), level.add_up(clear[None]))
-        async with system.client() as client:
+        async with system.client(random=keyed(2)) as client:
             await client.send(formats.pack_report(Report(report.id, (part, *report.parts[1:]))))
             await client.report_many([1] * (lowest - 1))
         await system.publish()

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import httpx
 import pytest
 
 import overhand as oh
@@ -26,7 +25,7 @@ from overhand.deploy.protocol.keys import (
 )
 from support.cli_runner import as_json, overhand
 from support.deployments import BINARY, Deployment
-from support.killed_processes import WITHOUT_WORKERS, Service, Setting, until
+from support.killed_processes import WEB, WITHOUT_WORKERS, Service, Setting, until
 from support.loopback_system import System, run
 
 QUICK = Setting("overhand.deploy.http.listening:_LOOK", 0.05)
@@ -202,7 +201,8 @@ def test_the_services_ask_for_tokens_as_they_are_now(tmp_path: Path, hashes: Pat
 
 def _status(service: Service, method: str, path: str, body: bytes, token: str) -> int:
     headers = BINARY | {"authorization": f"Bearer {token}"}
-    return httpx.request(method, service.url + path, content=body, headers=headers).status_code
+    url = service.url + path
+    return WEB.request(method, url, content=body, headers=headers).status_code
 
 
 def test_a_running_shuffling_service_learns_of_tokens(deployed: Deployment) -> None:

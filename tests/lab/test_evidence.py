@@ -36,7 +36,11 @@ from overhand.randomness import SeededRandom
 from support.cli_runner import overhand
 from support.small_plans import PRIVACY
 
-pytestmark = pytest.mark.slow
+pytestmark = [
+    pytest.mark.slow,
+    # Dask says so if a directory takes a second to make: on a machine whose disk is busy it may.
+    pytest.mark.filterwarnings("ignore:Creating scratch directories is taking:UserWarning"),
+]
 
 TINY = replace(
     QUICK,

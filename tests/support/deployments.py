@@ -31,6 +31,7 @@ from overhand.randomness import HALF
 from overhand.sums import SumServer
 from support.all_reports import CLIENT, FORWARDED, Reports
 from support.killed_processes import SECONDS, WEB, Change, Service, fork, free_port, until
+from support.random_streams import keyed
 from support.relay import Relay
 
 LOWEST, DEGREE, HORIZON = 4, 3, 48
@@ -61,6 +62,9 @@ class Deployment:
         self.server_port, self.shuffler_port = free_port(), free_port()
         self.relay = Relay(self.server_port, free_port())
         self.histories: list[dict[str, list[float]]] = []
+        # Of the system's coins one plan in 4e7 has a sum that the server does not believe. With
+        # these no batch has one, whoever is in it.
+        self._random = keyed(1)
         self.reports = Reports(self.document, [self.report() for _ in range(HORIZON)])
 
     def __enter__(self) -> Deployment:
@@ -75,7 +79,7 @@ class Deployment:
         self.relay.__exit__()
 
     def report(self) -> bytes:
-        return encode_report(self.document, 1, oh.secure_random())
+        return encode_report(self.document, 1, self._random)
 
     def start(
         self, role: str, *options: str, changes: Sequence[Change] = (), url: str = ""
