@@ -1,21 +1,28 @@
-"""Noise on the integers: exact laws, the share of one contributor, and how it is drawn."""
+"""Noise on the integers: exact laws, what one contributor adds, and how it is drawn."""
 
-from overhand.noise.laws import BoundedNoise, CoinNoise, LaplaceNoise, Noise
-from overhand.noise.shares import (
+from overhand.noise.gaussian import DiscreteGaussian, GaussianNoise
+from overhand.noise.laws import CoinNoise, LaplaceNoise, Noise
+from overhand.noise.services import (
+    BEYOND,
     SERVICES,
-    Coins,
-    NoiseShare,
-    Polya,
+    Clip,
+    CorrelatedNoise,
+    IndependentNoise,
     ServiceNoise,
-    fewest_coins,
     noise_of,
 )
+from overhand.noise.shares import Coins, NoiseShare, Polya, fewest_coins
 
 __all__ = [
+    "BEYOND",
     "SERVICES",
-    "BoundedNoise",
+    "Clip",
     "CoinNoise",
     "Coins",
+    "CorrelatedNoise",
+    "DiscreteGaussian",
+    "GaussianNoise",
+    "IndependentNoise",
     "LaplaceNoise",
     "Noise",
     "NoiseShare",

@@ -9,7 +9,7 @@ import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import cached_property, reduce
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -107,6 +107,13 @@ class Noise(ABC):
             middle = (low + high) / 2
             low, high = (middle, high) if self.tail(middle) > probability else (low, middle)
         return math.ceil(high)
+
+    def least_tail_quantile(self, probability: float) -> int:
+        """The least of such distances by the bound on tails."""
+        high = self.tail_quantile(probability)
+        while high > 1 and self.tail(high - 1) <= probability:
+            high -= 1
+        return high
 
     def exact_tail_quantile(self, probability: float) -> float:
         """The least of such distances, if so little is missing from the pmf that it tells."""
@@ -296,90 +303,6 @@ class LaplaceNoise(Noise):
                     f"the law of shape {self.shape}, ratio {self.ratio:g} is too wide for a table"
                 )
         return Pmf(-half, weights / weights.sum(), missing)
-
-
-@dataclass(frozen=True)
-class BoundedNoise(Noise):
-    """The sum of `count` draws of Laplace noise, each on condition that it is within `bound`.
-
-    >>> noise = BoundedNoise(LaplaceNoise(Fraction(1), ratio=0.5), bound=2, count=2)
-    >>> noise.pmf.first, len(noise.pmf.probabilities), round(noise.variance, 3)
-    (-4, 9, 2.4)
-    """
-
-    law: LaplaceNoise
-    bound: int
-    count: int = 1
-
-    mean = 0.0
-    is_symmetric = True
-    is_tabulated = True
-
-    @cached_property
-    def _once(self) -> Pmf:
-        """A part of a log-concave law is log-concave. Nothing is missing if it ends there."""
-        whole = self.law.pmf
-        middle, most = -whole.first, min(self.bound, -whole.first)
-        kept = whole.probabilities[middle - most : middle + most + 1]
-        missing = 0.0 if most == self.bound else whole.missing
-        return Pmf(-most, kept / kept.sum(), missing)
-
-    @cached_property
-    def pmf(self) -> Pmf:
-        """With shape 1, as in most plans, by a transform; else one after the other, slowly."""
-        once, single = self._once, self._once.probabilities
-        quick = self.law.shape == 1 and self.count > 1
-        whole = self._transform() if quick else reduce(np.convolve, [single] * self.count)
-        return Pmf(self.count * once.first, whole, self.count * once.missing)
-
-    def _transform(self) -> Floats:
-        """Tilted, so that no tail is lost in rounding: divided by ratio^x the right does not fall.
-
-        The left is the mirror image.
-        """
-        from scipy.fft import irfft, next_fast_len, rfft
-
-        half, most = -self._once.first, self.count * -self._once.first
-        tilts = self.law.ratio ** np.arange(most + 1.0)
-        single = tilts[: half + 1]
-        tilted = self._once.probabilities * np.concatenate([single[:0:-1], 1 / single])
-        size = next_fast_len(2 * most + 1, real=True)
-        right = irfft(rfft(tilted, size) ** self.count, size)[most : 2 * most + 1] * tilts
-        return np.concatenate([right[:0:-1], right])
-
-    def _moment(self, power: int) -> float:
-        outcomes = self._once.first + np.arange(len(self._once.probabilities), dtype=np.float64)
-        return float(self._once.probabilities @ outcomes**power)
-
-    @cached_property
-    def variance(self) -> float:
-        return self.count * self._moment(2)
-
-    @cached_property
-    def fourth_cumulant(self) -> float:
-        return self.count * (self._moment(4) - 3 * self._moment(2) ** 2)
-
-    def summary(self) -> dict[str, Any]:
-        return {**self.law.summary(), "bound": self.bound, "draws": self.count}
-
-    @property
-    def _unbounded(self) -> LaplaceNoise:
-        return LaplaceNoise(self.count * self.law.shape, self.law.ratio)
-
-    @property
-    def mgf_limit(self) -> float:
-        return self.law.mgf_limit
-
-    def log_mgf_bound(self, s: float) -> float:
-        """cosh(s x) rises with |x|: without the outcomes that are farthest its mean is less."""
-        return self._unbounded.log_mgf_bound(s)
-
-    def tail(self, beyond: float) -> float:
-        return 0.0 if beyond >= self.count * self.bound else self._unbounded.tail(beyond)
-
-    def at_most(self, variance: float) -> BoundedNoise:
-        """All of it: a part of bounded noise is not of this kind."""
-        return self
 
 
 def ratio_of(shape: float, variance: float) -> float:

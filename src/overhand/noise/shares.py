@@ -15,7 +15,6 @@ from overhand import errors
 from overhand.model import Counts, Floats, NoiseBy
 from overhand.noise.laws import (
     MOST_SHAPE,
-    BoundedNoise,
     CoinNoise,
     LaplaceNoise,
     Noise,
@@ -28,15 +27,12 @@ _MANY_COINS = 64  # from here on a table is quicker than coins
 _MANY_COINS_TOGETHER = 1 << 16
 _MOST_TABULATED = 1 << 27  # coins: more are drawn in parts, as a table of all would fill memory
 
-SERVICES = 2
-"""The shuffling service and the server."""
-
 
 class NoiseShare(ABC):
     """What one of those who make the noise of a batch adds to it: a user, or a service.
 
     >>> for share in (Coins(4, HALF), Polya(shape=1, users=8, ratio=0.5)):
-    ...     print(share.law(8).variance, noise_of(share.entry()) == share)
+    ...     print(share.law(8).variance, share_of(share.entry()) == share)
     8.0 True
     4.0 True
     """
@@ -46,10 +42,6 @@ class NoiseShare(ABC):
     def contributors(self, users: int) -> int:
         """How many contributors add a share to a batch of this many users."""
         return users
-
-    def honest_contributors(self, honest: int) -> int:
-        """How many of them surely hide a user, if this many users of the batch are honest."""
-        return honest
 
     @abstractmethod
     def law(self, contributors: int) -> Noise:
@@ -282,90 +274,12 @@ def _difference(shape: Fraction, ratio: float, random: Random, count: int) -> Co
     return np.asarray(both[:count] - both[count:], np.int64)
 
 
-@dataclass(frozen=True)
-class ServiceNoise(NoiseShare):
-    """A draw of `part` by each of the two services; what is beyond `bound` is drawn again.
+def share_of(entry: dict[str, Any]) -> Coins | Polya:
+    """A user's share of the noise, from its entry.
 
-    Each hides a user from the other service alone; estimates have both. Noise that is bounded can
-    be sent as messages, of which there are never more than twice the bound.
-
-    >>> noise = ServiceNoise(Polya(shape=1, users=1, ratio=0.5), bound=3)
-    >>> noise.law(1).pmf.probabilities.round(3)
-    array([0.045, 0.091, 0.182, 0.364, 0.182, 0.091, 0.045])
-    >>> noise.contributors(users=1000), noise.law(2).variance == 2 * noise.law(1).variance
-    (2, True)
-    """
-
-    part: Coins | Polya
-    bound: int | None = None
-
-    made_by: ClassVar[NoiseBy] = "services"
-
-    def __post_init__(self) -> None:
-        if self.bound is not None:
-            errors.whole("bound", self.bound, least=1)
-            if not isinstance(self.part, Polya):
-                raise errors.InvalidValue("only Laplace noise is bounded")
-            if not (law := self.part.law(1)).is_tabulated:
-                raise errors.InvalidValue(
-                    f"noise of variance {law.variance:.3g} and shape {law.shape} is not tabulated, "
-                    "and cannot be bounded"
-                )
-
-    def contributors(self, users: int) -> int:
-        return SERVICES
-
-    def honest_contributors(self, honest: int) -> int:
-        """A service's own noise hides no user from that service."""
-        return 1
-
-    def law(self, contributors: int) -> Noise:
-        if self.bound is None:
-            return self.part.law(contributors)
-        law = self.part.law(1)
-        assert isinstance(law, LaplaceNoise)
-        return BoundedNoise(law, self.bound, contributors)
-
-    def draw_sums(
-        self, random: Random, contributors: int, count: int, *, exact: bool = True
-    ) -> Floats:
-        if self.bound is None:
-            return self.part.draw_sums(random, contributors, count, exact=exact)
-        drawn = self.draw(random, contributors * count).reshape(contributors, count)
-        return np.asarray(drawn.sum(axis=0), np.float64)
-
-    def draw(self, random: Random, count: int) -> Counts:
-        drawn = self.part.draw(random, count)
-        while self.bound is not None:
-            beyond = np.flatnonzero(np.abs(drawn) > self.bound)
-            if not len(beyond):
-                break
-            drawn[beyond] = self.part.draw(random, len(beyond))
-        return drawn
-
-    @property
-    def sampling_distance(self) -> float:
-        """Drawing again divides by the probability of what is kept: it is above one half."""
-        return (1 if self.bound is None else 2) * self.part.sampling_distance
-
-    def reduce(self, part: float, users: int) -> ServiceNoise:
-        return replace(self, part=self.part.reduce(part, 1))
-
-    def entry(self) -> dict[str, Any]:
-        return {"each_service": self.part.entry(), "bound": self.bound}
-
-
-def noise_of(entry: dict[str, Any]) -> NoiseShare:
-    """The noise of an entry.
-
-    >>> noise_of({"bits": 4, "probability": [1, 1], "opposed": True})
+    >>> share_of({"bits": 4, "probability": [1, 1], "opposed": True})
     Coins(bits=4, probability=BinaryFraction(numerator=1, bits=1), opposed=True)
     """
-    if "each_service" in entry:
-        part = noise_of(entry["each_service"])
-        if not isinstance(part, Coins | Polya):
-            raise errors.InvalidValue("a service draws coins or Laplace noise")
-        return ServiceNoise(part, entry["bound"])
     if "ratio" in entry:
         return Polya(entry["shape"], entry["users"], float.fromhex(entry["ratio"]))
     numerator, bits = entry["probability"]

@@ -16,7 +16,7 @@ _BITS = 128  # of the random integers that are held against a table
 TAIL_BITS = 110
 """Outcomes beyond all that matter, of probability 2^-110 together, count as the last one kept."""
 
-_SCALE_BITS = 320  # probabilities are whole multiples of 2^-320: rounding stays below 2^-250
+SCALE_BITS = 320  # probabilities are whole multiples of 2^-320: rounding stays below 2^-250
 _LEAST_BITS = 128  # that the first probability must have: all others follow from it
 _LEAST_GAP = 2.0**-16  # between a ratio and 1: the table of a smaller one would fill memory
 _LOW = (1 << 64) - 1
@@ -33,13 +33,17 @@ class Thresholds:
 
     def __init__(self, first: int, probabilities: list[int]) -> None:
         self.first = first
-        self.distance = 2.0**-TAIL_BITS + (len(probabilities) + 1) * 2.0**-_BITS
+        self.distance = self.bound_distance(len(probabilities))
         total, limits = 0, []
         for probability in probabilities[:-1]:
             total += probability
-            limits.append(min((1 << _BITS) - 1, total >> (_SCALE_BITS - _BITS)))
+            limits.append(min((1 << _BITS) - 1, total >> (SCALE_BITS - _BITS)))
         self._high = np.array([limit >> 64 for limit in limits], np.uint64)
         self._low = np.array([limit & _LOW for limit in limits], np.uint64)
+
+    @staticmethod
+    def bound_distance(outcomes: int) -> float:
+        return 2.0**-TAIL_BITS + (outcomes + 1) * 2.0**-_BITS
 
     def draw(self, random: Random, count: int) -> Counts:
         """`count` independent values.
@@ -87,7 +91,7 @@ def polya_thresholds(shape: Fraction, ratio: float) -> Thresholds:
         raise errors.Infeasible(
             f"the law of shape {shape}, ratio {ratio:g} is too wide for a table"
         )
-    left, tail = 1 << _SCALE_BITS, 1 << (_SCALE_BITS - TAIL_BITS)
+    left, tail = 1 << SCALE_BITS, 1 << (SCALE_BITS - TAIL_BITS)
     probabilities: list[int] = []
     while left >= tail:
         x = len(probabilities)
@@ -102,7 +106,7 @@ def binomial_thresholds(trials: int, probability: BinaryFraction) -> Thresholds:
     """The binomial law, from the outcomes that matter on the left to those on the right."""
     p, q = probability.numerator, probability.complement.numerator
     mode = (trials + 1) * p >> probability.bits
-    small = 1 << (_SCALE_BITS - TAIL_BITS - 40)
+    small = 1 << (SCALE_BITS - TAIL_BITS - 40)
     at_mode = _scaled_binomial(trials, mode, probability)
     above, below = [at_mode], [at_mode]
     for x in range(mode, trials):
@@ -120,17 +124,17 @@ def _scaled_power(base: Fraction, exponent: Fraction) -> int:
     """base^exponent in units of 2^-320."""
     import mpmath
 
-    with mpmath.workprec(_SCALE_BITS + 64):
+    with mpmath.workprec(SCALE_BITS + 64):
         value = mpmath.mpf(base.numerator) / base.denominator
         power = value ** (mpmath.mpf(exponent.numerator) / exponent.denominator)
-        return int(mpmath.floor(mpmath.ldexp(power, _SCALE_BITS)))
+        return int(mpmath.floor(mpmath.ldexp(power, SCALE_BITS)))
 
 
 def _scaled_binomial(trials: int, ones: int, probability: BinaryFraction) -> int:
     """P[Bin(trials, probability) = ones] in units of 2^-320."""
     import mpmath
 
-    with mpmath.workprec(_SCALE_BITS + 64):
+    with mpmath.workprec(SCALE_BITS + 64):
         p = mpmath.mpf(probability.numerator) / (1 << probability.bits)
         mass = mpmath.binomial(trials, ones) * p**ones * (1 - p) ** (trials - ones)
-        return int(mpmath.floor(mpmath.ldexp(mass, _SCALE_BITS)))
+        return int(mpmath.floor(mpmath.ldexp(mass, SCALE_BITS)))
