@@ -4,7 +4,8 @@ OverhandError
 ├── InvalidValue        a value or argument that cannot be used (also a ValueError)
 │   └── WrongPlan       bytes that were made for another plan or key
 ├── ProtocolViolation   a step that Algorithm 1 does not allow
-│   └── KeyGone         a batch whose key was destroyed, so that nothing of it is readable
+│   ├── KeyGone         a batch whose key was destroyed, so that nothing of it is readable
+│   └── NotOffered      a block that was released with other messages than those offered
 ├── LostBatch           a batch whose sum is unknown: its node is left out of every estimate
 ├── Infeasible          a guarantee or an error that cannot be reached, or cannot be proved
 ├── DamagedPlan         a plan file, or a saved state, that differs from what was saved
@@ -16,6 +17,7 @@ OverhandError
     ├── Refused             a request that is answered with an error
     ├── Gone                a client that disconnected before its request was complete
     ├── Overloaded          more reports than a service may hold
+    │   └── Backlogged      no room until the server answers the offers of the oldest blocks
     ├── NotTaken            a release that the server did not accept
     ├── WorkersLost         ciphertexts that crashed their worker again and again
     ├── Unreachable         a service that did not answer

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from overhand.mechanisms import Mechanism
-from overhand.model import Messages, Shuffled
+from overhand.model import Counts, Messages, Shuffled
 from overhand.randomness import WORD_BITS, Random
 
 __all__ = ["shuffle", "with_added"]
@@ -29,23 +29,22 @@ def shuffle(batches: Messages, random: Random, *, message_bits: int = WORD_BITS)
     return Shuffled(random.permute_rows(batches.sealed, message_bits), batches.clear)
 
 
-def with_added(batches: Messages, mechanism: Mechanism, random: Random) -> Messages:
-    """Batches with what the shuffling service adds to each: nothing, if users make the noise.
+def with_added(batches: Messages, mechanism: Mechanism, noise: Counts) -> Messages:
+    """Blocks with what the shuffling service adds to each for its noise, a row of it for each.
 
     Numbers in the clear are added up modulo 2^clear_bits.
 
-    >>> from overhand.mechanisms import CoinSum
-    >>> from overhand.noise import Coins
-    >>> from overhand.randomness import HALF, seeded_random
-    >>> batch = Messages.of(np.array([[0, 1, 1]]))
-    >>> with_added(batch, CoinSum(1, Coins(2, HALF)), seeded_random(1)).sealed
-    array([[0, 1, 1]])
+    >>> from overhand.mechanisms import BallotSum
+    >>> from overhand.noise import CorrelatedNoise
+    >>> votes = BallotSum(3, CorrelatedNoise.of(2.0, blocks=10), dummies=4, bound=2)
+    >>> with_added(Messages.of(np.array([[0, 1, 1]])), votes, np.array([[-1]])).sealed
+    array([[0, 1, 1, 0, 0, 0, 1]])
     """
-    if not (mechanism.layout.added_messages or mechanism.layout.clear_numbers):
-        return batches
-    added, sealed = mechanism.draw_added(random, len(batches.sealed)), batches.sealed
+    added, sealed = mechanism.added(noise), batches.sealed
     if mechanism.layout.added_messages:
         sealed = np.concatenate([sealed, added.sealed], axis=1)
+    if not mechanism.layout.clear_numbers:
+        return Messages(sealed, batches.clear)
     # Modulo 2^clear_bits: how often the sum wrapped around must not be seen.
     return Messages(
         sealed, (batches.clear + added.clear) & np.uint64(2**mechanism.layout.clear_bits - 1)

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import math
+from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from overhand.accounting import Level, hockey_stick
+from overhand.accounting import Level, composition, hockey_stick, spent_delta, spent_epsilon
 from overhand.accounting.composition import search_delta
 from overhand.accounting.divergence import shifted_pair
 from overhand.errors import InvalidValue
-from overhand.noise import CoinNoise
+from overhand.model import Privacy
+from overhand.noise import CoinNoise, LaplaceNoise
 from overhand.randomness import BinaryFraction
 from overhand.values import Sensitivity
 from support.enumeration import (
@@ -152,3 +155,27 @@ def test_more_levels_cost_more_and_more_noise_costs_less(
     assert search_delta(one_law(*[fair(coins)] * (levels + 1)), epsilon) >= here
     # Even and odd numbers of coins alternate about the trend, so compare like with like.
     assert search_delta(one_law(*[fair(coins + 2)] * levels), epsilon) <= here * (1 + 1e-9)
+
+
+# --- epsilon, from delta --------------------------------------------------------------------------
+
+
+def test_no_epsilon_is_told_that_was_not_certified() -> None:
+    """Almost nothing is hidden: the only epsilon that is known is that of the guarantee."""
+    bare = [Level(LaplaceNoise(Fraction(1), math.exp(-80)))]
+    assert spent_delta(bare, Privacy(64.0, 1e-6)) > 0.9
+    assert spent_epsilon(bare, Privacy(90.0, 1e-6)) == 90.0
+
+
+def test_no_epsilon_is_looked_for_on_ever_finer_grids(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where delta is large any epsilon will do, and the grid of a tiny one would fill memory."""
+    asked: list[float] = []
+
+    def nothing(levels: Any, privacy: Privacy) -> float:
+        asked.append(privacy.epsilon)
+        return 0.0
+
+    for name in ("quick_delta", "spent_delta"):
+        monkeypatch.setattr(composition, name, nothing)
+    level = Level(LaplaceNoise(Fraction(1), 0.6))
+    assert 0.1 < spent_epsilon([level], Privacy(1.0, 1e-6)) == min(asked) < 0.2

@@ -15,7 +15,7 @@ from overhand.accounting import Level, certified_delta, hockey_stick
 from overhand.accounting import composition as composition_module
 from overhand.accounting.composition import search_delta
 from overhand.model import Floats
-from overhand.noise import BoundedNoise, LaplaceNoise, Noise
+from overhand.noise import GaussianNoise, LaplaceNoise, Noise
 from overhand.values import Sensitivity
 from support.enumeration import (
     ACCOUNTANTS,
@@ -29,7 +29,7 @@ from support.enumeration import (
     skewed,
 )
 
-BOUNDED = BoundedNoise(LaplaceNoise(Fraction(2), ratio=0.5), bound=6)
+GAUSSIAN = GaussianNoise(2.0)
 EPSILONS = (0.0, 0.1, 0.4, 1.0, 2.0, 4.0)
 
 
@@ -96,11 +96,11 @@ def window_pair(law: Noise, shift: int) -> Pair:
 
 @pytest.mark.parametrize("accountant", ACCOUNTANTS)
 @pytest.mark.parametrize("size", [None, 3, 2, 1])
-@pytest.mark.parametrize("law", [fair(24), opposed(12), BOUNDED], ids=repr)
+@pytest.mark.parametrize("law", [fair(24), opposed(12), GAUSSIAN], ids=repr)
 def test_reports_are_counted_where_they_hurt_most(
     law: Noise, size: int | None, accountant: str
 ) -> None:
-    """The truth is over all placements; BOUNDED, as a law that is not made of coins."""
+    """The truth is over all placements; GAUSSIAN, as a law that is not made of coins."""
     reports = 4
     truth = max(
         composed([window_pair(law, part) for part in parts], 1.0)
@@ -137,7 +137,8 @@ LAWS = {
     "few coins": fair(40),
     "skewed": skewed(400),
     "laplace": LaplaceNoise(Fraction(1), ratio=0.995),
-    "bounded": BoundedNoise(LaplaceNoise(Fraction(1), ratio=0.99), bound=900, count=2),
+    "two of laplace": LaplaceNoise(Fraction(2), ratio=0.99),
+    "gaussian": GaussianNoise(400.0),
 }
 
 

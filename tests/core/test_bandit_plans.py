@@ -22,6 +22,8 @@ from overhand.bandits import plan_for_regret
 from overhand.errors import InvalidValue
 from overhand.mechanisms import CoinSum, SharesSum
 from overhand.model import Floats
+from overhand.noise import CorrelatedNoise
+from overhand.planning.blocks import blocks_tree
 from overhand.tree import published_degrees
 from overhand.values import RegressionStatistics
 from support.learners import WIDEST
@@ -37,11 +39,12 @@ def regret_plan(
     shufflers: int = 4,
     dimension: int = 3,
     users_per_std: float = 8.0,
+    mechanism: str = "shares",
     **options: Any,
 ) -> oh.Plan:
-    return plan_for_regret(
-        horizon, shufflers, PRIVACY, dimension, users_per_std=users_per_std, **options
-    )
+    """Unless told otherwise, in the paper's tree."""
+    options |= {"users_per_std": users_per_std, "mechanism": mechanism}
+    return plan_for_regret(horizon, shufflers, PRIVACY, dimension, **options)
 
 
 def cost(plan: oh.Plan, users_per_std: float = 8.0) -> float:
@@ -107,31 +110,52 @@ def test_the_plan_of_a_counter_costs_a_learner_more(dimension: int) -> None:
     assert counter.rms_error < plan.rms_error
 
 
-def test_unless_told_otherwise_values_are_shared_over_a_regular_tree() -> None:
-    plan = regret_plan()
-    assert plan == regret_plan(tree="regular")
-    assert plan != regret_plan(tree="paper")
-    assert all(isinstance(mechanism, SharesSum) for mechanism in plan.mechanisms)
-    assert (plan.values, plan.horizon, plan.shufflers) == (RegressionStatistics(3), 10_000, 4)
+def test_unless_told_otherwise_pairs_go_to_two_services() -> None:
+    plan = plan_for_regret(10_000, 4, PRIVACY, 3)
+    assert plan == regret_plan(mechanism="pairs", users_per_std=5.0)
+    assert plan != regret_plan(mechanism="pairs", users_per_std=50.0)
+    assert [mechanism.kind for mechanism in plan.mechanisms] == ["pairs"]
+    assert (plan.values, plan.horizon) == (RegressionStatistics(3), 10_000)
     assert (plan.privacy, plan.honest, plan.reports) == (PRIVACY, 1.0, 1)
 
 
-def test_unless_told_otherwise_noise_costs_five_users_a_unit() -> None:
-    usual = plan_for_regret(10_000, 4, PRIVACY, 3)
-    assert usual == regret_plan(users_per_std=5.0)
-    assert usual != regret_plan(users_per_std=8.0)
+def test_the_blocks_of_two_services_have_the_best_of_all_sizes() -> None:
+    """Each with the noise that hides a user as well in that many blocks."""
+    plan = regret_plan(mechanism="pairs")
+    sizes = [*range(1, 400, 7), 1000]
+    costs = {size: cost(of_blocks(plan, size)) for size in sizes}
+    assert cost(plan) <= 1.01 * min(costs.values())
+    assert min(costs[1], costs[1000]) > 1.1 * cost(plan)
+    shares = [cost(regret_plan(shufflers=shufflers)) for shufflers in (1, 4)]
+    assert cost(plan) < min(shares)
+
+
+def of_blocks(plan: oh.Plan, size: int) -> oh.Plan:
+    """The same guarantee for blocks of another size, and as many as there are then."""
+    (mechanism,) = plan.mechanisms
+    noise = mechanism.noise_share
+    assert isinstance(noise, CorrelatedNoise)
+    blocks = plan.horizon // size
+    norm = CorrelatedNoise.of(1.0, blocks).norm
+    other = CorrelatedNoise.of(noise.deviation * norm / noise.norm, blocks)
+    fitted = mechanism.with_noise(
+        size, other, honest=size, distance=1e-9, values=mechanism.values, steps=mechanism.steps
+    )
+    return oh.Plan(blocks_tree(fitted), (fitted,), plan.privacy, 1, horizon=plan.horizon)
 
 
 def test_other_options_are_those_of_any_plan() -> None:
-    plan = regret_plan(2000, 2)
-    paper = plan_for_regret(2000, 2, PRIVACY, 3, tree="paper")
+    plan = regret_plan(2000, 2, users_per_std=5.0)
+    shares: dict[str, Any] = {"mechanism": "shares"}
+    paper = plan_for_regret(2000, 2, PRIVACY, 3, tree="paper", **shares)
     assert paper.tree.degrees == published_degrees(2000, 2) != plan.tree.degrees
     coins = plan_for_regret(2000, 2, PRIVACY, 3, mechanism="coins")
     assert all(isinstance(mechanism, CoinSum) for mechanism in coins.mechanisms)
-    half = plan_for_regret(2000, 2, PRIVACY, 3, honest=0.5)
+    assert all(isinstance(mechanism, SharesSum) for mechanism in plan.mechanisms)
+    half = plan_for_regret(2000, 2, PRIVACY, 3, honest=0.5, **shares)
     assert half.honest == 0.5
     assert half.mechanisms[0].variance > 1.5 * plan.mechanisms[0].variance
-    twice = plan_for_regret(2000, 2, PRIVACY, 3, reports=2)
+    twice = plan_for_regret(2000, 2, PRIVACY, 3, reports=2, **shares)
     assert twice.reports == 2
     assert twice.mechanisms[0].variance > 3 * plan.mechanisms[0].variance
     for other in (plan, paper, coins, half, twice):

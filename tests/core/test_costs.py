@@ -8,6 +8,7 @@ import overhand as oh
 from overhand.deploy.protocol.document import Document, encode_report
 from overhand.deploy.protocol.keys import KeyPair
 from overhand.deploy.protocol.wire import Formats
+from overhand.mechanisms import byte_width
 from overhand.planning import costs
 from overhand.planning.costs import Costs
 from overhand.randomness import seeded_random
@@ -22,6 +23,7 @@ KINDS: list[tuple[str, Values]] = [
     ("coins", Histogram(3)),
     ("shares", Reals(0.0, 5.0)),
     ("pairs", Histogram(3)),
+    ("ballots", BITS),
     ("tally", Histogram(3)),
 ]
 CONSTANTS = [name for name in vars(costs) if name.endswith("_SECONDS")]
@@ -40,17 +42,14 @@ def test_a_plan_says_how_long_its_reports_are(mechanism: str, values: Values) ->
     assert told == len(report) == Formats.of(plan).report_length
 
 
-@pytest.mark.usefixtures("tally")
 def test_numbers_in_the_clear_and_messages_of_the_service_count() -> None:
-    plan = planned("tally", Histogram(3))
-    told = plan.summary()
-    levels = plan.mechanisms
-    assert told["messages_per_user"] == 3 * len(levels)
-    assert told["bits_per_user"] == sum(
-        3 * (m.layout.message_bits + m.layout.clear_bits) for m in levels
-    )
-    assert told["opened_per_user"] == pytest.approx(sum(3 + 3 / m.size for m in levels))
-    assert told["noise_by"] == "users"
+    told = planned("pairs", Histogram(3)).summary()
+    (level,) = told["levels"]
+    assert (told["messages_per_user"], told["opened_per_user"]) == (1, 1)
+    assert told["bits_per_user"] == 8 * 16 + 3 * level["modulus_bits"]
+    told = planned("ballots").summary()
+    (level,) = told["levels"]
+    assert told["opened_per_user"] == pytest.approx(1 + level["dummies"] / level["batch_size"])
 
 
 def test_the_influence_of_a_client_is_the_largest_of_any_level() -> None:
@@ -62,33 +61,30 @@ def test_the_influence_of_a_client_is_the_largest_of_any_level() -> None:
     assert plan.summary()["influence"] == plan.influence
 
 
-@pytest.mark.usefixtures("tally")
+@pytest.mark.parametrize("mechanism", ["coins", "pairs", "ballots"])
 @pytest.mark.parametrize("name", CONSTANTS)
 def test_every_constant_is_used_as_often_as_its_name_says(
-    name: str, monkeypatch: pytest.MonkeyPatch
+    name: str, mechanism: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plan = planned("tally", Histogram(3))
-    levels, seals, numbers = len(plan.mechanisms), plan.messages_per_user, 3 * len(plan.mechanisms)
-    clear = sum(3 * (m.layout.clear_bits // 8) for m in plan.mechanisms)
-    expected = {
-        "REQUEST_SECONDS": ("client_seconds", 1.0),
-        "LEVEL_SECONDS": ("client_seconds", levels),
-        "SEAL_SECONDS": ("client_seconds", seals),  # and what the service adds: below
-        "NUMBER_SECONDS": ("client_seconds", numbers),
-        "ADMIT_SECONDS": ("shuffler_seconds", 1.0),
-        "ADMIT_BYTE_SECONDS": (
-            "shuffler_seconds",
-            plan.costs.report_bytes - costs.HEADER_BYTES - clear,
-        ),
-        "ADD_SECONDS": ("shuffler_seconds", numbers),
-        "OPEN_SECONDS": ("server_seconds", plan.costs.opened),
-        "MASK_SECONDS": ("server_seconds", numbers),
-    }
-    role, times = expected[name]
+    plan = planned(mechanism, Histogram(3))
+    seals, numbers = plan.messages_per_user, 3 if mechanism == "pairs" else 0
+    sealed = plan.costs.report_bytes - costs.HEADER_BYTES
+    sealed -= sum(numbers * byte_width(m.layout.clear_bits) for m in plan.mechanisms)
+    noise = 0.0 if mechanism == "coins" else 3 / plan.tree.lowest
+    client, shuffler, server = {
+        "REQUEST_SECONDS": (1, 0, 0),
+        "LEVEL_SECONDS": (plan.tree.levels, 0, 0),
+        "SEAL_SECONDS": (seals, plan.costs.opened - seals, 0),
+        "NUMBER_SECONDS": (numbers, 0, 0),
+        "ADMIT_SECONDS": (0, 1, 0),
+        "ADMIT_BYTE_SECONDS": (0, sealed, 0),
+        "ADD_SECONDS": (0, numbers, 0),
+        "OPEN_SECONDS": (0, 0, plan.costs.opened),
+        "MASK_SECONDS": (0, 0, numbers),
+        "NOISE_SECONDS": (0, noise, noise),
+    }[name]
     monkeypatch.setattr(costs, name, getattr(costs, name) + 1.0)
     changed = Costs.of(plan.mechanisms)
-    sealed_by_service = plan.costs.opened - seals if name == "SEAL_SECONDS" else 0.0
-    for seconds in ("client_seconds", "shuffler_seconds", "server_seconds"):
-        added = getattr(changed, seconds) - getattr(plan.costs, seconds)
-        other = sealed_by_service if seconds == "shuffler_seconds" else 0.0
-        assert added == pytest.approx(times if seconds == role else other)
+    for role, times in (("client", client), ("shuffler", shuffler), ("server", server)):
+        before, after = (getattr(one, f"{role}_seconds") for one in (plan.costs, changed))
+        assert after - before == pytest.approx(times)

@@ -16,11 +16,11 @@ import overhand as oh
 from overhand.errors import InvalidValue, OverhandError
 from overhand.estimates import Group, half_width
 from overhand.estimates.intervals import fieller
-from overhand.estimates.shared_noise import RunInfo, Segment
+from overhand.estimates.shared_noise import Segment, TreeRun
 from overhand.tree import RegularTree
 
 PAY = oh.Grouped(["DE", "FR", "IT"], of=oh.Reals(10.0, 50.0))
-RUN = RunInfo("a run", RegularTree(1000, (10,)), (1.0,), (1.0,), (0.0,))
+RUN = TreeRun("a run", RegularTree(1000, (10,)), (1.0,), (1.0,), (0.0,))
 RATE = 1e-9
 
 

@@ -17,12 +17,12 @@ import overhand as oh
 from overhand.errors import InvalidValue
 from overhand.estimates import half_width
 from overhand.estimates.readings import _to_simplex
-from overhand.estimates.shared_noise import RunInfo, Segment
+from overhand.estimates.shared_noise import Segment, TreeRun
 from overhand.model import Floats
 from overhand.tree import RegularTree
 
 BINS = oh.Binned(0, 10, bins=10)
-RUN = RunInfo("a run", RegularTree(1000, (10,)), (1.0,), (1.0,), (0.0,))
+RUN = TreeRun("a run", RegularTree(1000, (10,)), (1.0,), (1.0,), (0.0,))
 RATE = 1e-9  # of either error: see the style of sampled tests
 RUNS = 600
 

@@ -18,7 +18,7 @@ from scipy.stats import binom
 import overhand as oh
 from overhand.accounting import Level, hockey_stick, leaked_delta, shifted_pair
 from overhand.lab.baselines import local_counter
-from overhand.mechanisms import CoinSum, SharesSum
+from overhand.mechanisms import MECHANISMS, CoinSum, SharesSum
 from overhand.model import Floats
 from overhand.noise import LaplaceNoise
 from overhand.values import BITS, values_of
@@ -306,10 +306,9 @@ def test_the_local_model_has_an_answer_for_groups() -> None:
         assert np.abs(truth - np.roll(truth, 1)).max() > 2 * radius
 
 
-@pytest.mark.parametrize("mechanism", ["coins", "shares", "pairs", "ballots"])
+@pytest.mark.parametrize("mechanism", MECHANISMS)
 def test_every_mechanism_serves_groups_of_bits(mechanism: str) -> None:
-    noise: Any = "services" if mechanism == "ballots" else "users"
-    plan = oh.Plan.best(300, 2, PRIVACY, values=CLICKS, mechanism=mechanism, noise=noise)
+    plan = oh.Plan.best(300, 2, PRIVACY, values=CLICKS, mechanism=mechanism)
     assert oh.Plan.from_json(plan.to_json()) == plan
     total = oh.ContinualSum(plan, oh.seeded_random(1))
     total.update_many([("FR", 1)] * 200 + [("IT", 0)] * 100)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +15,22 @@ import overhand as oh
 from overhand.errors import DamagedPlan, InvalidValue
 from overhand.lab.simulation import Engine, PlanCounter
 from overhand.lab.simulation.run import ENGINES
-from overhand.mechanisms import MECHANISMS, SharesSum
-from overhand.model import Counts, Messages, Rows
-from overhand.noise import Coins
+from overhand.mechanisms import MECHANISMS, BallotSum, Mechanism, PairsSum, SharesSum
+from overhand.model import Counts, Floats, Messages, Rows, Shuffled
+from overhand.noise import Clip, Coins, CorrelatedNoise, IndependentNoise, Polya, ServiceNoise
+from overhand.planning.blocks import blocks_tree
 from overhand.randomness import HALF, Random, seeded_random
-from overhand.shuffle import shuffle, with_added
 from overhand.values import BITS, Histogram, Reals, Values, Vectors
-from support.kind_plans import chosen, points
-from support.message_sums import ShuffledSum, release
-from support.sampling import Outcomes, assert_follows, kolmogorov, samples_for
+from support.kind_plans import chosen, fed, points
+from support.message_sums import ShuffledSum
+from support.sampling import (
+    SAMPLES,
+    Outcomes,
+    assert_follows,
+    assert_normal,
+    kolmogorov,
+    samples_for,
+)
 from support.small_plans import PRIVACY, REGULAR
 from support.tally_mechanism import TallySum, tally
 
@@ -58,7 +66,7 @@ def test_a_registered_mechanism_is_planned_saved_and_read_back(
     plan = oh.Plan.best(300, 2, PRIVACY, values=values, mechanism="tally")
     assert all(type(mechanism) is TallySum for mechanism in plan.mechanisms)
     assert 0.8 * PRIVACY.delta <= plan.delta_spent <= PRIVACY.delta
-    assert plan.messages_per_user == plan.tree.levels * values.dimension
+    assert plan.messages_per_user == 2 * plan.tree.levels * values.dimension
     assert "tally" in repr(plan)
     assert {level["mechanism"] for level in plan.summary()["levels"]} == {"tally"}
     plan.save(tmp_path / "plan.json")
@@ -68,9 +76,33 @@ def test_a_registered_mechanism_is_planned_saved_and_read_back(
 @pytest.mark.usefixtures("tally")
 def test_a_limit_of_messages_that_only_it_keeps_to_chooses_it() -> None:
     with pytest.raises(oh.Infeasible):
-        oh.Plan.best(301, 2, PRIVACY, max_messages=1)
-    plan = oh.Plan.best(301, 2, PRIVACY, max_messages=1, mechanism="tally")
-    assert (plan.messages_per_user, plan.tree.levels) == (1, 1)
+        oh.Plan.best(301, 2, PRIVACY, max_messages=2)
+    plan = oh.Plan.best(301, 2, PRIVACY, max_messages=2, mechanism="tally")
+    assert (plan.messages_per_user, plan.tree.levels) == (2, 1)
+
+
+class Pledges(PairsSum):
+    """A mechanism of the services under another name."""
+
+    kind = "pledges"
+
+
+@each_kind
+def test_so_is_one_whose_noise_the_services_make(
+    values: Values, choices: list[Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setitem(MECHANISMS, "pledges", Pledges)
+    plan = oh.Plan.best(300, privacy=PRIVACY, values=values, mechanism="pledges")
+    assert type(plan.mechanisms[0]) is Pledges
+    assert (plan.noise_by, plan.tree.levels, plan.messages_per_user) == ("services", 1, 1)
+    less = replace(plan, mechanisms=(plan.mechanisms[0].reduce(0.98),))
+    assert plan.delta_spent <= PRIVACY.delta < less.delta_spent
+    plan.save(tmp_path / "plan.json")
+    assert oh.Plan.load(tmp_path / "plan.json") == plan
+    raw = chosen(choices, 290)
+    for estimate in (by_algorithm_1(plan, raw, 1), fed(plan, raw).estimate):
+        off = np.atleast_1d(estimate.value) - points(values, raw).sum(axis=0)
+        assert np.abs(off).max() <= plan.error_bound(1e-9)
 
 
 @pytest.mark.usefixtures("tally")
@@ -107,90 +139,158 @@ def test_concurrent_shufflers_and_a_continual_sum_run_it(
         assert np.atleast_1d(estimate.value) == pytest.approx(points(values, raw).sum(axis=0))
 
 
+# Noise, of users or of both services, however it is run.
+
 DISCREPANCY = 0.09
-NOISE = Coins(2, HALF)
-ONE_A_BATCH = oh.RegularTree(samples_for(DISCREPANCY), (1,))
-Runner = Callable[[oh.Plan], list[float]]
+BATCHES = samples_for(DISCREPANCY)
+COINS, STEPS = Coins(2, HALF), Polya(shape=1, users=1, ratio=0.4)
+TALLY = TallySum(1, COINS)
+PAIRS = PairsSum(1, IndependentNoise(STEPS, cap=BATCHES), modulus_bits=20)
+BALLOTS = BallotSum(1, IndependentNoise(STEPS, cap=BATCHES), bound=30, dummies=60)
+Runner = Callable[[oh.Plan], Floats]
 
 
-def distance_law(users: int) -> Outcomes:
-    """How far from 0 the noise of so many users is."""
-    law = NOISE.law(users).pmf.probabilities
-    folded = law[users:].copy()
-    folded[1:] += law[:users][::-1]
-    return Outcomes(0, folded)
+def by_shufflers(plan: oh.Plan) -> Floats:
+    return one_by_one(ShuffledSum(plan, seeded_random(1), seeded_random(2)), plan)
 
 
-def by_shufflers(plan: oh.Plan) -> list[float]:
-    total = ShuffledSum(plan, seeded_random(1), seeded_random(2))
-    estimates: list[float] = []
+def by_messages(plan: oh.Plan) -> Floats:
+    return PlanCounter(plan, "messages").start(seeded_random(3)).estimates(zeros(plan))
+
+
+def by_counts(plan: oh.Plan) -> Floats:
+    return PlanCounter(plan, "counts").start(seeded_random(4)).estimates(zeros(plan))
+
+
+def by_continual_sum(plan: oh.Plan) -> Floats:
+    return one_by_one(oh.ContinualSum(plan, seeded_random(5)), plan)
+
+
+def one_by_one(total: ShuffledSum | oh.ContinualSum, plan: oh.Plan) -> Floats:
+    estimates: list[Any] = []
     for _ in range(plan.horizon):
         total.update(0)
         estimates.append(total.estimate.value)
-    return estimates
-
-
-def by_messages(plan: oh.Plan) -> list[float]:
-    return list(PlanCounter(plan, "messages").start(seeded_random(3)).estimates(zeros(plan)))
-
-
-def by_counts(plan: oh.Plan) -> list[float]:
-    return list(PlanCounter(plan, "counts").start(seeded_random(4)).estimates(zeros(plan)))
-
-
-def by_continual_sum(plan: oh.Plan) -> list[float]:
-    total = oh.ContinualSum(plan, seeded_random(5))
-    estimates: list[float] = []
-    for _ in range(plan.horizon):
-        total.update(0)
-        estimates.append(total.estimate.value)
-    return estimates
+    return np.array(estimates)
 
 
 def zeros(plan: oh.Plan) -> Rows:
     return plan.values.rows([0] * plan.horizon)
 
 
-def noise_seen(mechanism: TallySum, run: Runner) -> Counts:
-    plan = oh.Plan(ONE_A_BATCH, (mechanism,), PRIVACY, 1)
-    return np.abs(np.rint(np.diff(run(plan), prepend=0.0))).astype(np.int64)
+RUNNERS = [by_shufflers, by_messages, by_counts, by_continual_sum]
 
 
-@pytest.mark.parametrize("run", [by_shufflers, by_messages, by_counts, by_continual_sum])
-def test_the_noise_is_that_of_the_user_and_of_both_services(run: Runner) -> None:
-    seen = noise_seen(TallySum(1, NOISE), run)
-    assert_follows(seen, distance_law(3), discrepancy=DISCREPANCY)
+def one_a_batch(mechanism: Mechanism) -> oh.Plan:
+    if isinstance(mechanism.noise_share, ServiceNoise):
+        return oh.Plan(blocks_tree(mechanism), (mechanism,), PRIVACY, 1)
+    return oh.Plan(oh.RegularTree(BATCHES, (1,)), (mechanism,), PRIVACY, 1)
 
 
-class ShufflerForgets(TallySum):
-    def draw_added(self, random: Random, batches: int = 1) -> Messages:
-        return TallySum(self.size, SILENT).draw_added(random, batches)
+def noise_seen(mechanism: Mechanism, run: Runner) -> Counts:
+    """How far from 0 the sums of all batches are: of one user each, who holds 0."""
+    return np.abs(np.rint(np.diff(run(one_a_batch(mechanism)), prepend=0.0))).astype(np.int64)
 
 
-class ServerForgets(TallySum):
-    def server_noise(self, random: Random, batches: int) -> Counts | None:
-        return None
+def distance_law(mechanism: Mechanism, contributors: int) -> Outcomes:
+    """How far from 0 the noise of so many is."""
+    law = mechanism.noise(contributors)
+    pmf = law.pmf
+    middle = round(law.mean) - pmf.first
+    folded = pmf.probabilities[middle:].copy()
+    folded[1:] += pmf.probabilities[:middle][::-1]
+    return Outcomes(0, folded)
 
 
-@pytest.mark.parametrize("mutant", [ShufflerForgets, ServerForgets])
-@pytest.mark.parametrize("run", [by_shufflers, by_messages])
-def test_the_law_sees_a_service_that_forgets_its_noise(run: Runner, mutant: type[TallySum]) -> None:
-    assert kolmogorov(distance_law(3), distance_law(2), range(4)) > DISCREPANCY
-    seen = noise_seen(mutant(1, NOISE), run)
-    assert_follows(seen, distance_law(2), discrepancy=DISCREPANCY)
-    with pytest.raises(AssertionError, match="Kolmogorov"):
-        assert_follows(seen, distance_law(3), discrepancy=DISCREPANCY)
-
-
-@pytest.mark.parametrize(("noise", "sums"), [(NOISE, {-1.0, 0.0, 1.0}), (SILENT, {0.0})], ids=str)
-def test_a_sum_with_garbage_in_mind_has_the_noise_of_the_server(
-    noise: Coins, sums: set[float]
+@pytest.mark.parametrize("run", RUNNERS)
+@pytest.mark.parametrize(
+    ("mechanism", "contributors"), [(TALLY, 1), (PAIRS, 2), (BALLOTS, 2)], ids=str
+)
+def test_the_noise_is_that_of_the_user_or_of_both_services(
+    mechanism: Mechanism, contributors: int, run: Runner
 ) -> None:
-    mechanism, random = TallySum(2, SILENT), seeded_random(1)
-    messages = mechanism.encode_many([0, 0], random).gather(2)
-    shuffled = shuffle(with_added(messages, mechanism, random), random)
-    noisy = TallySum(2, noise)
-    assert {noisy.sum_batch(shuffled, 0, random) for _ in range(100)} == {(s, 0.0) for s in sums}
+    law = distance_law(mechanism, contributors)
+    assert_follows(noise_seen(mechanism, run), law, discrepancy=DISCREPANCY)
+
+
+class ShufflerForgets(PairsSum):
+    def added(self, noise: Counts) -> Messages:
+        return super().added(np.zeros_like(noise))
+
+
+class ServerForgets(PairsSum):
+    def step_sums(self, shuffled: Shuffled, noise: Counts | None = None) -> Counts:
+        return super().step_sums(shuffled)
+
+
+class BallotsForgotten(BallotSum):
+    def added(self, noise: Counts) -> Messages:
+        return super().added(np.zeros_like(noise))
+
+
+class UserForgets(TallySum):
+    def encode_rows(self, rows: Rows, random: Random) -> Messages:
+        return TallySum(self.size, SILENT, self.values, self.steps).encode_rows(rows, random)
+
+
+MUTANTS = [(ShufflerForgets, PAIRS, 1), (ServerForgets, PAIRS, 1), (BallotsForgotten, BALLOTS, 1)]
+
+
+@pytest.mark.parametrize(("mutant", "sound", "left"), [*MUTANTS, (UserForgets, TALLY, 0)], ids=str)
+@pytest.mark.parametrize("run", [by_shufflers, by_messages])
+def test_the_law_sees_somebody_who_forgets_their_noise(
+    run: Runner, mutant: type[Mechanism], sound: Mechanism, left: int
+) -> None:
+    due = distance_law(sound, left + 1)
+    own = {name: getattr(sound, name) for name in sound.parameters}
+    seen = noise_seen(mutant(1, sound.noise_share, **own), run)
+    if left:
+        less = distance_law(sound, left)
+        assert kolmogorov(due, less, range(4)) > DISCREPANCY
+        assert_follows(seen, less, discrepancy=DISCREPANCY)
+    with pytest.raises(AssertionError, match="Kolmogorov"):
+        assert_follows(seen, due, discrepancy=DISCREPANCY)
+
+
+CORRELATED = CorrelatedNoise.of(deviation=8.0, blocks=16)
+MANY = PairsSum(1, CORRELATED, Histogram(SAMPLES), modulus_bits=20)
+
+
+def assert_correlated(mechanism: PairsSum, run: Runner) -> None:
+    """Every coordinate is a sample: of the estimates of all times."""
+    plan = oh.Plan(blocks_tree(mechanism), (mechanism,), PRIVACY, 1, horizon=16)
+    estimates = run(plan)
+    assert estimates.shape == (16, SAMPLES)
+    estimates[:, 0] -= np.arange(1, 17)
+    for t in (1, 2, 5, 16):
+        assert_normal(estimates[t - 1], 2 * float(CORRELATED.prefix_variance(t)), tests=4)
+
+
+@pytest.mark.parametrize("run", RUNNERS)
+def test_noise_of_the_services_goes_on_from_block_to_block(run: Runner) -> None:
+    assert_correlated(MANY, run)
+
+
+class StartsAgain(CorrelatedNoise):
+    """The state that is handed on is never that of the blocks before."""
+
+    def advance(
+        self, state: Counts, random: Random, blocks: int, clip: Clip | None = None
+    ) -> tuple[Counts, Counts]:
+        rows = [
+            CorrelatedNoise.advance(self, self.start(random, state.shape[1]), random, 1, clip)[0]
+            for _ in range(blocks)
+        ]
+        return np.concatenate(rows), state
+
+
+@pytest.mark.parametrize("run", RUNNERS)
+def test_noise_that_does_not_go_on_would_be_seen(run: Runner) -> None:
+    afresh = float(CORRELATED.prefix_variance(1))
+    assert 5 * afresh > 1.3 * float(CORRELATED.prefix_variance(5))
+    noise = StartsAgain(CORRELATED.step, CORRELATED.rotations, CORRELATED.cap)
+    with pytest.raises(AssertionError, match="variance ratio"):
+        assert_correlated(replace(MANY, noise_share=noise), run)
 
 
 @pytest.mark.usefixtures("tally")
@@ -218,31 +318,40 @@ def test_an_unregistered_mechanism_is_unknown_to_plans_and_files() -> None:
     ids=["coins", "shares"],
 )
 def test_services_add_nothing_to_coins_and_shares(mechanism: Any) -> None:
-    random = seeded_random(1)
-    added = mechanism.draw_added(random)
-    assert (added.sealed.shape, added.clear.shape) == ((1, 0), (1, 0))
-    assert mechanism.server_noise(random, 3) is None
-    messages = mechanism.encode_many([0, 1, 1], random).gather(3)
-    assert with_added(messages, mechanism, random) is messages
+    random, row = seeded_random(1), np.zeros((1, mechanism.values.dimension), np.int64)
+    assert mechanism.layout.added_messages == 0
+    with pytest.raises(InvalidValue, match="the shuffling service adds nothing to batches of"):
+        mechanism.added(row)
+    with pytest.raises(InvalidValue, match=f"users make the noise of {mechanism.kind}"):
+        mechanism.start_noise(random)
+    with pytest.raises(InvalidValue, match=f"users make the noise of {mechanism.kind}"):
+        mechanism.advance_noise(row, random)
 
 
-@each_kind
-def test_what_a_service_adds_is_in_the_released_batch(values: Values, choices: list[Any]) -> None:
-    mechanism = TallySum(3, SILENT, values, 1 if values.is_whole else 4)
-    raw, random = chosen(choices, 3), seeded_random(1)
-    messages = mechanism.encode_many(raw, random)
-    released = release(mechanism, [messages], random)
-    assert (
-        released.sealed.shape
-        == (1, 4 * values.dimension)
-        == (1, mechanism.layout.messages_per_batch(mechanism.size))
-    )
-    assert set(messages.sealed.reshape(-1).tolist()) < set(released.sealed.reshape(-1).tolist())
-    assert released.clear.shape == (1, values.dimension)
-    assert np.atleast_1d(mechanism.sum_of(released)) == pytest.approx(points(values, raw).sum(0))
-    bare = shuffle(messages.gather(3), random)
-    with pytest.raises(InvalidValue, match="messages in a batch that has"):
-        mechanism.sum_of(bare)
+@pytest.mark.parametrize("kind", [kind for kind in MECHANISMS if kind != "pairs"])
+def test_only_pairs_have_masks(kind: str) -> None:
+    mechanism = oh.Plan.best(300, epsilon=1.0, mechanism=kind).mechanisms[0]
+    one = np.zeros(1, np.uint64)
+    with pytest.raises(InvalidValue, match=f"messages of {kind} have no masks"):
+        mechanism.mask_sums(np.zeros((1, 2, 16), np.uint8))
+    with pytest.raises(InvalidValue, match=f"messages of {kind} have no masks"):
+        mechanism.unmask(one, one, np.zeros((1, 1), np.int64))
+
+
+def test_the_noise_of_one_family_is_refused_by_the_other() -> None:
+    """Nobody would add it."""
+    of_users: list[Any] = [COINS, STEPS]
+    of_services: list[Any] = [CORRELATED, IndependentNoise(STEPS, cap=10)]
+    for kind, mechanism in MECHANISMS.items():
+        is_of_users = mechanism.noise_by == "users"
+        wrong, by = (of_services, "services") if is_of_users else (of_users, "users")
+        for noise in wrong:
+            with pytest.raises(InvalidValue, match=f"{kind} cannot have noise made by the {by}"):
+                mechanism.with_noise(20, noise, honest=20, distance=1e-3)
+    with pytest.raises(InvalidValue, match="coins cannot have noise made by the services"):
+        oh.CoinSum(3, CORRELATED)  # type: ignore[arg-type]
+    with pytest.raises(InvalidValue, match="pairs cannot have noise made by the users"):
+        replace(PAIRS, noise_share=COINS)
 
 
 # Nothing in src but a mechanism's own module asks which mechanism it has.

@@ -323,6 +323,18 @@ def test_a_law_of_a_broken_shape_is_not_tabulated() -> None:
         _ = noise.pmf
 
 
+def test_noise_too_wide_for_a_table_is_refused_at_once() -> None:
+    """A document of a stranger may ask for any: nothing of it is tabulated."""
+    for part in (Polya(1, 1, 1 - 1e-12), Polya(1, 3, 0.5)):
+        for noise in (part, noise_of({"each_service": part.entry(), "cap": 3})):
+            with pytest.raises(Infeasible, match="is not tabulated"):
+                _ = noise.law(1).pmf
+    with pytest.raises(InvalidValue, match="from 1 to 1024"):
+        noise_of({"each_service": Polya(1, 1, 1e-9).entry() | {"shape": 10**9}, "cap": 3})
+    with pytest.raises(Infeasible, match="too wide to be drawn"):
+        _ = Polya(1, 1, 1 - 1e-12).sampling_distance
+
+
 @pytest.mark.parametrize("shape", [0.25, 1.0, 17.0])
 @pytest.mark.parametrize("variance", [1e-6, 1.0, 1e8])
 def test_the_ratio_of_a_variance_has_it(shape: float, variance: float) -> None:

@@ -12,13 +12,14 @@ import numpy as np
 import pytest
 from dp_accounting.pld import privacy_loss_distribution
 from scipy.signal import fftconvolve
+from scipy.stats import norm
 
 import overhand as oh
 from overhand.mechanisms import Mechanism
+from overhand.noise import CorrelatedNoise
 
 PRIVACY = oh.Privacy(1.0, 1e-3)
 REPORTS = 3
-SERVICES: dict[str, Any] = {"noise": "services"}
 SENT: dict[str, dict[str, Any]] = {
     "bits by coins": {"values": oh.Bits()},
     "reals by coins": {"values": oh.Reals(0, 1)},
@@ -27,16 +28,22 @@ SENT: dict[str, dict[str, Any]] = {
     "bits by shares": {"values": oh.Bits(), "mechanism": "shares"},
     "buckets by shares": {"values": oh.Histogram(3), "mechanism": "shares"},
     "reals by pairs": {"values": oh.Reals(0, 1), "mechanism": "pairs"},
-    "reals by services' pairs": {"values": oh.Reals(0, 1), **SERVICES},
-    "vectors by services' pairs": {"values": oh.Vectors(2), **SERVICES},
-    "bits by ballots": {"values": oh.Bits(), **SERVICES},
-    "buckets by ballots": {"values": oh.Histogram(3), **SERVICES},
+    "bits by ballots": {"values": oh.Bits(), "mechanism": "ballots"},
 }
+CORRELATED: dict[str, dict[str, Any]] = {
+    "vectors by pairs": {"values": oh.Vectors(2), "mechanism": "pairs"},
+    "buckets by ballots": {"values": oh.Histogram(3), "mechanism": "ballots"},
+    "more buckets by pairs": {"values": oh.Histogram(3), "mechanism": "pairs", "horizon": 1000},
+    "more bits by ballots": {"values": oh.Bits(), "mechanism": "ballots", "horizon": 1000},
+}
+"""For three reports, and for one."""
 
 
 @cache
 def planned(sent: str, reports: int) -> oh.Plan:
-    return oh.Plan.best(400, 2, PRIVACY, reports=reports, **SENT[sent])
+    asked: dict[str, Any] = {"horizon": 400, "shufflers": 2, "privacy": PRIVACY}
+    asked |= (SENT | CORRELATED)[sent]
+    return oh.Plan.best(**asked, reports=reports)
 
 
 def shifts(mechanism: Mechanism, parts: tuple[int, ...]) -> list[int]:
@@ -55,6 +62,8 @@ def shown_delta(plan: oh.Plan, parts: tuple[int, ...]) -> float:
 
     The losses ln P / Q of independent outcomes add up, each rounded down to whole steps.
     """
+    if plan.mu is not None:
+        return gaussian_delta(shown_mu(plan, parts))
     first, total = 0, np.ones(1)
     for mechanism in plan.mechanisms:
         chances = mechanism.honest_noise(mechanism.size).pmf.probabilities
@@ -67,6 +76,33 @@ def shown_delta(plan: oh.Plan, parts: tuple[int, ...]) -> float:
     loss = (first + np.arange(len(total))) * STEP
     excess = -np.expm1(np.minimum(0.0, PRIVACY.epsilon - loss))
     return float(1 - total.sum() + total @ excess)
+
+
+BLOCKS = 60
+"""As many as are looked at."""
+
+
+def shown_mu(plan: oh.Plan, parts: tuple[int, ...]) -> float:
+    """What is told by the first blocks if one after the other has so many reports of a person.
+
+    From the covariance by which errors are predicted, of one service's noise, inverted.
+    """
+    noise = plan.mechanisms[0].noise_share
+    assert isinstance(noise, CorrelatedNoise)
+    ends = np.arange(BLOCKS + 1)
+    of_sums = noise.covariance(ends[:, np.newaxis], ends)
+    of_blocks = np.diff(np.diff(of_sums, axis=0), axis=1)
+    moved = np.zeros(BLOCKS)
+    moved[: len(parts)] = parts
+    shift = plan.mechanisms[0].quantizer.sensitivity.norm
+    return shift * math.sqrt(moved @ np.linalg.solve(of_blocks, moved))
+
+
+def gaussian_delta(mu: float) -> float:
+    """What is shown by a number that is Gaussian, and moved by mu deviations."""
+    epsilon = PRIVACY.epsilon
+    far = norm.cdf(-epsilon / mu - mu / 2)
+    return float(norm.cdf(mu / 2 - epsilon / mu) - math.exp(epsilon) * far)
 
 
 @pytest.mark.parametrize("sent", SENT)
@@ -102,8 +138,38 @@ def test_delta_is_that_of_one_large_shift_by_another_route(sent: str) -> None:
     assert bounds[0] <= plan.delta_spent <= 1.01 * bounds[1] + plan.delta_leaked
 
 
+@pytest.mark.parametrize("sent", CORRELATED)
+def test_nor_does_any_under_noise_that_is_correlated(sent: str) -> None:
+    """The first blocks show nearly all that all of them may, and no more than is certified."""
+    plan, placements = planned(sent, REPORTS), ((3,), (2, 1), (1, 2), (2, 0, 0, 1), (1, 1, 1))
+    assert plan.mu is not None
+    assert plan.delta_spent <= PRIVACY.delta
+    seen = [shown_mu(plan, parts) for parts in placements]
+    assert 0.99 * plan.mu < seen[0] <= plan.mu
+    assert seen[0] > seen[1] > seen[3] > seen[4]
+    assert seen[0] > seen[2] > seen[4]
+    assert gaussian_delta(seen[0]) <= gaussian_delta(plan.mu) <= plan.delta_spent
+    for parts in placements:
+        assert shown_delta(planned(sent, 1), parts) > 10 * PRIVACY.delta
+
+
+@pytest.mark.parametrize("sent", CORRELATED)
+def test_delta_is_that_of_one_gaussian_number_by_another_route(sent: str) -> None:
+    """From mu with dp-accounting alone; what is charged besides is next to nothing of delta."""
+    plan = planned(sent, REPORTS)
+    assert plan.mu is not None
+    bounds = [
+        privacy_loss_distribution.from_gaussian_mechanism(
+            1 / plan.mu, pessimistic_estimate=is_pessimistic, value_discretization_interval=1e-3
+        ).get_delta_for_epsilon(PRIVACY.epsilon)
+        for is_pessimistic in (False, True)
+    ]
+    assert bounds[0] <= plan.delta_spent <= 1.001 * bounds[1] + plan.delta_leaked
+    assert plan.delta_leaked <= 0.06 * PRIVACY.delta
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("sent", SENT)
+@pytest.mark.parametrize("sent", [*SENT, *CORRELATED])
 def test_more_reports_never_have_less_noise_nor_a_smaller_delta(sent: str) -> None:
     errors = [planned(sent, reports).rms_error for reports in (1, 2, REPORTS)]
     assert errors == sorted(errors)
@@ -115,9 +181,10 @@ def test_more_reports_never_have_less_noise_nor_a_smaller_delta(sent: str) -> No
 
 @pytest.mark.slow
 @pytest.mark.parametrize("reports", [20, 1000])
-@pytest.mark.parametrize("sent", [s for s in SENT if not s.startswith("vectors")])
+@pytest.mark.parametrize("sent", [s for s in [*SENT, *CORRELATED] if s != "vectors by coins"])
 def test_plans_for_many_reports_are_certified(sent: str, reports: int) -> None:
-    plan = oh.Plan.best(10**5, 3, oh.Privacy(1.0, 1e-6), reports=reports, **SENT[sent])
+    asked = {"horizon": 10**5, "shufflers": 3, "privacy": oh.Privacy(1.0, 1e-6)}
+    plan = oh.Plan.best(**((SENT | CORRELATED)[sent] | asked), reports=reports)
     assert plan.delta_spent <= 1e-6
     assert oh.Plan.from_json(plan.to_json()).delta_spent <= 1e-6
 

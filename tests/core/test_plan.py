@@ -6,7 +6,6 @@ import json
 import math
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,8 @@ import overhand as oh
 from overhand.accounting import gaussian_variance
 from overhand.cli import options
 from overhand.lab.simulation import simulate
-from overhand.noise import Coins
+from overhand.mechanisms import PairsSum
+from overhand.noise import Coins, IndependentNoise, Polya
 from overhand.planning import (
     DEFAULT_DELTA,
     DEFAULT_SHUFFLERS,
@@ -185,10 +185,13 @@ def test_combined_variances_are_those_of_the_best_weights() -> None:
         assert other**2 * own[1] + (1 - other) ** 2 * 2 * lowest > middle
 
 
-@pytest.mark.parametrize(("share", "ok"), [(1.0, True), (0.55, False)], ids=["bound", "mutant"])
-def test_all_errors_stay_below_the_bound(share: float, ok: bool) -> None:
-    plan = oh.Plan.best(2000, 2, PRIVACY, tree="regular")
-    bound = share * plan.error_bound(0.05)
+@pytest.mark.parametrize(
+    ("mechanism", "wrong"), [("coins", 0.55), ("pairs", 0.4), ("ballots", 0.55)]
+)
+@pytest.mark.parametrize("ok", [True, False], ids=["bound", "mutant"])
+def test_all_errors_stay_below_the_bound(ok: bool, mechanism: str, wrong: float) -> None:
+    plan = oh.Plan.best(2000, 2, PRIVACY, mechanism=mechanism)
+    bound = plan.error_bound(0.05) * (1 if ok else wrong)
     failures = sum(simulate(plan, "ones", seed=s).max_error > bound for s in range(400))
     if ok:
         assert failures <= 0.05 * 400
@@ -197,11 +200,19 @@ def test_all_errors_stay_below_the_bound(share: float, ok: bool) -> None:
             assert_probability(failures, 400, 0.05, discrepancy=0.3)
 
 
-def test_accuracy_first_finds_the_smallest_epsilon() -> None:
-    plan = oh.Plan.for_error(10_000, 3, error=40.0, delta=1e-6)
-    assert plan.rms_error <= 40.0
+@pytest.mark.parametrize(
+    ("mechanism", "error"),
+    [
+        ("coins", 40.0),
+        ("pairs", 20.0),
+        pytest.param("ballots", 20.0, marks=pytest.mark.slow),
+    ],
+)
+def test_accuracy_first_finds_the_smallest_epsilon(mechanism: str, error: float) -> None:
+    plan = oh.Plan.for_error(10_000, 3, error=error, delta=1e-6, mechanism=mechanism)
+    assert plan.rms_error <= error
     less = oh.Privacy(plan.privacy.epsilon * 0.99, 1e-6)
-    assert oh.Plan.best(10_000, 3, less).rms_error > 40.0
+    assert oh.Plan.best(10_000, 3, less, mechanism=mechanism).rms_error > error
 
 
 @pytest.mark.parametrize(
@@ -210,15 +221,14 @@ def test_accuracy_first_finds_the_smallest_epsilon() -> None:
     ids=["down", "up", "flat", "at the end"],
 )
 def test_accuracy_first_searches_both_ways_and_stops_at_the_ends(
-    power: float, error: float, epsilon: float, monkeypatch: pytest.MonkeyPatch
+    power: float, error: float, epsilon: float
 ) -> None:
     """With errors of 100 / epsilon^power."""
 
-    def found(asked: Requirements) -> list[SimpleNamespace]:
-        return [SimpleNamespace(cost=(100 / asked.privacy.epsilon**power) ** 2)]
+    def cost(asked: Requirements) -> float:
+        return math.pow(100 / asked.privacy.epsilon**power, 2)
 
-    monkeypatch.setattr("overhand.planning.search.find_candidates", found)
-    assert least_epsilon(Requirements(PRIVACY), error) == pytest.approx(epsilon, rel=5e-3)
+    assert least_epsilon(Requirements(PRIVACY), error, cost) == pytest.approx(epsilon, rel=5e-3)
 
 
 def test_an_error_that_cannot_be_reached_is_refused() -> None:
@@ -310,6 +320,12 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
             "mechanism='oak' must be one of coins, shares, pairs, ballots, best",
         ),
         ({"max_messages": 0}, "max_messages=0"),
+        ({"mechanism": "pairs", "honest": "half"}, "honest='half' must be a number"),
+        ({"mechanism": "pairs", "reports": 1001}, "reports=1001"),
+        (
+            {"mechanism": "ballots", "values": "vector:3"},
+            "mechanism='ballots' cannot send vector:3",
+        ),
     ],
     ids=str,
 )
@@ -383,6 +399,15 @@ def test_mechanisms_must_be_of_the_sizes_of_the_tree() -> None:
             replace(plan, mechanisms=mechanisms)
 
 
+def test_a_tree_has_no_level_whose_noise_the_services_make() -> None:
+    plan, noise = coin_plan(REGULAR), IndependentNoise(Polya(1, 1, 0.5), cap=10)
+    for level, coins in enumerate(plan.mechanisms):
+        pairs = PairsSum(coins.size, noise, modulus_bits=20)
+        mixed = (*plan.mechanisms[:level], pairs, *plan.mechanisms[level + 1 :])
+        with pytest.raises(oh.InvalidValue, match="the noise of one level, not of a tree"):
+            replace(plan, mechanisms=mixed)
+
+
 def test_what_was_asked_for_twice_is_found_once() -> None:
     plan = oh.Plan.best(777, 2, PRIVACY)
     assert oh.Plan.best(777, 2, oh.Privacy(1.0, 1e-6), tree="regular") is plan
@@ -391,6 +416,7 @@ def test_what_was_asked_for_twice_is_found_once() -> None:
         {"reports": 2},
         {"tree": "paper"},
         {"mechanism": "shares"},
+        {"mechanism": "pairs"},
     ]
     for other in others:
         assert oh.Plan.best(777, 2, PRIVACY, **other) != plan
@@ -473,6 +499,7 @@ def test_accuracy_first_needs_an_error() -> None:
         oh.Plan.for_error(1000)
 
 
+@pytest.mark.slow
 def test_accuracy_first_keeps_to_a_limit_on_messages() -> None:
     plan = oh.Plan.for_error(10_000, 3, error=60.0, max_messages=8)
     assert plan.messages_per_user <= 8

@@ -12,9 +12,12 @@ from unittest import mock
 import pytest
 
 import overhand as oh
+from overhand.accounting import gaussian_mu
 from overhand.errors import WeakDelta
-from overhand.mechanisms import MECHANISMS
-from overhand.planning import NOISE_CONTRIBUTORS, Requirements, calibrate, kinds_of
+from overhand.mechanisms import MECHANISMS, PairsSum
+from overhand.noise import CorrelatedNoise, IndependentNoise, Polya, ServiceNoise
+from overhand.planning import Requirements, calibrate, kinds_of
+from overhand.planning.blocks import blocks_tree
 from overhand.planning.search import best_split, draft_tree
 from overhand.tree import RegularTree
 from overhand.values import BITS, Histogram, Reals, RegressionStatistics, Values, Vectors
@@ -167,7 +170,7 @@ def test_a_plan_is_within_a_hundredth_of_the_best_tree(
 
 LIMITED = [
     ("coins", BITS, 6),
-    ("shares", BITS, 9),
+    pytest.param("shares", BITS, 9, marks=pytest.mark.slow),
     pytest.param("coins", Reals(), 9, marks=pytest.mark.slow),
     pytest.param("shares", Histogram(3), 33, marks=pytest.mark.slow),
 ]
@@ -228,9 +231,53 @@ def test_rounding_takes_next_to_nothing_from_vectors_in_shares(
 
 def test_every_number_of_levels_is_drafted_by_what_it_needs() -> None:
     """Coins and Laplace noise alike: the unit of variance is that of the mechanism."""
-    for noise in NOISE_CONTRIBUTORS:
-        for mechanism in kinds_of(BITS, noise):
-            assert rms_error(1000, 1, 8.0, mechanism=mechanism, noise=noise) < 1
+    for mechanism in kinds_of(BITS, "users"):
+        assert rms_error(1000, 1, 8.0, mechanism=mechanism) < 1
+
+
+# Blocks of the services: near the best of all sizes.
+
+
+def blocks_of(horizon: int, noise: ServiceNoise, values: Values, size: int) -> oh.Plan:
+    """By pairs, as nothing is lost then to dummies that are too few."""
+    pairs = PairsSum.with_noise(size, noise, honest=1, distance=1e-15, values=values)
+    privacy = oh.Privacy(1.0, DELTA)  # which plays no part in errors
+    return oh.Plan(blocks_tree(pairs), (pairs,), privacy, 1, horizon=horizon)
+
+
+def least_block_error(horizon: int, epsilon: float, values: Values) -> float:
+    """Of all sizes, and of the least noise that hides one change: by the book, for any delta."""
+    change = values.sensitivity
+    deviation = change.norm / gaussian_mu(oh.Privacy(epsilon, DELTA))
+    laplace = Polya(1, 1, math.exp(-epsilon / change.l0))
+    errors = []
+    for size in range(1, min(120, horizon)):
+        blocks = horizon // size
+        correlated = CorrelatedNoise.of(deviation * CorrelatedNoise.of(1.0, blocks).norm, blocks)
+        for noise in (correlated, IndependentNoise(laplace, cap=100 * blocks)):
+            errors.append(blocks_of(horizon, noise, values, size).rms_error)
+    return min(errors)
+
+
+@pytest.mark.parametrize(
+    ("horizon", "epsilon"), [(100, 1.0), (1000, 0.3), (1000, 1.0), (1000, 3.0), (3000, 1.0)]
+)
+@pytest.mark.parametrize("values", [BITS, Histogram(3)], ids=str)
+def test_blocks_are_within_a_hundredth_of_the_best_ones(
+    horizon: int, epsilon: float, values: Values
+) -> None:
+    """Those of ballots within a third: they are twice as large, so that fewer dummies are sent."""
+    least = least_block_error(horizon, epsilon, values)
+    asked: dict[str, Any] = {"privacy": oh.Privacy(epsilon, DELTA), "values": values}
+    for mechanism, more in (("pairs", 1.01), ("ballots", 1.35)):
+        plan = oh.Plan.best(horizon, mechanism=mechanism, **asked)
+        assert plan.delta_spent <= DELTA
+        assert plan.rms_error <= more * least
+
+
+@pytest.mark.parametrize(("mechanism", "most"), [("pairs", 0.9), ("ballots", 1.1)])
+def test_a_large_epsilon_works_in_blocks_too(mechanism: str, most: float) -> None:
+    assert rms_error(1000, 1, 8.0, mechanism=mechanism) < most
 
 
 # A delta that gives no protection.

@@ -23,16 +23,20 @@ USERS = 2_000
 
 
 def planned(values: Values = BITS, **options: Any) -> Plan:
-    return Plan.best(USERS, 3, PRIVACY, values=values, **({"mechanism": "pairs"} | options))
+    return Plan.best(USERS, 3, PRIVACY, values=values, **({"mechanism": "shares"} | options))
 
 
 PLANS = [
-    pytest.param(planned(), id="pairs"),
-    pytest.param(planned(noise="services"), id="pairs-services"),
-    pytest.param(planned(noise="services", mechanism="ballots"), id="ballots"),
+    pytest.param(planned(), id="shares"),
     pytest.param(planned(mechanism="coins"), id="coins"),
     pytest.param(planned(Histogram(3)), id="histogram"),
     pytest.param(planned(Reals(-2.0, 5.0)), id="reals"),
+]
+BLOCKS = [
+    pytest.param(planned(mechanism="pairs"), id="pairs"),
+    pytest.param(planned(mechanism="ballots"), id="ballots"),
+    pytest.param(planned(Histogram(3), mechanism="ballots"), id="histogram of ballots"),
+    pytest.param(planned(Reals(-2.0, 5.0), mechanism="pairs"), id="reals by pairs"),
 ]
 
 
@@ -43,12 +47,16 @@ def sums_of(plan: Plan, seed: int) -> list[tuple[Node, Any]]:
     steps = plan.values.running_sums(plan.values.opposites(bits))
     zero = np.zeros_like(steps[:1])
     running = np.concatenate([zero, steps])
-    found = []
-    for t in range(plan.tree.lowest, plan.horizon + 1, plan.tree.lowest):
-        for node in plan.tree.closes(t):
-            noise = plan.mechanism(node).draw_noise(random, 1)[0]
-            found.append((node, running[node.stop] - running[node.start] + noise))
-    return found
+    ends = range(plan.tree.lowest, plan.horizon + 1, plan.tree.lowest)
+    nodes = [node for t in ends for node in plan.tree.closes(t)]
+    if plan.noise_by == "services":
+        noise, _ = plan.mechanisms[0].draw_services_noise(random, len(nodes))
+    else:
+        noise = np.stack([plan.mechanism(node).draw_noise(random, 1)[0] for node in nodes])
+    return [
+        (node, running[node.stop] - running[node.start] + of_node)
+        for node, of_node in zip(nodes, noise, strict=True)
+    ]
 
 
 def received(plan: Plan, sums: list[tuple[Node, Any]], *, checks: bool = True) -> oh.SumServer:
@@ -94,7 +102,7 @@ def test_the_exact_reach_is_the_least(law: Noise, probability: float) -> None:
 # Honest sums.
 
 
-@pytest.mark.parametrize("plan", PLANS)
+@pytest.mark.parametrize("plan", [*PLANS, *BLOCKS])
 def test_honest_sums_are_believed(plan: Plan) -> None:
     for seed in range(4):
         sums = sums_of(plan, seed)
@@ -105,15 +113,16 @@ def test_honest_sums_are_believed(plan: Plan) -> None:
 
 @pytest.mark.slow
 def test_a_thousand_honest_plans_have_no_false_alarm() -> None:
-    plans = [planned(), planned(noise="services"), planned(mechanism="coins")]
-    alarms = [received(plans[seed % 3], sums_of(plans[seed % 3], seed)) for seed in range(1000)]
+    kinds = ("shares", "coins", "pairs", "ballots")
+    plans = [planned(mechanism=kinds[seed % 4]) for seed in range(1000)]
+    alarms = [received(plan, sums_of(plan, seed)) for seed, plan in enumerate(plans)]
     assert sum(len(server.distrusted) for server in alarms) == 0
 
 
 # Poisoned ones.
 
 
-@pytest.mark.parametrize("plan", PLANS)
+@pytest.mark.parametrize("plan", [*PLANS, *BLOCKS])
 def test_a_lowest_sum_that_is_impossible_counts_as_the_middle(plan: Plan) -> None:
     sums = sums_of(plan, 7)
     last = plan.tree.node(1, plan.horizon // plan.tree.lowest - 1)
@@ -159,7 +168,7 @@ SPREAD = planned().influence
 
 
 @given(
-    st.sampled_from([planned(), planned(noise="services")]),
+    st.sampled_from([planned(), planned(mechanism="pairs")]),
     st.integers(0, 400),
     st.lists(
         st.floats(-2 * SPREAD, 2 * SPREAD) | st.sampled_from([0.0, 1e5, -1e5]),
@@ -184,16 +193,18 @@ def test_one_client_moves_no_estimate_by_more_than_the_bound(
 
 
 def test_a_bound_that_is_printed_is_about_a_lowest_batch_and_the_reach() -> None:
-    plan = Plan.best(10**5, 4, PRIVACY, mechanism="pairs")
+    plan = Plan.best(10**5, 4, PRIVACY, mechanism="shares")
     checks, lowest = plan.plausibility, plan.tree.lowest
     assert lowest + checks.reaches[0] < plan.influence < lowest + 8 * checks.reaches[0]
     assert plan.influence < max(m.influence for m in plan.mechanisms) / 10
-    ballots = Plan.best(10**5, 4, PRIVACY, noise="services")
-    assert ballots.influence == 1.0
+    pairs = Plan.best(10**5, privacy=PRIVACY, mechanism="pairs")
+    assert pairs.influence == pairs.tree.lowest + pairs.plausibility.reaches[0]
+    assert pairs.influence < pairs.mechanisms[0].influence < plan.influence
+    assert Plan.best(10**5, privacy=PRIVACY, mechanism="ballots").influence == 1.0
 
 
 def test_absent_users_widen_no_range() -> None:
-    plan = planned(Reals(2.0, 4.0), noise="services")
+    plan = planned(Reals(2.0, 4.0), mechanism="pairs")
     node, reach = plan.tree.node(1, 0), plan.plausibility.reaches[0]
     server = oh.SumServer(plan, checks=True)
     server.receive_sum(node, 2.0 - 0.9 * reach, own=node.size - 1)

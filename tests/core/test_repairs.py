@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 import overhand as oh
 from overhand.errors import InvalidValue, LostBatch
-from overhand.mechanisms import CoinSum, Mechanism, SharesSum
+from overhand.mechanisms import BallotSum, CoinSum, Mechanism, PairsSum, SharesSum
 from overhand.model import Counts, Messages
-from overhand.noise import Coins, Polya
+from overhand.noise import Coins, CorrelatedNoise, IndependentNoise, Polya
 from overhand.randomness import HALF, BinaryFraction, seeded_random
 from overhand.shuffle import shuffle
 from overhand.values import BITS, Histogram, Reals, Values, values_of
@@ -38,8 +38,8 @@ def batch_of(mechanism: Mechanism) -> NDArray[np.uint64]:
 
 def summed(mechanism: Mechanism, messages: NDArray[Any], garbage: int) -> tuple[Any, int]:
     """The sum, and how many steps it may be off."""
-    total, bias_bound = mechanism.sum_batch(one_batch(messages), garbage, seeded_random(3))
-    return total, round(bias_bound / mechanism.quantizer.unit)
+    repaired, missing = mechanism.repair(one_batch(messages), garbage)
+    return mechanism.sum_of(repaired), missing
 
 
 # Garbage.
@@ -98,9 +98,9 @@ def test_a_batch_of_nothing_but_garbage_is_a_batch_of_zeros() -> None:
     nothing = np.empty(0, np.uint64)
     assert summed(mechanism, nothing, 12) == (0 - mechanism.noise().mean, 12)
     real = COIN_SUMS[1]
-    total, bias_bound = real.sum_batch(one_batch(nothing), 20, seeded_random(1))
+    total, missing = summed(real, nothing, 20)
     assert total == pytest.approx(4 * -1.0 - real.noise().mean * real.quantizer.unit)
-    assert bias_bound == pytest.approx(20 * 4 / 3)
+    assert missing * real.quantizer.unit == pytest.approx(20 * 4 / 3)
 
 
 @pytest.mark.parametrize("garbage", [1, -1, 12])
@@ -268,6 +268,9 @@ NOISY: list[Mechanism] = [
     SharesSum(100, Coins(8, QUARTER), Histogram(3), shares=5, modulus_bits=20, honest=90),
     SharesSum(100, Polya(1, 100, 0.9), shares=5, modulus_bits=20, honest=90),
     SharesSum(100, Polya(2, 90, 0.9), Reals(-1.0, 1.0), 7, shares=5, modulus_bits=20, honest=90),
+    PairsSum(100, IndependentNoise(Polya(1, 1, 0.9), cap=50), modulus_bits=20),
+    PairsSum(100, CorrelatedNoise.of(50.0, blocks=1000), Reals(-1.0, 1.0), 7, modulus_bits=20),
+    BallotSum(100, CorrelatedNoise.of(50.0, blocks=1000), Histogram(3), dummies=99, bound=30),
 ]
 
 

@@ -17,6 +17,7 @@ import overhand as oh
 from overhand.accounting import gaussian_mu
 from overhand.lab.baselines import SquareRoot
 from overhand.mechanisms import SharesSum
+from overhand.noise import Coins, CorrelatedNoise
 from overhand.planning import TreeKind
 from overhand.values import BITS, Histogram, Reals, Values, Vectors, values_of
 from support.share_plans import TINY_KINDS, leaked, shared
@@ -183,3 +184,10 @@ def test_laplace_noise_is_only_carried_by_shares() -> None:
     saved["mechanisms"][0]["mechanism"] = "coins"
     with pytest.raises(oh.DamagedPlan, match="the noise of coins must be Coins"):
         oh.Plan.from_json(json.dumps(saved))
+
+
+@pytest.mark.parametrize("mechanism", ["pairs", pytest.param("shares", marks=pytest.mark.slow)])
+def test_where_laplace_noise_is_too_wide_another_is_taken(mechanism: str) -> None:
+    plan = oh.Plan.best(10_000, 1, oh.Privacy(1e-5, 1e-6), mechanism=mechanism)
+    assert isinstance(plan.mechanisms[0].noise_share, Coins | CorrelatedNoise)
+    assert plan.delta_spent <= 1e-6

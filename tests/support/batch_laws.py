@@ -38,7 +38,7 @@ def batch_sums(plan: oh.Plan, value: Any, engine: Engine, *, seed: int) -> tuple
 def batch_laws(plan: oh.Plan, value: Any) -> tuple[Law, Law]:
     """Their laws, by the book: users' rounding and noise; above, combined with what is below."""
     number, low = points(plan.values, [value])[0][0], float(plan.values.lows[0])
-    lower, own = (_sum_law(mechanism, number, low) for mechanism in plan.mechanisms)
+    lower, own = (sum_law(mechanism, number, low) for mechanism in plan.mechanisms)
     weight = plan.combination.own_weights[1]
     below = reduce(Law.__add__, [lower] * plan.tree.degrees[1])
     return lower, own.times(weight) + below.times(1 - weight)
@@ -63,7 +63,8 @@ def assert_mutant_is_seen(
             law.assert_of(sums, discrepancy=off)
 
 
-def _sum_law(mechanism: Mechanism, number: float, low: float) -> Law:
+def sum_law(mechanism: Mechanism, number: float, low: float) -> Law:
+    """Of a batch whose users all hold this number: their rounding, and its noise."""
     exact = (number - low) / mechanism.quantizer.unit
     down = np.floor(exact + 1e-9)
     users = np.arange(mechanism.size + 1)

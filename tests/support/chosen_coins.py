@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from numpy.typing import ArrayLike, NDArray
 
-from overhand.model import Shuffled
-from overhand.noise import Coins, NoiseShare, Polya, ServiceNoise
+from overhand.model import Counts, Shuffled
+from overhand.noise import Coins, CorrelatedNoise, IndependentNoise, NoiseShare, Polya
 from overhand.randomness import BinaryFraction, Random
 
 EIGHTH, QUARTER = BinaryFraction(1, 3), BinaryFraction(1, 2)
@@ -76,7 +76,14 @@ def mean_noise(monkeypatch: pytest.MonkeyPatch) -> None:
     def draw_sums(share: NoiseShare, random: object, users: int, count: int, **_: object) -> Any:
         return np.zeros(count)
 
+    def advance(
+        share: NoiseShare, state: Counts, random: object, blocks: int, clip: object = None
+    ) -> Any:
+        return np.zeros((blocks, state.shape[1]), np.int64), state
+
     monkeypatch.setattr(Coins, "toss", toss)
-    for kind in (Coins, Polya, ServiceNoise):
+    for kind in (Coins, Polya):
         monkeypatch.setattr(kind, "draw", draw)
         monkeypatch.setattr(kind, "draw_sums", draw_sums)
+    for services in (CorrelatedNoise, IndependentNoise):
+        monkeypatch.setattr(services, "advance", advance)

@@ -19,8 +19,17 @@ from numpy.typing import NDArray
 from overhand.deploy.protocol.document import Document
 from overhand.deploy.protocol.keys import hash_lines, hash_token
 from overhand.deploy.protocol.sealing import info
-from overhand.deploy.protocol.wire import ID_BYTES, Batch, LevelFormat, Release, Report
-from overhand.mechanisms import CoinSum, Mechanism, ModularSum, PairsSum, SharesSum
+from overhand.deploy.protocol.wire import (
+    ID_BYTES,
+    Batch,
+    Formats,
+    LevelFormat,
+    MaskedSum,
+    Offer,
+    Release,
+    Report,
+)
+from overhand.mechanisms import CoinSum, Mechanism, PairsSum, SharesSum
 from overhand.model import Floats, Messages, Rows
 from overhand.randomness import BinaryFraction, Random
 from support.hpke import AEAD_ID, KDF_ID, KEM_ID, seal
@@ -178,9 +187,8 @@ def _drawn(
         starts = ends - mechanism.noise_share.bits
         shown = messages.sealed[0] & 1
         drawn["coins"] = [shown[i:j].tolist() for i, j in zip(starts, ends, strict=True)]
-    if isinstance(mechanism, ModularSum) and mechanism.noise_by == "users":
-        drawn["noise"] = (mechanism.own_steps(messages)[0] - steps).tolist()
     if isinstance(mechanism, SharesSum):
+        drawn["noise"] = (mechanism.own_steps(messages)[0] - steps).tolist()
         free = random.last.reshape(mechanism.values.dimension, -1) % np.uint64(mechanism.modulus)
         drawn["free_shares"] = [[str(share) for share in row] for row in free]
     if isinstance(mechanism, PairsSum):
@@ -246,8 +254,8 @@ def _coin_vectors() -> list[dict[str, Any]]:
 
 
 def _release_vectors() -> list[dict[str, Any]]:
-    """Batches as the shuffling service releases them to the server: all but one report its own."""
-    return [_release_vector(name) for name in ("ballots-bit", "pairs-services-vector")]
+    """Batches as the shuffling service releases them to the server, with room left but for one."""
+    return [_release_vector(name) for name in ("ballots-bit", "pairs-vector")]
 
 
 def _release_vector(name: str) -> dict[str, Any]:
@@ -266,6 +274,60 @@ def _release_vector(name: str) -> dict[str, Any]:
         "body_sha256": release.digest.hex(),
         "release": formats.pack_release(release).hex(),
     }
+
+
+_OFFERED: list[tuple[list[int | None], list[int]]] = [([0, 1, 2], []), ([None, 1, 1], [0, 2])]
+"""Whose seeds a block has, or None for one that does not open; and which of them do not count."""
+
+
+def _offer_vectors() -> list[dict[str, Any]]:
+    """Blocks of pairs in two steps: three places are taken, and the others stayed empty."""
+    return [
+        _offer_vector(name, Batch(1, number), *offered)
+        for name in ("pairs-bit", "pairs-vector")
+        for number, offered in enumerate(_OFFERED, start=3)
+    ]
+
+
+def _offer_vector(
+    name: str, batch: Batch, users: list[int | None], refused: list[int]
+) -> dict[str, Any]:
+    kind, document = documents()[name]
+    formats, (level,), (mechanism,) = document.formats, document.formats.levels, document.mechanisms
+    rows = document.plan.values.rows([kind.values[place % 2] for place in range(len(users))])
+    messages = mechanism.encode_rows(rows, Fixed(f"offer, {name}, {batch}"))
+    seeds = [None if user is None else messages.sealed[user].tobytes() for user in users]
+    offer = Offer(batch, level.size - len(seeds), b"".join(_sealed(formats, s) for s in seeds))
+    sent = formats.pack_offer(offer)
+    answer = formats.pack_answer(sent, refused)
+    noise = np.arange(level.clear_numbers) - 1
+    counted = messages.clear[[place for place in range(len(users)) if place not in refused]]
+    total = level.add_up(np.vstack([counted, noise.astype(np.uint64)]))
+    digest = hashlib.sha256(answer).digest()
+    masked = MaskedSum(batch, offer.own, digest, level.pack(b"", total))
+    return {
+        "document": name,
+        "level": batch.level,
+        "batch": batch.number,
+        "own": offer.own,
+        "seeds": [seed and seed.hex() for seed in seeds],
+        "masked": [[str(number) for number in row] for row in messages.clear],
+        "noise": noise.tolist(),
+        "offer": sent.hex(),
+        "refused": refused,
+        "answer": answer.hex(),
+        "clear": [str(number) for number in total],
+        "sum": formats.pack_sum(masked).hex(),
+    }
+
+
+def _sealed(formats: Formats, seed: bytes | None) -> bytes:
+    """A seed as a client seals it, or garbage of the same length."""
+    (level,) = formats.levels
+    if seed is None:
+        return material("garbage", level.ciphertext_bytes)
+    bound = info(formats.digest, level.level)
+    return seal(KEY.public_key, bound, seed, material(f"seed {seed.hex()}", 32)).whole
 
 
 def _token_vectors() -> dict[str, Any]:
@@ -292,6 +354,7 @@ def made() -> dict[str, str]:
         "seals": _seal_vectors(),
         "coins": _coin_vectors(),
         "releases": _release_vectors(),
+        "offers": _offer_vectors(),
         "tokens": _token_vectors(),
         "answers": answers(),
         "recommender": recommender(_encoded),

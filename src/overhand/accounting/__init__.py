@@ -21,6 +21,13 @@ from overhand.accounting.divergence import (
     hockey_stick,
     shifted_pair,
 )
+from overhand.accounting.services import (
+    charged_delta,
+    outside_epsilon,
+    services_delta,
+    services_mu,
+    usable_privacy,
+)
 
 __all__ = [
     "MOST_REPORTS",
@@ -28,6 +35,7 @@ __all__ = [
     "Level",
     "advanced_share",
     "certified_delta",
+    "charged_delta",
     "check_delta",
     "delta",
     "gaussian_delta",
@@ -36,8 +44,12 @@ __all__ = [
     "hockey_stick",
     "leaked_delta",
     "least_scale",
+    "outside_epsilon",
     "quick_delta",
+    "services_delta",
+    "services_mu",
     "shifted_pair",
     "spent_delta",
     "spent_epsilon",
+    "usable_privacy",
 ]

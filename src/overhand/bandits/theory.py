@@ -145,17 +145,18 @@ def plan_for_regret(
     users costs about b more users who are served by an old policy. A counter's plan would take the
     pending users for an error instead, and so choose batches that are far too small.
 
-    Other options are those of `Plan.best`. Unless told otherwise, values are sent as shares, which
-    stay within the shuffle model; pairs have the same noise and one message per level.
+    Other options are those of `Plan.best`. Unless told otherwise, values are sent as pairs to two
+    services that do not collude; "shares" and "coins", over a tree of so many shufflers, are the
+    paper's.
 
-    >>> plan = plan_for_regret(100_000, 4, Privacy(1.0, 1e-6), dimension=9, mechanism="pairs")
-    >>> plan.values, plan.messages_per_user, plan.delta_spent <= 1e-6
-    (RegressionStatistics(features=9, clip=False), 4, True)
+    >>> plan = plan_for_regret(100_000, 4, Privacy(1.0, 1e-6), dimension=9)
+    >>> plan.values, plan.messages_per_user, plan.tree.lowest, plan.delta_spent <= 1e-6
+    (RegressionStatistics(features=9, clip=False), 1, 103, True)
     """
     errors.finite_number("users_per_std", users_per_std, above=0)
     values = RegressionStatistics(dimension)
     users_per_width = users_per_std * math.sqrt(dimension) * values.width
-    options = {"mechanism": "shares", **options}
+    options = {"mechanism": "services", **options}
     return Plan.best(
         horizon, shufflers, privacy, values=values, objective=Delay(users_per_width), **options
     )

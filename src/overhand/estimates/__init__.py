@@ -3,7 +3,7 @@
 from overhand.estimates.estimate import Difference, Estimate, Ratio, load_pandas
 from overhand.estimates.intervals import half_width, standard_tail
 from overhand.estimates.readings import Bar, Bounded, Distribution, Group
-from overhand.estimates.shared_noise import RunInfo, Segment
+from overhand.estimates.shared_noise import RunInfo, Segment, SharedNoise, TreeRun
 
 __all__ = [
     "Bar",
@@ -15,6 +15,8 @@ __all__ = [
     "Ratio",
     "RunInfo",
     "Segment",
+    "SharedNoise",
+    "TreeRun",
     "half_width",
     "load_pandas",
     "standard_tail",

@@ -17,7 +17,6 @@ from overhand.estimates.shared_noise import (
     InBatches,
     Origin,
     Pair,
-    check_alike,
     have_users_in_common,
 )
 from overhand.values import Grouped, Values
@@ -89,14 +88,16 @@ class Estimate:
         return None if self.origin is None else tuple(change(part) for part in self.origin)
 
     def __add__(self, other: Estimate) -> Estimate:
-        """The sum of these users and of others after them, whose noise is independent.
+        """The sum of these users and of others after them.
+
+        Their noise is taken to be independent, unless both are known to be of one run of the two
+        services, whose noise is correlated.
 
         >>> Estimate(t=100, value=40.0, std=3.0) + Estimate(t=50, value=10.0, std=4.0)
         Estimate(t=150, value=50, std=5)
         """
-        check_alike(self, other, "sum")
-        std = math.hypot(self.std, other.std)
-        fourth = self.kurtosis * self.std**4 + other.kurtosis * other.std**4
+        pair = Pair.of(self, other, "sum")
+        std, kurtosis = pair._replace(shared=pair.shared or []).noise(-1.0)
         mine, theirs = (() if one.users == 0 else one.origin for one in (self, other))
         if mine and theirs and have_users_in_common(mine, theirs):
             raise errors.InvalidValue("these cannot be added: they have users in common")
@@ -106,7 +107,7 @@ class Estimate:
             std,
             self.bias_bound + other.bias_bound,
             self.start,
-            fourth / std**4 if std > 0 else 0.0,
+            kurtosis,
             max(self.unit, other.unit),
             self.values or other.values,
             None if mine is None or theirs is None else (*mine, *theirs),

@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -21,17 +21,32 @@ _ADDED_ANEW = 1e-9  # of a sum of variances that were added in another order
 _SAME = 1e-12  # of a variance that cancelled out
 
 
-@dataclass(frozen=True)
-class RunInfo:
-    """One run of a plan: what is known in advance about its nodes' estimates, by level.
+class RunInfo(Protocol):
+    """One run of a plan: estimates of runs of different names have nothing in common.
 
-    Estimates of runs of different names have nothing in common. A node's estimate is w times its
-    own sum and 1 - w times the sum of its children's estimates. So those of two nodes have noise in
-    common only if one is below the other; then the upper one holds the lower one's estimate, times
-    the product of 1 - w along the way.
+    >>> run: RunInfo = TreeRun("a", RegularTree(2, (2,)), (1.0,), variances=(4.0,), fourths=(0.0,))
+    >>> whole = Segment(run, 0, 2, pending=0, imputed=0.0, variance=4.0)
+    >>> run.name, run.share(whole, whole)
+    ('a', [SharedNoise(left=1.0, right=1.0, variance=4.0, fourth=0.0)])
+    """
+
+    @property
+    def name(self) -> str: ...
+
+    def share(self, one: Segment, other: Segment) -> list[SharedNoise] | None:
+        """What noise two estimates of this run have in common; None if that is unknown."""
+
+
+@dataclass(frozen=True)
+class TreeRun:
+    """One run of a plan with a tree: what is known in advance about its nodes' estimates, by level.
+
+    A node's estimate is w times its own sum and 1 - w times the sum of its children's estimates. So
+    those of two nodes have noise in common only if one is below the other; then the upper one holds
+    the lower one's estimate, times the product of 1 - w along the way.
 
     >>> tree = RegularTree(horizon=8, degrees=(2, 2))
-    >>> run = RunInfo("a", tree, own_weights=(1.0, 0.5), variances=(1.0, 1.0), fourths=(0.0, 0.0))
+    >>> run = TreeRun("a", tree, own_weights=(1.0, 0.5), variances=(1.0, 1.0), fourths=(0.0, 0.0))
     >>> first = Segment(run, 0, 4, pending=0, imputed=0.0, variance=1.0)
     >>> half = Segment(run, 0, 2, pending=0, imputed=0.0, variance=1.0)
     >>> find_shared_noise((first,), (half,))
@@ -49,9 +64,27 @@ class RunInfo:
         """How much of a node's estimate is that of one below it, by their levels."""
         return math.prod(1 - weight for weight in self.own_weights[lower:upper])
 
+    def share(self, one: Segment, other: Segment) -> list[SharedNoise] | None:
+        """Batches do not reach beyond the users of an estimate: others share nothing."""
+        if not _overlap(one, other):
+            return []
+        mine, theirs = one.nodes(self), other.nodes(self)
+        if mine is None or theirs is None:
+            return None
+        return list(_share(self, one, mine, other, theirs))
+
 
 class SharedNoise(NamedTuple):
-    """Noise that two estimates have in common, times `left` in one and `right` in the other."""
+    """Noise that two estimates have in common, times `left` in one and `right` in the other.
+
+    Or, of correlated noise, their covariance, which may be negative.
+
+    >>> from overhand.estimates import Estimate
+    >>> one, other = Estimate(4, 10.0, 2.0), Estimate(8, 14.0, 3.0)
+    >>> pair = Pair(one, other, [SharedNoise(left=1.0, right=1.0, variance=4.0, fourth=0.0)])
+    >>> round(pair.noise(times=1)[0] ** 2, 6)  # 4 + 9 - 2 x 4
+    5.0
+    """
 
     left: float
     right: float
@@ -64,10 +97,10 @@ class Segment(NamedTuple):
 
     `pending` of them are in none of its batches: `imputed` was added for these. The sums of batches
     may be off by `bias_bound` beyond their noise. `coordinate` is the only one that the estimate
-    has, if it has not all.
+    has, if it has not all. `rows` says which noise of the services is in it, if any is.
 
-    >>> run = RunInfo("a", RegularTree(8, (2, 2)), (1.0, 0.5), (1.0, 1.0), (0.0, 0.0))
-    >>> Segment(run, 0, 7, pending=1, imputed=0.5, variance=2.0).nodes()
+    >>> run = TreeRun("a", RegularTree(8, (2, 2)), (1.0, 0.5), (1.0, 1.0), (0.0, 0.0))
+    >>> Segment(run, 0, 7, pending=1, imputed=0.5, variance=2.0).nodes(run)
     [Node(level=2, start=0, stop=4), Node(level=1, start=4, stop=6)]
     """
 
@@ -80,18 +113,19 @@ class Segment(NamedTuple):
     bias_bound: float = 0.0
     weight: float = 1.0
     coordinate: int | None = None
+    rows: Any = None
 
-    def nodes(self) -> list[Node] | None:
+    def nodes(self, run: TreeRun) -> list[Node] | None:
         """The nodes that were added up; None if they are not those that the plan says.
 
         That happens where batches were missing or lost. The plan's nodes have the least variance
         that an estimate of this many users can have, and no others do.
         """
-        tree = self.run.tree
+        tree = run.tree
         last = self.stop - self.pending + -self.start % tree.lowest
         nodes = list(tree.cover(self.start, max(last, self.start))) if last <= self.stop else []
         is_whole = sum(node.size for node in nodes) == self.stop - self.start - self.pending
-        variance = math.fsum(self.run.variances[node.level - 1] for node in nodes)
+        variance = math.fsum(run.variances[node.level - 1] for node in nodes)
         if is_whole and math.isclose(variance, self.variance, rel_tol=_ADDED_ANEW):
             return nodes
         return None
@@ -116,12 +150,12 @@ def find_shared_noise(left: Origin, right: Origin) -> list[SharedNoise] | None:
     found: list[SharedNoise] = []
     for one in left:
         for other in right:
-            if _are_apart(one, other):
+            if one.run.name != other.run.name or _are_of_other_coordinates(one, other):
                 continue
-            mine, theirs = one.nodes(), other.nodes()
-            if mine is None or theirs is None:
+            shared = one.run.share(one, other)
+            if shared is None:
                 return None
-            found += _share(one, mine, other, theirs)
+            found += shared
     return found
 
 
@@ -135,18 +169,14 @@ def _overlap(one: Segment, other: Segment) -> bool:
     return one.run.name == other.run.name and not is_beside
 
 
-def _are_apart(one: Segment, other: Segment) -> bool:
-    """Whether they are of other users, or other coordinates: batches do not reach beyond them."""
-    if not _overlap(one, other):
-        return True
+def _are_of_other_coordinates(one: Segment, other: Segment) -> bool:
     both = one.coordinate is not None and other.coordinate is not None
     return both and one.coordinate != other.coordinate
 
 
 def _share(
-    one: Segment, mine: Sequence[Node], other: Segment, theirs: Sequence[Node]
+    run: TreeRun, one: Segment, mine: Sequence[Node], other: Segment, theirs: Sequence[Node]
 ) -> Iterator[SharedNoise]:
-    run = one.run
     for (left, right), pairs in Counter(_overlaps(mine, theirs)).items():
         lower = min(left, right)
         yield SharedNoise(
@@ -202,7 +232,7 @@ class Pair(NamedTuple):
         return cls(left, right, find_shared_noise(left.origin, right.origin))
 
     def noise(self, times: float) -> tuple[float, float]:
-        """Standard deviation and kurtosis of left - times * right."""
+        """Standard deviation and kurtosis of left - times * right; of their sum, if it is -1."""
         one, other = self.left, self.right
         if self.shared is None:
             std = one.std + abs(times) * other.std

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from fractions import Fraction
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -13,7 +12,7 @@ from numpy.typing import NDArray
 from overhand import errors
 from overhand.mechanisms.mechanism import Mechanism, MessageLayout, NoiseChoice, Wanted
 from overhand.model import Counts, Messages, NoiseBy, Rows, Shuffled
-from overhand.noise import LaplaceNoise, Polya, ServiceNoise
+from overhand.noise import Clip
 from overhand.randomness import Random
 from overhand.values import Values
 
@@ -22,23 +21,26 @@ from overhand.values import Values
 class BallotSum(Mechanism):
     """A user sends the number of its bucket, from 1 on, or 0 for a blank; for a bit, the bit.
 
-    The shuffling service adds `dummies` messages to every batch before it permutes it. The number
-    of those in bucket j is its noise, shifted so that it is never negative, and the rest are blank.
-    So a batch shows its counts with that noise, and nothing else: the number of blanks follows from
-    the counts. The server adds noise of its own to every count.
+    The shuffling service adds `dummies` messages to every block before it permutes it. The number
+    of those in bucket j is its noise plus `bound`, and the rest are blank. Noise below -bound is
+    clipped, and so is that of the last buckets if there are too few dummies. So a block shows its
+    counts with that noise, and nothing else: the number of blanks follows from the counts. The
+    server adds noise of its own, clipped likewise, to every count.
 
     One client, whatever it sends, moves one count by one.
 
+    >>> from overhand.noise import CorrelatedNoise
     >>> from overhand.randomness import seeded_random
     >>> from overhand.shuffle import shuffle, with_added
-    >>> noise = ServiceNoise(Polya(shape=1, users=1, ratio=0.5))
+    >>> noise = CorrelatedNoise.of(deviation=5.0, blocks=100)
     >>> mechanism = BallotSum.with_noise(100, noise, honest=1, distance=1e-6)
-    >>> mechanism.dummies, mechanism.layout.messages_per_batch(users=100)
-    (40, 140)
+    >>> mechanism.bound, mechanism.dummies, mechanism.layout.messages_per_batch(users=100)
+    (27, 54, 154)
     >>> random = seeded_random(1)
     >>> batch = mechanism.encode_many([1] * 30 + [0] * 70, random).gather(100)
-    >>> (seen,) = mechanism.analyze(shuffle(with_added(batch, mechanism, random), random))
-    >>> bool(abs(seen - 30) < 20)
+    >>> own, _ = mechanism.advance_noise(mechanism.start_noise(random), random)
+    >>> (seen,) = mechanism.analyze(shuffle(with_added(batch, mechanism, own), random))
+    >>> int(seen) == 30 + int(own[0, 0])
     True
     """
 
@@ -46,43 +48,38 @@ class BallotSum(Mechanism):
     rounding_share: ClassVar[float] = 0.0  # nothing is rounded
     norm_share: ClassVar[float] = 0.0
     has_view_distance: ClassVar[bool] = True
-    noise_contributors: ClassVar[tuple[NoiseBy, ...]] = ("services",)
-    noise_type: ClassVar[type] = ServiceNoise
-    parameters: ClassVar[tuple[str, ...]] = ("dummies",)
+    adds_messages: ClassVar[bool] = True
+    noise_by: ClassVar[NoiseBy] = "services"
+    parameters: ClassVar[tuple[str, ...]] = ("dummies", "bound")
 
-    noise_share: ServiceNoise
     dummies: int = field(kw_only=True)
+    bound: int = field(kw_only=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if not self.values.is_whole:
             raise errors.InvalidValue(f"ballots are for bits and histograms, not for {self.values}")
-        if self.noise_share.made_by != "services" or self.noise_share.bound is None:
-            raise errors.InvalidValue("ballots need bounded noise, made by the services")
-        least = self.values.dimension * self.noise_share.bound
-        errors.whole("dummies", self.dummies, least=least, most=2 * least)
+        errors.whole("bound", self.bound, least=1)
+        least = self.values.dimension * self.bound
+        errors.whole("dummies", self.dummies, least=least)
 
     @classmethod
     def noise_choices(cls, values: Values) -> list[NoiseChoice]:
-        return [NoiseChoice(cls, laplace=1)] if values.is_whole else []
+        return [NoiseChoice(cls, laplace) for laplace in (None, 1)] if values.is_whole else []
 
     @classmethod
     def fit(cls, wanted: Wanted) -> dict[str, Any]:
         """The fewest dummies: noise, and the sum of all buckets', go beyond so rarely."""
-        share = wanted.noise_share
-        if not isinstance(share, ServiceNoise) or not isinstance(share.part, Polya):
-            raise errors.InvalidValue("ballots need Laplace noise, made by the services")
-        law, buckets = share.part.law(1), wanted.quantizer.values.dimension
-        bound = max(1, int(law.exact_tail_quantile(wanted.distance)))
-        together = _of_all_buckets(law, buckets).tail_quantile(wanted.distance)
-        dummies = buckets * bound + min(buckets * bound, together)
-        return {"noise_share": ServiceNoise(share.part, bound), "dummies": dummies}
+        share, buckets = wanted.noise_share, wanted.quantizer.values.dimension
+        bound = max(1, share.law(1).least_tail_quantile(2 * wanted.distance))  # one end of two
+        together = share.law(buckets).least_tail_quantile(2 * buckets * wanted.distance)
+        return {"bound": bound, "dummies": buckets * bound + together}
 
     def summary(self) -> dict[str, Any]:
-        return super().summary() | {"dummies": self.dummies}
+        return super().summary() | {"dummies": self.dummies, "bound": self.bound}
 
     def columns(self) -> dict[str, float]:
-        return {"messages": 1, "dummies per batch": self.dummies}
+        return {"messages": 1, "dummies per block": self.dummies}
 
     @cached_property
     def layout(self) -> MessageLayout:
@@ -104,17 +101,25 @@ class BallotSum(Mechanism):
     def own_steps(self, messages: Messages) -> Counts:
         return self._counts(messages.sealed)
 
-    def draw_added(self, random: Random, batches: int = 1) -> Messages:
+    @property
+    def _clip(self) -> Clip:
+        return self._fit_dummies
+
+    def _fit_dummies(self, noise: Counts) -> Counts:
+        """Noise that there are dummies for, bucket by bucket: the first ones have theirs first."""
+        by_block = noise.reshape(-1, self.values.dimension)  # a row may have several of them
+        wanted = np.maximum(by_block, -self.bound) + self.bound
+        before = np.cumsum(wanted, axis=1) - wanted
+        fitted = np.minimum(wanted, np.maximum(0, self.dummies - before)) - self.bound
+        return np.asarray(fitted.reshape(noise.shape))
+
+    def added(self, noise: Counts) -> Messages:
         """Dummies of every bucket, as many as its noise says, and blanks for the rest."""
-        bound = self.noise_share.bound
-        assert bound is not None
-        drawn = self._draw(random, batches) + bound
-        while len(over := np.flatnonzero(drawn.sum(axis=1) > self.dummies)):
-            drawn[over] = self._draw(random, len(over)) + bound
+        drawn = noise + self.bound
         blanks = self.dummies - drawn.sum(axis=1, keepdims=True)
         counts = np.concatenate([blanks, drawn], axis=1)
-        labels = np.tile(np.arange(1 + self.values.dimension, dtype=self._type), batches)
-        return Messages.of(np.repeat(labels, counts.reshape(-1)).reshape(batches, self.dummies))
+        labels = np.tile(np.arange(1 + self.values.dimension, dtype=self._type), len(noise))
+        return Messages.of(np.repeat(labels, counts.reshape(-1)).reshape(-1, self.dummies))
 
     def step_sums(self, shuffled: Shuffled, noise: Counts | None = None) -> Counts:
         self._check_number(shuffled)
@@ -132,7 +137,7 @@ class BallotSum(Mechanism):
     @property
     def offset(self) -> float:
         """That of the dummies: the server's noise is not moved."""
-        return float(self.noise_share.bound or 0)
+        return float(self.bound)
 
     def repair(self, shuffled: Shuffled, garbage: int) -> tuple[Shuffled, int]:
         """Blanks in the place of garbage: each may have been a ballot of any bucket."""
@@ -144,19 +149,13 @@ class BallotSum(Mechanism):
         return Shuffled(filled[np.newaxis], shuffled.clear), missing
 
     @cached_property
-    def overflow_probability(self) -> float:
-        """The probability that all buckets have too many dummies together, and are drawn again."""
-        bound, buckets = self.noise_share.bound or 0, self.values.dimension
-        if self.dummies >= 2 * buckets * bound:
-            return 0.0
-        law = _of_all_buckets(self.noise_share.part.law(1), buckets)
-        return law.tail(self.dummies - buckets * bound)
+    def clip_probability(self) -> float:
+        """A bound on the probability that any of the noise of one block is clipped."""
+        share, buckets = self.noise_share, self.values.dimension
+        too_low = buckets * share.law(1).tail(self.bound)
+        too_many = share.law(buckets).tail(self.dummies - buckets * self.bound)
+        return (too_low + too_many) / 2  # at one end of two
 
     def view_distance(self, honest: int) -> float:
-        """That noise is bounded is in its law; that it is drawn again, and how, is not."""
-        return self.noise_share.sampling_distance + self.overflow_probability
-
-
-def _of_all_buckets(law: Any, buckets: int) -> LaplaceNoise:
-    """The law of the noise of all buckets together, were it not bounded."""
-    return LaplaceNoise(Fraction(buckets) * law.shape, law.ratio)
+        """A block shows a clipped sum with the probability that it is clipped."""
+        return self.clip_probability

@@ -8,6 +8,7 @@ everything they need.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar, NamedTuple, Self
@@ -17,7 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from overhand import errors
 from overhand.model import Counts, Floats, Messages, NoiseBy, Rows, Shuffled
-from overhand.noise import Noise, NoiseShare
+from overhand.noise import SERVICES, Clip, Noise, NoiseShare, ServiceNoise
 from overhand.randomness import Random
 from overhand.values import BITS, Quantizer, Values
 
@@ -49,7 +50,7 @@ class NoiseChoice:
     """A kind of mechanism and its noise, whose parameters calibration chooses.
 
     `laplace` is the shape of discrete Laplace noise, of which 1 is best for few levels and many
-    are close to Gaussian noise; None stands for coins.
+    are close to Gaussian noise; None stands for coins, or the services' correlated noise.
 
     >>> from overhand.mechanisms import MECHANISMS
     >>> from overhand.values import Bits, Vectors
@@ -105,8 +106,10 @@ class Mechanism(ABC):
     """Whether a batch shows its sum only nearly alone, so that a part of delta is set aside."""
     is_shuffle_model: ClassVar[bool] = True
     """Whether its batches are safe only in random order, as those of the shuffle model are."""
-    noise_contributors: ClassVar[tuple[NoiseBy, ...]] = ("users",)
-    """Who may make its noise."""
+    adds_messages: ClassVar[bool] = False
+    """Whether the shuffling service adds messages to every block: few large ones are cheaper."""
+    noise_by: ClassVar[NoiseBy] = "users"
+    """Who makes its noise: every user a part, or each of the two services, on one level."""
     noise_type: ClassVar[type] = NoiseShare
     """What a share of its noise must be."""
 
@@ -116,10 +119,10 @@ class Mechanism(ABC):
     steps: int = 1
 
     def __post_init__(self) -> None:
-        errors.whole("size", self.size, least=1)
+        # A block of the services may be empty: they make its noise.
+        errors.whole("size", self.size, least=int(self.noise_by == "users"))
         _ = self.quantizer  # which checks the steps
-        if self.noise_by not in self.noise_contributors:  # nobody would add it
-            raise errors.InvalidValue(f"{self.kind} cannot have noise made by the {self.noise_by}")
+        self._check_noise(self.noise_share)
 
     # What calibration asks of a kind of mechanism.
 
@@ -157,6 +160,10 @@ class Mechanism(ABC):
 
     @classmethod
     def _check_noise(cls, noise_share: NoiseShare) -> None:
+        if noise_share.made_by != cls.noise_by:  # nobody would add it
+            raise errors.InvalidValue(
+                f"{cls.kind} cannot have noise made by the {noise_share.made_by}"
+            )
         if not isinstance(noise_share, cls.noise_type):
             raise errors.InvalidValue(f"the noise of {cls.kind} must be {cls.noise_type.__name__}")
 
@@ -197,27 +204,44 @@ class Mechanism(ABC):
     def influence(self) -> float:
         """The most that one client, whatever it sends, can add to a coordinate of a sum."""
 
-    def draw_added(self, random: Random, batches: int = 1) -> Messages:
-        """What the shuffling service adds to batches before it permutes them, one row each."""
-        return Messages.of(
-            np.empty((batches, self.layout.added_messages), np.uint64),
-            np.zeros((batches, self.layout.clear_numbers), np.uint64),
-        )
+    def start_noise(self, random: Random) -> Counts:
+        """The state of one service's noise before its first block: secret, like those after it."""
+        return self._service_noise.start(random, self.values.dimension)
 
-    def server_noise(self, random: Random, batches: int) -> Counts | None:
-        """What the server adds to the sums of this many batches, in steps, before anything else."""
-        return None if self.noise_by == "users" else self._draw(random, batches)
+    def advance_noise(
+        self, state: Counts, random: Random, blocks: int = 1
+    ) -> tuple[Counts, Counts]:
+        """One service's noise of the next blocks, in steps and a row each, and the state then.
 
-    def _draw(self, random: Random, batches: int) -> Counts:
-        """What one contributor adds to the coordinates of this many batches, one row each."""
-        drawn = self.noise_share.draw(random, batches * self.values.dimension)
-        return drawn.reshape(batches, self.values.dimension)
+        A block's noise is drawn once, and its state replaces the one before in the same step.
+        """
+        return self._service_noise.advance(state, random, blocks, self._clip)
+
+    @property
+    def _service_noise(self) -> ServiceNoise:
+        if not isinstance(self.noise_share, ServiceNoise):
+            raise errors.InvalidValue(f"users make the noise of {self.kind}: services have none")
+        return self.noise_share
+
+    @property
+    def _clip(self) -> Clip | None:
+        """What is made of a block's noise before it is used, if not everything can be sent."""
+        return None
+
+    def added(self, noise: Counts) -> Messages:
+        """What the shuffling service adds to blocks for its own noise of them, a row each."""
+        raise errors.InvalidValue(f"the shuffling service adds nothing to batches of {self.kind}")
+
+    def _draw(self, random: Random, users: int) -> Counts:
+        """What single users add to the coordinates, one row each."""
+        drawn = self.noise_share.draw(random, users * self.values.dimension)
+        return drawn.reshape(users, self.values.dimension)
 
     def with_users(self, users: int) -> Self:
         """The same for a batch of fewer users, whose noise does not come from them."""
         if users == self.size:
             return self
-        errors.whole("users", users, least=1, most=self.size)
+        errors.whole("users", users, least=0, most=self.size)
         if self.noise_by == "users":
             raise errors.InvalidValue(
                 f"a batch of {users} users lacks the noise of {self.size} users"
@@ -242,12 +266,6 @@ class Mechanism(ABC):
         """Unbiased sums of the values of shuffled batches, one per row."""
         sums = (self.step_sums(shuffled, noise) - self.offset).reshape(-1, *self.values.shape)
         return np.asarray(self.quantizer.to_values(sums, self.size), np.float64)
-
-    def sum_batch(self, shuffled: Shuffled, garbage: int, random: Random) -> tuple[Any, float]:
-        """The sum of one batch with this much garbage, and how far it may be off because of it."""
-        repaired, missing = self.repair(shuffled, garbage)
-        total = self.sum_of(repaired, self.server_noise(random, 1))
-        return total, missing * self.quantizer.unit
 
     def sum_of(self, shuffled: Shuffled, noise: Counts | None = None) -> Any:
         """The sum of one batch: a number, or an array of its coordinates."""
@@ -275,11 +293,20 @@ class Mechanism(ABC):
             lost = f" and {garbage} garbage" if garbage else ""
             raise errors.InvalidValue(f"{found} messages{lost} in a batch that has {due}")
 
-    # The law of a sum, and what its guarantee depends on.
+    # What two services read off a block whose messages are in two parts, one for each of them.
 
-    @property
-    def noise_by(self) -> NoiseBy:
-        return self.noise_share.made_by
+    def mask_sums(self, seeds: NDArray[np.uint8]) -> NDArray[np.uint64]:
+        """What the server knows of blocks: the sums of the masks that their sealed seeds expand to.
+
+        A row of coordinates for every block.
+        """
+        raise errors.InvalidValue(f"messages of {self.kind} have no masks")
+
+    def unmask(self, clear: NDArray[np.uint64], masks: NDArray[np.uint64], noise: Counts) -> Any:
+        """The sum of one block: of what its users sent in the clear, of their masks, and noise."""
+        raise errors.InvalidValue(f"messages of {self.kind} have no masks")
+
+    # The law of a sum, and what its guarantee depends on.
 
     def noise(self, contributors: int | None = None) -> Noise:
         """The law of one coordinate's noise, in steps: of all who add to it, or of this many."""
@@ -291,10 +318,9 @@ class Mechanism(ABC):
 
     def honest_noise(self, honest: int | None = None) -> Noise:
         """What hides a user: the noise of this many honest users (or all), or of one service."""
-        if honest is None and self.noise_by == "users":
-            return self._whole_noise
-        users = self.size if honest is None else honest
-        return self.noise(self.noise_share.honest_contributors(users))
+        if self.noise_by == "services":
+            return self.noise(1)
+        return self._whole_noise if honest is None else self.noise(honest)
 
     def view_distance(self, honest: int) -> float:
         """How far a coordinate of a batch is, in total variation, from showing its sum alone.
@@ -304,10 +330,22 @@ class Mechanism(ABC):
         return 0.0
 
     def draw_noise(self, random: Random, batches: int) -> Floats:
-        """The noise of the analyzed sums of this many batches, drawn without messages."""
+        """The noise of users in the analyzed sums of this many batches, without messages."""
         share, count = self.noise_share, batches * self.values.dimension
         drawn = share.draw_sums(random, share.contributors(self.size), count, exact=False)
         return self.quantizer.scale(drawn)
+
+    def draw_services_noise(
+        self, random: Random, blocks: int, states: Sequence[Counts] = ()
+    ) -> tuple[Floats, list[Counts]]:
+        """The noise of both services in the analyzed sums of the next blocks, without messages.
+
+        `states` are theirs after the blocks before, none before the first; returns the next ones.
+        """
+        states = states or [self.start_noise(random) for _ in range(SERVICES)]
+        both = [self.advance_noise(state, random, blocks) for state in states]
+        total = np.sum([noise for noise, _ in both], axis=0, dtype=np.float64).reshape(-1)
+        return self.quantizer.scale(total), [state for _, state in both]
 
     @property
     def draw_cost(self) -> int:

@@ -1,59 +1,74 @@
-"""Sums by pairs: one share for each of two services that do not collude, one message per level."""
+"""Sums by pairs: one share for each of two services that do not collude, in one message."""
 
 from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from numpy.typing import NDArray
 
 from overhand import errors
 from overhand.mechanisms.mechanism import MessageLayout, byte_width, to_numbers
 from overhand.mechanisms.shares import ModularSum
-from overhand.model import Counts, Messages, NoiseBy, Rows, Shuffled
+from overhand.model import Counts, Floats, Messages, NoiseBy, Rows, Shuffled
 from overhand.randomness import Random
+from overhand.values import Values
 
 SEED_BYTES = 16
+_START = modes.CTR(bytes(16))
 _AT_ONCE = 1 << 20  # bytes of masks that are added up together, eight times as wide
 
 
 @dataclass(frozen=True, kw_only=True)
 class PairsSum(ModularSum):
-    """A user seals a seed for the server, and sends its steps and noise, masked, in the clear.
-
-    If the services make the noise, a user sends only its steps; the shuffling service adds noise to
-    the sum of the masked numbers, and the server to the sum of both.
+    """A user seals a seed for the server, and sends its steps, masked, in the clear.
 
     The mask is what the seed expands to, a number modulo 2^modulus_bits for every coordinate. The
-    shuffling service adds up what is masked, the server the masks, and both together have the sum
-    and nothing else: a seed alone and a masked number alone are uniform. This is secure
-    aggregation in the paper's tree, not the shuffle model: the order of the seeds does not matter,
-    but the two services must not share what they have.
+    shuffling service adds up what is masked, and its noise; the server adds up the masks, and its
+    own noise. Both together have the sum with both noises and nothing else: a seed alone and a
+    masked number alone are uniform. This is secure aggregation, not the shuffle model: the order of
+    the seeds does not matter, but the two services must not share what they have.
 
-    `context` is what masks are made for: a seed has others under another document or level.
+    `context` is what masks are made for: a seed has others under another document.
 
-    >>> from overhand.noise import Polya
+    >>> from overhand.noise import CorrelatedNoise
     >>> from overhand.randomness import seeded_random
-    >>> from overhand.shuffle import shuffle
-    >>> mechanism = PairsSum.with_noise(100, Polya(1, 100, 0.5), honest=100, distance=1e-9)
-    >>> mechanism.layout.messages_per_user, mechanism.modulus_bits, mechanism.variance
-    (1, 8, 4.0)
-    >>> messages = mechanism.encode_many([1] * 100, seeded_random(1))
+    >>> from overhand.shuffle import shuffle, with_added
+    >>> noise = CorrelatedNoise.of(deviation=5.0, blocks=100)
+    >>> mechanism = PairsSum.with_noise(100, noise, honest=100, distance=1e-9)
+    >>> mechanism.layout.messages_per_user, mechanism.modulus_bits
+    (1, 8)
+    >>> random = seeded_random(1)
+    >>> messages = mechanism.encode_many([1] * 100, random)
     >>> messages.sealed.shape, messages.clear.shape  # seeds of 16 bytes, masked numbers
     ((100, 1, 16), (100, 1))
-    >>> (total,) = mechanism.analyze(shuffle(messages.gather(100), seeded_random(2)))
-    >>> bool(abs(total - 100) < 20)
+    >>> own, _ = mechanism.advance_noise(mechanism.start_noise(random), random)
+    >>> (total,) = mechanism.analyze(
+    ...     shuffle(with_added(messages.gather(100), mechanism, own), random)
+    ... )
+    >>> int(total) == 100 + int(own[0, 0])
     True
     """
 
     kind: ClassVar[str] = "pairs"
+    rounding_share: ClassVar[float] = 0.001
+    norm_share: ClassVar[float] = 0.001
+    has_view_distance: ClassVar[bool] = False  # a sum that wraps around is post-processing
     is_shuffle_model: ClassVar[bool] = False
-    noise_contributors: ClassVar[tuple[NoiseBy, ...]] = ("users", "services")
+    noise_by: ClassVar[NoiseBy] = "services"
 
     context: bytes = b""
+
+    @classmethod
+    def fewest_messages(
+        cls, values: Values, steps: Counts, sizes: Floats, variances: Floats, *, honest: float,
+        distance: float,
+    ) -> Floats:  # fmt: skip
+        return np.ones(sizes.shape)
 
     def columns(self) -> dict[str, float]:
         return {"seeds": 1, "masked numbers": self.values.dimension, "bits each": self.modulus_bits}
@@ -66,19 +81,23 @@ class PairsSum(ModularSum):
         return MessageLayout(1, 8 * SEED_BYTES, self.values.dimension, self.modulus_bits)
 
     def view_distance(self, honest: int) -> float:
-        """That a sum wraps around is post-processing: only how noise is drawn can tell more."""
-        return self.sampling_distance
+        return 0.0
+
+    def summary(self) -> dict[str, Any]:
+        return super(ModularSum, self).summary() | {
+            "modulus_bits": self.modulus_bits,
+            "wrap_probability": self.wrap_probability,
+        }
 
     def encode_rows(self, rows: Rows, random: Random) -> Messages:
         secrets = self._secrets(rows, random)
         seeds = random.words(SEED_BYTES * len(rows), np.uint8).reshape(len(rows), 1, SEED_BYTES)
         return Messages(seeds, (secrets - self._masks(seeds)) & self._mask)
 
-    def draw_added(self, random: Random, batches: int = 1) -> Messages:
-        nothing = super().draw_added(random, batches)
-        if self.noise_by == "users":
-            return nothing
-        return nothing._replace(clear=self._draw(random, batches).astype(np.uint64) & self._mask)
+    def added(self, noise: Counts) -> Messages:
+        """The noise, to be added to the sums of what is masked."""
+        nothing = np.empty((len(noise), 0, SEED_BYTES), np.uint8)
+        return Messages(nothing, noise.astype(np.uint64) & self._mask)
 
     def _masks(self, seeds: NDArray[np.uint8]) -> NDArray[np.uint64]:
         """The masks of every user, a row of them for each."""
@@ -87,17 +106,19 @@ class PairsSum(ModularSum):
         return numbers.reshape(-1, self.values.dimension) & self._mask
 
     def _stretch(self, seeds: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        """What seeds expand to, one per row: SHAKE128 of the context and the seed.
+        """What seeds expand to, one per row: AES-128-CTR under a key made of context and seed.
 
-        Little-endian numbers of as many bytes as the modulus needs, for one coordinate after the
+        The key is the first half of the SHA-256 of the context and the seed, the first counter is
+        0. Little-endian numbers of as many bytes as the modulus needs, for one coordinate after the
         other; higher bits than those of the modulus do not count.
         """
-        length, start = self.values.dimension * self._width, hashlib.shake_128(self.context)
-        stretched = []
+        length, start = self.values.dimension * self._width, hashlib.sha256(self.context)
+        zeros, stretched = bytes(length), []
         for seed in seeds.view(f"V{SEED_BYTES}").reshape(-1).tolist():
-            generator = start.copy()
-            generator.update(seed)
-            stretched.append(generator.digest(length))
+            key = start.copy()
+            key.update(seed)
+            cipher = Cipher(algorithms.AES128(key.digest()[:SEED_BYTES]), _START)
+            stretched.append(cipher.encryptor().update(zeros))
         return np.frombuffer(b"".join(stretched), np.uint8).reshape(-1, length)
 
     @property
@@ -105,7 +126,7 @@ class PairsSum(ModularSum):
         return byte_width(self.modulus_bits)
 
     def own_steps(self, messages: Messages) -> Counts:
-        """A user's steps and noise, about 0: what both services know of it together."""
+        """A user's steps: what both services know of it together."""
         return self._about_zero(messages.clear + self._masks(messages.sealed))
 
     def step_sums(self, shuffled: Shuffled, noise: Counts | None = None) -> Counts:
@@ -118,10 +139,15 @@ class PairsSum(ModularSum):
                 f"a batch has seeds of shape {seeds.shape[1:]} and {clear.shape[1:]} in the clear, "
                 f"not {due[0]} and {due[1]}"
             )
-        return self._lift(clear + self._mask_sums(seeds), noise)
+        return self._lift(clear + self.mask_sums(seeds), noise)
 
-    def _mask_sums(self, seeds: NDArray[np.uint8]) -> NDArray[np.uint64]:
-        """The sums of the masks of batches, byte by byte: carries come at the end, modulo 2^64."""
+    def unmask(self, clear: NDArray[np.uint64], masks: NDArray[np.uint64], noise: Counts) -> Any:
+        steps = self._lift((clear + masks)[np.newaxis], noise) - self.offset
+        total = self.quantizer.to_values(steps.reshape(-1, *self.values.shape), self.size)[0]
+        return float(total) if self.values.is_scalar else np.asarray(total, np.float64)
+
+    def mask_sums(self, seeds: NDArray[np.uint8]) -> NDArray[np.uint64]:
+        """The sums of the masks of blocks, byte by byte: carries come at the end, modulo 2^64."""
         batches, users = seeds.shape[:2]
         rows, length = seeds.reshape(-1, SEED_BYTES), self.values.dimension * self._width
         places = np.zeros((batches, length), np.uint64)

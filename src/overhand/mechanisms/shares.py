@@ -20,7 +20,7 @@ from overhand.mechanisms.splitting import (
     view_distance,
 )
 from overhand.model import Counts, Floats, Messages, Rows, Shuffled
-from overhand.noise import Coins, ServiceNoise
+from overhand.noise import Coins
 from overhand.randomness import Random
 from overhand.values import Values
 
@@ -31,7 +31,7 @@ _LIKELY = 6.0  # standard deviations of noise on either side: the modulus has ro
 
 @dataclass(frozen=True, kw_only=True)
 class ModularSum(Mechanism):
-    """A user hides its steps plus its noise modulo 2^modulus_bits, coordinate by coordinate.
+    """A user hides its steps, and noise if it makes any, modulo 2^modulus_bits by coordinate.
 
     A batch shows their sum, and the server brings it back to the range that sums and noise have.
 
@@ -50,14 +50,12 @@ class ModularSum(Mechanism):
     def __post_init__(self) -> None:
         super().__post_init__()
         errors.whole("modulus_bits", self.modulus_bits, least=1, most=MOST_MODULUS_BITS)
-        noise = self.noise_share
-        part = noise.part if isinstance(noise, ServiceNoise) else noise
-        if isinstance(part, Coins) and not part.opposed:
+        if isinstance(self.noise_share, Coins) and not self.noise_share.opposed:
             raise errors.InvalidValue(f"the coins of {self.kind} must be opposed")
 
     @classmethod
     def noise_choices(cls, values: Values) -> list[NoiseChoice]:
-        """Laplace noise is not bounded in l2."""
+        """Laplace noise does not hide changes that are bounded in l2 alone."""
         shapes = (None, 1) if values.sensitivity.l2 is None else (None,)
         return [NoiseChoice(cls, laplace=shape) for shape in shapes]
 
@@ -104,7 +102,7 @@ class ModularSum(Mechanism):
     @cached_property
     def sampling_distance(self) -> float:
         """How far the noise that hides a user may be from its law, if each draws its own."""
-        return self.noise_share.honest_contributors(self.size) * self.noise_share.sampling_distance
+        return self.size * self.noise_share.sampling_distance
 
     def summary(self) -> dict[str, Any]:
         return super().summary() | {

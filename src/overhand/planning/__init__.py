@@ -6,6 +6,7 @@ from overhand.planning.batch_sums import (
     chernoff_bound,
     run_of,
 )
+from overhand.planning.blocks import BlockErrors, Rows
 from overhand.planning.costs import (
     DIGEST_BYTES,
     HEADER_BYTES,
@@ -18,7 +19,6 @@ from overhand.planning.requirements import (
     DEFAULT_DELTA,
     DEFAULT_SHUFFLERS,
     MECHANISM_KINDS,
-    NOISE_CONTRIBUTORS,
     TREE_KINDS,
     Composition,
     Delay,
@@ -45,15 +45,16 @@ __all__ = [
     "HEADER_BYTES",
     "ID_BYTES",
     "MECHANISM_KINDS",
-    "NOISE_CONTRIBUTORS",
     "SEAL_BYTES",
     "TREE_KINDS",
+    "BlockErrors",
     "Composition",
     "Delay",
     "NodeSum",
     "Objective",
     "Plan",
     "Requirements",
+    "Rows",
     "TreeKind",
     "best_split",
     "calibrate",

@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from overhand.estimates import Estimate, RunInfo, Segment
+from overhand.estimates import Estimate, RunInfo, Segment, SharedNoise, TreeRun
 from overhand.mechanisms import Mechanism
 from overhand.model import Floats
+from overhand.planning.blocks import BlockErrors, Rows
 from overhand.tree import Combination, RegularTree, combine_sums
 
 if TYPE_CHECKING:
@@ -71,12 +72,16 @@ class NodeSum(NamedTuple):
         start: int = 0,
         rate: Any = None,
         run: RunInfo | None = None,
+        rows: Rows | None = None,
     ) -> Estimate:
         """Add what the plan assumes for pending users: the middle of their values, or nothing.
 
-        If a `rate` is given, they count at that rate; the bound on the bias holds anyway.
+        If a `rate` is given, they count at that rate; the bound on the bias holds anyway. If the
+        services make the noise, `rows` says which of it is in the sum.
         """
         variance = self.variance
+        if plan.block_errors is not None and rows is not None:
+            variance = plan.block_errors.covariance(rows, rows)
         kurtosis = max(0.0, self.fourth_cumulant / variance**2) if variance > 0 else 0.0
         imputed = (plan.imputed if rate is None else rate) * pending
         bias_bound = (
@@ -85,7 +90,8 @@ class NodeSum(NamedTuple):
         std = math.sqrt(variance)
         origin = None
         if run is not None:
-            origin = (Segment(run, start, t, pending, imputed, variance, self.bias_bound),)
+            known = (pending, imputed, variance, self.bias_bound)
+            origin = (Segment(run, start, t, *known, rows=rows),)
         value, law = self.value + imputed, (kurtosis, plan.unit, plan.values)
         return Estimate(t, value, std, bias_bound, start, *law, origin)
 
@@ -99,6 +105,18 @@ class NodeSum(NamedTuple):
         return cls(np.array(value, np.float64) if isinstance(value, list) else value, *rest)
 
 
+@dataclass(frozen=True)
+class BlocksRun:
+    """One run of a plan of the two services, whose noise all of its estimates may share."""
+
+    name: str
+    errors: BlockErrors
+
+    def share(self, one: Segment, other: Segment) -> list[SharedNoise]:
+        covariance = self.errors.covariance(one.rows, other.rows)
+        return [SharedNoise(one.weight, other.weight, covariance, 0.0)]
+
+
 def run_of(plan: Plan, name: str | None = None) -> RunInfo:
     """A run of a plan, with a new name if it has none: what estimates of one run share.
 
@@ -107,10 +125,12 @@ def run_of(plan: Plan, name: str | None = None) -> RunInfo:
     >>> run_of(plan).name == run_of(plan).name
     False
     """
+    if plan.block_errors is not None:
+        return BlocksRun(name or secrets.token_hex(8), plan.block_errors)
     own = [mechanism.fourth_cumulant for mechanism in plan.mechanisms]
     fourths = tuple(plan.combination.over(plan.tree, own, power=4))
     weights, variances = plan.combination.own_weights, plan.combination.variances
-    return RunInfo(name or secrets.token_hex(8), plan.tree, weights, variances, fourths)
+    return TreeRun(name or secrets.token_hex(8), plan.tree, weights, variances, fourths)
 
 
 def chernoff_bound(

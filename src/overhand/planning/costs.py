@@ -34,6 +34,7 @@ ADMIT_BYTE_SECONDS = 1.6e-08  # shuffling service: a sealed byte of it
 ADD_SECONDS = 1.2e-08  # shuffling service: check a number in the clear, and add it up
 OPEN_SECONDS = 4.7e-05  # server: open a message
 MASK_SECONDS = 5.9e-09  # server: make the mask of a number in the clear
+NOISE_SECONDS = 4e-07  # each service: draw its noise of a number of a block
 
 
 def report_bytes(parts: Iterable[int]) -> int:
@@ -82,6 +83,8 @@ class Costs:
             for one in layouts
         )
         clear = sum(one.clear_numbers * byte_width(one.clear_bits) for one in layouts)
+        blocks = (m for m in mechanisms if m.noise_by == "services")
+        noise = NOISE_SECONDS * math.fsum(m.values.dimension / m.size for m in blocks)
         return cls(
             messages,
             opened,
@@ -94,8 +97,9 @@ class Costs:
             ADMIT_SECONDS
             + sealed * ADMIT_BYTE_SECONDS
             + numbers * ADD_SECONDS
-            + (opened - messages) * SEAL_SECONDS,
-            opened * OPEN_SECONDS + numbers * MASK_SECONDS,
+            + (opened - messages) * SEAL_SECONDS
+            + noise,
+            opened * OPEN_SECONDS + numbers * MASK_SECONDS + noise,
         )
 
     @property

@@ -14,11 +14,23 @@ from typing import Any
 import numpy as np
 
 from overhand import errors
-from overhand.accounting import MOST_REPORTS, Level, leaked_delta, spent_delta, spent_epsilon
+from overhand.accounting import (
+    MOST_REPORTS,
+    Level,
+    charged_delta,
+    leaked_delta,
+    outside_epsilon,
+    services_delta,
+    services_mu,
+    spent_delta,
+    usable_privacy,
+)
 from overhand.mechanisms import MECHANISMS, Mechanism, published
 from overhand.model import Counts, Floats, Node, NoiseBy, Privacy
-from overhand.noise import SERVICES, noise_of
+from overhand.noise import noise_of
 from overhand.planning.batch_sums import DEFAULT_FAILURE_PROBABILITY, Plausibility, chernoff_bound
+from overhand.planning.blocks import BlockErrors, best_blocks, blocks_tree
+from overhand.planning.blocks import least_cost as least_blocks_cost
 from overhand.planning.costs import Costs
 from overhand.planning.requirements import (
     DEFAULT_DELTA,
@@ -30,10 +42,11 @@ from overhand.planning.requirements import (
     TreeKind,
 )
 from overhand.planning.search import best_levels, least_epsilon, levels_of
+from overhand.planning.search import least_cost as least_tree_cost
 from overhand.tree import Combination, RegularTree, binary_degrees, published_degrees
 from overhand.values import BITS, Values, values_of
 
-FORMAT = 4
+FORMAT = 5
 _FLAGS = ("combine", "hold")
 _CLOSER = 20
 
@@ -59,9 +72,13 @@ class Plan:
     reports: int = 1
     combine: bool = True
     hold: bool = False
+    horizon: int = 0
+    """How many users are expected: as many as the tree has room for, unless services make the
+    noise. Then a plan goes on beyond them, with errors that grow."""
 
     def __post_init__(self) -> None:
         errors.whole("shufflers", self.shufflers, least=1)
+        self._check_horizon()
         object.__setattr__(self, "honest", errors.fraction("honest", self.honest))
         errors.whole("reports", self.reports, least=1, most=MOST_REPORTS)
         have, need = [mechanism.size for mechanism in self.mechanisms], self.tree.sizes
@@ -74,8 +91,20 @@ class Plan:
                 )
         if len({mechanism.values for mechanism in self.mechanisms}) > 1:
             raise errors.InvalidValue("all levels of a plan must have the same values")
-        if len({mechanism.noise_by for mechanism in self.mechanisms}) > 1:
-            raise errors.InvalidValue("either users or services must make the noise, at all levels")
+
+    def _check_horizon(self) -> None:
+        most = self.tree.horizon
+        if not self.horizon:
+            object.__setattr__(self, "horizon", most)
+        errors.whole("horizon", self.horizon, least=1, most=most)
+        if all(mechanism.noise_by == "users" for mechanism in self.mechanisms):
+            if self.horizon != most:
+                raise errors.InvalidValue(f"horizon={self.horizon} is not that of the tree, {most}")
+            return
+        if len(self.mechanisms) > 1:
+            raise errors.InvalidValue("services make the noise of one level, not of a tree")
+        if self.tree != blocks_tree(self.mechanisms[0]):
+            raise errors.InvalidValue("the tree is not that of the blocks that are paid for")
 
     @classmethod
     def best(
@@ -93,19 +122,19 @@ class Plan:
         composition: Composition = "exact",
         mechanism: str | None = None,
         max_messages: int | None = None,
-        noise: NoiseBy = "users",
         objective: Objective = SQUARED_ERROR,
     ) -> Plan:
         """The plan with the least error for a guarantee; a process searches for each plan once.
 
         The guarantee is a `privacy`, or an `epsilon` and a `delta` (1e-6 by default). The error
         that is minimised is `rms_error`, exactly as the plan will have it, unless there is another
-        `objective`. `noise` says who makes the noise: users, as in the paper, or each of the two
-        services. `honest` is the fraction of the users in any batch who are counted on to add
-        their noise, `reports` how many reports one person may send, and `max_messages` the most
-        messages per user. `mechanism` is how values are sent: "coins" by default, or "best", the
-        one with the least error; if the services make the noise, the cheaper one of "ballots" and
-        "pairs". `values` is a kind of value, or its name on the command line.
+        `objective`. `mechanism` is how values are sent. In the paper's trees every user adds noise:
+        "coins" by default, "shares", or "best", the one with the least error. "services" needs two
+        services that do not collude, each of which adds noise to one level of small blocks: it is
+        the cheaper one of "ballots" and "pairs". `honest` is the fraction of the users in any batch
+        who are counted on to add their noise, `reports` how many reports one person may send, and
+        `max_messages` the most messages per user. `values` is a kind of value, or its name on the
+        command line.
 
         >>> Plan.best(1000, 2, Privacy(1.0, 1e-6), values="histogram:5").values
         Histogram(buckets=5)
@@ -120,7 +149,6 @@ class Plan:
             composition,
             values_of(values),
             objective=objective,
-            noise_by=noise,
             horizon=horizon,
             shufflers=shufflers,
             tree=tree,
@@ -145,7 +173,6 @@ class Plan:
         composition: Composition = "exact",
         mechanism: str | None = None,
         max_messages: int | None = None,
-        noise: NoiseBy = "users",
     ) -> Plan:
         """The plan with the smallest epsilon whose `rms_error` is at most `error`.
 
@@ -162,14 +189,15 @@ class Plan:
             reports,
             composition,
             values_of(values),
-            noise_by=noise,
             horizon=horizon,
             shufflers=shufflers,
             tree=tree,
             mechanism=mechanism,
             max_messages=max_messages,
         )
-        epsilon = least_epsilon(asked, error)
+        is_of_services = asked.noise_by == "services"
+        cost_of = least_blocks_cost if is_of_services else least_tree_cost
+        epsilon = least_epsilon(asked, error, cost_of)
         _warn_of_weak_delta(asked)
         for _ in range(_CLOSER):
             closer = replace(asked, privacy=Privacy(epsilon, delta))
@@ -213,7 +241,8 @@ class Plan:
         return self.mechanisms[0].values
 
     @property
-    def horizon(self) -> int:
+    def most_users(self) -> int:
+        """How many users there may ever be."""
         return self.tree.horizon
 
     @property
@@ -223,7 +252,19 @@ class Plan:
     @cached_property
     def delta_spent(self) -> float:
         """The certificate: the delta that all batches of one user spend, rounded against us."""
+        if self.block_errors is not None:
+            return services_delta(self.mechanisms[0], self.reports, self.privacy)
         return spent_delta(self._levels, self.privacy)
+
+    @property
+    def mu(self) -> float | None:
+        """What all that is ever published is as hard to tell apart as: N(mu, 1) and N(0, 1).
+
+        Known if the services make correlated noise; then epsilon and delta follow from it.
+        """
+        if self.block_errors is None:
+            return None
+        return services_mu(self.mechanisms[0], self.reports)
 
     @cached_property
     def outside_epsilon(self) -> float:
@@ -231,22 +272,26 @@ class Plan:
 
         They see only what both services have added noise to, if the services make it.
         """
-        if self.noise_by == "users":
+        if self.block_errors is None:
             return self.privacy.epsilon
-        both = [
-            replace(level, law=mechanism.noise(), view_distance=SERVICES * level.view_distance)
-            for level, mechanism in zip(self._levels, self.mechanisms, strict=True)
-        ]
-        return spent_epsilon(both, self.privacy)
+        return outside_epsilon(self.mechanisms[0], self.reports, self.privacy)
 
     @property
     def delta_leaked(self) -> float:
-        """The part of `delta_spent` that covers shares revealing more than their sum."""
+        """The part of `delta_spent` that covers what batches show beyond sums with ideal noise."""
+        if self.block_errors is not None:
+            usable = usable_privacy(self.mechanisms[0], self.reports, self.privacy)
+            return charged_delta(self.mechanisms[0], self.reports, usable.epsilon)
         return leaked_delta(self._levels, self.privacy.epsilon)
 
     @cached_property
+    def block_errors(self) -> BlockErrors | None:
+        """The errors of blocks, if the services make the noise."""
+        return BlockErrors(self.mechanisms[0]) if self.noise_by == "services" else None
+
+    @cached_property
     def _levels(self) -> list[Level]:
-        asked = Requirements(self.privacy, self.honest, self.reports, noise_by=self.noise_by)
+        asked = Requirements(self.privacy, self.honest, self.reports)
         return levels_of(self.mechanisms, asked)
 
     def mechanism(self, node: Node) -> Mechanism:
@@ -327,6 +372,8 @@ class Plan:
     def noise_variance(self, t: Counts) -> Floats:
         """Variance of a coordinate of the estimates at these times: the sum over V*_t."""
         blocks = np.asarray(t, np.int64) // self.tree.lowest
+        if self.block_errors is not None:
+            return self.block_errors.noise_variance(blocks)
         return self.tree.cover_weight(blocks, self.combination.variances)
 
     def squared_error(self, t: Counts) -> Floats:
@@ -337,20 +384,43 @@ class Plan:
     @cached_property
     def rms_error(self) -> float:
         """Root of the mean of `squared_error` over t = 1 .. horizon."""
-        pending = self.pending_weight**2 * self.tree.mean_pending_square()
-        return math.sqrt(self.tree.mean_weight(self.combination.variances) + pending)
+        return self.rms_error_over(self.horizon)
+
+    def rms_error_over(self, users: int) -> float:
+        """The same over t = 1 .. users, of whom there may be more than expected, if any may come.
+
+        >>> plan = Plan.best(10_000, epsilon=1.0, mechanism="pairs")
+        >>> [round(plan.rms_error_over(users), 1) for users in (10_000, 100_000)]
+        [18.0, 27.4]
+        """
+        errors.whole("users", users, least=1, most=self.most_users)
+        tree = RegularTree(users, self.tree.degrees) if users != self.most_users else self.tree
+        if self.block_errors is None:
+            noise = tree.mean_weight(self.combination.variances)
+        else:
+            noise = self.block_errors.mean_noise_variance(users)
+        return math.sqrt(noise + self.pending_weight**2 * tree.mean_pending_square())
 
     @cached_property
     def worst_std(self) -> float:
-        """The largest standard deviation of any estimate's noise."""
+        """The largest standard deviation of the noise of any estimate up to the horizon."""
+        if self.block_errors is not None:
+            return math.sqrt(self.block_errors.noise_variance(self._expected_blocks))
         return math.sqrt(self.tree.heaviest_cover(self.combination.variances))
+
+    @property
+    def _expected_blocks(self) -> int:
+        return self.horizon // self.tree.lowest
 
     def error_bound(self, failure_probability: float = DEFAULT_FAILURE_PROBABILITY) -> float:
         """alpha of Definition 2.1: a bound on all errors at once, except with this probability."""
         chance = errors.finite_number("failure_probability", failure_probability, above=0, below=1)
-        estimates = max(1, self.tree.blocks * self.values.dimension)
+        blocks = self._expected_blocks
+        estimates = max(1, blocks * self.values.dimension)
 
         def growth(s: float) -> float:
+            if self.block_errors is not None:
+                return self.block_errors.log_mgf_bound(s, blocks)
             # For noise whose even cumulants are positive, and for rounding, growth at w s is at
             # most w^2 times that at s, so that it adds up over combined nodes as variances do.
             of_sums = [m.log_mgf_bound(s) for m in self.mechanisms]
@@ -377,6 +447,7 @@ class Plan:
         """
         return {
             "horizon": self.horizon,
+            "most_users": self.most_users,
             "shufflers": self.shufflers,
             "epsilon": self.privacy.epsilon,
             "delta": self.privacy.delta,
@@ -399,6 +470,7 @@ class Plan:
             "failure_probability": DEFAULT_FAILURE_PROBABILITY,
             "delta_spent": self.delta_spent,
             "delta_leaked": self.delta_leaked,
+            "mu": self.mu,
             "honest": self.honest,
             "reports": self.reports,
             "digest": self.digest,
@@ -442,29 +514,48 @@ class Plan:
             raise errors.DamagedPlan(f"cannot read the plan {path}: {error}") from error
         return cls.from_json(text)
 
+    @property
+    def _structure(self) -> str:
+        if self.noise_by == "services":
+            return f"two services, blocks of {self.tree.lowest:,}"
+        return f"{self.tree.levels} of {self.shufflers} shufflers"
+
     def __repr__(self) -> str:
         kinds = "+".join(dict.fromkeys(m.kind for m in self.mechanisms))
         return (
-            f"Plan({self.horizon} x {self.values}, {self.tree.levels} of {self.shufflers} "
-            f"shufflers, {self.privacy}, {kinds}, {self.digest[:12]})"
+            f"Plan({self.horizon} x {self.values}, {self._structure}, {self.privacy}, {kinds}, "
+            f"{self.digest[:12]})"
         )
 
     def __str__(self) -> str:
-        rows = [
-            f"level {level}: batches of {m.size:,} users, {m.layout.messages_per_user:,} messages "
-            f"each, variance {m.variance:.4g}"
-            for level, m in enumerate(self.mechanisms, start=1)
-        ]
+        if self.noise_by == "services":
+            (m,) = self.mechanisms
+            messages = "1 message each"
+            if m.layout.added_messages:
+                messages += f" and {m.layout.added_messages:,} dummies"
+            rows = [f"blocks of {m.size:,} users, {messages}, variance {m.variance:.4g}"]
+        else:
+            rows = [
+                f"level {level}: batches of {m.size:,} users, {m.layout.messages_per_user:,} "
+                f"messages each, variance {m.variance:.4g}"
+                for level, m in enumerate(self.mechanisms, start=1)
+            ]
+        mu = "" if self.mu is None else f", mu={self.mu:.4g}"
         head = (
-            f"{self.horizon:,} users ({self.values}), "
-            f"{self.tree.levels} of {self.shufflers} shufflers, "
-            f"{self.privacy} (spends delta={self.delta_spent:.3g})"
+            f"{self.horizon:,} users ({self.values}), {self._structure}, "
+            f"{self.privacy} (spends delta={self.delta_spent:.3g}{mu})"
         )
         foot = (
             f"{self.messages_per_user} messages per user; rms error {self.rms_error:.4g}, "
             f"worst std {self.worst_std:.4g}, all errors below {self.error_bound():.4g} "
             f"with probability {1 - DEFAULT_FAILURE_PROBABILITY:.0%}"
         )
+        if self.most_users > self.horizon:
+            many = min(10 * self.horizon, self.most_users)
+            foot += (
+                f"; goes on for at most {self.most_users:,} users, rms error "
+                f"{self.rms_error_over(many):.4g} over {many:,}"
+            )
         return "\n".join([head, *rows, foot])
 
 
@@ -496,7 +587,7 @@ def fields_of(saved: dict[str, Any]) -> dict[str, Any]:
 
     >>> fields_of({"format": 1})
     Traceback (most recent call last):
-    overhand.errors.InvalidValue: the format is 1, not 4
+    overhand.errors.InvalidValue: the format is 1, not 5
     """
     if saved["format"] != FORMAT:
         raise errors.InvalidValue(f"the format is {saved['format']}, not {FORMAT}")
@@ -504,9 +595,17 @@ def fields_of(saved: dict[str, Any]) -> dict[str, Any]:
         if not isinstance(flag, bool):
             raise errors.InvalidValue(f"{name}={flag!r} must be true or false")
     values = values_of(saved["values"]["kind"], clip=saved["values"]["clip"])
+    mechanisms = tuple(_mechanism_of(entry, values) for entry in saved["mechanisms"])
+    degrees = tuple(saved["degrees"])
+    tree = RegularTree(saved["horizon"], degrees)
+    if len(mechanisms) == 1 and mechanisms[0].noise_by == "services":
+        tree = blocks_tree(mechanisms[0])
+        if tree.degrees != degrees:
+            raise errors.InvalidValue(f"degrees={degrees} are not those of blocks, {tree.degrees}")
     return {
-        "tree": RegularTree(saved["horizon"], tuple(saved["degrees"])),
-        "mechanisms": tuple(_mechanism_of(entry, values) for entry in saved["mechanisms"]),
+        "tree": tree,
+        "mechanisms": mechanisms,
+        "horizon": saved["horizon"],
         "privacy": Privacy(saved["epsilon"], saved["delta"]),
         **{name: saved[name] for name in ("shufflers", "honest", "reports", *_FLAGS)},
     }
@@ -541,6 +640,11 @@ def _guarantee(privacy: Privacy | None, epsilon: float | None, delta: float | No
 @lru_cache(maxsize=256)
 def _find_plan(asked: Requirements, _registered: tuple[type[Mechanism], ...]) -> Plan:
     """A search takes a moment, so a request is searched for once, as long as mechanisms stay."""
+    if asked.noise_by == "services":
+        blocks, mechanism = best_blocks(asked)
+        return Plan(
+            blocks, (mechanism,), asked.privacy, 1, reports=asked.reports, horizon=asked.horizon
+        )
     tree, mechanisms = best_levels(asked)
     return Plan(tree, mechanisms, asked.privacy, asked.shufflers, asked.honest, asked.reports)
 

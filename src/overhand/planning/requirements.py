@@ -15,7 +15,7 @@ from overhand import errors
 from overhand.accounting import MOST_REPORTS, check_delta, gaussian_variance
 from overhand.mechanisms import MECHANISMS, CoinSum, Mechanism, NoiseChoice
 from overhand.model import Counts, Floats, NoiseBy, Privacy
-from overhand.noise import SERVICES, NoiseShare
+from overhand.noise import NoiseShare
 from overhand.values import BITS, Values
 
 Composition = Literal["exact", "advanced", "simple"]
@@ -24,14 +24,12 @@ TreeKind = Literal["regular", "paper", "binary"]
 """Which degrees a tree may have: the best ones, those of Section 3.2, or 2 at log n - 1 levels."""
 TREE_KINDS: tuple[TreeKind, ...] = ("regular", "paper", "binary")
 """All of them."""
-MECHANISM_KINDS = (*MECHANISMS, "best")
+MECHANISM_KINDS = (*MECHANISMS, "best", "services")
 """How values may be sent.
 
-"best" is the one with the least error in the shuffle model or, if the services make the noise, the
-cheapest one: there the error is the same.
+"best" is the one with the least error in the shuffle model, where users make the noise. "services"
+is the cheaper one of those that need two services: ballots, or pairs.
 """
-NOISE_CONTRIBUTORS: tuple[NoiseBy, ...] = ("users", "services")
-"""Who may make the noise."""
 DEFAULT_SHUFFLERS = 5
 """How many shufflers a plan may use unless it is told otherwise."""
 DEFAULT_DELTA = 1e-6
@@ -161,7 +159,6 @@ class Requirements:
     noise_choice: NoiseChoice = NoiseChoice(CoinSum)
     coarseness: float = 1.0
     objective: Objective = SQUARED_ERROR
-    noise_by: NoiseBy = "users"
     horizon: int = 2
     shufflers: int = 1
     tree: TreeKind = "regular"
@@ -185,22 +182,43 @@ class Requirements:
             errors.whole("max_messages", self.max_messages, least=1)
         errors.one_of("tree", self.tree, TREE_KINDS)
         if self.mechanism is not None:  # MECHANISMS are those that are registered now
-            errors.one_of("mechanism", self.mechanism, (*MECHANISMS, "best"))
+            errors.one_of("mechanism", self.mechanism, (*MECHANISMS, "best", "services"))
         errors.one_of("composition", self.composition, get_args(Composition))
-        errors.one_of("noise", self.noise_by, NOISE_CONTRIBUTORS)
         errors.fraction("honest", self.honest)
-        if self.noise_by == "services" and self.honest != 1:
-            raise errors.InvalidValue(
-                f"honest={self.honest:g} has no meaning if the services make the noise: the "
-                "guarantee depends on no other user"
-            )
         errors.whole("reports", self.reports, least=1, most=MOST_REPORTS)
+        if self.noise_by == "services":
+            self._check_services()
+            return
         width = self.reports * math.sqrt(gaussian_variance(self.privacy))
         if self.reports > 1 and width > _WIDEST:
             raise errors.Infeasible(
                 f"reports={self.reports} at {self.privacy} need noise with a standard deviation of "
                 f"about {width:,.0f} users: its distribution is tabulated up to {_WIDEST:,.0f}"
             )
+
+    def _check_services(self) -> None:
+        """Refuse what has a meaning only in a tree to which every user adds noise."""
+        if self.honest != 1:
+            raise errors.InvalidValue(
+                f"honest={self.honest:g} has no meaning for mechanism={self.mechanism!r}: the "
+                "services make the noise, and the guarantee depends on no other user"
+            )
+        for name, given, only in (
+            ("tree", self.tree, "regular"),
+            ("composition", self.composition, "exact"),
+        ):
+            if given != only:
+                raise errors.InvalidValue(
+                    f"{name}={given!r} has no meaning for mechanism={self.mechanism!r}, which has "
+                    "one level of blocks"
+                )
+
+    @property
+    def noise_by(self) -> NoiseBy:
+        """Who makes the noise: the mechanism says so."""
+        if self.mechanism == "services":
+            return "services"
+        return MECHANISMS[self.mechanism].noise_by if self.mechanism in MECHANISMS else "users"
 
     def choices(self) -> Iterator[Requirements]:
         """All ways in which the values may be sent, or `InvalidValue` if there is none.
@@ -210,27 +228,24 @@ class Requirements:
         >>> [(choice.mechanism.kind, choice.laplace) for choice in found]
         [('coins', None), ('shares', None), ('shares', 1)]
         """
-        values, by = self.values, self.noise_by
+        values = self.values
         kinds = [self.mechanism or CoinSum.kind]
-        if by == "services" and self.mechanism in (None, "best"):
+        if self.mechanism == "services":
             is_short = values.is_whole and values.dimension <= _MOST_BALLOT_BUCKETS
             kinds = ["ballots" if is_short else "pairs"]
         elif self.mechanism == "best":
-            possible = kinds_of(values, "users")
-            kinds = [kind for kind in possible if MECHANISMS[kind].is_shuffle_model]
+            kinds = kinds_of(values, "users")
         for kind in kinds:
             mechanism = MECHANISMS[kind]
             choices = mechanism.noise_choices(values)
-            if by not in mechanism.noise_contributors or not choices:
+            if not choices:
                 raise errors.InvalidValue(
-                    f"mechanism={kind!r} cannot send {values} with noise made by {by}: use one of "
-                    f"{', '.join(kinds_of(values, by))}"
+                    f"mechanism={kind!r} cannot send {values}: use one of "
+                    f"{', '.join([*kinds_of(values, 'users'), *kinds_of(values, 'services')])}"
                 )
-            if by == "services" and values.sensitivity.l2 is None:
-                # A service draws Laplace noise as easily as coins, and needs less of it.
-                choices = [choice for choice in choices if choice.laplace is not None]
             # Coins are as many as steps are: coarser values have fewer messages.
             is_limited = self.max_messages is not None and not mechanism.has_view_distance
+            is_limited = is_limited and mechanism.noise_by == "users"
             factors = _COARSENESSES if is_limited and not values.is_whole else (1.0,)
             for choice, factor in product(choices, factors):
                 yield replace(self, noise_choice=choice, coarseness=factor)
@@ -239,12 +254,7 @@ class Requirements:
     def gaussian_variance(self) -> float:
         """What one level alone would need of Gaussian noise: where searches start."""
         moved = (self.values.sensitivity.norm / self.values.width) ** 2
-        return gaussian_variance(self.privacy) * moved * self.reports**2 / self.hiding_share
-
-    @property
-    def hiding_share(self) -> float:
-        """The part of the noise that hides a user: that of honest users, or of one service."""
-        return self.honest if self.noise_by == "users" else 1 / SERVICES
+        return gaussian_variance(self.privacy) * moved * self.reports**2 / self.honest
 
     @property
     def norm_share(self) -> float:
@@ -274,13 +284,6 @@ class Requirements:
                 f"a batch of {size} users has no honest user if honest={self.honest:g}"
             )
         return users
-
-    def room(self, size: int) -> int | None:
-        """How many reports of one person a batch of `size` users can hold at most.
-
-        The services' noise is for shuffling services that lie, also about who is in a batch.
-        """
-        return size if self.noise_by == "users" else None
 
     def distance(self, levels: int) -> float:
         """How far one count may be from showing its sum alone, and how likely not to fit.
@@ -314,5 +317,5 @@ def kinds_of(values: Values, noise_by: NoiseBy) -> list[str]:
     return [
         kind
         for kind, mechanism in MECHANISMS.items()
-        if noise_by in mechanism.noise_contributors and mechanism.noise_choices(values)
+        if mechanism.noise_by == noise_by and mechanism.noise_choices(values)
     ]

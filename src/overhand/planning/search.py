@@ -9,7 +9,7 @@ gives way to the next.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
@@ -21,7 +21,7 @@ from overhand import errors
 from overhand.accounting import Level, advanced_share, least_scale, quick_delta, spent_delta
 from overhand.mechanisms import Mechanism
 from overhand.model import Counts, Floats, Privacy
-from overhand.noise import SERVICES, Coins, NoiseShare, Polya, ServiceNoise, fewest_coins
+from overhand.noise import Coins, NoiseShare, Polya, fewest_coins
 from overhand.planning.requirements import Requirements
 from overhand.randomness import HALF
 from overhand.tree import Combination, RegularTree, binary_degrees, published_degrees
@@ -102,7 +102,14 @@ def best_levels(asked: Requirements) -> tuple[RegularTree, tuple[Mechanism, ...]
     raise failure
 
 
-def least_epsilon(asked: Requirements, error: float) -> float:
+def least_cost(asked: Requirements) -> float:
+    """What the best tree costs, before its certificate."""
+    return find_candidates(asked)[0].cost
+
+
+def least_epsilon(
+    asked: Requirements, error: float, cost_of: Callable[[Requirements], float]
+) -> float:
     """The smallest epsilon at which the error before the certificate is at most this.
 
     To about a thousandth: the certificate may end a hair above it.
@@ -110,7 +117,7 @@ def least_epsilon(asked: Requirements, error: float) -> float:
 
     def reached(log_epsilon: float) -> float:
         privacy = replace(asked.privacy, epsilon=math.exp(log_epsilon))
-        cost = find_candidates(replace(asked, privacy=privacy))[0].cost
+        cost = cost_of(replace(asked, privacy=privacy))
         return (1 + _SEARCH_MARGIN) * asked.values.width * math.sqrt(cost)
 
     low, high = math.log(SMALLEST_EPSILON), math.log(LARGEST_EPSILON)
@@ -323,8 +330,6 @@ def _rough_costs(degrees: Counts, asked: Requirements) -> Floats:
 
 def _least_size(asked: Requirements, levels: int) -> int:
     """The smallest batch that the mechanism can serve: it may need several honest users."""
-    if asked.noise_by == "services":
-        return 1
     for users in range(1, _MANY_USERS):
         size = math.ceil(users / asked.honest)
         if size > asked.horizon:
@@ -408,7 +413,7 @@ def levels_of(mechanisms: Sequence[Mechanism], asked: Requirements) -> list[Leve
             asked.reports,
             m.quantizer.sensitivity,
             m.view_distance(users),
-            asked.room(m.size),
+            m.size,
         )
         for m, users in honest
     ]
@@ -463,12 +468,12 @@ def unit_variance(asked: Requirements, levels: int) -> float:
     is_wide = asked.noise_choice.laplace is None and levels_alone > _WIDE
     if values.sensitivity.l2 is not None or is_wide:
         return asked.gaussian_variance
-    alone = replace(asked, honest=1.0, composition="exact", coarseness=1.0, noise_by="users")
+    alone = replace(asked, honest=1.0, composition="exact", coarseness=1.0)
     typical = max(1, min(_TYPICAL_STEPS, _TYPICAL_STEPS * _FINE_REPORTS // asked.reports))
     steps = [1 if values.is_whole else typical] * levels
-    scale = levels_alone * asked.hiding_share
+    scale = levels_alone * asked.honest
     equal = Draft([_TYPICAL_SIZE] * levels, [1.0] * levels, steps, alone, scale)
-    return equal.with_free_coins(_ROUGHLY).scale / (levels * asked.hiding_share)
+    return equal.with_free_coins(_ROUGHLY).scale / (levels * asked.honest)
 
 
 def with_best_laplace(asked: Requirements, levels: int) -> Requirements:
@@ -590,11 +595,6 @@ class Draft:
 
     def _noise(self, size: int, variance: float, bits: int | None) -> NoiseShare:
         laplace = self.asked.noise_choice.laplace
-        if self.asked.noise_by == "services":
-            each = variance / SERVICES
-            if laplace is None:
-                return ServiceNoise(Coins.with_variance(1, each))
-            return ServiceNoise(Polya.with_variance(1, each, shape=laplace))
         if laplace is not None:
             honest = self.asked.honest_users(size)
             return Polya.with_variance(honest, variance * honest / size, shape=laplace)
@@ -618,18 +618,18 @@ class Draft:
         levels = zip(self.sizes, self.noises, self.steps, strict=True)
         return [
             Level(
-                noise.law(noise.honest_contributors(asked.honest_users(size))),
+                noise.law(asked.honest_users(size)),
                 asked.reports,
                 Quantizer(asked.values, steps).sensitivity,
                 distance,
-                asked.room(size),
+                size,
             )
             for size, noise, steps in levels
         ]
 
     def with_least_noise(self, precision: float) -> Draft:
         """The least noise for the guarantee, uncertified, and the coins that it goes with."""
-        if self.asked.noise_choice.laplace is not None or self.asked.noise_by == "services":
+        if self.asked.noise_choice.laplace is not None:
             return self._rescale(None, precision)
         if min(self._noise_variances) < _FEW:
             return self._with_few_coins(precision)

@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike
 from overhand import errors
 from overhand.estimates import Estimate
 from overhand.mechanisms import Mechanism
-from overhand.model import Floats, Rows
+from overhand.model import Counts, Floats, Rows
 from overhand.planning import Plan
 from overhand.randomness import Random, SeededRandom, restore_random, source_of
 from overhand.sums.hindsight import Hindsight
@@ -70,7 +70,7 @@ class ContinualSum(Ranged):
         self.t = 0
         self._server = SumServer(plan, archive=archive, pending=pending)
         self._is_archived = archive
-        self._lowest, self._horizon = plan.tree.lowest, plan.horizon
+        self._lowest, self._most = plan.tree.lowest, plan.most_users
         self._values = plan.values
         self._clock = Clock()
         self._block_times = BlockTimes(self._lowest)
@@ -93,8 +93,8 @@ class ContinualSum(Ranged):
             t = self.t + 1
             if bit is None:
                 raise errors.InvalidValue(f"value {value!r} of user {t} is not a bit (0 or 1)")
-            if t > self._horizon:
-                raise errors.InvalidValue(f"user {t} comes after the horizon {self._horizon}")
+            if t > self._most:
+                raise errors.InvalidValue(f"user {t} comes after {self._end}")
             if self._closed:
                 self._check_open()
             if at is not None or self._clock.last is not None or t % self._lowest == 0:
@@ -102,6 +102,12 @@ class ContinualSum(Ranged):
             else:
                 self._sums[0] += bit
                 self.t = t
+
+    @property
+    def _end(self) -> str:
+        if self._most == self.plan.horizon:
+            return f"the horizon {self._most}"
+        return f"the {self._most} users that the guarantee is for"
 
     def _add(self, bit: int, at: Time | None) -> None:
         """A user who has a time, or with whom a block is full."""
@@ -145,10 +151,8 @@ class ContinualSum(Ranged):
         """The same for rows that the plan's values have checked."""
         self._check_open()
         users, before = len(rows), self.t
-        if before + users > self._horizon:
-            raise errors.InvalidValue(
-                f"{users} users after {before} go beyond the horizon {self._horizon}"
-            )
+        if before + users > self._most:
+            raise errors.InvalidValue(f"{users} users after {before} go beyond {self._end}")
         times = None
         if at is not None or self._clock.last is not None:
             times = self._clock.check(at, users=users, first=before)
@@ -340,7 +344,7 @@ class _NoiseStock:
     """The analyzed noise of the next batches of one mechanism, drawn ahead of its use.
 
     Portions have a fixed length, so that one user at a time and a million at once meet the same
-    noise in the same batches.
+    noise in the same batches. Noise of the two services goes on from their `states`.
     """
 
     def __init__(self, mechanism: Mechanism) -> None:
@@ -348,6 +352,7 @@ class _NoiseStock:
         self._portion = max(1, min(256, _PORTION_COINS // max(1, mechanism.draw_cost)))
         self._ready: Floats = np.empty((0, *mechanism.values.shape))
         self._used = 0
+        self._states: list[Counts] = []
 
     def to_values(self, steps: Any) -> Any:
         """The sums of the values of batches, from those of their steps."""
@@ -357,9 +362,17 @@ class _NoiseStock:
         missing = self._used + batches - len(self._ready)
         if missing > 0:
             portions = -(-missing // self._portion)
-            drawn = [self.mechanism.draw_noise(random, self._portion) for _ in range(portions)]
+            drawn, states = [], self._states
+            for _ in range(portions):
+                portion, states = self._draw(random, states)
+                drawn.append(portion)
             self._ready = np.concatenate([self._ready[self._used :], *drawn])
-            self._used = 0
+            self._used, self._states = 0, states
+
+    def _draw(self, random: Random, states: list[Counts]) -> tuple[Floats, list[Counts]]:
+        if self.mechanism.noise_by == "users":
+            return self.mechanism.draw_noise(random, self._portion), []
+        return self.mechanism.draw_services_noise(random, self._portion, states)
 
     def take(self, batches: int, random: Random) -> Floats:
         self.draw_ahead(batches, random)
@@ -375,11 +388,15 @@ class _NoiseStock:
         return self._ready[self._used - 1]
 
     def state(self) -> list[Any]:
-        return list(self._ready[self._used :].tolist())
+        states = [state.tolist() for state in self._states]
+        return [list(self._ready[self._used :].tolist()), states]
 
     def restore(self, state: list[Any]) -> None:
-        ready = np.array(state, np.float64)
-        self._ready, self._used = ready.reshape(-1, *self.mechanism.values.shape), 0
+        ready, states = state
+        self._ready = np.array(ready, np.float64).reshape(-1, *self.mechanism.values.shape)
+        dimension = self.mechanism.values.dimension
+        self._states = [np.array(one, np.int64).reshape(-1, dimension) for one in states]
+        self._used = 0
 
 
 def _to_list(array: Rows) -> Any:

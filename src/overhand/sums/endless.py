@@ -237,7 +237,9 @@ class EndlessSum(Ranged):
         if not isinstance(made, Plan):
             raise errors.InvalidValue(f"plan_for({horizon}) made {made!r:.60} instead of a plan")
         # For whole blocks only, so that nobody is left pending when it ends.
-        plan = replace(made, tree=replace(made.tree, horizon=made.tree.covered))
+        covered = made.horizon // made.tree.lowest * made.tree.lowest
+        tree = made.tree if made.noise_by == "services" else replace(made.tree, horizon=covered)
+        plan = replace(made, tree=tree, horizon=covered)
         if plan.reports > 1:
             raise errors.Infeasible(
                 f"one person's {plan.reports} reports could fall into different plans, "

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from overhand import errors
 from overhand.estimates import Estimate, half_width, load_pandas
 from overhand.model import Counts, Floats
-from overhand.planning import Plan
+from overhand.planning import BlockErrors, Plan
 from overhand.values import Values
 
 if TYPE_CHECKING:
@@ -264,11 +264,15 @@ def in_hindsight(
     """
     ends = np.arange(1, 1 + covered // plan.tree.lowest, dtype=np.int64)
     own = _measure(plan, sums, covered, coordinate)
+    if plan.block_errors is not None:
+        told = _of_blocks(plan.block_errors, own[0][0], ends)
+        curve = _curve(plan, ends * plan.tree.lowest, told, (len(ends), *sums.shape), coordinate)
+        return Hindsight(**vars(curve), published=curve, values=plan.values)
     levels = _upwards(plan, own, combine=True)
-    told = levels if plan.combine else _upwards(plan, own, combine=False)
+    published = levels if plan.combine else _upwards(plan, own, combine=False)
     curves = [
         _curve(plan, ends * plan.tree.lowest, known, (len(ends), *sums.shape), coordinate)
-        for known in (_downwards(levels, ends), _as_published(told, ends))
+        for known in (_downwards(levels, ends), _as_published(published, ends))
     ]
     return Hindsight(**vars(curves[0]), published=curves[1], values=plan.values)
 
@@ -383,6 +387,17 @@ def _downwards(levels: Sequence[_Level], ends: Counts) -> _Known:
         total = total.plus(level.own.at(inside).times(weight * own_weight))
         shift = np.where(exists, (1 - own_weight) * weight - slope, 0.0)
     return total
+
+
+def _of_blocks(errors_of: BlockErrors, own: _Known, ends: Counts) -> _Known:
+    """Every prefix of blocks, which are the only measurements there are: nothing is to be gained.
+
+    A lost one is not certain, however its users count, but has no noise.
+    """
+    known = own.running()
+    is_here = own.errors[:, 0] > 0
+    known.errors[:, 0] = errors_of.prefix_variances(is_here)
+    return known.at(ends)
 
 
 def _as_published(levels: Sequence[_Level], ends: Counts) -> _Known:

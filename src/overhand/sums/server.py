@@ -18,8 +18,7 @@ from overhand import errors
 from overhand.errors import ProtocolViolation
 from overhand.estimates import Estimate, RunInfo
 from overhand.model import Counts, Floats, Node, Shuffled
-from overhand.planning import NodeSum, Plan, run_of
-from overhand.randomness import Random, source_of
+from overhand.planning import NodeSum, Plan, Rows, run_of
 from overhand.sums.hindsight import Hindsight, flat, in_hindsight
 from overhand.tree import RegularTree, own_weight
 
@@ -94,6 +93,61 @@ class IntervalSet:
             yield from range(start, min(first, below))
             start = stop
         yield from range(start, below)
+
+
+class NoiseRows:
+    """Which rows of the services' noise are in the sums of blocks.
+
+    Those of the shuffling service are numbered as blocks are, those of the server in the order in
+    which it drew them.
+
+    >>> rows = NoiseRows()
+    >>> for first, stop in ((0, 2), (3, 4), (2, 3)):
+    ...     rows.draw(first, stop)
+    >>> rows.of(0, 3), rows.of(3, 4)
+    ((((0, 3),), ((0, 2), (3, 4))), (((3, 4),), ((2, 3),)))
+    """
+
+    def __init__(self, runs: list[list[int]] | None = None, drawn: int = 0) -> None:
+        self._runs, self._drawn = [list(run) for run in runs or []], drawn
+
+    def copy(self) -> NoiseRows:
+        return NoiseRows(self._runs, self._drawn)
+
+    def state(self) -> list[Any]:
+        return [[list(run) for run in self._runs], self._drawn]
+
+    def draw(self, first: int, stop: int, *, is_used: bool = True) -> None:
+        """The server drew noise for consecutive blocks, whose sums may not be believed."""
+        row, self._drawn = self._drawn, self._drawn + stop - first
+        if not is_used:
+            return
+        if self._runs:
+            last, after, start = self._runs[-1]
+            if after == first and start + after - last == row:
+                self._runs[-1][1] = stop
+                return
+        self._runs.append([first, stop, row])
+
+    def of(self, first: int, stop: int) -> Rows:
+        """The rows in the sums of these blocks that are known."""
+        blocks, draws = [], []
+        for start, after, row in self._runs:
+            low, high = max(first, start), min(stop, after)
+            if low < high:
+                blocks.append((low, high))
+                draws.append((row + low - start, row + high - start))
+        return _merge(blocks), _merge(draws)
+
+
+def _merge(intervals: list[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+    merged: list[tuple[int, int]] = []
+    for first, stop in sorted(intervals):
+        if merged and merged[-1][1] == first:
+            merged[-1] = merged[-1][0], stop
+        else:
+            merged.append((first, stop))
+    return tuple(merged)
 
 
 class Span(NamedTuple):
@@ -248,6 +302,7 @@ class SumServer:
         self.distrusted: list[Node] = []  # since it was made or copied
         self._tree = plan.tree
         self._sizes = plan.tree.sizes
+        self._rows = NoiseRows() if plan.block_errors is not None else None
         self._laws = [(m.variance, m.fourth_cumulant) for m in plan.mechanisms]
         self._shape = plan.values.shape
         self._came = [IntervalSet() for _ in self._sizes]
@@ -269,16 +324,12 @@ class SumServer:
         result.distrusted, result.archive, result._has_rate = [], None, False
         result._came, result._tails = [came.copy() for came in self._came], self._tails.copy()
         result._spans = [spans.copy() for spans in self._spans]
+        result._rows = None if self._rows is None else self._rows.copy()
         return result
 
-    def receive(self, node: Node, shuffled: Shuffled, random: Random | None = None) -> None:
-        """Receive a full batch (Algorithm 2, step 4); `random` is for the server's own noise.
-
-        That is OS randomness, unless a simulation gives a seed.
-        """
-        mechanism = self.plan.mechanism(node)
-        noise = mechanism.server_noise(source_of(random), 1)
-        self.receive_sum(node, mechanism.sum_of(shuffled, noise))
+    def receive(self, node: Node, shuffled: Shuffled, noise: Counts | None = None) -> None:
+        """Receive a full batch (Algorithm 2, step 4), and the server's own noise, if it has any."""
+        self.receive_sum(node, self.plan.mechanism(node).sum_of(shuffled, noise))
 
     def receive_sum(self, node: Node, value: Any, bias_bound: float = 0.0, own: int = 0) -> None:
         """Receive the analyzed sum of a batch, which may be off by `bias_bound` beyond its noise.
@@ -289,7 +340,11 @@ class SumServer:
             raise errors.InvalidValue(f"a sum of shape {np.shape(value)} instead of {self._shape}")
         self._note(node, own=own)
         checks, users = self._checks, node.size - own
-        if checks is not None and not checks.is_possible(node.level, users, value, bias_bound):
+        is_believed = checks is None or checks.is_possible(node.level, users, value, bias_bound)
+        if self._rows is not None:
+            number = node.start // node.size
+            self._rows.draw(number, number + 1, is_used=is_believed)
+        if not is_believed:
             self.distrusted.append(node)
             self._lose(node, users)
             return
@@ -310,6 +365,8 @@ class SumServer:
         if len(self._sizes) > 1 and start // self._sizes[1] != (stop - 1) // self._sizes[1]:
             raise ProtocolViolation(f"lowest batches {start} .. {stop} are not in one batch above")
         self._note(Node(1, start, stop), blocks)
+        if self._rows is not None:
+            self._rows.draw(start // self._sizes[0], stop // self._sizes[0])
         variance, fourth = self._laws[0]
         own = NodeSum(total, blocks * variance, blocks * fourth, 0.0)
         self._take(1, start, Span(stop, own, own, True))
@@ -503,17 +560,20 @@ class SumServer:
     def estimate(self, t: int | None = None) -> Estimate:
         """The sum of the first `t` users, or of all that batches reach."""
         covered, total, lost_users, _ = self._prefix()
-        t = covered if t is None else errors.whole("t", t, least=0, most=self.plan.horizon)
+        t = covered if t is None else errors.whole("t", t, least=0, most=self._tree.horizon)
         if t < covered:
             raise ProtocolViolation(f"no estimate at t={t}: {covered} users are already counted")
         pending = t - covered + lost_users
         rate = self._require_archive("a rate").rate(covered) if pending and self._has_rate else None
-        return total.estimate(self.plan, t, pending=pending, rate=rate, run=self._run)
+        rows = None if self._rows is None else self._rows.of(0, covered // self._sizes[0])
+        return total.estimate(self.plan, t, pending=pending, rate=rate, run=self._run, rows=rows)
 
     def between(self, start: int, stop: int) -> Estimate:
         """The sum of the users at places start .. stop - 1, from the fewest batches."""
         archive, has_rate = self._require_archive("a sum of a range"), self._has_rate
-        return archive.between(start, stop, self.covered, self._run, has_rate=has_rate)
+        return archive.between(
+            start, stop, self.covered, self._run, has_rate=has_rate, rows=self._rows
+        )
 
     def hindsight(self) -> Hindsight:
         """The whole history at the ends of lowest batches, by all batches that are in now."""
@@ -554,6 +614,7 @@ class SumServer:
             "begin": [self._begin, self._beginning.state()],
             "lost": [None if self._lost_stop == math.inf else self._lost_stop, self._begin_lost],
             "has_rate": self._has_rate,
+            "rows": None if self._rows is None else self._rows.state(),
             "archive": None if self.archive is None else self.archive.state(),
         }  # fmt: skip
 
@@ -573,6 +634,7 @@ class SumServer:
         lost_stop, server._begin_lost = state["lost"]
         server._lost_stop = math.inf if lost_stop is None else lost_stop
         server._has_rate = state["has_rate"]
+        server._rows = None if state["rows"] is None else NoiseRows(*state["rows"])
         if state["archive"] is not None:
             server.archive = Archive.from_state(plan, state["archive"])
         return server
@@ -643,16 +705,25 @@ class Archive:
         rate, values = middle, self._plan.values
         if len(rows):
             away = rows.mean(axis=0) / self._lowest - middle
-            noise, square = self._block.variance / len(rows) / self._lowest**2, np.mean(away**2)
+            noise, square = self._recent_variance(len(rows)), np.mean(away**2)
             weight = max(0.0, 1 - noise / square) if square > 0 else 0.0
             rate = np.clip(middle + weight * away, values.lows, values.highs)
         found = float(rate[0]) if values.is_scalar else rate.reshape(values.shape)
         self._rate = covered, found
         return found
 
+    def _recent_variance(self, blocks: int) -> float:
+        """That of the rate of this many blocks in a row."""
+        errors_of_blocks = self._plan.block_errors
+        total = blocks * self._block.variance
+        if errors_of_blocks is not None:  # correlated: a sum of many has less noise than that
+            total = errors_of_blocks.range_variance(blocks)
+        return total / (blocks * self._lowest) ** 2
+
     def between(
-        self, start: int, stop: int, covered: int, run: RunInfo | None, *, has_rate: bool
-    ) -> Estimate:
+        self, start: int, stop: int, covered: int, run: RunInfo | None, *, has_rate: bool,
+        rows: NoiseRows | None = None,
+    ) -> Estimate:  # fmt: skip
         """The sum of a range; users in none of its batches count as the middle of their values.
 
         With `has_rate`, they count at the rate of the last blocks up to the one its end is in.
@@ -661,9 +732,26 @@ class Archive:
         stop = errors.whole("stop", stop, least=start)
         if stop > covered + self._lowest - 1:
             raise errors.InvalidValue(f"stop={stop} is beyond the {covered} users counted")
+        first = -(-start // self._lowest)
+        last = max(first, min(stop, covered) // self._lowest)
+        if rows is None:
+            total, users = self._add_nodes(first * self._lowest, last * self._lowest)
+            mine = None
+        else:
+            total, users = self._add_blocks(first, last)
+            mine = rows.of(first, last)
+        if self._plan.values.is_scalar:
+            total = total._replace(value=float(total.value))
+        pending, reached = stop - start - users, -(-stop // self._lowest) * self._lowest
+        rate = self.rate(min(covered, reached)) if pending and has_rate else None
+        return total.estimate(
+            self._plan, stop, pending=pending, start=start, rate=rate, run=run, rows=mine
+        )
+
+    def _add_nodes(self, place: int, end: int) -> tuple[NodeSum, int]:
+        """The sum of the fewest batches of these places, and how many users they have."""
         zero = 0.0 if self._plan.values.is_scalar else np.zeros(self._plan.values.shape)
         total, users = NodeSum(zero, 0.0, 0.0, 0.0), 0
-        place, end = -(-start // self._lowest) * self._lowest, min(stop, covered)
         while place + self._lowest <= end:
             nodes = self._plan.tree.starting_at(place, end)
             found = next(((n, s) for n in nodes if (s := self._found(n)) is not None), None)
@@ -672,11 +760,17 @@ class Archive:
                 continue
             node, known = found
             total, users, place = total.plus(known), users + node.size, node.stop
-        if self._plan.values.is_scalar:
-            total = total._replace(value=float(total.value))
-        pending, reached = stop - start - users, -(-stop // self._lowest) * self._lowest
-        rate = self.rate(min(covered, reached)) if pending and has_rate else None
-        return total.estimate(self._plan, stop, pending=pending, start=start, rate=rate, run=run)
+        return total, users
+
+    def _add_blocks(self, first: int, last: int) -> tuple[NodeSum, int]:
+        """The same, if there are blocks alone."""
+        values, bias_bounds = self.sums.of_level(1, last)
+        is_here = ~np.isnan(flat(values[first:])).any(axis=1)
+        value = values[first:][is_here].sum(axis=0)
+        blocks, law = int(is_here.sum()), self._block
+        bias_bound = float(bias_bounds[first:][is_here].sum())
+        own = NodeSum(value, blocks * law.variance, blocks * law.fourth_cumulant, bias_bound)
+        return own, blocks * self._lowest
 
     def state(self) -> dict[str, Any]:
         """Ready for JSON."""
