@@ -3,21 +3,21 @@
 A crowd reports as fast as it goes, some of it twice at the same time. During the first part of it
 the processes of the shuffling service and of the server are killed every few seconds and started
 again; the rest is one life, in which memory is measured. A relay between the two services keeps all
-releases. In the end every ciphertext of every report that was acknowledged must be in exactly one
-release of its level or in a batch that is still open, every sum in the database must be that of its
-users, nothing else may be anywhere, and the server has raised no alarm (`soak_judge`).
+that was sent and answered. In the end every ciphertext of every report that was acknowledged must
+be in exactly one release or offer of its level or in a batch that is still open, every sum in the
+database must be that of its users, nothing else may be anywhere, and the server has raised no alarm
+(`soak_judge`).
 
-With `--mechanism pairs` users add no noise, so that every sum is exactly that of their values. With
-`--noise services` each service adds its own to a batch, once: of no batch two releases may ever be
-sent, and no sum that was once in the server's database may change or go. With `--store postgres`
-two processes of the shuffling service share a store.
+Of ballots and pairs each service adds its noise to a block, once: of no block two releases, sums,
+offers or answers may ever be sent, and no sum that was once in the server's database may change or
+go. With `--noiseless` the services' noise is nothing, and sums are exact. With a short
+`--answer-within` blocks of pairs are frozen without an answer while the server is down. With
+`--store postgres` two processes of the shuffling service share a store.
 """
 
 from __future__ import annotations
 
 import argparse
-import asyncio
-import hashlib
 import json
 import os
 import random
@@ -36,22 +36,21 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.request import urlopen
 
-from aiohttp import ClientError, ClientSession, web
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from benchmarks.measure import ROOT
 from benchmarks.soak_crowd import crowd
 from benchmarks.soak_judge import Sums, judge, sums_of, tables
+from benchmarks.soak_relay import Relay
 from overhand.deploy.protocol.document import Document
-from overhand.model import NoiseBy, Privacy
+from overhand.model import Privacy
 from overhand.planning import Plan
 from overhand.randomness import seeded_random
 from overhand.values import BITS, Histogram
 
 MORE = 1000  # users that never come: when a plan is over, what no batch can hold is destroyed
-KINDS = ("coins", "users"), ("pairs", "users"), ("ballots", "services"), ("pairs", "services")
-"""What is sent, and who makes the noise."""
+MECHANISMS = ("coins", "ballots", "pairs")
 CALM = 0.5
 """The last part of the reports, in which nobody is killed."""
 SETTLED = 3.0
@@ -60,13 +59,12 @@ _PATIENCE = 300.0
 _HELD: list[socket.socket] = []
 
 
-def planned(reports: int, mechanism: str, noise: NoiseBy) -> Plan:
+def planned(reports: int, mechanism: str) -> Plan:
     """A plan for so many reports and a few more."""
     if mechanism == "coins":
         return Plan.best(reports + MORE, 2, Privacy(4.0, 1e-6), max_messages=6)
     values = Histogram(8) if mechanism == "pairs" else BITS
-    privacy = Privacy(1.0, 1e-6)
-    return Plan.best(reports + MORE, 3, privacy, values=values, mechanism=mechanism, noise=noise)
+    return Plan.best(reports + MORE, epsilon=1.0, values=values, mechanism=mechanism)
 
 
 # --- the services ---------------------------------------------------------------------------------
@@ -90,6 +88,7 @@ class Service:
     folder: Path
     arguments: tuple[str, ...]
     port: int
+    program: str = "overhand"
     lives: int = 0
     samples: list[Sample] = field(default_factory=list)
 
@@ -98,10 +97,14 @@ class Service:
         return self.folder / f"{self.name}.log"
 
     def start(self) -> None:
-        command = [sys.executable, "-m", "overhand", self.role, *self.arguments]
+        command = [sys.executable, "-m", self.program, self.role, *self.arguments]
         with self.log.open("a") as log:
             self._process = subprocess.Popen(
-                [*command, "--port", str(self.port)], cwd=self.folder, stdout=log, stderr=log
+                [*command, "--port", str(self.port)],
+                cwd=self.folder,
+                env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])},
+                stdout=log,
+                stderr=log,
             )
         self.lives += 1
         self._since = time.monotonic()
@@ -141,45 +144,6 @@ class Service:
         return found or self.samples[-1:]
 
 
-class Relay:
-    """Hands releases on to the server, and keeps those that it took; notes whatever was sent."""
-
-    def __init__(self, port: int, server_port: int) -> None:
-        self._port, self._server = port, f"http://127.0.0.1:{server_port}"
-        self.kept: dict[tuple[int, int], bytes] = {}
-        self.digests: dict[tuple[int, int], set[bytes]] = {}
-        """Of all that was ever sent for a batch, taken or not."""
-
-    def run(self) -> None:
-        """In a thread of its own, for as long as the process lives."""
-        asyncio.run(self._serve())
-
-    async def _serve(self) -> None:
-        app = web.Application(client_max_size=1 << 30)
-        app.router.add_put("/v1/releases/{level}/{number}", self._put)
-        async with ClientSession() as self._session:
-            runner = web.AppRunner(app, access_log=None)
-            await runner.setup()
-            await web.TCPSite(runner, "127.0.0.1", self._port).start()
-            await asyncio.Event().wait()
-
-    async def _put(self, request: web.Request) -> web.Response:
-        body = await request.read()
-        name = int(request.match_info["level"]), int(request.match_info["number"])
-        self.digests.setdefault(name, set()).add(hashlib.sha256(body).digest())
-        headers = {"authorization": request.headers["authorization"]}
-        try:
-            async with self._session.put(
-                self._server + request.path, data=body, headers=headers
-            ) as answer:
-                content = await answer.read()
-        except (ClientError, OSError):
-            return web.Response(status=502)
-        if answer.status == 200:
-            self.kept.setdefault(name, body)
-        return web.Response(status=answer.status, body=content)
-
-
 # --- the run --------------------------------------------------------------------------------------
 
 
@@ -191,7 +155,8 @@ class Run:
     reports: int
     seed: int
     mechanism: str = "coins"
-    noise: NoiseBy = "users"
+    noiseless: bool = False
+    answer_within: float = 3600.0
     store: str = "shuffler.db"
     shufflers: int = 1
     pause: float = 10.0
@@ -204,16 +169,18 @@ class Run:
     """What was in the database whenever the server was killed."""
 
     def __post_init__(self) -> None:
-        planned(self.reports, self.mechanism, self.noise).save(self.folder / "plan.json")
+        planned(self.reports, self.mechanism).save(self.folder / "plan.json")
         overhand(self.folder, "prepare", "--plan", "plan.json")
         self.document = Document.from_json((self.folder / "document.json").read_text())
         server, relay, *shufflers = free_ports(2 + self.shufflers)
         self.relay = Relay(relay, server)
         place = ("--store", self.store, "--store-keys", str(self.keys))
-        arguments = ("--server", f"http://127.0.0.1:{relay}", "--tick", "0.2", *place)
-        self.server = Service("server", "server", self.folder, (), server)
+        patience = ("--answer-within", str(self.answer_within))
+        arguments = ("--server", f"http://127.0.0.1:{relay}", "--tick", "0.2", *patience, *place)
+        program = "benchmarks.noiseless" if self.noiseless else "overhand"
+        self.server = Service("server", "server", self.folder, (), server, program)
         self._shufflers = [
-            Service("shuffler", f"shuffler {number}", self.folder, arguments, port)
+            Service("shuffler", f"shuffler {number}", self.folder, arguments, port, program)
             for number, port in enumerate(shufflers, start=1)
         ]
         self.services = (*self._shufflers, self.server)
@@ -335,8 +302,8 @@ def store_of(kind: str) -> Iterator[tuple[str, int]]:
 def soak(options: argparse.Namespace, screen: Console, folder: Path) -> bool:
     """Whether nothing was lost, double, strange or wrong, and all services ended in order."""
     with store_of(options.store) as (store, shufflers):
-        kind = options.mechanism, options.noise, store, shufflers, options.pause
-        run = Run(folder, options.reports, options.seed, *kind)
+        kind = options.mechanism, options.noiseless, options.answer_within
+        run = Run(folder, options.reports, options.seed, *kind, store, shufflers, options.pause)
         run.go(Console(stderr=True))
         verdicts = [judge(run, level) for level in run.document.formats.levels]
     for table in tables(run, verdicts):
@@ -352,14 +319,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks soak", description=__doc__)
     parser.add_argument("--reports", type=int, default=100_000)
     parser.add_argument("--seed", type=int, default=1)
-    mechanisms = sorted({mechanism for mechanism, _ in KINDS})
-    parser.add_argument("--mechanism", choices=mechanisms, default="coins")
-    parser.add_argument("--noise", choices=("users", "services"), default="users")
+    parser.add_argument("--mechanism", choices=MECHANISMS, default="coins")
+    parser.add_argument("--noiseless", action="store_true", help="services whose noise is nothing")
+    parser.add_argument(
+        "--answer-within", type=float, default=3600.0, help="seconds for the server to answer"
+    )
     parser.add_argument("--store", choices=("sqlite", "postgres"), default="sqlite")
     parser.add_argument("--pause", type=float, default=10.0, help="seconds between kills")
     options = parser.parse_args(arguments)
-    if (options.mechanism, options.noise) not in KINDS:
-        parser.error(f"{options.noise} make no noise of {options.mechanism}")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))  # and with it all that it started
     with tempfile.TemporaryDirectory(prefix="overhand-soak-") as name:
         is_clean = soak(options, Console(), Path(name))

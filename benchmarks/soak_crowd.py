@@ -7,7 +7,7 @@ import multiprocessing
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import AsyncExitStack, contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import count
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -20,10 +20,7 @@ import overhand as oh
 from overhand.deploy.client import AsyncClient, NotCounted
 from overhand.deploy.protocol.document import Document
 from overhand.deploy.protocol.wire import ID_BYTES, LevelFormat, Report
-from overhand.mechanisms import Mechanism, PairsSum
 from overhand.model import Rows
-from overhand.noise import Coins
-from overhand.randomness import HALF
 
 Heads = NDArray[np.void]
 """The beginnings of ciphertexts, which are keys that were drawn at random: no two are equal."""
@@ -77,23 +74,13 @@ async def _fetched(client: AsyncClient) -> Document:
             return await client.document()
 
 
-def noiseless(mechanism: Mechanism) -> Mechanism:
-    """What users of pairs run here: their sums are those of their values, to the last one.
-
-    Unless the services make the noise, and users none anyhow.
-    """
-    if isinstance(mechanism, PairsSum) and mechanism.noise_by == "users":
-        return replace(mechanism, noise_share=Coins(0, HALF))
-    return mechanism
-
-
 def _encoded(
     document: Document, rows: NDArray[Any], known: dict[str, list[NDArray[Any]]]
 ) -> list[bytes]:
     """As `encode_reports` does, but the messages are kept."""
     parts = []
     for level, mechanism in zip(document.formats.levels, document.mechanisms, strict=True):
-        messages = noiseless(mechanism).encode_rows(rows, oh.secure_random())
+        messages = mechanism.encode_rows(rows, oh.secure_random())
         sealed = document.sealer.seal(level.level, level.messages_to_bytes(messages.sealed))
         starts = range(0, len(sealed), level.messages)
         bodies = [b"".join(sealed[start : start + level.messages]) for start in starts]

@@ -12,10 +12,11 @@ from numpy.typing import NDArray
 from rich.table import Table
 
 from benchmarks.soak_crowd import Heads, Known, heads_of, known_of
+from benchmarks.soak_relay import Sent
 from overhand.deploy.databases.database import is_postgres
 from overhand.deploy.protocol.wire import Batch, LevelFormat
 from overhand.deploy.server.store import ServerStore
-from overhand.deploy.shuffler.batching import dummies_for
+from overhand.deploy.shuffler.batching import OwnNoise
 from overhand.deploy.shuffler.store import Store
 from overhand.model import Shuffled
 
@@ -35,19 +36,23 @@ class Verdict(NamedTuple):
 
     level: int
     batches: int
-    """Batches that were released and published."""
+    """Batches that were published."""
+    in_one_step: int
+    """Of pairs: those that the server did not answer in time."""
     lost: int
     double: int
     strange: int
-    """Ciphertexts that no user sent, beyond those that the service adds, or too few of these."""
+    """Ciphertexts that no user sent, beyond those that the service adds, or too few of these; and
+    users whom the server did not count."""
     wrong_clear: int
     """Batches, open ones too, whose part in the clear is not the sum of their users'.
 
     Or, with noise of the service's in it, out of its reach; open ones have none."""
     wrong_sums: int
     """Sums in the database that are not those of their users, or out of reach of their noise."""
-    two_releases: int
-    """Batches of which two releases were sent, which would show what was added to them."""
+    sent_twice: int
+    """Batches of which two releases, sums or offers were sent, which would show what was added to
+    them, or that had two answers."""
     changed_sums: int
     """Batches whose sum in the database is not what it once was: two noises of one node."""
     alarms: int
@@ -55,29 +60,40 @@ class Verdict(NamedTuple):
 
     @property
     def is_wrong(self) -> bool:
-        return any(self[2:])
+        return any(self[3:])
 
 
 class _Found(NamedTuple):
-    """Bodies of one batch: its release, or its pieces if it is still open."""
+    """One batch: what was sent of it, or its pieces if it is still open."""
 
     heads: Heads
     clear: NDArray[np.uint64]
 
     @classmethod
-    def of(cls, level: LevelFormat, bodies: Sequence[bytes]) -> _Found:
-        messages, clear = level.gather(bodies)
-        return cls(heads_of(messages.tobytes(), level), clear)
+    def of_sent(cls, level: LevelFormat, ciphertexts: bytes, clear: bytes) -> _Found:
+        """Its ciphertexts may have come before its part in the clear."""
+        sealed = ciphertexts[: level.batch_messages() * level.ciphertext_bytes]
+        return cls(heads_of(sealed, level), level.clear(clear))
+
+    @classmethod
+    def of_pieces(cls, level: LevelFormat, bodies: Sequence[bytes]) -> _Found:
+        rows = level.rows(bodies)
+        clear = level.sum_of(rows) if level.is_offered else np.empty(0, np.uint64)
+        return cls(heads_of(rows[:, : level.ciphertext_bytes].tobytes(), level), clear)
 
 
 def judge(run: Run, level: LevelFormat) -> Verdict:
     """Compare all releases and the open batch of a level with what the clients know."""
     known, formats = known_of(run.folder, level), run.document.formats
-    released = {
-        number: _Found.of(level, [formats.unpack_release(sent).body])
-        for (at, number), sent in run.relay.kept.items()
-        if at == level.level
-    }
+    released = dict[int, _Found]()
+    for (kind, at, number), sent in run.relay.kept.items():
+        if at == level.level and kind == "releases":
+            body = formats.unpack_release(sent).body
+            released[number] = _Found.of_sent(level, body, body)
+        elif at == level.level and kind == "sums":
+            offer = formats.unpack_offer(run.relay.kept[Sent("offers", at, number)])
+            clear = formats.unpack_sum(sent).body
+            released[number] = _Found.of_sent(level, offer.body, clear)
     waiting = _still_open(run, level, released)
     batches = [*released.values(), *waiting]
     everybody = known.heads.reshape(-1)
@@ -86,7 +102,8 @@ def judge(run: Run, level: LevelFormat) -> Verdict:
     )
     senders = _senders(known, batches)
     added = [level.added_messages] * len(released) + [0] * len(waiting)
-    sums = {batch: value for batch, value in sums_of(run).items() if batch.level == level.level}
+    everything = sums_of(run)
+    sums = {batch: value for batch, value in everything.items() if batch.level == level.level}
     due = {
         Batch(level.level, number): _expected(run, level, known, places)
         for number, places in zip(released, senders, strict=False)
@@ -95,12 +112,14 @@ def judge(run: Run, level: LevelFormat) -> Verdict:
     return Verdict(
         level.level,
         len(sums),
+        sum(one.kind == "releases" and level.is_offered for one in run.relay.kept),
         len(np.setdiff1d(everybody, heads)),
         int((counts - 1).sum()),
         sum(
             abs(len(one.heads) - len(places) - more)
             for one, places, more in zip(batches, senders, added, strict=True)
-        ),
+        )
+        + absent_of(run),
         sum(
             not _is_clear_right(level, known, one, places, reach.clear if i < len(released) else 0)
             for i, (one, places) in enumerate(zip(batches, senders, strict=True))
@@ -109,10 +128,28 @@ def judge(run: Run, level: LevelFormat) -> Verdict:
             not _is_within(sums.get(batch), due.get(batch), reach.total)
             for batch in sums.keys() | due.keys()
         ),
-        sum(len(sent) > 1 for (at, _), sent in run.relay.digests.items() if at == level.level),
+        _sent_twice(run, level.level),
         len(_changed(run, sums, level.level)),
-        sum(f" of level {level.level} " in f"{alarm} " for alarm in alarms_of(run)),
+        sum(_is_about(level.level, alarm) for alarm in alarms_of(run)),
     )
+
+
+def _is_about(level: int, alarm: str) -> bool:
+    """Those that name no level are of the noise, which one level has."""
+    return " of level " not in alarm or f" of level {level} " in f"{alarm} "
+
+
+def _sent_twice(run: Run, level: int) -> int:
+    """Batches with two offers or two answers, or two of what ends them: releases and sums."""
+    sent: dict[tuple[str, int], set[bytes]] = {}
+    for name, digests in run.relay.digests.items():
+        if name.level == level:
+            kind = "offers" if name.kind == "offers" else "end"
+            sent.setdefault((kind, name.number), set()).update(digests)
+    for name, answers in run.relay.answers.items():
+        if name.level == level and name.kind == "offers":
+            sent[("answers", name.number)] = answers
+    return len({number for (_, number), found in sent.items() if len(found) > 1})
 
 
 class _Reach(NamedTuple):
@@ -126,7 +163,7 @@ class _Reach(NamedTuple):
     @classmethod
     def of(cls, run: Run, level: LevelFormat, nodes: int) -> _Reach:
         plan = run.document.plan
-        if plan.noise_by == "users":
+        if plan.noise_by == "users" or run.noiseless:
             return cls()
         mechanism = run.document.mechanisms[level.level - 1]
         numbers = 2 * len(run.document.formats.levels) * nodes * plan.values.dimension
@@ -157,15 +194,15 @@ def _changed(run: Run, sums: Sums, level: int) -> set[Batch]:
 
 def _still_open(run: Run, level: LevelFormat, released: dict[int, _Found]) -> list[_Found]:
     address = run.store if is_postgres(run.store) else run.folder / run.store
-    added = dummies_for(run.document)
-    with closing(Store(address, run.document.formats, run.keys, added)) as store:
+    noise = OwnNoise.of(run.document)
+    with closing(Store(address, run.document.formats, run.keys, noise)) as store:
 
         def pieces(number: int) -> list[bytes]:
             batch = Batch(level.level, number)
             return store._read(lambda tables: [piece.body for piece in tables.pieces(batch)])
 
         numbers = store._read(lambda tables: tables.numbers(level.level)) - released.keys()
-        return [_Found.of(level, pieces(number)) for number in sorted(numbers)]
+        return [_Found.of_pieces(level, pieces(number)) for number in sorted(numbers)]
 
 
 def _senders(known: Known, batches: Sequence[_Found]) -> list[NDArray[np.intp]]:
@@ -197,8 +234,8 @@ def _is_clear_right(
 def _expected(
     run: Run, level: LevelFormat, known: Known, places: NDArray[np.intp]
 ) -> tuple[float, ...]:
-    """The sum of a batch: of the values themselves, if their users are noiseless."""
-    if level.clear_numbers or level.added_messages:
+    """The sum of a batch: of the values themselves, unless users add noise to them."""
+    if run.document.plan.noise_by == "services":
         total = run.document.plan.values.total(known.rows[places])
     else:
         messages = known.messages.reshape(-1)[places][np.newaxis]
@@ -213,8 +250,14 @@ def sums_of(run: Run) -> Sums:
         return {summed.batch: summed.value for summed in database.sums(0, 10**9)}
 
 
+def absent_of(run: Run) -> int:
+    """Users whom the server's sums lack: here all are honest."""
+    with closing(ServerStore(run.folder / "server.db", run.document.digest)) as database:
+        return sum(summed.absent + summed.garbage for summed in database.sums(0, 10**9))
+
+
 def alarms_of(run: Run) -> list[str]:
-    """The alarms in the server's database, each of a batch that it names."""
+    """The alarms in the server's database."""
     with closing(ServerStore(run.folder / "server.db", run.document.digest)) as database:
         return database.alarms()
 
@@ -235,7 +278,8 @@ def memory(service: Service) -> tuple[float, float, float, bool]:
 
 
 def tables(run: Run, verdicts: Sequence[Verdict]) -> Iterator[Table]:
-    title = f"{run.counted:,} reports, {run.kills} kills, {run.mechanism}, noise by {run.noise}"
+    kind = f"{run.mechanism}{', noiseless services' if run.noiseless else ''}"
+    title = f"{run.counted:,} reports, {run.kills} kills, {kind}"
     found = Table(title=title, box=None)
     for heading in Verdict._fields:
         found.add_column(heading.replace("_", " "), justify="right")

@@ -381,11 +381,11 @@ def test_a_database_that_was_rolled_back_gives_one_clear_error(store: Store) -> 
     admit(store, [1, 2, 3])
     store._keys.keep_only({1: {2}, 2: {1}})
     for _ in range(2):
-        with pytest.raises(ProtocolViolation, match="no release: the database is older than its"):
+        with pytest.raises(ProtocolViolation, match="not frozen: the database is older than its"):
             freeze(store, Batch(1, 0))
     with pytest.raises(KeyGone):
         admit(store, [4])
-    assert (store.arrived, store.full(), store.fold(2)) == (3, [Batch(1, 0)], 0)
+    assert (store.arrived, store.full()) == (3, [Batch(1, 0)])
 
 
 class Crash(BaseException):
@@ -465,7 +465,7 @@ def test_a_release_that_somebody_changed_is_not_sent(store: Store) -> None:
     body = freeze(store, Batch(1, 0)).body
     changed = bytes([body[0] ^ 1]) + body[1:]
     store._database.write(lambda writing: writing.change("UPDATE bodies SET body = ?", changed))
-    with pytest.raises(ProtocolViolation, match="release of batch 0 of level 1 is not what was"):
+    with pytest.raises(ProtocolViolation, match="sent of batch 0 of level 1 is not what was"):
         freeze(store, Batch(1, 0))
 
 

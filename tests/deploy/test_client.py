@@ -278,7 +278,7 @@ def test_a_file_of_values_of_any_kind_is_reported(
 
     And so is a value that is typed, number by number.
     """
-    plan = Plan.best(60, 2, oh.Privacy(4.0, 1e-4), values=values, mechanism="pairs")
+    plan = Plan.best(60, 2, oh.Privacy(4.0, 1e-4), values=values, mechanism="shares")
     service = answering(lambda *_: COUNTED)
     service.document = Document(plan, KEYS[0].public_key)
     path = tmp_path / "values.csv"

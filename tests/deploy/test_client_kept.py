@@ -116,7 +116,7 @@ def test_two_reports_are_made_where_the_plan_allows_two(path: Path) -> None:
 
 def test_a_device_makes_a_thousand_reports_and_not_one_more(path: Path) -> None:
     """As many as any plan allows one person: a few hundred kilobytes, read and written at once."""
-    plan = oh.Plan.best(5000, 1, oh.Privacy(4.0, 1e-4), reports=1000, noise="services")
+    plan = oh.Plan.best(5000, 1, oh.Privacy(4.0, 1e-4), reports=1000, mechanism="ballots")
     many = Document(plan, KeyPair.of_raw(bytes([1]) * 32).public_key)
     kept, made = ReportJournal(path), list[bytes]()
     for count in (1, 500, 498):
@@ -195,7 +195,7 @@ def test_a_damaged_file_is_refused_and_nothing_is_sealed(path: Path, damage: Any
 
 def test_a_file_of_something_else_is_refused(path: Path) -> None:
     """The keys of batches, which are no reports, and what has another magic number."""
-    report = b"OVH2" + document(2).formats.digest + b"1"
+    report = b"OVH3" + document(2).formats.digest + b"1"
     kept = ReportJournal.create(path, [report])
     content = path.read_bytes()
     assert (content[:4], kept.find_undelivered(document(2))) == (b"OVC1", [report])
@@ -230,7 +230,7 @@ def test_programs_on_one_device_wait_for_each_other(path: Path) -> None:
 
     def encode(number: int) -> list[bytes]:
         time.sleep(0.05)
-        return [b"OVH2" + document().formats.digest + bytes([number])]
+        return [b"OVH3" + document().formats.digest + bytes([number])]
 
     def seal(number: int) -> None:
         all_of_them.wait()
@@ -258,7 +258,7 @@ def test_a_file_is_the_same_wherever_the_program_goes(
 
 
 def test_undelivered_reports_are_kept_in_a_new_file(path: Path) -> None:
-    report = b"OVH2" + document().formats.digest
+    report = b"OVH3" + document().formats.digest
     kept = ReportJournal.create(path, [report, report + b"1"])
     assert kept.find_undelivered(document()) == [report, report + b"1"]
     with pytest.raises(UnsafeSecret, match="exists"):

@@ -22,8 +22,9 @@ SERVER, LIAR = (KeyPair.of_raw(bytes([number]) * 32) for number in (1, 2))
 
 
 @cache
-def document(key: KeyPair = SERVER, noise: Any = "services") -> Document:
-    return Document(oh.Plan.best(60, 2, oh.Privacy(4.0, 1e-4), noise=noise), key.public_key)
+def document(key: KeyPair = SERVER, mechanism: str = "ballots") -> Document:
+    plan = oh.Plan.best(60, 2, oh.Privacy(4.0, 1e-4), mechanism=mechanism)
+    return Document(plan, key.public_key)
 
 
 @pytest.fixture
@@ -84,7 +85,7 @@ def test_trust_does_not_undo_a_digest() -> None:
 
 
 def test_with_users_noise_a_digest_is_as_good_as_none() -> None:
-    service = Service(document(noise="users"))
+    service = Service(document(mechanism="coins"))
     asyncio.run(AsyncClient("http://unused", transport=service).report(1))
     assert len(service.bodies) == 1
 
@@ -115,7 +116,7 @@ def test_nothing_is_sealed_again_because_a_service_asks(
 
 def test_with_users_noise_it_is_made_anew_once(encodings: list[Document]) -> None:
     """What the test above would see of a client that makes reports anew."""
-    first, second = document(noise="users"), document(LIAR, "users")
+    first, second = document(mechanism="coins"), document(LIAR, "coins")
     service = Service(first, lambda count, _: OUTDATED if count == 1 else COUNTED)
 
     async def main() -> None:

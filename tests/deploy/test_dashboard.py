@@ -287,6 +287,24 @@ def test_hindsight_is_a_second_line_that_is_switched_on(
     assert visit.page.locator("#chart .curve").get_attribute("d") == published
 
 
+def test_where_services_make_the_noise_there_is_one_level_that_goes_on(
+    open_page: Opener, server: FakeServer
+) -> None:
+    """And no hindsight, in which nothing would be gained."""
+    (lowest, *_) = levels(77)
+    told = estimate(fallback=True, lost_users=2)
+    server.status = status(levels=[lowest], estimate=told)
+    server.status["guarantee"] |= {"noise_by": "services", "mu": 0.231}
+    server.status["plan"]["most_users"] = 100_000_000
+    visit = open_page()
+    visit.wait_for("users", "688 of 1,000,000 users expected")
+    visit.wait_for("fallback", re.compile("^Batches were lost .* 2 users of theirs count as the"))
+    visit.wait_for("guarantee", re.compile("from mu 0.231: .* for at most 100,000,000"))
+    visit.wait_for("levels-note", re.compile("^Every user is in one batch"))
+    assert visit.page.locator("#levels tr > :first-child").first.is_hidden()
+    assert visit.page.locator("#hindsight-choice").is_hidden()
+
+
 def test_hindsight_is_that_of_the_chosen_coordinate(open_page: Opener, server: FakeServer) -> None:
     server.status = status("vector:20", 20, estimate=estimate(value=[10.0 * i for i in range(20)]))
     server.hindsight = lambda coordinate: {**history(3 + coordinate), "ratio": 0.75}

@@ -103,7 +103,7 @@ def test_what_a_server_answers_is_what_the_page_reads(
     open_page: Opener, server: FakeServer
 ) -> None:
     """Not made up here: the arms of a document, and names that are numbers."""
-    document = recommenders()["pairs-services"]
+    document = recommenders()["pairs"]
     maker = PolicyMaker.of(document, POLICY_KEY)
     assert maker is not None
     total = [20.0, 5.0, 0.0, 25.0, 0.0, 0.0, 40.0, 0.0, 35.0]

@@ -12,7 +12,7 @@ import overhand as oh
 from overhand.deploy.protocol.document import Document
 from overhand.deploy.protocol.wire import Batch
 from overhand.deploy.server.publishing import Publisher
-from overhand.deploy.server.store import BatchSum, ServerStore, Settled
+from overhand.deploy.server.store import BatchSum, Length, ServerStore, Settled
 from overhand.sums import SumServer
 from support.kind_plans import kind_plan
 from support.server_stores import KEY, ReadsThem, names_of
@@ -44,7 +44,7 @@ def publisher_of(path: Path, settled: Settled | None = None) -> Publisher:
     def write(tables: object) -> None:
         for place, one in enumerate(every, start=1):
             tables.add_sum(place, one)  # type: ignore[attr-defined]
-        tables.advance(len(every), 0)  # type: ignore[attr-defined]
+        tables.advance(Length(len(every), 0, len(every)))  # type: ignore[attr-defined]
 
     database._write(write)
     return Publisher(DOCUMENT, database, ReadsThem(DOCUMENT))

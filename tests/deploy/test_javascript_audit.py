@@ -15,7 +15,7 @@ import overhand as oh
 from overhand.deploy.protocol.document import Document
 from overhand.deploy.protocol.keys import KeyPair
 from overhand.lab.audit.attacks import Attacker
-from overhand.lab.audit.audit import Finding, audit_game
+from overhand.lab.audit.audit import Claim, Finding, audit_game
 from overhand.lab.audit.cases import Case
 from overhand.lab.audit.store import ThroughStore
 from overhand.model import Messages, Rows
@@ -60,9 +60,8 @@ class FromNode(ThroughStore):
 
 def attacked(*, is_faulty: bool) -> Finding:
     game = Attacker(FromNode(CASE.deployment().mechanisms, CASE.plan(), is_faulty))
-    return audit_game(
-        CASE.name, game, CASE.privacy, runs=RUNS, random=oh.secure_random(), rate=RATE
-    )
+    claim, random = Claim(CASE.privacy), oh.secure_random()
+    return audit_game(CASE.name, game, claim, runs=RUNS, random=random, rate=RATE)
 
 
 def test_the_coins_of_javascript_hold_what_the_plan_promises() -> None:

@@ -43,9 +43,7 @@ async def visits(url: str, digest: str, people: int) -> list[int]:
 @pytest.mark.usefixtures("noiseless")
 def test_devices_in_javascript_learn_from_each_other(tmp_path: Path) -> None:
     """Whom they learn from is chance, and what is best is plain: the services draw 0."""
-    plan = plan_for_regret(
-        400, 2, oh.Privacy(30.0, 1e-4), dimension=3, mechanism="pairs", noise="services"
-    )
+    plan = plan_for_regret(400, 1, oh.Privacy(12.0, 1e-4), dimension=3, mechanism="pairs")
     lowest = plan.tree.lowest
 
     async def test(system: System) -> None:

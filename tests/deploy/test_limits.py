@@ -39,7 +39,7 @@ def shuffler(tmp_path: Path) -> Role:
 
 def foreign_report(role: Role) -> bytes:
     """As long as a report, and of another plan: it is refused without being stored."""
-    return b"OVH2" + bytes(role.system.document.formats.report_length - 4)
+    return b"OVH3" + bytes(role.system.document.formats.report_length - 4)
 
 
 def head(role: Role, length: int) -> bytes:

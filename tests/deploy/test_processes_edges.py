@@ -37,6 +37,7 @@ def program(folder: Path, *words: str) -> Iterator[subprocess.Popen[str]]:
             process.kill()
 
 
+@pytest.mark.slow
 def test_the_commands_of_the_readme_make_a_deployment(tmp_path: Path) -> None:
     small_plan().save(tmp_path / "plan.json")
     (tmp_path / "values.csv").write_text("1\n" * HORIZON)

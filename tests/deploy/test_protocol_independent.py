@@ -23,21 +23,21 @@ from cryptography.exceptions import InvalidSignature
 from overhand.deploy.protocol.document import Document
 from overhand.deploy.protocol.keys import hash_token
 from overhand.deploy.protocol.sealing import Opener, open_release
-from overhand.deploy.protocol.wire import Release
+from overhand.deploy.protocol.wire import Batch, Release
 from overhand.deploy.shuffler.app import Admission, ShufflerApp
-from overhand.deploy.shuffler.batching import dummies_for
+from overhand.deploy.shuffler.batching import OwnNoise
 from overhand.deploy.shuffler.store import Store
 from overhand.noise.tables import polya_thresholds
 from overhand.randomness import BinaryFraction
 from support import second_client
 from support.asgi import AsgiTransport
 from support.second_client import Draws, Part, Refused, SecondClient, kind_of, polya
-from support.store_processes import freeze
 from support.vector_documents import KEY, documents
 from support.vectors import FOLDER, ephemeral_material
 
 RECOMMENDER = json.loads((FOLDER / "recommender.json").read_text(encoding="utf-8"))
 REPORTS = json.loads((FOLDER / "reports.json").read_text(encoding="utf-8"))
+OFFERS = json.loads((FOLDER / "offers.json").read_text(encoding="utf-8"))
 PAGE = (Path(__file__).parents[2] / "docs" / "protocol.md").read_text(encoding="utf-8")
 
 
@@ -160,8 +160,12 @@ class Noted(Draws):
 
 
 USERS = 40
-NAMES = ["coins-bit", "pairs-services-bit", "ballots-bit"]
-SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ("pairs-bit", "shares-bit")]
+NAMES = [
+    "coins-bit",
+    "pairs-bit",
+    "ballots-bit",
+    pytest.param("shares-bit", marks=pytest.mark.slow),
+]
 
 
 async def _sent(document: Document, store: Store, reports: list[bytes]) -> None:
@@ -179,37 +183,78 @@ async def _sent(document: Document, store: Store, reports: list[bytes]) -> None:
     await running
 
 
-@pytest.mark.parametrize("name", [*NAMES, *SLOW])
+@pytest.mark.parametrize("name", NAMES)
 def test_reports_of_the_second_client_are_counted(name: str, tmp_path: Path) -> None:
     """The sums are exactly those of the values and of what was drawn for noise."""
     client, document = client_of(name), documents()[name][1]
-    drawn: dict[int, list[int]] = {1: [], 2: []}
+    of_services = document.plan.noise_by == "services"
+    drawn: dict[int, list[int]] = {level.level: [] for level in document.formats.levels}
     values, reports = [int(user % 3 == 0) for user in range(USERS)], []
     for user, value in enumerate(values):
         parts = [client.encoded(level, value, Noted(noted)) for level, noted in drawn.items()]
         ephemeral = partial(_material, [secrets.token_bytes(32) for _ in drawn])
         reports.append(client.framed(parts, user.to_bytes(16, "big"), ephemeral))
-    with closing(Store(tmp_path / "s.db", document.formats, added=dummies_for(document))) as store:
+    noise = OwnNoise(document) if of_services else None
+    with closing(Store(tmp_path / "s.db", document.formats, noise=noise)) as store:
         asyncio.run(_sent(document, store, reports))
         assert store.arrived == USERS
-        found = {batch: _summed(document, freeze(store, batch)) for batch in store.full()}
-    assert len(found) == 4 + 1
+        found = _offered(document, store) if name == "pairs-bit" else _released(document, store)
+    assert len(found) == (4 if of_services else 4 + 1)
     for (level, number), total in found.items():
         size = document.formats.level(level).size
         users = slice(number * size, (number + 1) * size)
         due = sum(values[users]) + sum(drawn[level][users])
-        if document.plan.noise_by == "users":
-            assert total == due
-        else:  # with the shuffling service's noise, which for ballots is moved to 0 and above
-            moved = 12 if name == "ballots-bit" else 0
+        if of_services:  # with the shuffling service's noise, which for ballots is moved
+            moved = 20 if name == "ballots-bit" else 0
             assert abs(total - moved - due) <= 40, "noise goes beyond with probability 2^-80"
+        else:
+            assert total == due
 
 
-def _summed(document: Document, release: Release) -> int:
-    opener = Opener(KEY, document.formats.digest)
-    shuffled, garbage = open_release(document.formats, release, opener)
-    assert garbage == 0
-    return int(document.mechanisms[release.batch.level - 1].step_sums(shuffled)[0, 0])
+def _released(document: Document, store: Store) -> dict[Batch, int]:
+    opener, totals = Opener(KEY, document.formats.digest), {}
+    for release in store.freeze_all(store.unfrozen()):
+        assert isinstance(release, Release)
+        shuffled, garbage = open_release(document.formats, release, opener)
+        assert garbage == 0
+        mechanism = document.mechanisms[release.batch.level - 1]
+        totals[release.batch] = int(mechanism.step_sums(shuffled)[0, 0])
+    return totals
+
+
+def _offered(document: Document, store: Store) -> dict[Batch, int]:
+    """The server's half by the page: it opens the seeds, and adds up the masks."""
+    formats, opener, masks = document.formats, Opener(KEY, document.formats.digest), {}
+    answers, client = {}, client_of("pairs-bit")
+    for offer in store.offer_all(store.unoffered()):
+        sealed = [offer.body[i : i + 64] for i in range(0, len(offer.body), 64)]
+        seeds = [seed or b"" for seed in opener.open(1, sealed)]
+        masks[offer.batch] = sum(client.masks(1, seed, 16, 1)[0] for seed in seeds)
+        answers[offer.batch] = b"OVA3" + hashlib.sha256(formats.pack_offer(offer)).digest()
+    totals = {}
+    for one in store.answer_all(answers):
+        total = masks[one.batch] + int.from_bytes(one.body, "little") & 0xFFFF
+        totals[one.batch] = total - (total >> 15 << 16)  # noise may be below 0
+    return totals
+
+
+def test_offers_answers_and_sums_are_those_of_the_page() -> None:
+    for one in OFFERS:
+        client = client_of(one["document"])
+        (mechanism,) = client.plan["mechanisms"]
+        place = client.digest + struct.pack(">BQI", one["level"], one["batch"], one["own"])
+        users, bits = mechanism["size"] - one["own"], mechanism["modulus_bits"]
+        offer, answer = bytes.fromhex(one["offer"]), bytes.fromhex(one["answer"])
+        assert offer[: -64 * users] == b"OVO3" + place
+        positions = struct.pack(f">{len(one['refused'])}I", *one["refused"])
+        assert answer == b"OVA3" + hashlib.sha256(offer).digest() + positions
+        rows = [row for i, row in enumerate(one["masked"]) if i not in one["refused"]]
+        total = [sum(map(int, column)) for column in zip(*rows, one["noise"], strict=True)]
+        clear = [number % (1 << bits) for number in total]
+        assert list(map(str, clear)) == one["clear"]
+        packed = b"".join(number.to_bytes((bits + 7) // 8, "little") for number in clear)
+        due = b"OVS3" + place + hashlib.sha256(answer).digest() + packed
+        assert due == bytes.fromhex(one["sum"])
 
 
 def test_a_document_that_is_not_pinned_and_a_value_that_is_none_are_refused() -> None:

@@ -27,7 +27,8 @@ import overhand as oh
 from overhand.deploy.protocol.document import Document, encode_report, encode_reports
 from overhand.deploy.protocol.keys import KeyPair, hash_token, new_token
 from overhand.deploy.protocol.wire import Batch, Release
-from overhand.deploy.shuffler.batching import Arrival
+from overhand.deploy.server.store import ServerStore
+from overhand.deploy.shuffler.batching import Arrival, OwnNoise
 from overhand.deploy.shuffler.store import Store
 from overhand.deploy.transport import HttpTransport
 from support.certificates import make_certificates
@@ -42,6 +43,7 @@ from support.proxies import (
     sources,
 )
 from support.small_plans import coin_plan
+from support.store_processes import freeze
 
 pytestmark = pytest.mark.slow
 
@@ -353,19 +355,20 @@ def test_a_long_release_arrives_over_a_slow_line(
 
 def releases(folder: Path) -> list[tuple[str, bytes]]:
     """All of a plan for histograms of 200 buckets, whose files are put here."""
-    plan = oh.Plan.best(
-        600, 2, oh.Privacy(4.0, 1e-4), values=oh.Histogram(200), mechanism="pairs", tree="regular"
-    )
+    privacy = oh.Privacy(4.0, 1e-4)
+    plan = oh.Plan.best(600, privacy=privacy, values=oh.Histogram(200), mechanism="pairs")
     KeyPair.generate().save(folder / "server.key")
     document = Document(plan, KeyPair.load(folder / "server.key").public_key)
+    ServerStore.make_keys(document, folder / "server.db.keys")
     (folder / "document.json").write_text(document.to_json())
     (folder / "token").write_text(token := new_token())
     (folder / "token.sha256").write_text(hash_token(token).hex() + "\n")
     values = plan.values.rows(list(range(200)) * 3)
     bodies = encode_reports(document, values, oh.secure_random())
-    with closing(Store(folder / "store.db", document.formats)) as store:
+    noise = OwnNoise.of(document)
+    with closing(Store(folder / "store.db", document.formats, noise=noise)) as store:
         store.admit([Arrival.of(document.formats, body) for body in bodies])
-        found = store.freeze_all(store.full())
+        found = [freeze(store, batch) for batch in store.full()]
     return [
         (f"/v1/releases/{level}/{number}", document.formats.pack_release(one))
         for one in found

@@ -89,7 +89,7 @@ def test_who_reports_too_often_is_told_to_come_back(
         system = System(tmp_path, plan(), frozenset([hash_token(CLIENT)]))
         system.shuffler._per_token = rate
     role = Role(system, is_shuffler=True)
-    body = b"OVH2" + bytes(system.document.formats.report_length - 4)  # of another plan
+    body = b"OVH3" + bytes(system.document.formats.report_length - 4)  # of another plan
     token = f"authorization: Bearer {CLIENT}\r\n".encode()
 
     async def asked(line: Line, *more: bytes) -> int:

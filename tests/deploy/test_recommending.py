@@ -22,8 +22,7 @@ from overhand.deploy.server.publishing import Publisher
 from overhand.deploy.server.store import ServerStore, Settled
 from overhand.deploy.transport import Answer, Unreachable
 from overhand.errors import InvalidValue, ProtocolViolation
-from overhand.mechanisms import Mechanism
-from overhand.model import NoiseBy
+from overhand.noise import CorrelatedNoise
 from overhand.randomness import Random
 from support.asgi import AsgiTransport
 from support.loopback_system import POLICY_KEY, System, run
@@ -45,15 +44,17 @@ async def visit(system: System, users: int, chance: Iterator[Random]) -> list[in
     return arms
 
 
-@pytest.mark.parametrize("noise", ["users", "services"])
+@pytest.mark.parametrize("mechanism", [pytest.param("shares", marks=pytest.mark.slow), "pairs"])
 def test_devices_learn_from_each_other(
-    tmp_path: Path, noise: NoiseBy, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, mechanism: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By the same noise every time: another may hide from so few people what is best."""
-    lowest, chance = plan(noise).tree.lowest, map(keyed, itertools.count())
-    drawn, of_services = Mechanism._draw, next(chance)
+    lowest, chance = plan(mechanism).tree.lowest, map(keyed, itertools.count())
+    advance, of_services = CorrelatedNoise.advance, next(chance)
     monkeypatch.setattr(
-        Mechanism, "_draw", lambda mechanism, _, batches: drawn(mechanism, of_services, batches)
+        CorrelatedNoise,
+        "advance",
+        lambda noise, state, _, *rest: advance(noise, state, of_services, *rest),
     )
 
     async def test(system: System) -> None:
@@ -83,7 +84,7 @@ def test_devices_learn_from_each_other(
         assert reward["t"][-1] == ROUNDS * lowest
         assert all(low < value < high for _, value, low, high in zip(*reward.values(), strict=True))
 
-    run(tmp_path, test, plan=plan(noise), learning=LEARNING)
+    run(tmp_path, test, plan=plan(mechanism), learning=LEARNING)
 
 
 # --- the relay ------------------------------------------------------------------------------------
@@ -184,6 +185,7 @@ def test_a_sum_continues_only_with_the_constant_it_was_made_with(tmp_path: Path)
     ended = Settled.of(document(), oh.Estimate(9, np.arange(9.0), 1.0))
     (path := tmp_path / "settled.json").write_text(ended.to_json())
     assert Settled.load(path) == ended
+    ServerStore.make_keys(document(), tmp_path / "same.db.keys")
     ServerStore.of(document(), tmp_path / "same.db", ended).close()
     without = replace(document(), learning=None)
     with pytest.raises(InvalidValue, match=r"constant=0\.6 cannot continue .* constant=None"):

@@ -21,6 +21,8 @@ from support.small_recommender import CONTEXTS, GOOD, Told, document, signed_of
 def device(service: Told, **options: Any) -> Any:
     from overhand.deploy.client import AsyncRecommenderClient
 
+    if "trust_service" not in options:
+        options["digest"] = service.document.digest
     return AsyncRecommenderClient("http://a.example", transport=service, **options)
 
 
@@ -126,7 +128,8 @@ def test_a_report_that_was_not_delivered_is_sent_again(tmp_path: Path) -> None:
             return answer if body is None else Answer(410, b"")
 
     def client(service: Told) -> RecommenderClient:
-        return RecommenderClient("http://a.example", transport=service, kept=tmp_path / "reports")
+        kept, digest = tmp_path / "reports", service.document.digest
+        return RecommenderClient("http://a.example", digest=digest, transport=service, kept=kept)
 
     closed, service = Closed(document()), Told(document())
     with client(closed) as person:
@@ -192,8 +195,9 @@ def test_a_client_of_sums_reports_nothing_to_a_recommender(tmp_path: Path) -> No
     """Its features would not be scaled, nor its rewards centred: the sums would be of two kinds."""
     from overhand.deploy.client import Client
 
-    service = Told(document())
-    with Client("http://a.example", transport=service, kept=str(tmp_path / "reports")) as client:
+    service, kept = Told(document()), str(tmp_path / "reports")
+    options: Any = {"digest": document().digest, "transport": service, "kept": kept}
+    with Client("http://a.example", **options) as client:
         for report in (client.report, lambda value: client.report_many([value])):
             with pytest.raises(InvalidValue, match="of a recommender: RecommenderClient reports"):
                 report([0.6, 0.8, 0.0, 1.0])
@@ -207,7 +211,7 @@ def test_a_new_document_has_policies_of_its_own() -> None:
     service = Told(document(), signed_of(GOOD, number=7))
 
     async def main() -> None:
-        async with device(service) as client:
+        async with device(service, trust_service=True) as client:
             assert await client.choose(CONTEXTS) == 0
             service.document = other
             service.policy = signed_of([0.0, -1.0, 0.0], number=1, digest=other.formats.digest)

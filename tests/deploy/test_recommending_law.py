@@ -18,9 +18,9 @@ from overhand.deploy.protocol.document import Document, encode_reports
 from overhand.deploy.protocol.keys import KeyPair
 from overhand.deploy.protocol.learning import Learning, SignedPolicy
 from overhand.deploy.protocol.sealing import Opened
-from overhand.deploy.protocol.wire import Formats, Release
+from overhand.deploy.protocol.wire import Formats, MaskedSum
 from overhand.deploy.server.publishing import Publisher
-from overhand.deploy.shuffler.batching import Arrival
+from overhand.deploy.shuffler.batching import Arrival, OwnNoise
 from overhand.deploy.shuffler.store import Store
 from overhand.lab.audit.store import temporary_directory
 from overhand.lab.regret import Diverse, Environment, Field, Rival, measure, rival
@@ -29,12 +29,11 @@ from overhand.randomness import Random
 from support.loopback_system import POLICY_KEY
 from support.random_streams import keyed
 from support.server_stores import new_database
-from support.store_processes import freeze
 
 HORIZON, RUNS, SEED = 10_000, 12, 7
 ENVIRONMENT = Diverse(dimension=3, arms=4)
 HEAD = 32  # random bytes, as many as a ciphertext begins with
-Z = 3.3  # of a difference of means: the noise of users has fixed keys, so it fails always or never
+Z = 3.3  # of a difference of means: all noise has fixed keys, so it fails always or never
 
 
 class InTheClear:
@@ -64,9 +63,8 @@ class ClearDocument(Document):
 
 @lru_cache
 def simulated() -> Rival:
-    privacy = oh.Privacy(4.0, 1e-6)
-    field = Field(HORIZON, 3, privacy, ENVIRONMENT.dimension, mechanism="pairs")
-    return rival("concurrent", field)
+    field = Field(HORIZON, 3, oh.Privacy(4.0, 1e-6), ENVIRONMENT.dimension)
+    return rival("services", field)
 
 
 class Deployed:
@@ -80,21 +78,26 @@ class Deployed:
         learning = Learning(constants, POLICY_KEY.public_key)  # type: ignore[arg-type]
         self.document = ClearDocument(plan, KeyPair.generate().public_key, learning)
         self.learner, self.lowest = learning.learner, plan.tree.lowest
-        self.store = Store(home / "store.db", self.document.formats)
+        noise = OwnNoise(self.document, random=random)
+        self.store = Store(home / "store.db", self.document.formats, noise=noise)
         self.database = new_database(self.document, home / "database.db")
         self.publisher = Publisher(
             self.document, self.database, InTheClear(self.document.formats), POLICY_KEY
         )
+        assert self.publisher._own_noise is not None
+        self.publisher._own_noise._random = random
 
     def learn(self, features: Floats, rewards: Floats) -> None:
-        """A lowest batch of users reports, and whatever is full with them is published."""
+        """A block of users reports, and it is offered, answered, added up and published."""
         rows = self.learner.rows(features, rewards)
         reports = encode_reports(self.document, rows, self.random)
         self.store.admit([Arrival.of(self.document.formats, report) for report in reports])
-        for batch in self.store.full():
-            release = freeze(self.store, batch)
-            self.database.receive(Release(batch, release.own, release.body))
-            self.store.acknowledge_all({batch: release.digest})
+        offers = self.store.offer_all(self.store.full())
+        answers = {offer.batch: self.publisher.answer(offer) for offer in offers}
+        for masked in self.store.answer_all(answers):
+            assert isinstance(masked, MaskedSum)
+            self.database.receive_sum(masked)
+            self.store.acknowledge_all({masked.batch: masked.digest})
         self.store.scrub()
         while self.publisher.step():
             pass
@@ -142,7 +145,7 @@ def test_the_deployed_path_has_the_regret_of_the_simulation() -> None:
     (expected,) = measure(ENVIRONMENT, HORIZON, [simulated()], runs=40, seed=SEED)
     found = np.array([regret_of(ENVIRONMENT, run) for run in range(RUNS)])
     assert is_same_law(found, expected.final), (found.mean(), expected.mean)
-    field = Field(HORIZON, 3, oh.Privacy(1.0, 1e-6), ENVIRONMENT.dimension, mechanism="pairs")
-    other = replace(rival("concurrent", field), name="noisier")
+    field = Field(HORIZON, 3, oh.Privacy(1.0, 1e-6), ENVIRONMENT.dimension)
+    other = replace(rival("services", field), name="noisier")
     (noisier,) = measure(ENVIRONMENT, HORIZON, [other], runs=40, seed=SEED)
     assert not is_same_law(found, noisier.final), (found.mean(), noisier.mean)

@@ -15,7 +15,6 @@ from overhand.bandits import LinUCB, Practical
 from overhand.deploy.server.policy import arms_of, coefficients_of, reward_of
 from overhand.deploy.server.store import Coordinate
 from overhand.deploy.shuffler.running import BatchPadder
-from overhand.model import NoiseBy
 from support.loopback_system import System, run
 from support.server_stores import history_of
 from support.small_recommender import ARMS, CONTEXTS, LEARNING, plan
@@ -50,14 +49,14 @@ def test_nothing_is_learnt_of_a_sum_whose_key_is_still_there(tmp_path: Path) -> 
                     learnt.result(timeout=0.1)
             assert learnt.result(timeout=10.0)["policy"] is None
 
-    run(tmp_path, test, plan=plan("services"), learning=LEARNING)
+    run(tmp_path, test, plan=plan("pairs"), learning=LEARNING)
 
 
 @pytest.mark.usefixtures("mean_noise")
-@pytest.mark.parametrize("noise", ["users", "services"])
-def test_places_that_nobody_took_have_no_reward(tmp_path: Path, noise: NoiseBy) -> None:
+@pytest.mark.parametrize("mechanism", ["shares", "pairs"])
+def test_places_that_nobody_took_have_no_reward(tmp_path: Path, mechanism: str) -> None:
     """Counted as users, they would draw the mean towards 1/2."""
-    lowest = plan(noise).tree.lowest
+    lowest = plan(mechanism).tree.lowest
 
     async def test(system: System) -> None:
         filler = BatchPadder(system.store, system.admission, system.document, deadline=1e-9)
@@ -76,7 +75,7 @@ def test_places_that_nobody_took_have_no_reward(tmp_path: Path, noise: NoiseBy) 
             expected = 0.5 + sums[place]["value"][0] / users
             assert reward["value"][place] == pytest.approx(expected)
 
-    run(tmp_path, test, plan=plan(noise), learning=LEARNING)
+    run(tmp_path, test, plan=plan(mechanism), learning=LEARNING)
 
 
 @pytest.mark.parametrize(("users", "std", "widest"), [(3000, 1.0, 0.3), (300, 40.0, 3.0)])

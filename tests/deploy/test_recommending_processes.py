@@ -71,7 +71,7 @@ class Recommender:
 
     @property
     def users(self) -> int:
-        """As many as fill whole batches of both levels."""
+        """As many as fill whole blocks."""
         return self.plan.horizon - self.plan.horizon % self.plan.tree.sizes[-1]
 
 
@@ -95,10 +95,10 @@ class People:
     def __init__(self) -> None:
         self.let_in = 0
 
-    async def visit(self, url: str, users: int) -> int:
+    async def visit(self, url: str, digest: str, users: int) -> int:
         """A service that is away is asked again by their devices."""
         counted = 0
-        async with AsyncRecommenderClient(url, max_age=PAUSE) as device:
+        async with AsyncRecommenderClient(url, digest=digest, max_age=PAUSE) as device:
             while counted < users:
                 group = min(GROUP, min(users, self.let_in) - counted)
                 if group > 0:
@@ -126,7 +126,8 @@ def test_killed_services_lose_nothing_and_revise_no_policy(tmp_path: Path) -> No
     """A policy made again after a crash would have other noise in it, or another signature."""
     with recommender(tmp_path) as system, ThreadPoolExecutor(1) as threads:
         people = People()
-        counted = threads.submit(asyncio.run, people.visit(system.urls["shuffler"], system.users))
+        url, digest = system.urls["shuffler"], system.document.formats.digest.hex()
+        counted = threads.submit(asyncio.run, people.visit(url, digest, system.users))
         try:
             for role in ("server", "shuffler"):
                 killed_and_started_again(system, role, people)

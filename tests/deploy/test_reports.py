@@ -117,8 +117,8 @@ def other_digest() -> bytes:
         (lambda: b"OVH1" + report()[4:], 400),
         (lambda: report()[:-1], 400),
         (lambda: report() + b"x", 413),
-        (lambda: b"OVH2" + bytes(len(report())), 409),  # longer, and of another plan
-        (lambda: b"OVR1" + bytes(len(report())), 413),
+        (lambda: b"OVH3" + bytes(len(report())), 409),  # longer, and of another plan
+        (lambda: b"OVR3" + bytes(len(report())), 413),
     ],
 )
 def test_what_is_not_of_the_plan_is_refused(

@@ -32,9 +32,10 @@ from support.store_processes import Where, admit, end_of_child
 STORE_TABLES = {
     "progress": "plan, keys, arrived",
     "seen": "mark",
-    "releases": "level, number, digest, own, repeats, state",
+    "releases": "level, number, digest, own, repeats, state, answer",
     "bodies": "level, number, body",
-    "levels": "level",
+    "noise": "level, number, body",
+    "offers": "number, own, since, places, body",
     "messages_1": "number, key, own, body",
     "messages_2": "number, key, own, body",
 }
@@ -88,11 +89,11 @@ def test_earlier_schemas_are_refused_in_one_line_and_left_alone(where: Where) ->
     with closing(where.open()) as store:
         admit(store, [1])
     before = content_of(where.place, STORE_TABLES)
-    for version in (0, 1):
+    for version in (0, 1, 2):
         set_version(where.place, version)
         with pytest.raises(
             InvalidValue,
-            match=f"^the store has schema {version}, but this program only opens those from 2 on: "
+            match=f"^the store has schema {version}, but this program only opens those from 3 on: "
             "start a new plan with a new database$",
         ):
             where.open()
@@ -102,8 +103,8 @@ def test_earlier_schemas_are_refused_in_one_line_and_left_alone(where: Where) ->
 def test_an_earlier_database_of_a_server_is_refused(place: str) -> None:
     with closing(ServerStore(place, DOCUMENT.digest)):
         pass
-    set_version(place, 3)
-    with pytest.raises(InvalidValue, match="^the database has schema 3, .* from 4 on: start a new"):
+    set_version(place, 4)
+    with pytest.raises(InvalidValue, match="^the database has schema 4, .* from 5 on: start a new"):
         ServerStore(place, DOCUMENT.digest)
 
 
@@ -117,15 +118,15 @@ def test_a_database_without_keys_is_not_protected_later(place: str, tmp_path: Pa
 
 
 def test_later_schemas_are_refused_in_one_line_and_left_alone(where: Where) -> None:
-    line = "has schema 3, but this program only knows up to 2: run the newer version"
+    line = "has schema 4, but this program only knows up to 3: run the newer version"
     with closing(where.open()) as store:
         admit(store, [1])
-    set_version(where.place, 3)
+    set_version(where.place, 4)
     before = content_of(where.place, STORE_TABLES)
     with pytest.raises(InvalidValue, match=f"^the store {line}$"):
         where.open()
     assert content_of(where.place, STORE_TABLES) == before
-    set_version(where.place, 2)
+    set_version(where.place, 3)
     with closing(where.open()) as store:
         assert store.arrived == 1
 
@@ -136,7 +137,7 @@ def test_a_later_database_is_refused_before_it_is_read(place: str) -> None:
         pass
     set_version(place, 7)
     with pytest.raises(
-        InvalidValue, match="^the database has schema 7, but this program only knows up to 4:"
+        InvalidValue, match="^the database has schema 7, but this program only knows up to 5:"
     ):
         ServerStore(place, "b" * 64)
 

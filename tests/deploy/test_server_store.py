@@ -20,7 +20,14 @@ import overhand as oh
 from overhand.deploy.protocol.document import Document
 from overhand.deploy.protocol.wire import Batch, Release
 from overhand.deploy.server.publishing import Publisher
-from overhand.deploy.server.store import BatchSum, LevelTally, Published, ServerStore, ServerTables
+from overhand.deploy.server.store import (
+    BatchSum,
+    Length,
+    LevelTally,
+    Published,
+    ServerStore,
+    ServerTables,
+)
 from overhand.errors import InvalidValue, ProtocolViolation, StoreUnavailable
 from support.database_fixtures import Places
 from support.postgres import Postgres
@@ -297,18 +304,18 @@ def test_the_last_users_are_missed_in_no_batch_beyond_the_horizon(database: Serv
 
 
 def test_a_batch_is_overdue_when_it_was_missing_long_enough(database: ServerStore) -> None:
-    publisher = Publisher(DOCUMENT, database, ReadsThem())
+    publisher = Publisher(DOCUMENT, database, ReadsThem(), patience=10.0)
     receive(database, [(1, 1)])
-    assert publisher.find_overdue(100.0, 10.0) == []
-    assert publisher.find_overdue(109.9, 10.0) == []
-    assert publisher.find_overdue(110.0, 10.0) == [(1, 0), (2, 0)]
+    assert publisher.find_overdue(100.0) == []
+    assert publisher.find_overdue(109.9) == []
+    assert publisher.find_overdue(110.0) == [(1, 0), (2, 0)]
     receive(database, [(1, 0), (1, 2)])
-    assert publisher.find_overdue(111.0, 10.0) == [(2, 0)]
+    assert publisher.find_overdue(111.0) == [(2, 0)]
     receive(database, [(1, 4)])
-    assert publisher.find_overdue(112.0, 10.0) == [(2, 0)]
+    assert publisher.find_overdue(112.0) == [(2, 0)]
     receive(database, [(2, 0)])
-    assert publisher.find_overdue(121.9, 10.0) == []
-    assert publisher.find_overdue(122.0, 10.0) == [(1, 3), (2, 1)]
+    assert publisher.find_overdue(121.9) == []
+    assert publisher.find_overdue(122.0) == [(1, 3), (2, 1)]
 
 
 def test_many_missing_batches_are_named_in_part_and_at_once(place: str) -> None:
@@ -317,12 +324,12 @@ def test_many_missing_batches_are_named_in_part_and_at_once(place: str) -> None:
     with closing(ServerStore(place, document.digest)) as database:
         last = (1, document.formats.levels[0].batches - 1)
         receive(database, [last], document)
-        publisher = Publisher(document, database, ReadsThem(document))
+        publisher = Publisher(document, database, ReadsThem(document), patience=0.0)
         begun = time.process_time()  # whatever else the machine does
         for _ in range(2):
             assert publisher.find_missing() == [(1, number) for number in range(1000)]
             drain(publisher)
-        assert publisher.find_overdue(0.0, 0.0) == publisher.find_missing()
+        assert publisher.find_overdue(0.0) == publisher.find_missing()
         assert time.process_time() - begun < 5
 
 
@@ -358,7 +365,7 @@ def test_a_history_is_thinned_to_even_steps_that_end_with_the_last(place: str, c
     def fill(pages: ServerTables) -> None:
         for number, estimate in enumerate(estimates, start=1):
             pages.add_estimate(number, estimate)
-        pages.advance(0, count)
+        pages.advance(Length(0, count))
 
     with closing(ServerStore(place, VECTORS.digest)) as database:
         database._write(fill)

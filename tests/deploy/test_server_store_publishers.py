@@ -20,7 +20,13 @@ from overhand.deploy.protocol.sealing import Opened, WorkersLost
 from overhand.deploy.protocol.wire import Batch
 from overhand.deploy.server import publishing
 from overhand.deploy.server.publishing import Publisher, Total, _to_published
-from overhand.deploy.server.store import BatchSum, Published, ServerStore, ServerTables
+from overhand.deploy.server.store import (
+    BatchSum,
+    BatchTotal,
+    Published,
+    ServerStore,
+    ServerTables,
+)
 from overhand.errors import StoreUnavailable
 from overhand.sums import SumServer
 from support.killed_processes import SECONDS, until
@@ -62,7 +68,7 @@ def publish_all(place: str, most: int) -> tuple[int, list[dict[str, Any]]]:
         opener = ReadsBesideOthers(database, processes=3)
         publisher = Publisher(DOCUMENT, database, opener)
         end = time.monotonic() + SECONDS
-        while database.status().sums < most and time.monotonic() < end:
+        while database.status().length.told < most and time.monotonic() < end:
             if not publisher.step():
                 time.sleep(0.01)
         publisher.follow()
@@ -86,6 +92,11 @@ def test_processes_open_every_release_once_and_agree(
         assert estimates_of(database)[-1] == straight[0][-1]
 
 
+def add(publisher: Publisher, total: BatchTotal) -> None:
+    publisher._store.add_sums([total])
+    publisher._publish()
+
+
 def test_those_who_open_the_same_release_publish_it_once(
     place: str, monkeypatch: pytest.MonkeyPatch, straight: tuple[list[Published], list[BatchSum]]
 ) -> None:
@@ -99,11 +110,10 @@ def test_those_who_open_the_same_release_publish_it_once(
         publisher = Publisher(DOCUMENT, database, opener)
         for _ in NAMES:
             barrier.wait(60)
-            with database.claim_release() as received:
-                assert received is not None
-                summed = publisher._sum_release(received)
+            with database.claim_releases() as received:
+                (total,) = map(publisher._total_of, received)
             barrier.wait(60)
-            publisher._publish(summed)
+            add(publisher, total)
         return len(opener.opened)
 
     databases = [ServerStore(place, DOCUMENT.digest) for _ in range(3)]
@@ -122,22 +132,20 @@ def test_those_who_publish_different_releases_at_once_see_each_others(place: str
     receive(databases[0], NAMES)
     publishers = [Publisher(DOCUMENT, database, ReadsThem()) for database in databases]
     with ExitStack() as held:
-        taken = [held.enter_context(databases[0].claim_release()) for _ in NAMES]
-        waiting = [
-            publishers[0]._sum_release(received) for received in taken if received is not None
-        ]
+        taken = [held.enter_context(databases[0].claim_releases()) for _ in NAMES]
+        waiting = [publishers[0]._total_of(release) for found in taken for release in found]
     barrier = threading.Barrier(4)
 
     def publish(mine: int) -> None:
         for start in range(0, len(waiting) - 3, 4):
             barrier.wait(60)
-            publishers[mine]._publish(waiting[start + mine])
+            add(publishers[mine], waiting[start + mine])
 
     with ThreadPoolExecutor(4) as threads:
         list(threads.map(publish, range(4)))
     done = len(waiting) // 4 * 4
     for summed in waiting[done:]:
-        publishers[0]._publish(summed)
+        add(publishers[0], summed)
     check(databases[0])
     for publisher in publishers:
         publisher.follow()
@@ -170,17 +178,15 @@ def test_a_release_in_hand_is_left_to_who_has_it(postgres: Postgres) -> None:
         for one in (database, elsewhere):
             receive(one, NAMES[:2])
         with (
-            database.claim_release() as first,
-            other.claim_release() as second,
-            database.claim_release() as third,
+            database.claim_releases() as first,
+            other.claim_releases() as second,
+            database.claim_releases() as third,
         ):
-            assert first is not None
-            assert second is not None
-            assert (first.batch, second.batch, third) == (*NAMES[:2], None)
-            with elsewhere.claim_release() as unrelated:
-                assert unrelated is not None
-                assert unrelated.batch == NAMES[0]
-        with other.claim_release() as again:
+            assert [one.batch for one in (*first, *second)] == NAMES[:2]
+            assert third == []
+            with elsewhere.claim_releases() as unrelated:
+                assert [one.batch for one in unrelated] == NAMES[:1]
+        with other.claim_releases() as again:
             assert again == first
 
 
@@ -190,8 +196,8 @@ def test_claims_are_dropped_with_the_database(postgres: Postgres) -> None:
         receive(database, NAMES[:1])
         other = ServerStore(place, DOCUMENT.digest)
         assert other._database.claim("unopened", 1)
-        with database.claim_release() as received:
-            assert received is None
+        with database.claim_releases() as received:
+            assert received == []
         other.close()
         assert is_let_in(database)
 
@@ -204,11 +210,10 @@ def is_let_in(database: ServerStore) -> bool:
 def hold_and_die(place: str) -> None:
     database = ServerStore(place, DOCUMENT.digest)
     with (
-        database.claim_release() as received,
-        ServerStore(place, DOCUMENT.digest).claim_release() as second,
+        database.claim_releases() as received,
+        ServerStore(place, DOCUMENT.digest).claim_releases() as second,
     ):
-        assert received is not None
-        assert second is None
+        assert (len(received), second) == (1, [])
         os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -232,7 +237,7 @@ def test_lost_connections_cost_nothing(postgres: Postgres) -> None:
         receive(database, NAMES)
         publisher = Publisher(DOCUMENT, database, ReadsThem())
         for step in range(len(NAMES)):
-            with database.claim_release():
+            with database.claim_releases():
                 if step % 2:
                     end_connections(postgres)
             end_connections(postgres)
@@ -271,7 +276,7 @@ def test_a_database_says_so_when_its_server_is_down_and_recovers(postgres: Postg
 
 STATEMENTS = (
     "lock", "forget", "sums", "add_sum", "count", "estimate", "add_estimate", "advance", "length",
-    "tallies", "read_unopened", "next_unopened",
+    "tallies", "read_unopened", "waiting",
 )  # fmt: skip
 
 
@@ -335,7 +340,7 @@ def test_a_commit_whose_end_was_not_seen_counts_once(
         write(work)
         raise StoreUnavailable("cut off")
 
-    for _ in NAMES:
+    for _ in range(2 * len(NAMES)):  # a sum, and then its estimate
         with monkeypatch.context() as patched:
             patched.setattr(database._database, "write", cut_off)
             with pytest.raises(StoreUnavailable, match="cut off"):
@@ -388,9 +393,8 @@ def test_a_release_whose_workers_die_is_opened_the_next_time(
         with pytest.raises(WorkersLost):
             publisher.step()
         check_memory(publisher, database)
-    with closing(ServerStore(place, DOCUMENT.digest)) as other, other.claim_release() as received:
-        assert received is not None
-        assert received.batch == NAMES[0]
+    with closing(ServerStore(place, DOCUMENT.digest)) as other, other.claim_releases() as received:
+        assert [one.batch for one in received] == NAMES[:1]
     publisher._opener = ReadsThem()
     drain(publisher)
     check(database)

@@ -177,7 +177,7 @@ def test_a_late_batch_is_filled_by_the_service_and_taken_out_again(
 def test_a_poisoned_report_is_seen_wherever_an_operator_looks(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, is_poisoned: bool
 ) -> None:
-    plan = oh.Plan.best(60, 2, PRIVACY, mechanism="pairs", tree="regular")
+    plan = oh.Plan.best(60, 2, PRIVACY, mechanism="pairs")
     alarm = "batch 0 of level 1 has a sum that honest users cannot have: it is lost"
 
     async def test(system: System) -> None:
@@ -185,9 +185,11 @@ def test_a_poisoned_report_is_seen_wherever_an_operator_looks(
         body = encode_report(system.document, 1, keyed(1))
         level, report = formats.levels[0], formats.unpack_report(body)
         clear = level.clear(report.parts[0]) + np.uint64(is_poisoned << level.clear_bits - 1)
-        part = level.pack(level.ciphertexts(report.parts[0]).tobytes(), level.add_up(clear[None]))
-        async with system.client(random=keyed(2)) as client:
-            await client.send(formats.pack_report(Report(report.id, (part, *report.parts[1:]))))
+        clear &= np.uint64((1 << level.clear_bits) - 1)
+        part = level.pack(level.ciphertexts(report.parts[0]).tobytes(), clear)
+        digest = system.document.digest
+        async with system.client(random=keyed(2), digest=digest) as client:
+            await client.send(formats.pack_report(Report(report.id, (part,))))
             await client.report_many([1] * (lowest - 1))
         await system.publish()
         metrics = ServerMetrics(system.server).current().decode()

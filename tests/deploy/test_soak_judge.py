@@ -14,62 +14,99 @@ import numpy as np
 import pytest
 
 from overhand.deploy.protocol.wire import Batch, Release
-from overhand.deploy.shuffler.batching import Arrival, dummies_for
-from overhand.deploy.shuffler.store import Store
+from overhand.deploy.shuffler.batching import Arrival, OwnNoise
+from overhand.deploy.shuffler.store import Outgoing, Store
+from support.noise_chains import answers_to
 from support.services_noise_plans import served
 
 ROOT = Path(__file__).resolve().parents[2]
 ROWS = np.array([1, 0, 1, 1, 1, 0, 1], np.uint8)
-NAMES = Batch(1, 0), Batch(1, 1), Batch(2, 0)
-TRUTH = dict(zip(NAMES, (2, 2, 4), strict=True))
+BLOCKS = Batch(1, 0), Batch(1, 1)
+TRUTH = dict.fromkeys(BLOCKS, 2)
+KINDS = ("ballots", "pairs", "pairs in one step")
 
 
 class Run(SimpleNamespace):
-    """What is left of a run in which all went well: seven reports, the last in open batches."""
+    """What is left of a run in which all went well: seven reports, the last in an open block."""
 
     @classmethod
     def of(cls, kind: str, folder: Path) -> Run:
         from benchmarks.soak_crowd import _encoded
 
-        document, known = served(kind), dict[str, list[Any]](rows=[ROWS])
-        formats, added = document.formats, dummies_for(document)
+        document, known = served(kind.split()[0]), dict[str, list[Any]](rows=[ROWS])
         bodies = _encoded(document, ROWS, known)
         np.savez(folder / "known0.npz", **{key: np.concatenate(one) for key, one in known.items()})  # type: ignore[arg-type]
-        with closing(Store(folder / "shuffler.db", formats, folder / "keys", added)) as store:
-            store.admit([Arrival.of(formats, body) for body in bodies])
-            releases = store.freeze_all(store.full())
-        assert tuple(one.batch for one in releases) == NAMES
-        kept = {tuple(one.batch): formats.pack_release(one) for one in releases}
-        digests = {name: {hashlib.sha256(body).digest()} for name, body in kept.items()}
-        relay = SimpleNamespace(kept=kept, digests=digests)
-        sums = {name: (float(value),) for name, value in TRUTH.items()}
         run = cls(folder=folder, document=document, store="shuffler.db", keys=folder / "keys")
-        run.relay, run.database, run.sums, run.alarms = relay, sums, [dict(sums)], []
+        run.relay = SimpleNamespace(kept={}, digests={}, answers={})
+        formats, noise = document.formats, OwnNoise.of(document)
+        with closing(Store(folder / "shuffler.db", formats, folder / "keys", noise)) as store:
+            store.admit([Arrival.of(formats, body) for body in bodies])
+            if kind == "pairs":
+                offers = store.offer_all(store.unoffered())
+                answers = answers_to(document, offers)
+                for offer in offers:
+                    run.hand_on("offers", offer.batch, formats.pack_offer(offer))
+                    run.relay.answers[run.sent("offers", offer.batch)] = {answers[offer.batch]}
+                outgoing = store.answer_all(answers)
+            else:
+                outgoing = store.freeze_all(store.full())
+        assert tuple(one.batch for one in outgoing) == BLOCKS
+        for one in outgoing:
+            run.end(one)
+        sums = {batch: (float(value),) for batch, value in TRUTH.items()}
+        run.database, run.sums, run.absent, run.alarms = sums, [dict(sums)], 0, []
+        run.mechanism, run.noiseless = kind.split()[0], False
         return run
 
-    def found(self) -> dict[str, int]:
-        """What is wrong, added up over the levels."""
+    @staticmethod
+    def sent(kind: str, batch: Batch) -> Any:
+        from benchmarks.soak_relay import Sent
+
+        return Sent(kind, *batch)
+
+    def hand_on(self, kind: str, batch: Batch, body: bytes) -> None:
+        """What the relay keeps of what goes through it."""
+        name = self.sent(kind, batch)
+        self.relay.kept[name] = body
+        self.relay.digests[name] = {hashlib.sha256(body).digest()}
+
+    def end(self, one: Outgoing) -> None:
+        formats = self.document.formats
+        if isinstance(one, Release):
+            self.hand_on("releases", one.batch, formats.pack_release(one))
+        else:
+            self.hand_on("sums", one.batch, formats.pack_sum(one))
+
+    def verdict(self) -> Any:
         from benchmarks.soak_judge import judge
 
-        verdicts: list[Any] = [judge(self, level) for level in self.document.formats.levels]  # type: ignore[arg-type]
-        totals = {name: sum(getattr(one, name) for one in verdicts) for name in verdicts[0]._fields}
-        return {name: total for name, total in list(totals.items())[2:] if total}
+        run: Any = self
+        (level,) = self.document.formats.levels
+        return judge(run, level)
 
-    def replace_message(self, name: Batch, old: int, new: bytes) -> None:
-        """Another ciphertext in a release, and no trace of it elsewhere."""
-        formats, level = self.document.formats, self.document.formats.level(name.level)
-        release = formats.unpack_release(self.relay.kept[tuple(name)])
+    def found(self) -> dict[str, int]:
+        """What is wrong."""
+        found = self.verdict()
+        wrong = {name: count for name, count in list(found._asdict().items())[3:] if count}
+        assert found.is_wrong == bool(wrong)
+        return wrong
+
+    def release(self, batch: Batch) -> Release:
+        release: Release = self.document.formats.unpack_release(
+            self.relay.kept[self.sent("releases", batch)]
+        )
+        return release
+
+    def replace_user(self, new: bytes) -> None:
+        """Another ciphertext instead of a user's in the first block, and no trace elsewhere."""
+        from benchmarks.soak_crowd import heads_of, known_of
+
+        (level,) = self.document.formats.levels
+        release = self.release(BLOCKS[0])
         rows = level.ciphertexts(release.body).copy()
-        rows[old] = np.frombuffer(new, np.uint8)
-        body = level.pack(rows.tobytes(), level.clear(release.body))
-        self.relay.kept[tuple(name)] = formats.pack_release(Release(name, 0, body))
-
-    def add_to_clear(self, name: Batch, more: int) -> None:
-        formats, level = self.document.formats, self.document.formats.level(name.level)
-        release = formats.unpack_release(self.relay.kept[tuple(name)])
-        clear = level.add_up(np.array([level.clear(release.body), [more]], np.uint64))
-        body = level.pack(level.ciphertexts(release.body).tobytes(), clear)
-        self.relay.kept[tuple(name)] = formats.pack_release(Release(name, 0, body))
+        is_user = np.isin(heads_of(rows.tobytes(), level), known_of(self.folder, level).heads)
+        rows[np.flatnonzero(is_user)[0]] = np.frombuffer(new, np.uint8)
+        self.end(Release(BLOCKS[0], 0, level.pack(rows.tobytes(), level.clear(release.body))))
 
 
 @pytest.fixture(autouse=True)
@@ -79,20 +116,42 @@ def judged(monkeypatch: pytest.MonkeyPatch) -> None:
     from benchmarks import soak_judge
 
     monkeypatch.setattr(soak_judge, "sums_of", lambda run: run.database)
+    monkeypatch.setattr(soak_judge, "absent_of", lambda run: run.absent)
     monkeypatch.setattr(soak_judge, "alarms_of", lambda run: run.alarms)
 
 
-@pytest.mark.parametrize("kind", ["ballots", "pairs"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_run_without_faults_is_clean(tmp_path: Path, kind: str) -> None:
-    assert Run.of(kind, tmp_path).found() == {}
+    run = Run.of(kind, tmp_path)
+    assert run.found() == {}
+    found = run.verdict()
+    assert (found.level, found.batches) == (1, len(BLOCKS))
+    assert found.in_one_step == (len(BLOCKS) if kind == "pairs in one step" else 0)
 
 
 def second_release(run: Run) -> None:
-    run.relay.digests[1, 0].add(bytes(32))
+    run.relay.digests[run.sent("releases", BLOCKS[0])].add(bytes(32))
+
+
+def second_sum(run: Run) -> None:
+    run.relay.digests[run.sent("sums", BLOCKS[0])].add(bytes(32))
+
+
+def second_order(run: Run) -> None:
+    run.relay.digests[run.sent("offers", BLOCKS[1])].add(bytes(32))
+
+
+def second_answer(run: Run) -> None:
+    run.relay.answers[run.sent("offers", BLOCKS[1])].add(bytes(32))
+
+
+def sum_and_release(run: Run) -> None:
+    """The server took the first; the other was on its way."""
+    run.relay.digests[run.sent("releases", BLOCKS[1])] = {bytes(32)}
 
 
 def changed_sum(run: Run) -> None:
-    run.sums[0][NAMES[0]] = (3.0,)
+    run.sums[0][BLOCKS[0]] = (3.0,)
 
 
 def vanished_sum(run: Run) -> None:
@@ -101,44 +160,71 @@ def vanished_sum(run: Run) -> None:
 
 def wild_sum(run: Run) -> None:
     """In the database from the first, so that it never changed."""
-    run.database[NAMES[2]] = run.sums[0][NAMES[2]] = (1e6,)
+    run.database[BLOCKS[1]] = run.sums[0][BLOCKS[1]] = (1e6,)
+
+
+def lost_sum(run: Run) -> None:
+    run.database[BLOCKS[1]] = run.sums[0][BLOCKS[1]] = None
 
 
 def missing_sum(run: Run) -> None:
-    del run.database[NAMES[1]], run.sums[0][NAMES[1]]
+    del run.database[BLOCKS[1]], run.sums[0][BLOCKS[1]]
 
 
 def lost_user(run: Run) -> None:
+    run.replace_user(secrets.token_bytes(run.document.formats.levels[0].ciphertext_bytes))
+
+
+def doubled_user(run: Run) -> None:
+    """Somebody of the second block is in the first as well."""
     from benchmarks.soak_crowd import heads_of, known_of
 
-    level = run.document.formats.levels[0]
-    release = run.document.formats.unpack_release(run.relay.kept[1, 0])
-    heads = heads_of(level.ciphertexts(release.body).tobytes(), level)
-    is_user = np.isin(heads, known_of(run.folder, level).heads)
-    place = int(np.flatnonzero(is_user)[0])
-    run.replace_message(NAMES[0], place, secrets.token_bytes(level.ciphertext_bytes))
+    (level,) = run.document.formats.levels
+    rows = level.ciphertexts(run.release(BLOCKS[1]).body)
+    is_user = np.isin(heads_of(rows.tobytes(), level), known_of(run.folder, level).heads)
+    run.replace_user(rows[np.flatnonzero(is_user)[0]].tobytes())
+
+
+def refused_user(run: Run) -> None:
+    run.absent = 1
 
 
 def wild_clear(run: Run) -> None:
-    bits = run.document.formats.levels[0].clear_bits
-    run.add_to_clear(NAMES[0], 1 << (bits - 1))
+    """By half the modulus, which no noise comes to."""
+    (level,) = run.document.formats.levels
+    name = run.sent("sums", BLOCKS[0])
+    masked = run.document.formats.unpack_sum(run.relay.kept[name])
+    half = np.array([1 << (level.clear_bits - 1)], np.uint64)
+    clear = level.add_up(np.array([level.clear(masked.body), half]))
+    run.end(type(masked)(BLOCKS[0], 0, masked.answer, level.pack(b"", clear)))
 
 
 def alarms(run: Run) -> None:
-    run.alarms += [f"another release of {NAMES[0]}", f"{NAMES[2]} has a sum that is not believed"]
+    run.alarms += [
+        f"another release of {BLOCKS[0]}",
+        f"{BLOCKS[1]} has a sum that is not believed",
+        "the state of the server's noise was lost after 1 batches",
+    ]
 
 
 FAULTS: list[tuple[str, Callable[[Run], None], dict[str, int]]] = [
-    ("ballots", second_release, {"two_releases": 1}),
-    ("pairs", second_release, {"two_releases": 1}),
+    ("ballots", second_release, {"sent_twice": 1}),
+    ("pairs in one step", second_release, {"sent_twice": 1}),
+    ("pairs", second_sum, {"sent_twice": 1}),
+    ("pairs", second_order, {"sent_twice": 1}),
+    ("pairs", second_answer, {"sent_twice": 1}),
+    ("pairs", sum_and_release, {"sent_twice": 1}),
     ("ballots", changed_sum, {"changed_sums": 1}),
     ("pairs", vanished_sum, {"changed_sums": 1}),
     ("ballots", wild_sum, {"wrong_sums": 1}),
     ("pairs", wild_sum, {"wrong_sums": 1}),
+    ("pairs", lost_sum, {"wrong_sums": 1}),
     ("pairs", missing_sum, {"wrong_sums": 1}),
     ("ballots", lost_user, {"lost": 1, "strange": 1}),
+    ("ballots", doubled_user, {"lost": 1, "double": 1}),
+    ("pairs", refused_user, {"strange": 1}),
     ("pairs", wild_clear, {"wrong_clear": 1}),
-    ("ballots", alarms, {"alarms": 2}),
+    ("ballots", alarms, {"alarms": 3}),
 ]
 
 
@@ -149,3 +235,9 @@ def test_the_judge_sees(
     run = Run.of(kind, tmp_path)
     fault(run)
     assert run.found() == found
+
+
+def test_every_part_of_a_verdict_has_a_fault() -> None:
+    from benchmarks.soak_judge import Verdict
+
+    assert {name for *_, found in FAULTS for name in found} == set(Verdict._fields[3:])

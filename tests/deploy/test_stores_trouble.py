@@ -18,6 +18,7 @@ from overhand.deploy.databases.batch_keys import BatchKeys
 from overhand.deploy.databases.database import SqliteDatabase, Transaction
 from overhand.deploy.protocol.wire import Batch, Release
 from overhand.deploy.shuffler import batching
+from overhand.deploy.shuffler import store as module
 from overhand.deploy.shuffler.store import State, Store, StoreTables
 from overhand.errors import InvalidValue, ProtocolViolation, StoreUnavailable
 from support.database_fixtures import Places
@@ -30,7 +31,6 @@ from support.store_processes import (
     TRACED,
     Where,
     admit,
-    admit_and_fold,
     admit_groups,
     check_all,
     die_at_each_step,
@@ -48,7 +48,7 @@ from support.store_processes import (
 
 # --- many at once ---------------------------------------------------------------------------------
 
-WIDE = (shape(1, 4, 2), shape(2, 40, 1, numbers=5))
+WIDE = (shape(1, 4, 2), shape(2, 40, 1))
 
 
 def test_three_copies_at_the_same_time_are_counted_once(where: Where) -> None:
@@ -90,30 +90,19 @@ def test_processes_that_race_fill_exact_batches(where: Where, pool: ProcessPoolE
         assert len(check_all(store, WIDE)) == 400
 
 
-def test_processes_that_fold_lose_and_repeat_nothing(
-    where: Where, pool: ProcessPoolExecutor
-) -> None:
-    groups = [[[user] for user in range(123)][::step] for step in (1, -1)]
-    done = list(pool.map(admit_and_fold, [where] * 2, groups, [WIDE] * 2))
-    assert sum(admitted for admitted, _ in done) == 123
-    assert sum(folded for _, folded in done) > 123
-    with closing(where.open(WIDE, 10**6)) as store:
-        assert len(check_all(store, WIDE)) == 120
-
-
 def test_the_first_to_freeze_a_batch_decides_its_order(
     where: Where, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     admit(store, [1, 2])
     make, first = batching.build_release, list[Release]()
 
-    def overtaken(name: Batch, *others: Any) -> Release:
-        monkeypatch.setattr(batching, "build_release", make)
+    def overtaken(*others: Any) -> Release:
+        monkeypatch.setattr(module, "build_release", make)
         with closing(where.open()) as faster:
-            first.append(freeze(faster, name))
-        return make(name, *others)
+            first.append(freeze(faster, Batch(1, 0)))
+        return make(*others)
 
-    monkeypatch.setattr(batching, "build_release", overtaken)
+    monkeypatch.setattr(module, "build_release", overtaken)
     assert [freeze(store, Batch(1, 0))] == first
 
 

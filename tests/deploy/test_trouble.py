@@ -74,9 +74,7 @@ def test_a_database_that_is_full_is_said_once_however_often_publishing_fails(
         metrics, stopping = ServerMetrics(system.server), asyncio.Event()
         step = system.publisher.step
         system.publisher.step = away  # type: ignore[method-assign]
-        running = asyncio.create_task(
-            publish(system.server, system.publisher, metrics, stopping, 60.0)
-        )
+        running = asyncio.create_task(publish(system.server, system.publisher, metrics, stopping))
         while metrics.failures._value.get() < 3:
             await asyncio.sleep(0.005)
         assert said() == ["the database cannot be used", "publishing failed"]

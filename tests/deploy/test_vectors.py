@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from overhand.deploy.protocol.document import DamagedDocument, Document
 from overhand.deploy.protocol.learning import SignedPolicy
 from overhand.deploy.protocol.sealing import Opener
 from overhand.errors import ProtocolViolation
+from overhand.mechanisms import Mechanism, PairsSum
 from overhand.model import Messages
 from support.hpke import seal
 from support.vector_documents import KEY, documents
@@ -19,7 +22,8 @@ from support.vector_recommender import recommenders
 from support.vectors import FOLDER, made
 
 FILES = [
-    "answers", "coins", "documents", "recommender", "releases", "reports", "seals", "tokens",
+    "answers", "coins", "documents", "offers", "recommender", "releases", "reports", "seals",
+    "tokens",
 ]  # fmt: skip
 
 
@@ -43,7 +47,8 @@ def test_every_field_of_a_vector_is_explained() -> None:
     known = {"name", "level", "levels"}
     recommended = read("recommender")
     listed = [part for part in recommended.values() if isinstance(part, list)]
-    for one in [*read("documents")["documents"], *read("reports"), *(x for y in listed for x in y)]:
+    entries = [*read("documents")["documents"], *read("reports"), *read("offers")]
+    for one in [*entries, *(x for y in listed for x in y)]:
         fields = {*one, *(field for level in one.get("levels", []) for field in level)}
         assert not {f for f in fields - known if f"`{f}`" not in explained}
     assert not {f for f in recommended if f"`{f}`" not in explained}
@@ -122,6 +127,45 @@ def test_reports_open_to_their_messages_and_say_their_values() -> None:
             )[0]
             noise = said.get("noise", [0] * len(own))
             assert (own - noise).tolist() == said["steps"]
+
+
+def test_offers_answers_and_sums_are_read_and_mean_what_they_say() -> None:
+    """The server's half: what opens counts, and the masks of those are added to the sum."""
+    for one in read("offers"):
+        document = documents()[one["document"]][1]
+        formats, (level,), (mechanism,) = (
+            document.formats, document.formats.levels, document.mechanisms
+        )  # fmt: skip
+        sent, answer = bytes.fromhex(one["offer"]), bytes.fromhex(one["answer"])
+        offer, masked = formats.unpack_offer(sent), formats.unpack_sum(bytes.fromhex(one["sum"]))
+        assert offer[:2] == (masked.batch, masked.own) == ((1, one["batch"]), one["own"])
+        assert masked.answer == hashlib.sha256(answer).digest()
+        refused = set(formats.unpack_answer(sent, answer).tolist())
+        ciphertexts = [row.tobytes() for row in level.ciphertexts(offer.body + masked.body)]
+        opened = Opener(KEY, document.formats.digest).open(1, ciphertexts)
+        assert [seed and seed.hex() for seed in opened] == one["seeds"]
+        first = {ciphertext: place for place, ciphertext in reversed([*enumerate(ciphertexts)])}
+        assert refused == {
+            place
+            for place, ciphertext in enumerate(ciphertexts)
+            if opened[place] is None or first[ciphertext] != place
+        }
+        check_total(mechanism, one, level.clear(masked.body), refused)
+
+
+def check_total(
+    mechanism: Mechanism, one: dict[str, Any], clear: NDArray[np.uint64], refused: set[int]
+) -> None:
+    """Without the service's noise it is the sum of the values that count, but for rounding."""
+    held = documents()[one["document"]][0].values
+    values = [held[place % 2] for place in range(len(one["seeds"])) if place not in refused]
+    seeds = [bytes.fromhex(s) for place, s in enumerate(one["seeds"]) if place not in refused]
+    users = mechanism.with_users(len(values))
+    assert isinstance(users, PairsSum)
+    masks = users.mask_sums(np.frombuffer(b"".join(seeds), np.uint8).reshape(1, -1, 16))[0]
+    total = users.unmask(clear, masks, -np.array([one["noise"]]))
+    rounded = 0.0 if mechanism.values.is_whole else len(values) * mechanism.quantizer.unit
+    assert np.all(np.abs(total - np.sum(values, axis=0)) <= rounded)
 
 
 def test_hpke_from_primitives_is_that_of_the_rfc() -> None:

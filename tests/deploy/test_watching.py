@@ -146,9 +146,7 @@ def test_releases_are_unopened_until_they_are_published_and_that_is_timed(tmp_pa
         await system.sender().send_all()
         system.publisher.follow()
         assert numbers(metrics.current())["unopened", "1"] == 2
-        running = asyncio.create_task(
-            publish(system.server, system.publisher, metrics, stopping, 60.0)
-        )
+        running = asyncio.create_task(publish(system.server, system.publisher, metrics, stopping))
         while numbers(metrics.current())["unopened", "1"]:
             await asyncio.sleep(0.01)
         stopping.set()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -27,6 +28,9 @@ from overhand.mechanisms import SharesSum
 from overhand.noise import Coins
 from overhand.randomness import HALF, seeded_random
 from overhand.values import Vectors
+from support.loopback_system import System, run
+from support.server_stores import waiting
+from support.services_noise_plans import served
 from support.small_plans import REGULAR, coin_plan
 
 RELEASE_HEADER = 4 + 32 + 1 + 8 + 4
@@ -179,7 +183,7 @@ def test_another_plan_is_told_apart_from_damage() -> None:
 
 def test_a_report_is_no_release() -> None:
     body = report_of(formats())
-    with pytest.raises(errors.InvalidValue, match="starts with b'OVR1', not b'OVH2'"):
+    with pytest.raises(errors.InvalidValue, match="starts with b'OVR3', not b'OVH3'"):
         formats().unpack_release(body)
 
 
@@ -265,3 +269,35 @@ def test_too_many_levels_do_not_fit_a_byte() -> None:
     plan = coin_plan(oh.RegularTree(1 << 300, (2,) * 256))
     with pytest.raises(errors.InvalidValue, match="number of levels=256"):
         Formats.of(plan)
+
+
+def test_services_refuse_a_number_that_is_too_large(tmp_path: Path) -> None:
+    """It stands at the end of what is sent, in whole bytes, some bits of which mean nothing."""
+    plan = served("pairs").plan
+    bits = plan.mechanisms[0].layout.clear_bits
+    assert bits % 8, "no bit would be without a meaning"
+    said = f"a number in the clear of level 1 is not below 2^{bits}"
+
+    def with_high_bit(body: bytes, bit: int) -> bytes:
+        return body[:-1] + bytes([body[-1] | 1 << bit])
+
+    async def test(system: System) -> None:
+        async with system.at_shuffler() as web:
+            for bit in range(bits % 8, 8):
+                answer = await web.post("/v1/reports", content=with_high_bit(system.report(), bit))
+                assert (answer.status_code, answer.json()["error"]) == (400, said)
+            assert system.store.arrived == 0
+            for _ in range(plan.tree.lowest):
+                assert (await web.post("/v1/reports", content=system.report())).status_code == 200
+        (kept,) = system.store.freeze_all(system.store.full())
+        assert isinstance(kept, Release)
+        release = system.document.formats.pack_release(kept)
+        async with system.at_server() as web:
+            path = "/v1/releases/1/0"
+            answer = await web.put(path, content=with_high_bit(release, 7))
+            assert (answer.status_code, answer.json()["error"]) == (400, said)
+            assert waiting(system.database) is None
+            assert (await web.put(path, content=release)).status_code == 200
+            assert system.publisher.step()
+
+    run(tmp_path, test, plan=plan)

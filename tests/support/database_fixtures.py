@@ -16,7 +16,7 @@ import pytest
 from overhand.deploy.server.publishing import Publisher
 from overhand.deploy.server.store import BatchSum, Published, ServerStore
 from overhand.deploy.shuffler.store import Store
-from overhand.mechanisms import Mechanism
+from overhand.noise import CorrelatedNoise, IndependentNoise
 from support.chosen_coins import mean_noise
 from support.postgres import Postgres, running_postgres
 from support.sealed_releases import open_database
@@ -117,7 +117,10 @@ def protected(where: Where) -> Iterator[ServerStore]:
 def noiseless(monkeypatch: pytest.MonkeyPatch) -> None:
     """Both services draw 0."""
 
-    def drawn(mechanism: Mechanism, random: object, batches: int) -> Any:
-        return np.zeros((batches, mechanism.values.dimension), np.int64)
+    def advance(
+        noise: object, state: Any, random: object, blocks: int, clip: object = None
+    ) -> tuple[Any, Any]:
+        return np.zeros((blocks, state.shape[1]), np.int64), state
 
-    monkeypatch.setattr(Mechanism, "_draw", drawn)
+    for kind in (CorrelatedNoise, IndependentNoise):
+        monkeypatch.setattr(kind, "advance", advance)

@@ -63,6 +63,7 @@ class Handled:
     path: str
     body: bytes
     status: int
+    answer: bytes
 
 
 class FaultyTransport:
@@ -89,7 +90,7 @@ class FaultyTransport:
 
     async def _handle(self, method: str, path: str, body: bytes | None) -> Answer:
         answer = await self.inner.request(method, path, body)
-        self.handled.append(Handled(path, body or b"", answer.status))
+        self.handled.append(Handled(path, body or b"", answer.status, answer.body))
         return answer
 
     async def deliver_late(self) -> None:
@@ -122,12 +123,12 @@ class Faulty:
         return self._failing(found) if name in self._methods else found
 
     def _failing(self, method: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*arguments: Any) -> Any:
+        def call(*arguments: Any, **options: Any) -> Any:
             fault = _next(self._script)
             if fault is Fault.BEFORE:
                 raise StoreUnavailable("away before the call")
             with self._undone(fault):
-                result = method(*arguments)
+                result = method(*arguments, **options)
             if fault is Fault.AFTER:
                 raise StoreUnavailable("away after the commit")
             return result
@@ -233,7 +234,12 @@ class Deployment:
         old, self._store = self._store, self._open_store()
         noting = Admitted(self.store, self.admitted)
         faulty: Any = Faulty(
-            noting, ("admit", "full", "freeze_all", "acknowledge_all", "scrub"), self.store_script
+            noting,
+            (
+                *("admit", "unfrozen", "freeze_all", "frozen", "acknowledge_all", "scrub"),
+                *("offer_all", "answer_all"),
+            ),
+            self.store_script,
         )
         self.admission = Admission(faulty, group=5)
         app = ShufflerApp(self.document, self.admission)
@@ -249,9 +255,8 @@ class Deployment:
             self._database,
             ServerStore.of(self.document, self._home / "database.db"),
         )
-        faulty: Any = Faulty(
-            self.database, ("receive", "publish", "claim_release"), self.server_script
-        )
+        writes = ("receive", "answer", "receive_sum", "add_sums", "publish", "claim_releases")
+        faulty: Any = Faulty(self.database, writes, self.server_script)
         self.publisher = Publisher(self.document, faulty, self.opener)
         self.server = ServerApp(self.document, faulty, self.publisher, [hash_token(TOKEN)])
         self.to_server.inner = AsgiTransport(self.server, TOKEN)

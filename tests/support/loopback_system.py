@@ -21,7 +21,7 @@ from overhand.deploy.server.app import ServerApp
 from overhand.deploy.server.publishing import Publisher
 from overhand.deploy.server.store import ServerStore
 from overhand.deploy.shuffler.app import Admission, Relay, ShufflerApp, ShufflerMetrics
-from overhand.deploy.shuffler.batching import dummies_for
+from overhand.deploy.shuffler.batching import OwnNoise
 from overhand.deploy.shuffler.sending import Sender
 from overhand.deploy.shuffler.store import Store
 from overhand.planning import Plan
@@ -57,8 +57,8 @@ class System:
         self.document = Document(self.plan, self.key.public_key, self.learning)
         if not (self.home / "server.db").exists():
             ServerStore.make_keys(self.document, self.home / "server.db.keys")
-        added = dummies_for(self.document)
-        self.store: Store = Store(self.home / "shuffler.db", self.document.formats, added=added)
+        noise = OwnNoise.of(self.document)
+        self.store: Store = Store(self.home / "shuffler.db", self.document.formats, noise=noise)
         self.metrics = ShufflerMetrics()
         self.admission = Admission(self.store, self.metrics, most_waiting=self.most_waiting)
         self.database = ServerStore.of(self.document, self.home / "server.db")

@@ -14,23 +14,24 @@ from overhand.deploy.protocol.wire import Batch, Release
 from overhand.deploy.server.publishing import Publisher
 from overhand.deploy.server.store import ServerStore
 from overhand.mechanisms import BallotSum, Mechanism, PairsSum
-from overhand.noise.shares import Polya, ServiceNoise
+from overhand.noise import IndependentNoise, Polya
+from overhand.planning.blocks import blocks_tree
 from support.server_stores import KEY, Name
 from support.small_plans import PRIVACY
 from support.store_processes import Where
 
-TREE = oh.RegularTree(26, (2, 2, 3))
-NOISE = ServiceNoise(Polya(shape=1, users=1, ratio=0.5))
-TABLES = ("server_store", "releases", "stored", "unopened", "sums", "published", "levels", "alarms")
+SIZE = 2
+NOISE = IndependentNoise(Polya(shape=1, users=1, ratio=0.5), cap=26)
+TABLES = (
+    "server_store", "offers", "releases", "stored", "masks", "unopened", "noise", "sums",
+    "published", "levels", "alarms",
+)  # fmt: skip
 
 
 def services_plan(kind: type[Mechanism], values: oh.Values, steps: int = 1) -> oh.Plan:
     """No guarantee, but noise that is quickly drawn."""
-    mechanisms = tuple(
-        kind.with_noise(size, NOISE, honest=1, distance=0.01, values=values, steps=steps)
-        for size in TREE.sizes
-    )
-    return oh.Plan(TREE, mechanisms, PRIVACY, TREE.levels, combine=True)
+    blocks = kind.with_noise(SIZE, NOISE, honest=1, distance=0.01, values=values, steps=steps)
+    return oh.Plan(blocks_tree(blocks), (blocks,), PRIVACY, 1, horizon=26)
 
 
 BALLOTS = Document(services_plan(BallotSum, oh.Bits()), KEY.public_key)
@@ -52,10 +53,13 @@ def sealed(name: Name, held: Iterable[Any], document: Document = BALLOTS) -> Rel
     """A release of users who hold this, and of the service's noise; other places are empty."""
     level, mechanism = document.formats.level(name[0]), document.mechanisms[name[0] - 1]
     held, random = list(held), oh.secure_random()
-    users, added = mechanism.encode_many(held, random), mechanism.draw_added(random)
+    users = mechanism.encode_many(held, random)
+    noise, _ = mechanism.advance_noise(mechanism.start_noise(random), random)
+    added = mechanism.added(noise)
     rows = [level.messages_to_bytes(one.sealed) for one in (users, added)]
     ciphertexts = document.sealer.seal(level.level, [*rows[0], *rows[1]])
-    clear = level.add_up(np.concatenate([users.clear, added.clear]))
+    clear = np.concatenate([users.clear, added.clear]).sum(axis=0, dtype=np.uint64)
+    clear &= np.uint64((1 << level.clear_bits) - 1)
     body = level.pack(b"".join(ciphertexts), clear)
     return Release(Batch(*name), level.size - len(held), body)
 

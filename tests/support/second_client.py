@@ -20,6 +20,7 @@ from itertools import accumulate
 from typing import Any, NamedTuple
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
 from support.hpke import seal
 
@@ -227,7 +228,7 @@ class SecondClient:
         if hashlib.sha256(document).hexdigest() != digest:
             raise Refused("not the pinned document")
         saved = json.loads(document)
-        if (saved["version"], saved["plan"]["format"]) != (2, 4):
+        if (saved["version"], saved["plan"]["format"]) != (3, 5):
             raise Refused("another version")
         self.plan, self.digest = saved["plan"], bytes.fromhex(digest)
         self.key = bytes.fromhex(saved["public_key"])
@@ -238,7 +239,7 @@ class SecondClient:
         self.kind = kind_of(values["kind"], values["clip"])
 
     def info(self, level: int) -> bytes:
-        return b"overhand/2" + self.digest + bytes([level])
+        return b"overhand/3" + self.digest + bytes([level])
 
     def report(self, value: Any) -> bytes:
         levels = range(1, 1 + len(self.plan["mechanisms"]))
@@ -282,7 +283,7 @@ class SecondClient:
 
     def framed(self, parts: list[Part], id: bytes, ephemeral: Callable[[int, int], bytes]) -> bytes:
         """A report; `ephemeral` makes the key of a message by its level and place."""
-        body = b"OVH2" + self.digest + id
+        body = b"OVH3" + self.digest + id
         for level, part in enumerate(parts, start=1):
             for place, message in enumerate(part.messages):
                 body += seal(self.key, self.info(level), message, ephemeral(level, place)).whole
@@ -323,17 +324,24 @@ class SecondClient:
     def _pairs(
         self, level: int, mechanism: dict[str, Any], steps: list[tuple[int, int]], draws: Draws
     ) -> Part:
-        bits, noise = mechanism["modulus_bits"], mechanism["noise"]
-        by_users = "each_service" not in noise
-        secret = [one + (draws.noise(noise) if by_users else 0) for one, _ in steps]
-        seed, width = draws.seed(), (bits + 7) // 8
-        stretched = hashlib.shake_128(self.info(level) + seed).digest(width * len(steps))
-        masks = [
-            int.from_bytes(stretched[i * width : (i + 1) * width], "little")
-            for i in range(len(steps))
-        ]
-        clear = [(one - mask) % (1 << bits) for one, mask in zip(secret, masks, strict=True)]
-        return Part([seed], clear, width)
+        bits, seed = mechanism["modulus_bits"], draws.seed()
+        masks = self.masks(level, seed, bits, len(steps))
+        clear = [(one - mask) % (1 << bits) for (one, _), mask in zip(steps, masks, strict=True)]
+        return Part([seed], clear, (bits + 7) // 8)
+
+    def masks(self, level: int, seed: bytes, bits: int, count: int) -> list[int]:
+        """Numbers of so many bits, which may be larger: the sum is modulo 2^bits."""
+        width = (bits + 7) // 8
+        stretched = _stretched(self.info(level) + seed, width * count)
+        places = range(0, width * count, width)
+        return [int.from_bytes(stretched[i : i + width], "little") for i in places]
+
+
+def _stretched(secret: bytes, length: int) -> bytes:
+    """Counters from 0 on, each encrypted on its own."""
+    cipher = Cipher(algorithms.AES(hashlib.sha256(secret).digest()[:16]), modes.ECB())
+    counters = [block.to_bytes(16, "big") for block in range(-(-length // 16))]
+    return cipher.encryptor().update(b"".join(counters))[:length]
 
 
 def _halves(steps: int, point: list[float], draws: Draws) -> list[tuple[int, int]]:

@@ -12,7 +12,7 @@ from support.small_plans import PRIVACY
 
 ROOT = math.sqrt(0.5)
 SMALL = Field(horizon=2000, shufflers=3, privacy=PRIVACY, dimension=5)
-PLANNED = ["one-shuffler-0.5", "one-shuffler-0.6", "concurrent", "stand-in", "binary"]
+PLANNED = ["one-shuffler-0.5", "one-shuffler-0.6", "concurrent", "stand-in", "binary", "services"]
 
 
 def assert_regret(missed: Floats, expected: float, most: float, *, discrepancy: float) -> None:

@@ -12,7 +12,6 @@ from overhand.deploy.protocol.document import Document
 from overhand.deploy.protocol.keys import KeyPair, PolicyKey
 from overhand.deploy.protocol.learning import Learning, SignedPolicy
 from overhand.deploy.transport import Answer
-from overhand.model import NoiseBy
 from support.loopback_system import POLICY_KEY
 from support.scripted_shuffler import COUNTED
 
@@ -26,10 +25,8 @@ GOOD = [0.0, 1.0, 0.0]
 
 
 @lru_cache
-def plan(noise: NoiseBy = "users") -> oh.Plan:
-    return plan_for_regret(
-        400, 2, oh.Privacy(30.0, 1e-4), dimension=3, mechanism="pairs", noise=noise
-    )
+def plan(mechanism: str = "pairs") -> oh.Plan:
+    return plan_for_regret(400, 2, oh.Privacy(15.0, 1e-4), dimension=3, mechanism=mechanism)
 
 
 def policy_of(theta: list[float]) -> Policy:

@@ -29,10 +29,9 @@ from overhand.deploy.shuffler.app import Overloaded
 from overhand.deploy.shuffler.batching import Arrival, Piece
 from overhand.deploy.shuffler.store import Store
 from overhand.errors import InvalidValue, ProtocolViolation, StoreUnavailable
-from overhand.mechanisms import Mechanism, PairsSum, SharesSum
+from overhand.mechanisms import Mechanism, SharesSum
 from overhand.model import Node, Shuffled
-from overhand.noise import Coins, Polya
-from overhand.randomness import HALF
+from overhand.noise import Polya
 from overhand.sums import SumServer
 from support.faulty_services import Deployment, Fault, RememberingOpener
 from support.server_stores import estimates_of
@@ -71,19 +70,12 @@ def shares_plan() -> oh.Plan:
     )
 
 
-def pairs_plan() -> oh.Plan:
-    """Without noise: every sum is exactly that of the values."""
-    return _reals_plan(
-        PairsSum(size, Coins(0, HALF), REALS, 2**USERS, modulus_bits=48) for size in (3, 6)
-    )
-
-
 def _reals_plan(mechanisms: Iterable[Mechanism]) -> oh.Plan:
     tree = oh.RegularTree(HORIZON, (3, 2))
     return oh.Plan(tree, tuple(mechanisms), oh.Privacy(4.0, 1e-4), 2)
 
 
-PLANS = {"coins": coins_plan, "shares": shares_plan, "pairs": pairs_plan}
+PLANS = {"coins": coins_plan, "shares": shares_plan}
 
 
 class Crowd:
@@ -94,13 +86,8 @@ class Crowd:
         self.document = Document(plan, key.public_key)
         self.formats = self.document.formats
         self.opener = RememberingOpener(key, self.formats.digest)
-        rows = plan.values.rows(values := self._values(plan))
+        rows = plan.values.rows(self._values(plan))
         self.bodies = encode_reports(self.document, rows, oh.seeded_random(20230))
-        self.values = {
-            part: value
-            for body, value in zip(self.bodies, values, strict=True)
-            for part in self.formats.unpack_report(body).parts
-        }
         elsewhere = Document(plan, KeyPair.of_raw(bytes(range(1, 33))).public_key)
         self.foreign = encode_reports(elsewhere, rows[:8], oh.seeded_random(20231))
 
@@ -364,10 +351,7 @@ class Soak:
     def check_batch(
         self, name: Batch, own: int, bodies: Sequence[bytes], *, is_release: bool
     ) -> None:
-        """All messages of its reports and no others; in a release, bytes instead of copies.
-
-        And the sum of what they have in the clear.
-        """
+        """All messages of its reports and no others; in a release, bytes instead of copies."""
         expected = Counter(self.messages(name))
         found = Counter(one for body in bodies for one in self.crowd.ciphertexts(name.level, body))
         missing, strange = expected - found, found - expected
@@ -375,14 +359,6 @@ class Soak:
         assert missing.total() == strange.total()
         assert set(missing) <= set(found)
         assert is_release or not missing
-        _, clear = self.formats.level(name.level).gather(bodies)
-        assert np.array_equal(clear, self.clear(name))
-
-    def clear(self, name: Batch) -> Any:
-        """What the reports of a batch have in the clear, added up."""
-        level = self.formats.level(name.level)
-        numbers = [level.clear(arrival.parts[name.level - 1]) for arrival in self.batch(name)]
-        return level.add_up(np.array(numbers)) if level.clear_numbers else numbers[0]
 
     def full(self) -> list[Batch]:
         return self.system.store.full()
@@ -430,26 +406,17 @@ class Soak:
         opened = self.crowd.opener.open(name.level, sorted(set(messages)))
         readable = [one for one in opened if one is not None]
         garbage = len(messages) - len(readable)
-        if isinstance(mechanism, SharesSum | PairsSum) and garbage:
+        if isinstance(mechanism, SharesSum) and garbage:
             return None, garbage
         whole = self.formats.level(name.level).bytes_to_messages(readable)
         whole = np.concatenate([whole, np.zeros((garbage, *whole.shape[1:]), whole.dtype)])
         try:
-            total = mechanism.sum_of(Shuffled(whole[np.newaxis], self.clear(name)[np.newaxis]))
+            total = mechanism.sum_of(Shuffled(whole[np.newaxis], np.empty((1, 0), np.uint64)))
         except InvalidValue:
             return None, garbage
         least = LEAST if self.plan.values == REALS else 0.0
         total -= least * self.own(name)
-        if isinstance(mechanism, PairsSum):
-            self.check_truth(name, total)
         return total, garbage
-
-    def check_truth(self, name: Batch, total: float) -> None:
-        """Users without noise have the sum of their values, unless parts of theirs were mixed."""
-        users = [arrival for arrival in self.batch(name) if not arrival.is_own]
-        parts = [arrival.parts[name.level - 1] for arrival in users]
-        if all(part in self.crowd.values for part in parts):
-            assert total == sum(self.crowd.values[part] for part in parts)
 
     def check_estimate(self) -> None:
         """All batches that are full are published, and add up to what one server would say."""

@@ -12,15 +12,12 @@ from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
-from unittest.mock import patch
 
 import numpy as np
-from numpy.typing import NDArray
 
 from overhand.deploy.databases.database import Database, SqliteDatabase, is_postgres
 from overhand.deploy.databases.postgres import PostgresDatabase, PostgresTransaction
 from overhand.deploy.protocol.wire import SEAL_BYTES, Batch, Formats, LevelFormat, Release
-from overhand.deploy.shuffler import batching
 from overhand.deploy.shuffler.batching import Arrival, Outcome
 from overhand.deploy.shuffler.store import Store
 from support.postgres import keys_of
@@ -28,15 +25,12 @@ from support.postgres import keys_of
 ADMITTED, REPEATED = Outcome.ADMITTED, Outcome.REPEATED
 
 
-def shape(
-    level: int, size: int, messages: int, length: int = 49, numbers: int = 0, bits: int = 20
-) -> LevelFormat:
+def shape(level: int, size: int, messages: int, length: int = 49) -> LevelFormat:
     """A level whose ciphertexts have this length; the horizon says how many batches it has."""
-    clear = bits if numbers else 0
-    return LevelFormat(level, size, 0, messages, 8 * (length - SEAL_BYTES), numbers, clear)
+    return LevelFormat(level, size, 0, messages, 8 * (length - SEAL_BYTES))
 
 
-SHAPES = (shape(1, 2, 2), shape(2, 6, 1, 53, numbers=3))
+SHAPES = (shape(1, 2, 2), shape(2, 6, 1, 53))
 HORIZON = 16
 TRACED = (shape(1, 30, 40), shape(2, 300, 5))
 
@@ -72,12 +66,6 @@ def message(user: int, level: LevelFormat, place: int) -> bytes:
     return (name + hashlib.sha512(name).digest())[: level.ciphertext_bytes]
 
 
-def numbers_of(user: int, level: LevelFormat) -> NDArray[np.uint64]:
-    """What a user says in the clear: large numbers, so that sums of a few go round."""
-    places = np.arange(1, level.clear_numbers + 1, dtype=np.uint64)
-    return places * np.uint64(7919 * user + 600_011) & np.uint64((1 << level.clear_bits) - 1)
-
-
 def user_of(one: bytes) -> int:
     return int(one[:6])
 
@@ -95,7 +83,7 @@ def report(
 
 def part(user: int, level: LevelFormat) -> bytes:
     messages = [message(user, level, place) for place in range(level.messages)]
-    return level.pack(b"".join(messages), numbers_of(user, level))
+    return b"".join(messages)
 
 
 def arrival(
@@ -131,13 +119,11 @@ def messages_in(body: bytes, level: LevelFormat) -> list[bytes]:
 
 
 def users_in(body: bytes, level: LevelFormat) -> list[int]:
-    """Whose messages a release or a piece holds: all of each user's, once, and their sum."""
+    """Whose messages a release or a piece holds: all of each user's, once."""
     found = messages_in(body, level)
     users = sorted({user_of(one) for one in found})
     whole = [message(user, level, i) for user in users for i in range(level.messages)]
     assert Counter(found) == Counter(whole)
-    numbers = np.array([numbers_of(user, level) for user in users], np.uint64)
-    assert level.clear(body).tolist() == level.add_up(numbers).tolist()
     return users
 
 
@@ -171,19 +157,6 @@ def admit_groups(
     return outcomes.count(ADMITTED)
 
 
-def admit_and_fold(
-    where: Where, groups: Sequence[Sequence[int]], levels: Sequence[LevelFormat]
-) -> tuple[int, int]:
-    """The same, and after every group fold what there is; how many pieces this process folded."""
-    admitted = folded = 0
-    with closing(where.open(levels, 10**6)) as store:
-        for group in groups:
-            outcomes = store.admit([report(user, levels=levels) for user in group])
-            admitted += outcomes.count(ADMITTED)
-            folded += fold_all(store, levels)
-    return admitted, folded
-
-
 def freeze_all(where: Where, names: Sequence[Batch], levels: Sequence[LevelFormat]) -> list[bytes]:
     with closing(where.open(levels, 10**6)) as store:
         return [freeze(store, name).body for name in names]
@@ -194,7 +167,6 @@ def live(store: Store, say: Callable[[str], object]) -> None:
     for users in ([1], [2, 3], [4, 5, 6]):
         store.admit([report(user, b"token %d" % user) for user in users])
         say(f"admitted {users[-1]}")
-        fold_all(store)
     for name in (Batch(1, 0), Batch(1, 1), Batch(2, 0)):
         release = freeze_unless_scrubbed(store, name)
         if release is not None:
@@ -205,19 +177,10 @@ def live(store: Store, say: Callable[[str], object]) -> None:
     say("scrubbed")
 
 
-def fold_all(store: Store, levels: Sequence[LevelFormat] = SHAPES) -> int:
-    """Fold pieces by twos instead of eights until none are left to fold; how many were folded."""
-    folded = 0
-    with patch.object(batching, "_FAN_BITS", 1):
-        for level in levels:
-            while more := store.fold(level.level):
-                folded += more
-    return folded
-
-
 def freeze(store: Store, name: Batch) -> Release:
     """The release of a batch that is full and not scrubbed."""
     (release,) = store.freeze_all([name])
+    assert isinstance(release, Release)
     return release
 
 
@@ -288,16 +251,3 @@ def end_of_child(function: Callable[..., object], *arguments: Any) -> int:
         finally:
             os._exit(1)
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-
-
-def fold_and_die(where: Where, levels: Sequence[LevelFormat], last: int | None) -> int:
-    """Fold the lowest level until step `last`; how many steps there are."""
-    steps, store = Steps(last), where.open(levels, 10**6)
-    count_statements(store._database, steps)
-    assert store.fold(levels[0].level) > 0
-    return steps.taken
-
-
-def die_while_folding(cases: Sequence[tuple[Where, Sequence[LevelFormat], int]]) -> list[int]:
-    """How each case ended, in a child of its own."""
-    return [end_of_child(fold_and_die, *case) for case in cases]

@@ -30,15 +30,15 @@ _ARMS = {"a walk": (0.9, 0.1, -0.3), "1984": (0.9, 0.4, 0.0), "42": (0.9, 0.0, 0
 
 @lru_cache
 def recommenders() -> dict[str, Document]:
-    """By name: with and without a constant feature, names and arms; coins and pairs."""
+    """By name: with and without a constant feature, names and arms; by three mechanisms."""
     key = POLICY_KEY.public_key
     wide = Kind("regression:3", [], (3, 6), epsilon=8.0)
     narrow = Kind("regression:2", [], (3, 6), (16, 8), 30.0)
     theory = Theory(2, horizon=400, entry_error=20.0)
     made = {
-        "pairs-services": (wide, Learning(Practical(3, 0.9, 0.25), key, _FEATURES, _ARMS)),
+        "pairs": (wide, Learning(Practical(3, 0.9, 0.25), key, _FEATURES, _ARMS)),
         "coins": (narrow, Learning(Practical(2), key)),
-        "pairs": (narrow, Learning(theory, key, ("dark", "loud"), {"a club": (0.6, 0.8)})),
+        "shares": (narrow, Learning(theory, key, ("dark", "loud"), {"a club": (0.6, 0.8)})),
     }
     return {
         how: Document(plan_of(kind, how), KEY.public_key, learning)
@@ -83,7 +83,7 @@ _WRONG_LEARNING: dict[str, dict[str, Any]] = {
 
 
 def _edited(change: dict[str, Any]) -> str:
-    saved = json.loads(recommenders()["pairs-services"].to_json())
+    saved = json.loads(recommenders()["pairs"].to_json())
     saved["learning"] |= change
     return json.dumps(saved, indent=2) + "\n"
 
@@ -97,10 +97,10 @@ def _policies() -> list[tuple[str, int, Policy]]:
     wide = np.array([[0.05, -0.02, 0.0], [0.01, 0.3, 1e-17], [-0.0, 0.1, 0.7]])
     flat = np.zeros((2, 2))
     return [
-        ("pairs-services", 1, Policy(10, np.array([0.1, -0.25, 1 / 3]), wide)),
-        ("pairs-services", (1 << 53) + 1, Policy(1 << 62, np.array([0.1, 0.9, -0.2]), wide / 7)),
+        ("pairs", 1, Policy(10, np.array([0.1, -0.25, 1 / 3]), wide)),
+        ("pairs", (1 << 53) + 1, Policy(1 << 62, np.array([0.1, 0.9, -0.2]), wide / 7)),
         ("coins", 3, Policy(30, np.array([0.5, 0.25]), flat)),
-        ("pairs", 40, Policy(400, np.array([-1e-300, 2e16]), np.eye(2))),
+        ("shares", 40, Policy(400, np.array([-1e-300, 2e16]), np.eye(2))),
     ]
 
 
@@ -188,12 +188,12 @@ def _choice_vector(place: int, contexts: list[list[float]]) -> dict[str, Any]:
 
 
 _REPORTS: list[tuple[str, list[float], float]] = [
-    ("pairs-services", [0.9, 0.1, -0.3], 1.0),
-    ("pairs-services", [0.9, 0.4, 0.0], 0.0),
-    ("pairs-services", [0.9, 0.0, 0.4358898943540674], 0.3),  # of norm 1
+    ("pairs", [0.9, 0.1, -0.3], 1.0),
+    ("pairs", [0.9, 0.4, 0.0], 0.0),
+    ("pairs", [0.9, 0.0, 0.4358898943540674], 0.3),  # of norm 1
     ("coins", [0.6, -0.8], 0.7),
     ("coins", [0.0, 0.25], 0.0),
-    ("pairs", [0.6, 0.8], 0.9),
+    ("shares", [0.6, 0.8], 0.9),
 ]
 """The document, the features of the arm that was chosen, and what came of it."""
 

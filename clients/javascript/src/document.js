@@ -15,8 +15,8 @@ import { planOf } from "./plan.js";
 import { secureRandom } from "./randomness.js";
 import { SEAL_BYTES, Sealer, contextOf } from "./sealing.js";
 
-const VERSION = 2;
-const MAGIC = new TextEncoder().encode("OVH2");
+const VERSION = 3;
+const MAGIC = new TextEncoder().encode("OVH3");
 const FIELDS = ["version", "plan", "plan_digest", "public_key", "key_id"];
 const KEY_BYTES = 32;
 const KEY_ID_BYTES = 8;
@@ -127,11 +127,12 @@ export class Document {
    */
   async encode(coordinates, { random, ephemeral } = { random: secureRandom }) {
     const digest = unhex(this.digest);
-    const levels = this.plan.levels.map((level, place) => {
+    const encoding = this.plan.levels.map(async (level, place) => {
       const context = contextOf(VERSION, digest, place + 1);
-      return { context, ...level.encode(coordinates, random, context) };
+      return { context, ...(await level.encode(coordinates, random, context)) };
     });
     const id = random(ID_BYTES);
+    const levels = await Promise.all(encoding);
     const messages = levels.flatMap(({ messages, context }) =>
       messages.map((plaintext) => ({ plaintext, context })),
     );

@@ -47,14 +47,20 @@ export function array(name, value) {
 }
 
 /**
+ * A whole number: exact, if it is below 2^53.
+ *
  * @param {string} name
  * @param {Json} value
- * @param {number} least
- * @param {number} [most]
+ * @param {number | bigint} least
+ * @param {number | bigint} [most]
  */
-export function whole(name, value, least, most = Number.MAX_SAFE_INTEGER) {
-  if (typeof value !== "bigint" || value < least || value > most) {
-    throw damaged(`${name}=${shown(value)} must be a whole number from ${least} to ${most}`);
+export function whole(name, value, least, most) {
+  const limit = most ?? Number.MAX_SAFE_INTEGER;
+  if (typeof value !== "bigint" || value < least || value > limit) {
+    const isLarge = typeof value === "bigint" && value > limit;
+    const isOpen = most === undefined && !isLarge;
+    const bounds = isOpen ? `of at least ${least}` : `from ${least} to ${limit}`;
+    throw damaged(`${name}=${shown(value)} must be a whole number ${bounds}`);
   }
   return Number(value);
 }

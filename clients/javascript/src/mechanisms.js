@@ -1,17 +1,16 @@
 /**
  * What a user sends at one level: messages that are sealed, and numbers in the clear.
  *
- * Coins are the only noise that is drawn here. Ballots and pairs leave it to the services; pairs
- * with noise of users' own, and shares, are refused where the document is read.
+ * Coins are the only noise that is drawn here. Ballots and pairs leave it to the services, and shares
+ * are refused where the document is read.
  */
 
-import { shake128 } from "@noble/hashes/sha3.js";
-
-import { concatenated, toBytes, toNumbers } from "./bytes.js";
+import { concatenated, sha256, toBytes, toNumbers } from "./bytes.js";
 import { coins, uniforms } from "./randomness.js";
 
 const FLOAT_MARGIN = 1e-9;
 const SEED_BYTES = 16;
+const KEY_BYTES = 16;
 
 /**
  * The coins of one user and coordinate. If `opposed`, half of them show 1 with `probability`, and
@@ -37,7 +36,8 @@ const SEED_BYTES = 16;
  * @property {number} messageBits
  * @property {number} clearNumbers
  * @property {number} clearBits
- * @property {(coordinates: Float64Array, random: Random, context: Uint8Array) => Encoded} encode
+ * @property {(coordinates: Float64Array, random: Random, context: Uint8Array) =>
+ *   Encoded | Promise<Encoded>} encode all chance is drawn before it returns
  */
 
 /** @typedef {import("./values.js").Kind} Kind */
@@ -111,8 +111,8 @@ export function ballotSum(kind) {
 /**
  * A user seals a seed for the server, and sends its steps, masked, in the clear.
  *
- * The mask is SHAKE128 of the level's context and the seed: little-endian numbers of as many bytes
- * as the modulus needs, of which higher bits than those of the modulus do not count.
+ * The masks are what the seed is stretched to: little-endian numbers of as many bytes as the modulus
+ * needs, of which higher bits than those of the modulus do not count.
  *
  * @param {Kind} kind
  * @param {number} steps
@@ -127,15 +127,29 @@ export function pairsSum(kind, steps, modulusBits) {
     messageBits: 8 * SEED_BYTES,
     clearNumbers: kind.dimension,
     clearBits: modulusBits,
-    encode(coordinates, random, context) {
+    async encode(coordinates, random, context) {
       const own = stepsOf(kind, steps, coordinates, random);
       const seed = random(SEED_BYTES);
-      const stretched = shake128(concatenated([context, seed]), { dkLen: kind.dimension * width });
-      const masks = toNumbers(stretched, width);
+      const masks = toNumbers(await stretched(context, seed, kind.dimension * width), width);
       const masked = own.map((step, j) => (((step - masks[j]) % modulus) + modulus) % modulus);
       return { messages: [seed], clear: toBytes(masked, width) };
     },
   };
+}
+
+/**
+ * So many bytes of AES-128 in counter mode, from 0 on, under a key made of context and seed.
+ *
+ * @param {Uint8Array} context the level's
+ * @param {Uint8Array} seed
+ * @param {number} length
+ */
+async function stretched(context, seed, length) {
+  const digest = await sha256(concatenated([context, seed]));
+  const raw = digest.subarray(0, KEY_BYTES);
+  const key = await crypto.subtle.importKey("raw", raw, "AES-CTR", false, ["encrypt"]);
+  const start = { name: "AES-CTR", counter: new Uint8Array(16), length: 128 };
+  return new Uint8Array(await crypto.subtle.encrypt(start, key, new Uint8Array(length)));
 }
 
 /**

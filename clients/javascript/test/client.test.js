@@ -143,7 +143,7 @@ test("nonsense instead of a document", async () => {
     "null",
     "[1]",
     "{}",
-    '{"version": 2}',
+    '{"version": 3}',
     "[".repeat(10_000),
     "9".repeat(300_000),
   ]) {

@@ -15,7 +15,7 @@ import { chanceOf, utf8, vectors } from "./support/vectors.js";
 const { documents, refused, policies, refused_policies, choices, reports } = vectors("recommender");
 const textOf = (name) => documents.find((one) => one.name === name).text;
 const read = (name) => Document.of(utf8(textOf(name)));
-const POLICIES = policies.filter((one) => one.document === "pairs-services").map((one) => one.text);
+const POLICIES = policies.filter((one) => one.document === "pairs").map((one) => one.text);
 const PERSON = [
   [0.9, 0.1, -0.3],
   [0.9, 0.4, 0.0],
@@ -24,7 +24,7 @@ const PERSON = [
 
 /** A service of a recommender, which has this policy, or none. */
 function serviceOf(policy = null, ...answers) {
-  const service = new Service(textOf("pairs-services"), ...answers);
+  const service = new Service(textOf("pairs"), ...answers);
   service.policy = policy;
   const { fetch } = service;
   service.fetch = async (url, options) => {
@@ -39,7 +39,7 @@ const asked = ({ requests }) => requests.filter(({ url }) => url.endsWith("/v1/p
 
 test("documents say how a recommender learns, names that are numbers in their places", async () => {
   for (const { name, text, digest } of documents) {
-    if (name === "pairs") {
+    if (name === "shares") {
       await assert.rejects(Document.of(utf8(text), digest), { code: "unsupported" });
       continue;
     }
@@ -50,7 +50,7 @@ test("documents say how a recommender learns, names that are numbers in their pl
     assert.deepEqual(learning.features, due.features);
     assert.equal(learning.policyKey, due.policy_key);
   }
-  const { learning } = await read("pairs-services");
+  const { learning } = await read("pairs");
   assert.deepEqual([...learning.arms.keys()], ["a walk", "1984", "42"]);
   assert.equal((await Document.of(utf8(documentOf("ballots-bit").text))).learning, null);
 });
@@ -62,7 +62,7 @@ for (const { why, text } of refused) {
 
 test("policies of the vectors, and what is signed of them", async () => {
   for (const { document: name, number, users, signed, text } of policies) {
-    if (name === "pairs") continue;
+    if (name === "shares") continue;
     const { learning, digest } = await read(name);
     const policy = await SignedPolicy.of(utf8(text), learning, digest);
     assert.equal(String(policy.number), number);
@@ -86,7 +86,7 @@ for (const { why, text, after } of refused_policies) {
 
 test("choices of the vectors", async () => {
   for (const { document: name, policy: place, contexts, scores, arm } of choices) {
-    if (name === "pairs") continue;
+    if (name === "shares") continue;
     const { learning, digest } = await read(name);
     const policy = await SignedPolicy.of(utf8(policies[place].text), learning, digest);
     const arms = contexts.map((row) => learning.checked(row, "a row"));
@@ -100,7 +100,7 @@ test("choices of the vectors", async () => {
 
 for (const [place, report] of reports.entries()) {
   const { document: name, features, reward } = report;
-  if (name === "pairs") continue;
+  if (name === "shares") continue;
   test(`report ${place} of a recommender, byte for byte`, async () => {
     const document = await read(name);
     const coordinates = document.learning.coordinates(

@@ -135,14 +135,10 @@ test(
       "plan",
       "--horizon",
       String(3 * EACH),
-      "--shufflers",
-      "2",
       "--epsilon",
       "1",
       "--delta",
       "1e-6",
-      "--noise",
-      "services",
       "--mechanism",
       "pairs",
       "--save",
@@ -180,7 +176,7 @@ function checkAlike(fromNode, fromPython, digest) {
   assert.equal(new Set(all.map((body) => body.length)).size, 1);
   assert.deepEqual(
     [...new Set(all.map((body) => body.subarray(0, 36).toString("hex")))],
-    [Buffer.from("OVH2").toString("hex") + digest],
+    [Buffer.from("OVH3").toString("hex") + digest],
   );
   assert.equal(new Set(all.map((body) => body.subarray(36, 52).toString("hex"))).size, all.length);
   // Every other byte is uniform: those of either client have the mean that uniform ones have.
@@ -216,12 +212,11 @@ async function checkSum(server, truth) {
   const status = await until("the sum is published", async () => {
     const said = await (await fetch(`${server}/v1/status`)).json();
     const isPublished = said.estimate?.t === covered && !said.estimate.fallback;
-    // Batches are on their way side by side, and a small one may come after the large one above it.
     return isPublished && said.levels.every(isComplete) ? said : undefined;
   });
   const { value, std } = status.estimate;
-  // Beyond with a probability below 2e-10, by Chernoff's bound: the noise of this plan is a sum of
-  // Laplace's, whose tails are heavier than a normal variable's. Those who are pending may all be ones.
+  // Beyond with a probability below 1e-13: the noise of this plan is a sum of Gaussian draws, which
+  // are rounded. Those who are pending may all be ones.
   assert.ok(
     Math.abs(value - truth) <= 8 * std + 2 * EACH - covered,
     `${value} of ${truth}, std ${std}`,

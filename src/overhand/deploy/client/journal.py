@@ -98,7 +98,7 @@ class ReportJournal:
     >>> import overhand as oh
     >>> from overhand.deploy.protocol.keys import KeyPair
     >>> from overhand.deploy.protocol.document import encode_report
-    >>> plan = oh.Plan.best(300, 2, oh.Privacy(1.0, 1e-6), noise="services")
+    >>> plan = oh.Plan.best(300, epsilon=1.0, delta=1e-6, mechanism="pairs")
     >>> document = Document(plan, KeyPair.generate().public_key)
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     kept = ReportJournal(Path(folder, "reports"))

@@ -56,7 +56,8 @@ class AsyncRecommenderClient(AsyncClient):
     >>> async def visit(client):
     ...     arm = await client.choose([[0.6, 0.8], [0.6, -0.8]])
     ...     await client.report(1.0 if arm == 0 else 0.0)
-    >>> asyncio.run(visit(AsyncRecommenderClient("https://shuffle.example", transport=Service())))
+    >>> url, digest = "https://shuffle.example", public.digest
+    >>> asyncio.run(visit(AsyncRecommenderClient(url, digest=digest, transport=Service())))
     >>> len(Service.reports)
     1
     """

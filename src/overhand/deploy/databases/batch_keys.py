@@ -33,6 +33,8 @@ from overhand.deploy.protocol.wire import Batch
 from overhand.errors import InvalidValue, ProtocolViolation
 
 MARK_BYTES = 16
+STATE = (1 << 64) - 1
+"""In the place of a batch's own reports, for the state of noise that is sealed under its key."""
 MOST_HELD = 16
 """Batches of a level that wait, or never came, whose keys do not keep those of later ones.
 

@@ -73,7 +73,7 @@ def info(digest: bytes, level: int) -> bytes:
     """What a message is bound to: version, plan and level.
 
     >>> info(bytes(32), 2)[:10], len(info(bytes(32), 2))
-    (b'overhand/2', 43)
+    (b'overhand/3', 43)
     """
     if len(digest) != DIGEST_BYTES:
         raise errors.InvalidValue(f"a digest has {DIGEST_BYTES} bytes, not {len(digest)}")

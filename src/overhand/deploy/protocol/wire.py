@@ -1,11 +1,17 @@
 """What goes over the wire: bytes whose length and layout follow from the plan alone.
 
-A report is `OVH2`, the plan's digest (32 bytes), an id (16 random bytes, by which it is
-known again) and, lowest level first, the parts of one user. A release is `OVR1`, the digest,
-level (1 byte), batch number (8), number of the shuffling service's own reports (4) and what the
-batch came to; numbers are big endian. A part of a report and a batch look alike: ciphertexts and,
-if the mechanism sends any, numbers in the clear, which a batch has added up modulo 2^clear_bits. A
-message and a number in the clear are little endian, in as few bytes as their bits need; a message
+A report is `OVH3`, the plan's digest (32 bytes), an id (16 random bytes, by which it is
+known again) and, lowest level first, the parts of one user. All that the shuffling service sends
+begins alike: four letters, the digest, level (1 byte), batch number (8) and the number of its own
+reports or of places left empty (4); numbers are big endian.
+
+A release (`OVR3`) goes on with what the batch came to: ciphertexts and, if the mechanism sends any,
+numbers in the clear, added up modulo 2^clear_bits; a part of a report looks the same. Where there
+are numbers in the clear a batch is offered first: an offer (`OVO3`) has its ciphertexts, an answer
+(`OVA3`) the digest of the offer and the places of those that do not count, a sum (`OVS3`) the
+digest of the answer and the numbers of the rest, added up.
+
+A message and a number in the clear are little endian, in as few bytes as their bits need; a message
 of more than 64 bits is not a number but bytes, such as a seed. Whatever is read is either correct
 to the last byte or refused with one error: `WrongPlan` for another plan's bytes, else
 `InvalidValue`.
@@ -18,7 +24,7 @@ import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import accumulate, islice
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -31,9 +37,12 @@ from overhand.planning import HEADER_BYTES, Plan, report_bytes
 from overhand.planning import ID_BYTES as ID_BYTES
 from overhand.planning import SEAL_BYTES as SEAL_BYTES
 
-VERSION = 2
-REPORT_MAGIC = b"OVH2"
-RELEASE_MAGIC = b"OVR1"
+VERSION = 3
+REPORT_MAGIC = b"OVH3"
+RELEASE_MAGIC = b"OVR3"
+OFFER_MAGIC = b"OVO3"
+ANSWER_MAGIC = b"OVA3"
+SUM_MAGIC = b"OVS3"
 
 MOST_NUMBER_BITS = 64
 """A longer message is not a number but bytes: an array of them has one more axis."""
@@ -42,8 +51,9 @@ MOST_LEVELS = 255
 MOST_REPORT_BYTES = 1 << 24
 """A limit on the work that a document may ask of a client."""
 
-_RELEASE_HEADER = struct.Struct(f">4s{DIGEST_BYTES}sBQI")
-_NUMBERS_AT_ONCE = 1 << 17
+_HEADER = struct.Struct(f">4s{DIGEST_BYTES}sBQI")
+_ANSWER_HEADER = len(ANSWER_MAGIC) + DIGEST_BYTES
+_POSITION = np.dtype(">u4")
 _MOST_BATCHES = (1 << 64) - 1
 _MOST_REPORTS = (1 << 32) - 1
 
@@ -95,6 +105,32 @@ class Release:
         return hashlib.sha256(self.body).digest()
 
 
+class Offer(NamedTuple):
+    """The ciphertexts of a batch in an order drawn once: what the server first says is garbage.
+
+    `own` places of it were left empty.
+    """
+
+    batch: Batch
+    own: int
+    body: bytes
+
+
+@dataclass(frozen=True)
+class MaskedSum:
+    """What the numbers of a batch came to that count after the answer with this digest."""
+
+    batch: Batch
+    own: int
+    answer: bytes
+    body: bytes
+
+    @cached_property
+    def digest(self) -> bytes:
+        """Of the answer as well: another answer is another sum."""
+        return hashlib.sha256(self.answer + self.body).digest()
+
+
 @dataclass(frozen=True)
 class LevelFormat:
     """One level of a deployed plan: how many messages there are, and how long they are."""
@@ -102,7 +138,7 @@ class LevelFormat:
     level: int
     size: int
     batches: int
-    """Whole batches within the horizon; their numbers count from 0."""
+    """Whole batches that there may ever be; their numbers count from 0."""
     messages: int
     """Messages per user."""
     message_bits: int
@@ -113,6 +149,14 @@ class LevelFormat:
     """Messages that the shuffling service adds to a batch."""
     is_filled: bool = True
     """Whether the service's own reports fill vacant places: otherwise these stay empty."""
+
+    @property
+    def is_offered(self) -> bool:
+        """Whether ciphertexts go to the server first, and a sum of the numbers of those it opens.
+
+        Then a user has one ciphertext, next to which its numbers stay until the sum is made.
+        """
+        return self.clear_numbers > 0
 
     @property
     def plaintext_bytes(self) -> int:
@@ -176,22 +220,16 @@ class LevelFormat:
             )
         return numbers
 
-    def gather(self, bodies: Iterable[bytes]) -> tuple[NDArray[np.uint8], NDArray[np.uint64]]:
-        """All ciphertexts of parts or batches in their order, and the sum of what is clear.
+    def rows(self, bodies: Iterable[bytes]) -> NDArray[np.uint8]:
+        """What pieces of batches hold, a row each: ciphertexts, with their numbers if offered."""
+        width = self.part_bytes if self.is_offered else self.ciphertext_bytes
+        return np.frombuffer(b"".join(bodies), np.uint8).reshape(-1, width)
 
-        However many they are, few of their numbers are in memory at a time.
-        """
-        if not self.clear_numbers:
-            return self._rows(b"".join(bodies)), np.empty(0, np.uint64)
-        sealed, total, coming = list[bytes](), np.zeros(self.clear_numbers, np.uint64), iter(bodies)
-        while some := list(islice(coming, max(1, _NUMBERS_AT_ONCE // self.clear_numbers))):
-            sealed += [body[: len(body) - self.clear_bytes] for body in some]
-            clear = self._numbers(b"".join([body[len(body) - self.clear_bytes :] for body in some]))
-            total = self.add_up(np.vstack([total, clear.reshape(len(some), -1)]))
-        return self._rows(b"".join(sealed)), total
-
-    def _rows(self, sealed: bytes) -> NDArray[np.uint8]:
-        return np.frombuffer(sealed, np.uint8).reshape(-1, self.ciphertext_bytes)
+    def sum_of(self, rows: NDArray[np.uint8]) -> NDArray[np.uint64]:
+        """The numbers of such rows, added up byte by byte."""
+        places = rows[:, self.ciphertext_bytes :].sum(axis=0, dtype=np.uint64)
+        by_number = places.reshape(-1, self._clear_width)
+        return self.add_up((by_number << (8 * np.arange(self._clear_width, dtype=np.uint64))).T)
 
     def add_up(self, numbers: NDArray[np.uint64]) -> NDArray[np.uint64]:
         """The sum of rows of numbers, modulo 2^clear_bits."""
@@ -251,7 +289,7 @@ class Formats:
         """
         errors.whole("the number of levels", plan.tree.levels, least=1, most=MOST_LEVELS)
         levels = tuple(
-            _format_of(level, plan.horizon, mechanism)
+            _format_of(level, plan.most_users, mechanism)
             for level, mechanism in enumerate(plan.mechanisms, start=1)
         )
         formats = cls(bytes.fromhex(plan.digest if digest is None else digest), levels)
@@ -304,24 +342,75 @@ class Formats:
 
     @cached_property
     def most_release_bytes(self) -> int:
-        """The length of the longest release."""
-        return _RELEASE_HEADER.size + max(level.batch_bytes() for level in self.levels)
+        """The length of the longest release: no offer and no sum is longer."""
+        return _HEADER.size + max(level.batch_bytes() for level in self.levels)
 
     def pack_release(self, release: Release) -> bytes:
         """The bytes of a release."""
-        self._check_release(release)
-        header = (RELEASE_MAGIC, self.digest, *release.batch, release.own)
-        return _RELEASE_HEADER.pack(*header) + release.body
+        self._check_body(release.batch, release.own, release.body)
+        return self._pack(RELEASE_MAGIC, release.batch, release.own) + release.body
 
     def unpack_release(self, sent: bytes) -> Release:
         """What was sent, if it is a batch of this plan."""
-        self._check_header("release", RELEASE_MAGIC, sent)
-        if len(sent) < _RELEASE_HEADER.size:
-            raise errors.InvalidValue(f"a release of {len(sent)} bytes ends in its header")
-        _, _, level, number, own = _RELEASE_HEADER.unpack_from(sent)
-        release = Release(Batch(level, number), own, sent[_RELEASE_HEADER.size :])
-        self._check_release(release)
-        return release
+        batch, own, body = self._unpack("release", RELEASE_MAGIC, sent)
+        self._check_body(batch, own, body)
+        return Release(batch, own, body)
+
+    def pack_offer(self, offer: Offer) -> bytes:
+        """The bytes of an offer."""
+        self._check_offer(offer)
+        return self._pack(OFFER_MAGIC, offer.batch, offer.own) + offer.body
+
+    def unpack_offer(self, sent: bytes) -> Offer:
+        """What was sent, if it offers a batch of this plan."""
+        offer = Offer(*self._unpack("offer", OFFER_MAGIC, sent))
+        self._check_offer(offer)
+        return offer
+
+    def pack_answer(self, offer: bytes, refused: Sequence[int] | NDArray[Any]) -> bytes:
+        """The bytes of the answer to these of an offer: where the ciphertexts are that don't count.
+
+        In ascending order, counted from 0.
+        """
+        positions = np.asarray(refused, np.int64)
+        self._check_positions(offer, positions)
+        digest = hashlib.sha256(offer).digest()
+        return ANSWER_MAGIC + digest + positions.astype(_POSITION).tobytes()
+
+    def unpack_answer(self, offer: bytes, answer: bytes) -> NDArray[np.int64]:
+        """The positions that an answer to these bytes of an offer has."""
+        digest = hashlib.sha256(offer).digest()
+        if answer[:_ANSWER_HEADER] != ANSWER_MAGIC + digest:
+            raise errors.InvalidValue("this is not an answer to the offer")
+        content = answer[_ANSWER_HEADER:]
+        if len(content) % _POSITION.itemsize:
+            raise errors.InvalidValue(f"an answer of {len(answer)} bytes ends in a position")
+        positions = np.frombuffer(content, _POSITION).astype(np.int64)
+        self._check_positions(offer, positions)
+        return positions
+
+    def pack_sum(self, masked: MaskedSum) -> bytes:
+        """The bytes of a sum."""
+        self._check_sum(masked)
+        header = self._pack(SUM_MAGIC, masked.batch, masked.own)
+        return header + masked.answer + masked.body
+
+    def unpack_sum(self, sent: bytes) -> MaskedSum:
+        """What was sent, if it is a sum of a batch of this plan."""
+        batch, own, rest = self._unpack("sum", SUM_MAGIC, sent)
+        masked = MaskedSum(batch, own, rest[:DIGEST_BYTES], rest[DIGEST_BYTES:])
+        self._check_sum(masked)
+        return masked
+
+    def _pack(self, magic: bytes, batch: Batch, own: int) -> bytes:
+        return _HEADER.pack(magic, self.digest, *batch, own)
+
+    def _unpack(self, what: str, magic: bytes, sent: bytes) -> tuple[Batch, int, bytes]:
+        self._check_header(what, magic, sent)
+        if len(sent) < _HEADER.size:
+            raise errors.InvalidValue(f"a {what} of {len(sent)} bytes ends in its header")
+        _, _, level, number, own = _HEADER.unpack_from(sent)
+        return Batch(level, number), own, sent[_HEADER.size :]
 
     def _check_header(self, what: str, magic: bytes, body: bytes) -> None:
         found = body[: len(magic)]
@@ -335,18 +424,45 @@ class Formats:
                 f"a {what} for the plan {digest.hex()[:12]}, not {self.digest.hex()[:12]}"
             )
 
-    def _check_release(self, release: Release) -> None:
-        level, number = release.batch
-        shape = self.level(level)
+    def _check_body(self, batch: Batch, own: int, body: bytes) -> None:
+        shape = self._shape(batch, own)
+        _check_length(f"batch of level {batch.level}", body, shape.batch_bytes(own))
+        shape.clear(body)  # refuse numbers that are too large
+
+    def _check_offer(self, offer: Offer) -> None:
+        shape = self._offered_shape(offer.batch, offer.own)
+        due = shape.users(offer.own) * shape.ciphertext_bytes
+        _check_length(f"offer of level {offer.batch.level}", offer.body, due)
+
+    def _check_sum(self, masked: MaskedSum) -> None:
+        shape = self._offered_shape(masked.batch, masked.own)
+        _check_length("digest of an answer", masked.answer, DIGEST_BYTES)
+        _check_length(f"sum of level {masked.batch.level}", masked.body, shape.clear_bytes)
+        shape.clear(masked.body)
+
+    def _check_positions(self, offer: bytes, positions: NDArray[np.int64]) -> None:
+        batch, own, _ = self.unpack_offer(offer)
+        users = self.level(batch.level).users(own)
+        if positions.size and not (
+            positions[0] >= 0 and positions[-1] < users and (np.diff(positions) > 0).all()
+        ):
+            raise errors.InvalidValue(f"positions of an answer ascend, from 0 on, below {users}")
+
+    def _offered_shape(self, batch: Batch, own: int) -> LevelFormat:
+        shape = self._shape(batch, own)
+        if not shape.is_offered:
+            raise errors.InvalidValue(f"batches of level {batch.level} are not offered")
+        return shape
+
+    def _shape(self, batch: Batch, own: int) -> LevelFormat:
+        shape = self.level(batch.level)
         last = min(shape.batches - 1, _MOST_BATCHES)
-        errors.whole(f"the batch number at level {level}", number, least=0, most=last)
-        most = shape.size if shape.is_filled else shape.size - 1
-        errors.whole("the number of own reports", release.own, least=0, most=most)
-        _check_length(f"batch of level {level}", release.body, shape.batch_bytes(release.own))
-        shape.clear(release.body)  # refuse numbers that are too large
+        errors.whole(f"the batch number at level {batch.level}", batch.number, least=0, most=last)
+        errors.whole("the number of own reports", own, least=0, most=shape.size)
+        return shape
 
 
-def _format_of(level: int, horizon: int, mechanism: Mechanism) -> LevelFormat:
+def _format_of(level: int, most_users: int, mechanism: Mechanism) -> LevelFormat:
     bits = errors.whole(
         "message_bits", mechanism.layout.message_bits, least=1, most=MOST_MESSAGE_BITS
     )
@@ -355,10 +471,14 @@ def _format_of(level: int, horizon: int, mechanism: Mechanism) -> LevelFormat:
             f"message_bits={bits} above {MOST_NUMBER_BITS} must be whole bytes"
         )
     least = int(mechanism.layout.clear_numbers > 0)
+    if least and (mechanism.noise_by == "users" or mechanism.layout.messages_per_user != 1):
+        raise errors.InvalidValue(
+            "numbers in the clear stand beside one message, and services make their noise"
+        )
     return LevelFormat(
         level,
         errors.whole("size", mechanism.size, least=1, most=_MOST_REPORTS),
-        horizon // mechanism.size,
+        most_users // mechanism.size,
         mechanism.layout.messages_per_user,
         bits,
         mechanism.layout.clear_numbers,

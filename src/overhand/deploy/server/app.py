@@ -46,7 +46,8 @@ from overhand.deploy.http.application import (
 from overhand.deploy.http.telemetry import SLOW, Metrics, Readiness, RecurringFault, log
 from overhand.deploy.protocol.document import Document
 from overhand.deploy.protocol.keys import matches
-from overhand.deploy.protocol.wire import Batch
+from overhand.deploy.protocol.sealing import WorkersLost
+from overhand.deploy.protocol.wire import Batch, MaskedSum, Offer, Release
 from overhand.deploy.server import dashboard
 from overhand.deploy.server.publishing import Publisher
 from overhand.deploy.server.store import ServerStore
@@ -54,6 +55,7 @@ from overhand.errors import InvalidValue, OverhandError, ProtocolViolation, Stor
 from overhand.values import Grouped
 
 T = TypeVar("T")
+Came = TypeVar("Came", Release, Offer, MaskedSum)
 
 TRUST = (
     "The shuffling service learns who reported, never what; this server learns what, never who. "
@@ -121,6 +123,9 @@ class ServerApp(Application):
             Route("/", self._file),
             Route("/static/{name}", self._file),
         ]
+        if any(level.is_offered for level in self._document.formats.levels):
+            routes.append(Route("/v1/offers/{level}/{number}", self._offer, methods=["PUT"]))
+            routes.append(Route("/v1/sums/{level}/{number}", self._sum, methods=["PUT"]))
         if isinstance(self._document.plan.values, Grouped):
             routes.append(Route("/v1/groups", self._groups))
         if self._document.learning is not None:
@@ -138,6 +143,26 @@ class ServerApp(Application):
             self.events.announce()
 
     async def _release(self, request: Request) -> Response:
+        await self._take_in(request, self._document.formats.unpack_release, self._store.receive)
+        return self._kept()
+
+    async def _sum(self, request: Request) -> Response:
+        await self._take_in(request, self._document.formats.unpack_sum, self._store.receive_sum)
+        return self._kept()
+
+    def _kept(self) -> Response:
+        self.arrived.set()
+        return Reply(HTTPStatus.OK, {"status": "kept"})
+
+    async def _offer(self, request: Request) -> Response:
+        unpack = self._document.formats.unpack_offer
+        answer = await self._take_in(request, unpack, self._publisher.answer)
+        return Response(answer, headers=_HEADERS, media_type="application/octet-stream")
+
+    async def _take_in(
+        self, request: Request, unpack: Callable[[bytes], Came], keep: Callable[[Came], T]
+    ) -> T:
+        """What the store says to what the shuffling service sends of a batch."""
         token = bearer(header(request.scope, b"authorization"))
         is_known = token is not None and any([matches(token, known) for known in self._tokens])
         if not is_known and not self._has_stranger:  # its operator may have mixed up the tokens
@@ -147,20 +172,22 @@ class ServerApp(Application):
             raise Refused(HTTPStatus.UNAUTHORIZED, "the shuffling service's token is needed")
         body = await body_of(request.scope, self._most)
         try:
-            release = self._document.formats.unpack_release(body)
+            came = unpack(body)
         except InvalidValue as error:
             raise Refused(HTTPStatus.BAD_REQUEST, str(error)) from error
         named = (request.path_params["level"], request.path_params["number"])
-        if named != tuple(map(str, release.batch)):
-            raise Refused(HTTPStatus.BAD_REQUEST, "the release is not of the batch in its path")
+        if named != tuple(map(str, came.batch)):
+            raise Refused(HTTPStatus.BAD_REQUEST, "this is not of the batch in its path")
         try:
-            await self._from_store(asyncio.to_thread(self._store.receive, release))
+            found = await self._from_store(asyncio.to_thread(keep, came))
         except ProtocolViolation as error:
             self.events.announce()
             raise Refused(HTTPStatus.CONFLICT, str(error)) from error
+        except (WorkersLost, CancelledError) as error:
+            words = "messages cannot be opened now"
+            raise Refused(HTTPStatus.SERVICE_UNAVAILABLE, words, retry=True) from error
         self.readiness.note_success()
-        self.arrived.set()
-        return Reply(HTTPStatus.OK, {"status": "kept"})
+        return found
 
     async def _file(self, request: Request) -> Response:
         """A file of the dashboard: its page, unless another is named."""
@@ -191,6 +218,7 @@ class ServerApp(Application):
                 "digest": plan.digest,
                 "document": self._document.digest,
                 "horizon": plan.horizon,
+                "most_users": plan.most_users,
                 "values": plan.values.spec,
                 "dimension": plan.values.dimension,
                 "names": names and list(names),
@@ -202,6 +230,7 @@ class ServerApp(Application):
                 "epsilon": plan.privacy.epsilon,
                 "delta": plan.privacy.delta,
                 "delta_spent": plan.delta_spent,
+                "mu": plan.mu,
                 "honest": plan.honest,
                 "reports": plan.reports,
                 "noise_by": plan.noise_by,
@@ -305,7 +334,6 @@ async def publish(
     publisher: Publisher,
     metrics: ServerMetrics,
     stopping: asyncio.Event,
-    patience: float,
 ) -> None:
     """Open all releases, those from before a restart first, and wait for more.
 
@@ -323,9 +351,7 @@ async def publish(
                 app.events.announce()
             if await asyncio.to_thread(publisher.follow):
                 app.events.announce()
-            app.show_late(
-                await asyncio.to_thread(publisher.find_overdue, time.monotonic(), patience)
-            )
+            app.show_late(await asyncio.to_thread(publisher.find_overdue, time.monotonic()))
         except (OverhandError, CancelledError) as error:
             if stopping.is_set():
                 return

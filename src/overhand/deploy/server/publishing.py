@@ -3,23 +3,31 @@
 from __future__ import annotations
 
 import logging
+import math
+import time
 from collections.abc import Collection, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
 from threading import Lock, RLock
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from overhand.deploy.databases.batch_keys import MOST_HELD
 from overhand.deploy.http.telemetry import log
 from overhand.deploy.protocol.document import Document
 from overhand.deploy.protocol.keys import PolicyKey
 from overhand.deploy.protocol.sealing import Opens, open_release
-from overhand.deploy.protocol.wire import Batch, Release
+from overhand.deploy.protocol.wire import Batch, Offer, Release
 from overhand.deploy.server.policy import REWARD_COORDINATE, PolicyMaker
+from overhand.deploy.server.replay import NOISE_LEVEL, Needed, OwnNoise
 from overhand.deploy.server.store import (
+    AnsweredSum,
     BatchSum,
+    BatchTotal,
     Coordinate,
     LevelTally,
     Published,
@@ -29,13 +37,14 @@ from overhand.deploy.server.store import (
 )
 from overhand.errors import InvalidValue, LostBatch
 from overhand.estimates import Estimate
+from overhand.model import Counts
 from overhand.planning import Plan
-from overhand.randomness import secure_random
 from overhand.sums import BatchSums, SumServer, in_hindsight
 
 CONFIDENCE = 0.95
 _HISTORY = 500
 _AT_ONCE = 1 << 17  # numbers of sums that are read together
+_AT_A_TIME = 8  # batches that are being opened
 _MOST_RETOLD = 64  # coordinates whose history is kept as it was told again
 _MOST_MISSING = 1000  # batches that are named
 
@@ -51,6 +60,8 @@ class Total:
     earlier: Estimate | None
     """What an earlier plan ended with."""
     count: int = 0
+    drawn: int = 0
+    """How many of them have noise of the server, if that makes any: all that are not lost."""
     distrusted: tuple[Batch, ...] = ()
     """Batches with a sum that honest users cannot have, until somebody was told."""
 
@@ -61,10 +72,12 @@ class Total:
         server = SumServer(plan, checks=True)
         return cls(server, None if settled is None else settled.estimate(plan.values))
 
-    def follow(self, store: ServerStore) -> Total:
-        """With all sums that are in the store now."""
+    def follow(self, store: ServerStore, stop: float = math.inf) -> Total:
+        """With all sums that are in the store now, or the first of them up to `stop`."""
         total, most = self, max(1, _AT_ONCE // self.server.plan.values.dimension)
-        while sums := store.sums(total.count, most):
+        while total.count < stop and (
+            sums := store.sums(total.count, int(min(most, stop - total.count)))
+        ):
             total = total.with_sums(sums)
         return total
 
@@ -76,20 +89,24 @@ class Total:
                 server.lose(node, summed.own)
             else:
                 value = sum_of(server.plan.values, summed.value)
-                server.receive_sum(node, value, summed.bias_bound, summed.own)
+                server.receive_sum(node, value, summed.bias_bound, summed.absent)
         distrusted = (
             *self.distrusted,
             *(Batch(n.level, n.start // n.size) for n in server.distrusted),
         )
-        return replace(self, server=server, count=self.count + len(sums), distrusted=distrusted)
+        drawn = self.drawn + sum(summed.value is not None for summed in sums)
+        return replace(
+            self, server=server, count=self.count + len(sums), drawn=drawn, distrusted=distrusted
+        )
 
-    def to_come(self) -> dict[int, list[int]]:
+    def to_come(self) -> Needed:
         """By level, the first batches without a sum, up to the one after all that have one.
 
         As many as keys are kept of one by one, and one more: it stands for all after it.
         """
         levels = range(1, self.server.plan.tree.levels + 1)
-        return {level: list(islice(self.server.to_come(level), 1 + MOST_HELD)) for level in levels}
+        first = {level: list(islice(self.server.to_come(level), 1 + MOST_HELD)) for level in levels}
+        return {NOISE_LEVEL: [self.drawn], **first}
 
     def latest(self) -> Estimate | None:
         """The sum of all users so far, those of earlier plans included; None if there are none."""
@@ -99,15 +116,44 @@ class Total:
         return self.earlier + latest
 
 
+class Turns:
+    """When batches get noise that cancels in the order of their numbers."""
+
+    def __init__(self, patience: float) -> None:
+        self._patience = patience
+        self._since: dict[int, float] = {}  # when a missing one was seen to hold up others
+
+    def stop(self, waiting: Sequence[int], to_come: Sequence[int], now: float) -> int:
+        """Those of `waiting` that are below this may have noise now.
+
+        One holds up all after it until it comes, for a while, and only while few wait. But none
+        may have noise whose key could not be destroyed then, because too many before it have no
+        sum: their keys would keep it. So a service that holds batches back holds up later ones,
+        and cannot have an old copy of the store taken.
+        """
+        after = to_come[-1]
+        stop = after + MOST_HELD + 2 - len(to_come)
+        last = max((number for number in waiting if number < stop), default=0)
+        missing = {n for n in (*to_come, *range(after, last)) if n < last}.difference(waiting)
+        known = {n: since for n, since in self._since.items() if n in to_come or n > after}
+        is_full = sum(number > min(missing, default=stop) for number in waiting) > MOST_HELD
+        fresh = {n: -math.inf if is_full else known.get(n, now) for n in missing}
+        self._since = known | fresh
+        return min([n for n in missing if now - fresh[n] < self._patience], default=stop)
+
+
 class Publisher:
     """Opens the releases of a store, together with other processes.
 
     All that it knows follows from the sums in the store, in their order. Memory never has what the
     store has not: it is replaced after a transaction, so any step may fail and be taken again.
 
-    Where the server makes noise, a batch's is drawn when the batch is opened, and is nowhere but in
-    the sum that goes into the store; who comes second with a sum forgets it. The key of a batch
-    that has a sum is destroyed before this process shows anything that is made of it.
+    Where the server makes noise, that of a batch is drawn in the transaction that stores its sum,
+    and is nowhere else. Only then the sum is looked at: in a transaction of its own an estimate is
+    published. The key of a batch that has a sum is destroyed before that.
+
+    Such batches are published in their order, in which noise cancels: while one is missing, those
+    after it wait, at most `MOST_HELD` of them and at most `patience` seconds.
     """
 
     def __init__(
@@ -116,82 +162,118 @@ class Publisher:
         store: ServerStore,
         opener: Opens,
         policy_key: PolicyKey | None = None,
+        patience: float = 60.0,
     ) -> None:
         self.document = document
         self._maker = PolicyMaker.of(document, policy_key)
         self._plan = document.plan
         self._store = store
         self._opener = opener
+        self._patience = patience
         self._lock = RLock()
-        self._random = secure_random()
-        if self._plan.noise_by == "services" and store.protection is None:
-            raise InvalidValue(
-                "services make the noise of this plan: its database needs replay protection"
-            )
-        begun = Total.begin(self._plan, store)
+        self._own_noise: OwnNoise | None = None
+        if self._plan.noise_by == "services":
+            if store.protection is None:
+                raise InvalidValue(
+                    "services make the noise of this plan: its database needs replay protection"
+                )
+            self._own_noise = OwnNoise(document.mechanisms[0], store.protection)
+        begun, self._status = Total.begin(self._plan, store), store.status()
         self._first = _to_published(begun)
-        self._total = begun.follow(store)
+        self._told = begun.follow(store, self._status.length.told)
+        self._total = self._told.follow(store)
         if store.protection is not None:
             store.protection.check(self._total.to_come())
-        self._status = store.status()
         self._since: dict[Batch, float] = {}
+        self._turns = Turns(patience)
         self._distrusted: frozenset[Batch] = frozenset()
         self._retold: tuple[int, dict[int, dict[str, Any]]] = (0, {})
         self._retelling = Lock()
         self.follow()
 
     def step(self) -> bool:
-        """Open a release that nobody is opening, and publish; returns whether there was one."""
-        with self._store.claim_release(self._is_due) as release:
-            if release is None:
+        """Open what waits and nobody is opening, and publish; returns whether there was any."""
+        if self._publish():  # what came of a step before a crash
+            return True
+        with self._store.claim_releases(self._select_due) as waiting:
+            if not waiting:
                 return False
-            self._publish(self._sum_release(release))
+            with ThreadPoolExecutor(_AT_A_TIME) as threads:  # small ones keep one worker busy each
+                totals = list(threads.map(self._total_of, waiting))
+            self._store.add_sums(totals, self._own_noise)
+        self._publish()
         return True
 
-    def _is_due(self, batch: Batch) -> bool:
-        """Whether the key of a batch can be destroyed once it has a sum.
+    def _select_due(self, waiting: list[Batch]) -> list[Batch]:
+        """Those that may be published now, in that order."""
+        if self._own_noise is None:
+            return waiting
+        numbers = [batch.number for batch in waiting]
+        stop = self._turns.stop(numbers, list(self._total.to_come()[1]), time.monotonic())
+        return [batch for batch in waiting if batch.number < stop]
 
-        Not if too many batches before it have none: their keys would keep it. So a service that
-        holds batches back holds up later ones, and cannot have an old copy of the store taken.
-        """
-        if self._store.protection is None:
-            return True
-        first = self._total.to_come()[batch.level]
-        return batch.number <= first[-1] + MOST_HELD + 1 - len(first)
+    def answer(self, offer: Offer) -> bytes:
+        """Which messages of an offer do not count: they do not open, or came before."""
+        known = self._store.find_answer(offer)
+        if known is not None:
+            return known
+        level = self.document.formats.level(offer.batch.level)
+        mechanism = self.document.mechanisms[level.level - 1]
+        messages = np.frombuffer(offer.body, np.uint8).reshape(-1, level.ciphertext_bytes)
+        opened = self._opener.open(level.level, (row.tobytes() for row in messages))
+        nothing, width = bytes(level.plaintext_bytes), level.plaintext_bytes
+        found = [one if one is not None and len(one) == width else None for one in opened]
+        is_open = np.array([one is not None for one in found], np.bool_)
+        seeds = np.frombuffer(b"".join(one or nothing for one in found), np.uint8)
+        seeds = seeds.reshape(-1, width)
+        masks = mechanism.mask_sums(seeds[np.newaxis, is_open])[0]
+
+        def masks_of(counts: NDArray[np.bool_]) -> NDArray[np.uint64]:
+            without = mechanism.mask_sums(seeds[np.newaxis, is_open & ~counts])
+            return np.asarray(masks - without[0])
+
+        return self._store.answer(offer, messages, is_open, masks_of)
 
     def follow(self) -> bool:
         """Take in what others published; whether anything is new."""
         with self._lock:
             status = self._store.status()
-            total = self._total.follow(self._store)  # with all sums of that status, or more
+            total = self._total.follow(self._store, status.length.sums)
             for batch in total.distrusted:  # also after a restart: the same alarm is one
                 self._store.alarm(f"{batch} has a sum that honest users cannot have: it is lost")
+            if self._store.protection is not None:  # before anything of it is shown
+                self._store.protection.keys.keep_only(total.to_come())
             self._distrusted = self._distrusted.union(total.distrusted)
             self._total = replace(total, distrusted=())
-            if self._store.protection is not None:
-                self._store.protection.keys.keep_only(self._total.to_come())
             before, self._status = self._status, status
             return status != before
 
-    def _publish(self, summed: BatchSum) -> None:
+    def _publish(self) -> bool:
+        """Publish an estimate after each sum that has none yet; whether there was one."""
         with self._lock:
-            self.follow()  # so that little is left to be read while others wait
-            before = after = self._total
+            self.follow()  # which destroys the keys of batches that have sums
+            length = self._status.length
+            if length.told == length.sums:
+                return False
+            told = self._told.follow(self._store, length.told)
+            steps = [told]
 
-            def estimate_of(unseen: list[BatchSum]) -> Published | None:
-                nonlocal after
-                after = before.with_sums(unseen)
-                estimate = _to_published(after)
-                return None if estimate == self._first else estimate
+            def estimates_of(unseen: list[BatchSum], known: int) -> list[Published | None]:
+                steps[:] = [told.with_sums(unseen[:known])]
+                for summed in unseen[known:]:
+                    steps.append(steps[-1].with_sums([summed]))
+                estimates = map(_to_published, steps[1:])
+                return [None if one == self._first else one for one in estimates]
 
-            def policy_of(number: int) -> str:
+            def policy_of(number: int, place: int) -> str:
                 assert self._maker is not None
-                return self._maker.make_policy(number, after.latest())
+                return self._maker.make_policy(number, steps[1 + place].latest())
 
             policies = None if self._maker is None else policy_of
-            if self._store.publish(summed, before.count, estimate_of, policies):
-                self._total = after
+            self._store.publish(told.count, estimates_of, policies)
+            self._told = replace(steps[-1], distrusted=())
             self.follow()
+            return True
 
     def policy(self, number: int | None = None) -> str | None:
         """The newest policy as signed, or that of an earlier estimate; None before the first.
@@ -219,7 +301,8 @@ class Publisher:
 
     def _people(self, times: list[int]) -> list[int]:
         """The users by these times without places that the shuffling service took, or left."""
-        if not self._status.levels.get(1, LevelTally()).own:
+        tally = self._status.levels.get(1, LevelTally())
+        if not (tally.own or tally.garbage):
             return times
         rows = self._store.sums_of(REWARD_COORDINATE, self._total.count)
         lowest = sorted((number, own) for level, number, own, *_ in rows if level == 1)
@@ -229,29 +312,45 @@ class Publisher:
         taken = np.concatenate([[0], own.cumsum()])[np.searchsorted(numbers, blocks)]
         return list((t - taken).tolist())
 
-    def _sum_release(self, release: Release) -> BatchSum:
-        """The sum of a release without the service's own reports, or that it is lost.
+    def _total_of(self, one: Release | AnsweredSum) -> BatchTotal:
+        return self._open(one) if isinstance(one, Release) else self._unmask(one)
+
+    def _open(self, release: Release) -> BatchTotal:
+        """A release without the service's own reports, or that it is lost.
 
         Places that the service left empty are nobody's: there is nothing to take out.
         """
+        batch, own = release.batch, release.own
         shuffled, garbage = open_release(self.document.formats, release, self._opener)
-        level = self.document.formats.level(release.batch.level)
-        mechanism = self.document.mechanisms[level.level - 1].with_users(level.users(release.own))
-        neutral = self._plan.values.neutral_sum(release.own if level.is_filled else 0)
-        value, bias_bound = None, 0.0
-        try:
-            total, bias_bound = mechanism.sum_batch(shuffled, garbage, self._random)
-            value = by_coordinate(total - neutral)
-        except LostBatch:
-            log("a batch is lost", level=logging.ERROR, batch_level=level.level)
         if garbage:
             log("garbage in a batch", level=logging.WARNING, messages=garbage)
-        return BatchSum(release.batch, release.own, garbage, bias_bound, value)
+        level = self.document.formats.level(batch.level)
+        mechanism = self.document.mechanisms[level.level - 1].with_users(level.users(own))
+        try:
+            repaired, missing = mechanism.repair(shuffled, garbage)
+        except LostBatch:
+            log("a batch is lost", level=logging.ERROR, batch_level=level.level)
+            return BatchTotal(batch, own, garbage)
+        neutral = self._plan.values.neutral_sum(own if level.is_filled else 0)
+        bias_bound = missing * mechanism.quantizer.unit
+
+        def add(noise: Counts | None) -> Any:
+            return mechanism.sum_of(repaired, noise) - neutral
+
+        return BatchTotal(batch, own, garbage, bias_bound, add)
+
+    def _unmask(self, one: AnsweredSum) -> BatchTotal:
+        """The sum of those whose messages count; the others are nobody."""
+        level = self.document.formats.level(one.batch.level)
+        mechanism = self.document.mechanisms[level.level - 1]
+        mechanism = mechanism.with_users(level.users(one.own) - one.refused)
+        unmask = partial(mechanism.unmask, level.clear(one.body), one.masks)
+        return BatchTotal(one.batch, one.own, one.refused, 0.0, unmask, one.refused)
 
     @property
     def estimates(self) -> int:
         """How many were published, as far as this process knows."""
-        return self._status.estimates
+        return self._status.length.estimates
 
     @property
     def estimate(self) -> dict[str, Any] | None:
@@ -280,7 +379,7 @@ class Publisher:
             {
                 "level": level.level,
                 "size": level.size,
-                "batches": level.batches,
+                "batches": self._plan.horizon // level.size,
                 **self._tally(level.level)._asdict(),
             }
             for level in self.document.formats.levels
@@ -304,15 +403,18 @@ class Publisher:
         # With replay protection, nothing is shown whose key this process has not destroyed.
         known = (
             self._status if self._store.protection is not None else self._store.status()
-        ).estimates
+        ).length.estimates
         return before + self._store.thin(coordinate, known, most)
 
     def hindsight(self, coordinate: int) -> dict[str, Any]:
         """The history of one coordinate by all sums that are known now, in at most 500 points.
 
         Post-processing of what the store keeps for ever. What was published is not touched: it is
-        another series, under another name. Computed once per number of sums.
+        another series, under another name. Computed once per number of sums. Where the services
+        make the noise there is nothing to gain: it is what was published.
         """
+        if self._plan.noise_by == "services":
+            return {**self.thin(coordinate), "ratio": 1.0}
         with self._lock:
             total, distrusted = self._total, self._distrusted
         with self._retelling:  # one at a time: it reads all sums
@@ -363,11 +465,11 @@ class Publisher:
         )
         return list(islice((one for one in batches if one not in waiting), _MOST_MISSING))
 
-    def find_overdue(self, now: float, patience: float) -> list[Batch]:
+    def find_overdue(self, now: float) -> list[Batch]:
         """Those that this process has seen missing for so long, on a clock that only goes on."""
         since = self._since
         self._since = {batch: since.get(batch, now) for batch in self.find_missing()}
-        return [batch for batch, first in self._since.items() if now - first >= patience]
+        return [batch for batch, first in self._since.items() if now - first >= self._patience]
 
 
 def _coordinate_of(estimate: Estimate, coordinate: int) -> Estimate:

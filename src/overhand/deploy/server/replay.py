@@ -1,15 +1,21 @@
 """What else the server's store does if the services make the noise.
 
 The server's noise hides a user from everybody else, a lying shuffling service included, if the
-user's message is in one batch of a level, and if the noise of a batch is drawn once. So a message
-counts once in a plan's life, wherever the service puts it; and a batch cannot be opened again once
-its sum is in the store, not even by a store that was restored from a copy, or by a second one: two
+user's message is in one batch, and if the noise of a batch is drawn once. So a message counts once
+in a plan's life, wherever the service puts it: its mark is kept in the transaction that stores the
+answer to an offer, or the release where there was none. And a batch cannot be opened again once its
+sum is in the store, not even by a store that was restored from a copy, or by a second one: two
 noises of one batch average out. So the keys of a store are made once, with its document, and never
 by a server: whoever has lost them cannot begin a second store.
+
+The noise of all batches goes on from one state (`overhand.noise.services`). It is sealed under a
+key for the next batch that will have noise, which is destroyed when that has it: so no copy of the
+store shows a state from before the last batch.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -19,17 +25,23 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from overhand.deploy.databases.batch_keys import BatchKeys
+from overhand.deploy.databases.batch_keys import BatchKeys, KeyGone
+from overhand.deploy.http.telemetry import log
 from overhand.deploy.protocol.keys import UnsafeSecret
 from overhand.deploy.protocol.sealing import strike_out
-from overhand.deploy.protocol.wire import Batch, Formats, Release
-from overhand.errors import InvalidValue
+from overhand.deploy.protocol.wire import Batch, Formats, Offer, Release
+from overhand.errors import InvalidValue, ProtocolViolation
+from overhand.mechanisms import Mechanism
+from overhand.model import Counts
+from overhand.randomness import Random, secure_random
 
 if TYPE_CHECKING:
     from overhand.deploy.server.store import ServerTables
 
 Needed = Mapping[int, Collection[int]]
-"""By level, batches without a sum; the last of a level stands for all after it as well."""
+"""By level, batches without a sum, and rows of noise that were not drawn.
+
+The last of a level stands for all after it as well."""
 
 _ADVICE = (
     "Bring back the newest database, with its keys as they were last and not as they were made. If "
@@ -39,8 +51,14 @@ _ADVICE = (
 )
 
 MARK_BYTES = 16
+NOISE_LEVEL = 0
+"""In the place of a level, for the keys of the noise's state: their numbers are those of rows."""
 _GROWTH = 4  # few runs are quick to search, and seldom merged if each is so much longer
 Fingerprints = NDArray[np.bytes_]
+
+
+class NotOffered(ProtocolViolation):
+    """A batch was released with messages that are not those that were offered for it."""
 
 
 class ReplayProtection:
@@ -53,7 +71,7 @@ class ReplayProtection:
     def __init__(self, formats: Formats, path: Path) -> None:
         self._formats = formats
         self._path = path
-        self._levels = [level.level for level in formats.levels]
+        self._levels = [NOISE_LEVEL, *(level.level for level in formats.levels)]
         self.keys: BatchKeys
         """Those of the store, once it was found."""
         self._marks = CiphertextIndex()
@@ -78,24 +96,59 @@ class ReplayProtection:
         """Take the keys that a store was made with."""
         self.keys = BatchKeys.for_store(self._path, name, self._levels, "database", _ADVICE)
 
-    def strike_repeats(self, release: Release, tables: ServerTables) -> tuple[Release, int]:
-        """A release without messages that came before, and how many these are.
+    def mark(self, messages: NDArray[np.uint8], tables: ServerTables) -> NDArray[np.bool_]:
+        """Keep the marks of the messages of a batch, one per row; which of them came before.
 
-        Of equal ones the first stays; the others are struck out, as if that had been sent: whoever
-        opens the release sees the same.
+        Of equal ones the first is new.
         """
-        messages = self._formats.level(release.batch.level).ciphertexts(release.body)
         marks = fingerprints_of(messages)
         order = np.argsort(marks, kind="stable")
         marks = marks[order]
         place, is_repeat = self._compare(marks, tables)
         is_repeat[1:] |= marks[1:] == marks[:-1]
         tables.add_marks(place, marks[~is_repeat].tobytes())
-        struck = order[is_repeat]
+        result = np.empty_like(is_repeat)
+        result[order] = is_repeat
+        return result
+
+    def strike_repeats(self, release: Release, tables: ServerTables) -> tuple[Release, int]:
+        """A release without messages that came before, and how many these are."""
+        messages = self._formats.level(release.batch.level).ciphertexts(release.body)
+        struck = np.flatnonzero(self.mark(messages, tables))
+        return self._strike(release, struck), len(struck)
+
+    def strike_refused(self, release: Release, answer: bytes) -> Release:
+        """A release without messages that do not count by the answer to the offer of its batch."""
+        level = self._formats.level(release.batch.level)
+        sealed = level.ciphertexts(release.body).tobytes()
+        offer = self._formats.pack_offer(Offer(release.batch, release.own, sealed))
+        try:
+            refused = self._formats.unpack_answer(offer, answer)
+        except InvalidValue as error:
+            raise NotOffered(
+                f"{release.batch} was released with other messages than offered"
+            ) from error
+        return self._strike(release, refused)
+
+    def _strike(self, release: Release, struck: NDArray[np.intp]) -> Release:
+        """The same as if others had been sent: whoever opens the release sees no difference."""
         if not len(struck):
-            return release, 0
+            return release
+        messages = self._formats.level(release.batch.level).ciphertexts(release.body)
         body = strike_out(messages, struck).tobytes() + release.body[messages.size :]
-        return replace(release, body=body), len(struck)
+        return replace(release, body=body)
+
+    def answer(self, offer: Offer, counts: NDArray[np.bool_]) -> bytes:
+        """That these messages of an offer count."""
+        return self._formats.pack_answer(self._formats.pack_offer(offer), np.flatnonzero(~counts))
+
+    def is_answer(self, answer: bytes, offer: Offer) -> bool:
+        """Whether this was the answer to exactly this offer."""
+        try:
+            self._formats.unpack_answer(self._formats.pack_offer(offer), answer)
+        except InvalidValue:
+            return False
+        return True
 
     def _compare(self, marks: Fingerprints, tables: ServerTables) -> tuple[int, NDArray[np.bool_]]:
         """The place for these marks in the store, and which of them it has.
@@ -109,16 +162,6 @@ class ReplayProtection:
                 self._marks.add(fingerprints_from(kept) for _, kept in found)
                 self._place = found[-1][0]
             return self._place + 1, self._marks.find(marks)
-
-    def seal(self, release: Release) -> Release:
-        """As the store keeps it; `KeyGone` if the batch had a sum."""
-        body = self.keys.seal(release.batch, release.own, release.body)
-        return replace(release, body=body)
-
-    def open(self, release: Release) -> Release:
-        """What was sealed; `KeyGone` if the batch has a sum."""
-        body = self.keys.open(release.batch, release.own, release.body)
-        return replace(release, body=body)
 
     def check(self, needed: Needed) -> None:
         """Refuse a store whose keys are ahead of it."""
@@ -134,6 +177,53 @@ class ReplayProtection:
             f"the database is older than its keys in {self._path}: it is a copy from before some "
             "sums were published"
         )
+
+
+class OwnNoise:
+    """The server's noise of a plan: a row of it for every batch with a sum, drawn once.
+
+    What is drawn is in the sum that goes into the store in the same transaction, as the state that
+    comes after it is, and nowhere else.
+    """
+
+    def __init__(self, mechanism: Mechanism, protection: ReplayProtection) -> None:
+        self._mechanism = mechanism
+        self._protection = protection
+        self._random: Random = secure_random()
+
+    def draw(self, tables: ServerTables, rows: int) -> Counts:
+        """The next rows; the store must be locked."""
+        if not rows:
+            return np.empty((0, self._mechanism.values.dimension), np.int64)
+        drawn, state = self._find(tables)
+        noise, state = self._mechanism.advance_noise(state, self._random, rows)
+        key = Batch(NOISE_LEVEL, drawn + rows)
+        tables.keep_noise(key.number, self._protection.keys.seal(key, 0, state.tobytes()))
+        return noise
+
+    def _find(self, tables: ServerTables) -> tuple[int, Counts]:
+        """How many rows were drawn, and the state after them: a new one if it is lost.
+
+        That costs no privacy, but noise that does not cancel: somebody should know.
+        """
+        kept = tables.noise()
+        state = None if kept is None else self._open(*kept)
+        if kept is not None and state is not None:
+            return kept[0], state
+        drawn = tables.count_values()
+        if drawn:
+            tables.alarm(f"the state of the server's noise was lost after {drawn} batches")
+            log("noise goes on from a new state", level=logging.ERROR, batches=drawn)
+        return drawn, self._mechanism.start_noise(self._random)
+
+    def _open(self, drawn: int, sealed: bytes) -> Counts | None:
+        try:
+            content = self._protection.keys.open(Batch(NOISE_LEVEL, drawn), 0, sealed)
+        except KeyGone as error:
+            raise ProtocolViolation(self._protection.too_old) from error
+        except ProtocolViolation:  # it was damaged
+            return None
+        return np.frombuffer(content, np.int64).reshape(-1, self._mechanism.values.dimension).copy()
 
 
 def fingerprints_of(ciphertexts: NDArray[np.uint8]) -> Fingerprints:

@@ -30,7 +30,7 @@ class ServerSettings:
     are its keys, made with the document, if the services make the noise; `after` is a file with the
     final sum of an earlier plan, from which a new database continues; `policy_key` signs the
     policies of a recommender (`policy.key` by default). A batch that should have arrived is called
-    late after `patience` seconds.
+    late after `patience` seconds, and holds up no other any more.
     """
 
     document: Path
@@ -80,7 +80,7 @@ async def run_server(settings: ServerSettings) -> None:
         ServerStore.of(document, settings.database, settled, settings.database_keys)
     ) as store:
         pool = OpenerPool(key, document.formats.digest, workers)
-        publisher = Publisher(document, store, pool, policy_key)
+        publisher = Publisher(document, store, pool, policy_key, settings.patience)
         if document.learning is not None:
             pool.warm_up()  # people are served by chance until the first batch is opened
         app = ServerApp(document, store, publisher, tokens)
@@ -90,7 +90,7 @@ async def run_server(settings: ServerSettings) -> None:
             sites.append(Site(metrics_app(metrics.current), settings.metrics))
         stopping = asyncio.Event()
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(publish(app, publisher, metrics, stopping, settings.patience))
+            tasks.create_task(publish(app, publisher, metrics, stopping))
             tasks.create_task(tokens.follow(stopping))
             try:
                 await serve(

@@ -1,11 +1,18 @@
 """What the server keeps: releases until they are opened, sums and published estimates for ever.
 
 server_store  one row: which document it belongs to, what an earlier plan ended with (or nothing),
-              the name of its keys (if it has some), and how many sums and estimates there are
-releases      a row per batch that came: the digest of its release, as it was sent
-stored        marks of all messages that ever came, if the services make the noise: a row a release
-unopened      ciphertexts of releases that wait to be opened; sealed, if the store has keys
-sums          what came of a release, numbered from 1 in the order of publication
+              the name of its keys (if it has some), how many sums and estimates there are, and
+              after how many of the sums estimates were made
+offers        a row per batch that was offered: how many places of it are empty, the answer, and
+              how many messages do not count by it
+releases      a row per batch that came: the digest of its release or sum, as it was sent
+stored        marks of all messages that ever came, if the services make the noise: a row for each
+              release or offer
+masks         of batches whose offer was answered: the sums of the masks that count; sealed
+unopened      ciphertexts of releases that wait to be opened, or sums of masked numbers; sealed,
+              if the store has keys
+noise         where the server makes noise, one row: how many batches have some; its state, sealed
+sums          what came of a batch, numbered from 1 in the order in which noise was drawn
 published     estimates, numbered in the same order; a sum that changes nothing publishes none
 policies      of a recommender: what was made of the estimate of the same number, as it was signed
 levels        what came of the batches of a level, counted
@@ -14,16 +21,19 @@ alarms        what somebody should look at
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from itertools import repeat
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from overhand.deploy.databases.batch_keys import KeyGone
 from overhand.deploy.databases.database import (
@@ -35,18 +45,25 @@ from overhand.deploy.databases.database import (
 )
 from overhand.deploy.http.telemetry import log
 from overhand.deploy.protocol.document import Document
-from overhand.deploy.protocol.wire import Batch, Release
-from overhand.deploy.server.replay import ReplayProtection
+from overhand.deploy.protocol.wire import Batch, MaskedSum, Offer, Release
+from overhand.deploy.server.replay import NotOffered, OwnNoise, ReplayProtection
 from overhand.errors import InvalidValue, ProtocolViolation, finite_number, whole
 from overhand.estimates import Estimate
+from overhand.model import Counts
 from overhand.values import Values
 
 _FLOAT = np.dtype("<f8")
+_MASKS = np.dtype("<u8")
 _AT_ONCE = 256  # releases whose marks are read together
+_LOOKED_AT = 64  # batches that wait, of which some are taken
+_TOGETHER = 16  # batches whose noise is drawn in one transaction
+_MOST_BYTES = 1 << 22  # of batches that are taken together
 
-SCHEMA = 4
+SCHEMA = 5
 """Whoever changes the tables adds to `Contents.migrations` what makes the next schema of this."""
 T = TypeVar("T")
+MasksOf = Callable[[NDArray[np.bool_]], NDArray[np.uint64]]
+"""What the masks of some messages of an offer add up to."""
 _APPLICATION = 0x4F564842  # "OVHB"
 _NUMBERS = ("std", "kurtosis", "unit")
 _LEAST = -math.ulp(0.0)  # so that 0 is above it
@@ -54,13 +71,49 @@ _LEAST = -math.ulp(0.0)  # so that 0 is above it
 
 @dataclass(frozen=True)
 class BatchSum:
-    """What came of a release: the batch's sum, by coordinate, or None if it was lost."""
+    """What came of a batch: its sum, by coordinate, or None if it was lost."""
 
     batch: Batch
     own: int
     garbage: int
+    """Messages that could not be opened, or came before."""
     bias_bound: float
     value: tuple[float, ...] | None
+    refused: int = 0
+    """Users who do not count because their messages are garbage; in the sum are all others."""
+
+    @property
+    def absent(self) -> int:
+        """Places that count as nothing: nobody's, or the shuffling service's own."""
+        return self.own + self.refused
+
+
+@dataclass(frozen=True)
+class BatchTotal:
+    """What a batch came to before the server's noise: nothing here depends on that."""
+
+    batch: Batch
+    own: int
+    garbage: int
+    bias_bound: float = 0.0
+    add: Callable[[Counts | None], Any] | None = None
+    """What makes its sum, given a row of the server's noise if that makes any; None if lost."""
+    refused: int = 0
+
+    def sum(self, noise: Counts | None) -> BatchSum:
+        value = None if self.add is None else by_coordinate(self.add(noise))
+        return BatchSum(self.batch, self.own, self.garbage, self.bias_bound, value, self.refused)
+
+
+@dataclass(frozen=True)
+class AnsweredSum:
+    """What the shuffling service added up after the answer to its offer, and the masks of it."""
+
+    batch: Batch
+    own: int
+    refused: int
+    body: bytes
+    masks: NDArray[np.uint64]
 
 
 @dataclass(frozen=True)
@@ -89,6 +142,26 @@ class Coordinate(NamedTuple):
     high: float
 
 
+class Length(NamedTuple):
+    """How many sums and estimates there are, and of how many sums estimates were made."""
+
+    sums: int = 0
+    estimates: int = 0
+    told: int = 0
+
+
+class Offered(NamedTuple):
+    """An offer that was answered."""
+
+    own: int
+    refused: int
+    answer: bytes
+
+    @property
+    def digest(self) -> bytes:
+        return hashlib.sha256(self.answer).digest()
+
+
 class LevelTally(NamedTuple):
     """What came of the batches of a level."""
 
@@ -107,15 +180,27 @@ def schema(dialect: Dialect) -> list[str]:
     counts = ", ".join(f"{name} BIGINT NOT NULL" for name in LevelTally._fields)
     return [
         "CREATE TABLE server_store (document TEXT PRIMARY KEY, settled TEXT NOT NULL, "
-        f"keys TEXT NOT NULL, sums BIGINT NOT NULL, estimates BIGINT NOT NULL) {ending}",
+        "keys TEXT NOT NULL, sums BIGINT NOT NULL, estimates BIGINT NOT NULL, "
+        f"told BIGINT NOT NULL) {ending}",
+        f"CREATE TABLE offers ({batch}, refused BIGINT NOT NULL, answer {blob} NOT NULL, "
+        f"PRIMARY KEY (level, number)) {ending}",
         f"CREATE TABLE releases ({batch}, digest {blob} NOT NULL, "
         f"PRIMARY KEY (level, number)) {ending}",
         f"CREATE TABLE stored (place {dialect.counter} PRIMARY KEY, body {blob} NOT NULL)",
-        f"CREATE TABLE unopened (place {dialect.counter} PRIMARY KEY, {batch}, "
-        f"body {blob} NOT NULL, UNIQUE (level, number))",
-        *(one for table in ("stored", "unopened") for one in dialect.storage_statements(table)),
+        *(
+            f"CREATE TABLE {table} (place {dialect.counter} PRIMARY KEY, {batch}, "
+            f"body {blob} NOT NULL, UNIQUE (level, number))"
+            for table in ("masks", "unopened")
+        ),
+        f"CREATE TABLE noise (batches BIGINT PRIMARY KEY, body {blob} NOT NULL)",
+        *(
+            one
+            for table in ("stored", "masks", "unopened", "noise")
+            for one in dialect.storage_statements(table)
+        ),
         f"CREATE TABLE sums (place BIGINT PRIMARY KEY, {batch}, garbage BIGINT NOT NULL, "
-        f"bias_bound DOUBLE PRECISION NOT NULL, value {blob}, UNIQUE (level, number)) {ending}",
+        f"refused BIGINT NOT NULL, bias_bound DOUBLE PRECISION NOT NULL, value {blob}, "
+        f"UNIQUE (level, number)) {ending}",
         f"CREATE TABLE published (number BIGINT PRIMARY KEY, t BIGINT NOT NULL, "
         f"value {blob} NOT NULL, low {blob} NOT NULL, high {blob} NOT NULL, "
         f"std DOUBLE PRECISION NOT NULL, fallback INTEGER NOT NULL, lost BIGINT NOT NULL) {ending}",
@@ -133,8 +218,8 @@ class ServerTables:
 
     def begin(self, document: str, settled: str, keys: str) -> None:
         self._transaction.change(
-            "INSERT INTO server_store (document, settled, keys, sums, estimates) "
-            "VALUES (?, ?, ?, 0, 0)",
+            "INSERT INTO server_store (document, settled, keys, sums, estimates, told) "
+            "VALUES (?, ?, ?, 0, 0, 0)",
             *(document, settled, keys),
         )
 
@@ -143,23 +228,53 @@ class ServerTables:
         found = self._transaction.rows("SELECT document, settled, keys FROM server_store")
         return next(((str(one), str(two), str(three)) for one, two, three in found), None)
 
-    def length(self) -> tuple[int, int]:
-        """How many sums and how many estimates there are."""
-        ((sums, estimates),) = self._transaction.rows("SELECT sums, estimates FROM server_store")
-        return sums, estimates
+    def length(self) -> Length:
+        ((*counts,),) = self._transaction.rows("SELECT sums, estimates, told FROM server_store")
+        return Length(*counts)
 
-    def lock(self) -> tuple[int, int]:
+    def lock(self) -> Length:
         """The same; nobody else publishes, or adds marks, until this transaction ends."""
-        ((sums, estimates),) = self._transaction.lock_rows(
-            "SELECT sums, estimates FROM server_store"
+        ((*counts,),) = self._transaction.lock_rows(
+            "SELECT sums, estimates, told FROM server_store"
         )
-        return sums, estimates
+        return Length(*counts)
 
-    def advance(self, sums: int, estimates: int) -> None:
-        self._transaction.change("UPDATE server_store SET sums = ?, estimates = ?", sums, estimates)
+    def advance(self, length: Length) -> None:
+        self._transaction.change(
+            "UPDATE server_store SET sums = ?, estimates = ?, told = ?", *length
+        )
 
-    def register(self, release: Release) -> bool:
-        """Whether this is the first release of its batch."""
+    def offer(self, batch: Batch) -> Offered | None:
+        """What was answered to the offer of a batch, if it was offered."""
+        found = self._transaction.rows(
+            "SELECT own, refused, answer FROM offers WHERE level = ? AND number = ?", *batch
+        )
+        return next((Offered(*row) for row in found), None)
+
+    def add_offer(self, batch: Batch, offered: Offered, masks: bytes) -> None:
+        self._transaction.change(
+            "INSERT INTO offers (level, number, own, refused, answer) VALUES (?, ?, ?, ?, ?)",
+            *(*batch, *offered),
+        )
+        self._transaction.change(
+            "INSERT INTO masks (level, number, own, body) VALUES (?, ?, ?, ?)",
+            *(*batch, offered.own, masks),
+        )
+
+    def masks(self, batch: Batch) -> tuple[int, bytes] | None:
+        """How many messages of a batch do not count, and the masks of the others, if any wait."""
+        found = self._transaction.rows(
+            "SELECT refused, body FROM masks JOIN offers USING (level, number) "
+            "WHERE level = ? AND number = ?",
+            *batch,
+        )
+        return next(((int(refused), body) for refused, body in found), None)
+
+    def forget_masks(self, batch: Batch) -> None:
+        self._transaction.change("DELETE FROM masks WHERE level = ? AND number = ?", *batch)
+
+    def register(self, release: Release | MaskedSum) -> bool:
+        """Whether this is the first release or sum of its batch."""
         return bool(
             self._transaction.change(
                 "INSERT INTO releases (level, number, own, digest) VALUES (?, ?, ?, ?) "
@@ -168,12 +283,17 @@ class ServerTables:
             )
         )
 
-    def is_registered(self, release: Release) -> bool:
-        """Whether it was this release."""
-        found = self._transaction.rows(
-            "SELECT own, digest FROM releases WHERE level = ? AND number = ?", *release.batch
+    def is_registered(self, release: Release | MaskedSum) -> bool:
+        """Whether it was this one."""
+        return self._registered(release.batch) == [(release.own, release.digest)]
+
+    def has_come(self, batch: Batch) -> bool:
+        return bool(self._registered(batch))
+
+    def _registered(self, batch: Batch) -> list[tuple[Any, ...]]:
+        return self._transaction.rows(
+            "SELECT own, digest FROM releases WHERE level = ? AND number = ?", *batch
         )
-        return found == [(release.own, release.digest)]
 
     def marks_after(self, place: int) -> list[tuple[int, bytes]]:
         """The marks of some releases after this place, and their places."""
@@ -185,20 +305,19 @@ class ServerTables:
     def add_marks(self, place: int, marks: bytes) -> None:
         self._transaction.change("INSERT INTO stored (place, body) VALUES (?, ?)", place, marks)
 
-    def keep(self, release: Release) -> None:
-        """A release that is to be opened."""
+    def keep(self, batch: Batch, own: int, body: bytes) -> None:
+        """A release that is to be opened, or a sum."""
         self._transaction.change(
             "INSERT INTO unopened (level, number, own, body) VALUES (?, ?, ?, ?)",
-            *(*release.batch, release.own, release.body),
+            *(*batch, own, body),
         )
 
-    def next_unopened(self, place: int) -> tuple[int, Batch] | None:
-        """The place of the next release that waits, and its batch, if there is one."""
+    def waiting(self, order: str) -> dict[Batch, int]:
+        """The first batches that wait, and their places, in order of `place` or of `number`."""
         found = self._transaction.rows(
-            "SELECT place, level, number FROM unopened WHERE place > ? ORDER BY place LIMIT 1",
-            place,
+            f"SELECT level, number, place FROM unopened ORDER BY {order} LIMIT {_LOOKED_AT}"
         )
-        return next(((int(place), Batch(level, number)) for place, level, number in found), None)
+        return {Batch(level, number): int(place) for level, number, place in found}
 
     def read_unopened(self, place: int) -> Release | None:
         found = self._transaction.rows(
@@ -208,9 +327,24 @@ class ServerTables:
         return next(releases, None)
 
     def forget(self, batch: Batch) -> bool:
-        """Drop the ciphertexts of a release; whether there were any."""
+        """Drop what waits of a batch; whether there was anything."""
+        self.forget_masks(batch)
         statement = "DELETE FROM unopened WHERE level = ? AND number = ?"
         return bool(self._transaction.change(statement, *batch))
+
+    def noise(self) -> tuple[int, bytes] | None:
+        """How many batches have the server's noise, and its state, if there is one."""
+        found = self._transaction.rows("SELECT batches, body FROM noise")
+        return next(((int(batches), body) for batches, body in found), None)
+
+    def keep_noise(self, batches: int, state: bytes) -> None:
+        self._transaction.change("DELETE FROM noise")
+        self._transaction.change("INSERT INTO noise (batches, body) VALUES (?, ?)", batches, state)
+
+    def count_values(self) -> int:
+        """How many batches have a sum that is not lost."""
+        ((count,),) = self._transaction.rows("SELECT count(*) FROM sums WHERE value IS NOT NULL")
+        return int(count)
 
     def find_waiting(self, seen: int) -> set[Batch]:
         rows = self._transaction.rows(
@@ -223,29 +357,29 @@ class ServerTables:
     def add_sum(self, place: int, one: BatchSum) -> None:
         value = None if one.value is None else _bytes(one.value)
         self._transaction.change(
-            "INSERT INTO sums (place, level, number, own, garbage, bias_bound, value) "
-            "VALUES (?, ?, ?, ?, ?, ?, ?)",
-            *(place, *one.batch, one.own, one.garbage, float(one.bias_bound), value),
+            "INSERT INTO sums (place, level, number, own, garbage, refused, bias_bound, value) "
+            "VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+            *(place, *one.batch, one.own, one.garbage, one.refused, float(one.bias_bound), value),
         )
 
     def sums(self, after: int, most: int) -> list[BatchSum]:
         rows = self._transaction.rows(
-            "SELECT level, number, own, garbage, bias_bound, value FROM sums "
+            "SELECT level, number, own, garbage, bias_bound, value, refused FROM sums "
             "WHERE place > ? AND place <= ? ORDER BY place",
             *(after, after + most),
         )
         return [
-            BatchSum(
-                Batch(*batch), own, garbage, bias_bound, None if value is None else _floats(value)
-            )
-            for *batch, own, garbage, bias_bound, value in rows
+            BatchSum(Batch(*batch), *rest, None if value is None else _floats(value), refused)
+            for *batch, own, garbage, bias_bound, value, refused in rows
+            for rest in [(own, garbage, bias_bound)]
         ]
 
     def sums_of(self, coordinate: int, most: int) -> list[tuple[Any, ...]]:
-        """Level, number, own, bias bound and one coordinate of the first sums: None if lost."""
+        """Level, number, absent, bias bound and one coordinate of the first sums: None if lost."""
         cut = f"substr(value, {1 + coordinate * _FLOAT.itemsize}, {_FLOAT.itemsize})"
         rows = self._transaction.rows(
-            f"SELECT level, number, own, bias_bound, {cut} FROM sums WHERE place <= ?", most
+            f"SELECT level, number, own + refused, bias_bound, {cut} FROM sums WHERE place <= ?",
+            most,
         )
         return [(*rest, None if value is None else _floats(value)[0]) for *rest, value in rows]
 
@@ -407,10 +541,9 @@ class Settled:
 
 @dataclass(frozen=True)
 class StoreStatus:
-    """How far the store is: how many sums and estimates, the last of these, counts by level."""
+    """How far the store is, the last estimate, and counts by level."""
 
-    sums: int
-    estimates: int
+    length: Length
     estimate: Published | None
     levels: dict[int, LevelTally]
 
@@ -524,45 +657,121 @@ class ServerStore:
         """Store a release, durable when this returns; returns whether it is new.
 
         The same bytes again are fine, at any time; others for the same batch raise
-        `ProtocolViolation`, and leave an alarm. Messages that came before in another release leave
-        one as well, and are struck out.
+        `ProtocolViolation`, and leave an alarm. Messages that came before in another batch leave
+        one as well, and are struck out. Where an offer of the batch was answered, the messages must
+        be those of it, in its order.
         """
+
+        def work(tables: ServerTables) -> bool | None:
+            if self.protection is not None:
+                tables.lock()  # or an answer to its offer, on its way, has marked its messages
+            if not tables.register(release):
+                return False if tables.is_registered(release) else None
+            kept, repeats = self._strike_out(tables, release)
+            self._keep(tables, kept, kept.body)
+            tables.count(release.batch.level, LevelTally(received=1, repeats=repeats))
+            return True
+
+        return self._take_in(release.batch, work, f"another release of {release.batch}")
+
+    def _strike_out(self, tables: ServerTables, release: Release) -> tuple[Release, int]:
+        """A release without messages that do not count, and how many came before unnoticed."""
+        if self.protection is None:
+            return release, 0
+        offered = tables.offer(release.batch)
+        if offered is not None:
+            tables.forget_masks(release.batch)
+            return self.protection.strike_refused(release, offered.answer), 0
+        kept, repeats = self.protection.strike_repeats(release, tables)
+        _warn_of_repeats(tables, release.batch, repeats)
+        return kept, repeats
+
+    def answer(
+        self,
+        offer: Offer,
+        messages: NDArray[np.uint8],
+        opened: NDArray[np.bool_],
+        masks_of: MasksOf,
+    ) -> bytes:
+        """The answer to an offer, durable when this returns: with it, its messages came.
+
+        One of the `messages` counts if it was `opened` and none with its mark came before.
+        `masks_of` says what the masks of those that count add up to. The same offer again has the
+        same answer, at any time; another one for the same batch raises `ProtocolViolation`, and
+        leaves an alarm.
+        """
+
+        def work(tables: ServerTables) -> bytes | None:
+            assert self.protection is not None
+            tables.lock()
+            if (known := tables.offer(offer.batch)) is not None:
+                return known.answer if self.protection.is_answer(known.answer, offer) else None
+            if tables.has_come(offer.batch):  # it was offered in vain, and released in one step
+                return None
+            is_repeat = self.protection.mark(messages, tables)
+            counts = opened & ~is_repeat
+            offered = Offered(
+                offer.own, int((~counts).sum()), self.protection.answer(offer, counts)
+            )
+            masks = np.asarray(masks_of(counts), _MASKS).tobytes()
+            sealed = self.protection.keys.seal(offer.batch, offer.own, masks)
+            tables.add_offer(offer.batch, offered, sealed)
+            repeats = int(is_repeat.sum())
+            tables.count(offer.batch.level, LevelTally(repeats=repeats))
+            _warn_of_repeats(tables, offer.batch, repeats)
+            return offered.answer
+
+        return self._take_in(offer.batch, work, f"another offer of {offer.batch}")
+
+    def find_answer(self, offer: Offer) -> bytes | None:
+        """What was answered to this offer before."""
+        known = self._read(lambda tables: tables.offer(offer.batch))
+        if known is None or self.protection is None:
+            return None
+        return known.answer if self.protection.is_answer(known.answer, offer) else None
+
+    def receive_sum(self, masked: MaskedSum) -> bool:
+        """Store the sum of a batch whose offer was answered, as `receive` does a release."""
+
+        def work(tables: ServerTables) -> bool | None:
+            offered = tables.offer(masked.batch)
+            if offered is None or (offered.own, offered.digest) != (masked.own, masked.answer):
+                return None
+            if not tables.register(masked):
+                return False if tables.is_registered(masked) else None
+            self._keep(tables, masked, masked.body)
+            tables.count(masked.batch.level, LevelTally(received=1))
+            return True
+
+        words = f"another sum of {masked.batch}, or one for another answer"
+        return self._take_in(masked.batch, work, words)
+
+    def _take_in(self, batch: Batch, work: Callable[[ServerTables], T | None], words: str) -> T:
+        """What came to the store, or an alarm in these words if it comes to nothing."""
         if self._is_readable_only:
             raise InvalidValue(
                 "the database has keys but was opened without them: it can only be read"
             )
-
-        def work(tables: ServerTables) -> bool | None:
-            if tables.register(release):
-                repeats = self._keep(tables, release)
-                tables.count(release.batch.level, LevelTally(received=1, repeats=repeats))
-                return True
-            return False if tables.is_registered(release) else None
-
         try:
-            is_new, words = self._write(work), f"another release of {release.batch}"
+            found = self._write(work)
         except KeyGone:  # it had a sum in a newer copy of this store
             assert self.protection is not None
-            is_new, words = None, f"{release.batch} came again: {self.protection.too_old}"
-        if is_new is None:
+            found, words = None, f"{batch} came again: {self.protection.too_old}"
+        except NotOffered as error:
+            found, words = None, str(error)
+        if found is None:
             self.alarm(words)
             raise ProtocolViolation(words)
-        return is_new
+        return found
+
+    def _keep(self, tables: ServerTables, came: Release | MaskedSum, body: bytes) -> None:
+        if self.protection is not None:
+            body = self.protection.keys.seal(came.batch, came.own, body)
+        tables.keep(came.batch, came.own, body)
 
     def check_usable(self) -> None:
         """Raise what would keep a sum from being published now, and change nothing."""
-        self._write(lambda tables: tables.advance(*tables.lock()))
-
-    def _keep(self, tables: ServerTables, release: Release) -> int:
-        """A release that is to be opened; how many of its messages came before."""
-        if self.protection is None:
-            tables.keep(release)
-            return 0
-        kept, repeats = self.protection.strike_repeats(release, tables)
-        tables.keep(self.protection.seal(kept))
-        if repeats:
-            _alarm(tables, f"{repeats} messages of {release.batch} came before and do not count")
-        return repeats
+        self._write(lambda tables: tables.advance(tables.lock()))
 
     def alarm(self, words: str) -> None:
         """Raise an alarm, which stays; the same words again are the same alarm."""
@@ -573,72 +782,109 @@ class ServerStore:
         return self._read(lambda tables: tables.alarms())
 
     @contextmanager
-    def claim_release(
-        self, is_due: Callable[[Batch], bool] = lambda batch: True
-    ) -> Iterator[Release | None]:
-        """A release to open: the one that has waited longest and that nobody has in hand.
+    def claim_releases(
+        self, select: Callable[[list[Batch]], Iterable[Batch]] = lambda waiting: waiting
+    ) -> Iterator[list[Release | AnsweredSum]]:
+        """What is to be opened now, and nobody has in hand: one batch, or the first few in order.
 
-        Only of those that are ready. Claims only save work: even if two processes open a release,
-        one sum of it is published.
+        `select` says which of those that wait may be, and in which order. Claims only save work:
+        even if two processes open a release, one sum of it is published.
         """
-        place = 0
-        while (after := self._after(place)) is not None:
-            place, batch = after
-            if not is_due(batch) or not self._database.claim("unopened", place):
-                continue
-            try:  # read after the claim: its former holder may have published it
-                release = self._read_claimed(place)
-                if release is not None:
-                    yield release
-                    return
-            finally:
+        is_in_order = self.protection is not None
+        order, most = ("number", _TOGETHER) if is_in_order else ("place", 1)
+        places = self._read(lambda tables: tables.waiting(order))
+        claimed, found = list[int](), list[Release | AnsweredSum]()
+        try:
+            for batch in select(list(places)):
+                if not self._database.claim("unopened", places[batch]):
+                    if is_in_order:
+                        break
+                    continue
+                claimed.append(places[batch])
+                # Read after the claim: its former holder may have published it.
+                release = self._read_claimed(places[batch])
+                found += [] if release is None else [release]
+                if len(found) == most or sum(len(one.body) for one in found) >= _MOST_BYTES:
+                    break
+            yield found
+        finally:
+            for place in claimed:
                 self._database.unclaim("unopened", place)
-        yield None
 
-    def _read_claimed(self, place: int) -> Release | None:
-        release = self._read(lambda tables: tables.read_unopened(place))
+    def _read_claimed(self, place: int) -> Release | AnsweredSum | None:
+        def work(tables: ServerTables) -> tuple[Release | None, tuple[int, bytes] | None]:
+            release = tables.read_unopened(place)
+            return release, None if release is None else tables.masks(release.batch)
+
+        release, offered = self._read(work)
         if self.protection is None or release is None:
             return release
+        batch, own = release.batch, release.own
         try:
-            return self.protection.open(release)
+            opened = self.protection.keys.open(batch, own, release.body)
+            if offered is None:
+                return Release(batch, own, opened)
+            refused, sealed = offered
+            masks = np.frombuffer(self.protection.keys.open(batch, own, sealed), _MASKS)
+            return AnsweredSum(batch, own, refused, opened, masks.astype(np.uint64))
         except KeyGone as error:
             if self._read(lambda tables: tables.read_unopened(place)) is None:
                 return None  # published since it was read
             raise ProtocolViolation(self.protection.too_old) from error
 
-    def _after(self, place: int) -> tuple[int, Batch] | None:
-        return self._read(lambda tables: tables.next_unopened(place))
+    def add_sums(self, totals: Sequence[BatchTotal], own_noise: OwnNoise | None = None) -> None:
+        """Batches were opened: draw the server's noise, keep their sums, forget what they sent.
+
+        Nothing that depends on the noise happens in this transaction: what has gone wrong with a
+        sum may not undo a draw. Those whose sum is there already are left as they are.
+        """
+
+        def work(tables: ServerTables) -> None:
+            length = tables.lock()
+            fresh = [one for one in totals if tables.forget(one.batch)]
+            rows: Iterator[Counts | None] = repeat(None)
+            if own_noise is not None:
+                drawn = own_noise.draw(tables, sum(one.add is not None for one in fresh))
+                rows = (drawn[row : row + 1] for row in range(len(drawn)))
+            for place, total in enumerate(fresh, start=length.sums + 1):
+                summed = total.sum(None if total.add is None else next(rows))
+                tables.add_sum(place, summed)
+                is_lost = summed.value is None
+                tally = LevelTally(0, int(not is_lost), int(is_lost), summed.own, summed.garbage)
+                tables.count(summed.batch.level, tally)
+            tables.advance(length._replace(sums=length.sums + len(fresh)))
+
+        self._write(work)
 
     def publish(
         self,
-        summed: BatchSum,
         seen: int,
-        estimate_of: Callable[[list[BatchSum]], Published | None],
-        policy_of: Callable[[int], str] | None = None,
+        estimates_of: Callable[[list[BatchSum], int], Sequence[Published | None]],
+        policy_of: Callable[[int, int], str] | None = None,
     ) -> bool:
-        """A release was opened: keep its sum, publish the estimate, forget its ciphertexts.
+        """Publish an estimate after each sum that has none; returns whether there was such a sum.
 
-        `estimate_of` is given all sums after the first `seen`, this one last, and may be asked
-        again. `policy_of` is then given the number of the estimate: what a recommender makes of it
-        is published, too. If the batch's sum is there already, nothing happens: whether it was not.
+        `estimates_of` is given all sums after the first `seen`, and of how many of these estimates
+        were made; it may be asked again. `policy_of` is given the number of an estimate, and after
+        which of the sums it is: what a recommender makes of it is published, too.
         """
 
         def work(tables: ServerTables) -> bool:
-            sums, estimates = tables.lock()
-            if not tables.forget(summed.batch):
+            length = tables.lock()
+            sums, estimates, told = length
+            if told == sums:
                 return False
-            estimate = estimate_of([*tables.sums(seen, sums - seen), summed])
-            tables.add_sum(sums + 1, summed)
-            is_lost = summed.value is None
-            tally = LevelTally(0, int(not is_lost), int(is_lost), summed.own, summed.garbage)
-            tables.count(summed.batch.level, tally)
-            # One that equals the last reaches no further, and no closer.
-            if estimate is not None and estimate != tables.estimate(estimates):
-                estimates += 1
+            made = estimates_of(tables.sums(seen, sums - seen), told - seen)
+            last = tables.estimate(estimates)
+            for place, estimate in enumerate(made):
+                # One that equals the last reaches no further, and no closer.
+                if estimate is None or estimate == last:
+                    continue
+                estimates, last = estimates + 1, estimate
                 tables.add_estimate(estimates, estimate)
                 if policy_of is not None:
-                    tables.add_policy(estimates, policy_of(estimates))
-            tables.advance(sums + 1, estimates)
+                    tables.add_policy(estimates, policy_of(estimates, place))
+            tables.advance(Length(sums, estimates, sums))
             return True
 
         return self._write(work)
@@ -648,15 +894,15 @@ class ServerStore:
         return self._read(lambda tables: tables.sums(after, most))
 
     def sums_of(self, coordinate: int, most: int) -> list[tuple[Any, ...]]:
-        """Level, number, own, bias bound and one coordinate of the first sums: None if lost."""
+        """Level, number, absent, bias bound and one coordinate of the first sums: None if lost."""
         return self._read(lambda tables: tables.sums_of(coordinate, most))
 
     def status(self) -> StoreStatus:
         """How far the store is now."""
 
         def work(tables: ServerTables) -> StoreStatus:
-            sums, estimates = tables.length()
-            return StoreStatus(sums, estimates, tables.estimate(estimates), tables.tallies())
+            length = tables.length()
+            return StoreStatus(length, tables.estimate(length.estimates), tables.tallies())
 
         return self._read(work)
 
@@ -682,3 +928,8 @@ class ServerStore:
 def _alarm(tables: ServerTables, words: str) -> None:
     if tables.alarm(words):
         log("an alarm was raised", level=logging.ERROR, alarm=words)
+
+
+def _warn_of_repeats(tables: ServerTables, batch: Batch, repeats: int) -> None:
+    if repeats:
+        _alarm(tables, f"{repeats} messages of {batch} came before and do not count")

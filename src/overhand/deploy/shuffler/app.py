@@ -10,6 +10,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Hashable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from http import HTTPStatus
 from ipaddress import IPv6Address
 
@@ -41,7 +42,10 @@ from overhand.errors import InvalidValue, OverhandError, ProtocolViolation, Serv
 
 BURST = 10.0
 """Seconds: the requests allowed in this time may come at once, after a silence."""
+MOST_BYTES = 1 << 30
+"""Of full batches that wait for the server, unless it is said."""
 _MOST_KEYS = 1 << 16
+_LOOK = 1.0  # seconds
 _REPORTS = "/v1/reports"
 _COUNTED = Reply(HTTPStatus.OK, {"status": "counted"})
 _ANSWERS = {
@@ -126,6 +130,8 @@ class ShufflerApp(Application):
         arrival = self._arrival(body, token)
         try:
             outcome = await self.admission.admit(arrival)
+        except Backlogged as error:
+            raise Refused(HTTPStatus.SERVICE_UNAVAILABLE, str(error), retry=True) from error
         except Overloaded as error:
             raise Refused(HTTPStatus.TOO_MANY_REQUESTS, str(error), retry=True) from error
         except OverhandError as error:  # the admission says so in the log, once
@@ -254,7 +260,6 @@ class ShufflerMetrics(Metrics):
         self.refused = self.counter("refused", "Requests refused, by status", "status")
         self.commits = self.counter("commits", "Groups of reports committed")
         self.releases = self.counter("releases", "Batches sent to the server", "level")
-        self.folded = self.counter("folded", "Pieces folded together in open batches", "level")
         self.send_failures = self.counter("send_failures", "Attempts to send that failed")
         self.admission_seconds = self.histogram(
             "admission_seconds", "Time from when a report is whole to its commit"
@@ -262,6 +267,13 @@ class ShufflerMetrics(Metrics):
         self.send_seconds = self.histogram("send_seconds", "Time to the server's answer", SLOW)
         self.unsent = self.gauge("unsent", "Full batches that the server does not have", "level")
         self.set_aside = self.gauge("set_aside", "Batches that this process cannot send", "level")
+        self.unanswered = self.gauge(
+            "unanswered", "Batches that were offered to the server and are not frozen"
+        )
+        self.waiting_bytes = self.gauge(
+            "waiting_bytes", "Bytes of full batches that wait for the server"
+        )
+        self.alarms = self.gauge("alarms", "What should never happen, since the start", "kind")
         self.open_seconds = self.gauge(
             "open_seconds", "Time since this process first saw a report in the open batch", "level"
         )
@@ -274,12 +286,17 @@ class Overloaded(ServiceError):
     """More reports are waiting than the service may hold."""
 
 
+class Backlogged(Overloaded):
+    """More waits for the server than the store may hold."""
+
+
 class Admission:
     """Collects the reports of concurrent requests and admits them in groups.
 
     A report is answered when its group is committed, so an accepted report is counted for good.
     While one group is being committed the next one gathers: under load groups grow by themselves,
-    and a single report does not wait.
+    and a single report does not wait. While full batches of more than `most_bytes` wait for the
+    server, reports are refused.
     """
 
     def __init__(
@@ -289,11 +306,13 @@ class Admission:
         *,
         group: int = 512,
         most_waiting: int = 4096,
+        most_bytes: int = MOST_BYTES,
     ) -> None:
         self._store = store
         self._metrics = metrics or ShufflerMetrics()
         self._group = group
         self._most_waiting = most_waiting
+        self._most_bytes, self._is_backlogged = most_bytes, False
         self._waiting: deque[tuple[Arrival, asyncio.Future[Outcome], float]] = deque()
         self._wake = asyncio.Event()
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="admission")
@@ -312,6 +331,8 @@ class Admission:
         """
         if self._closing or len(self._waiting) >= self._most_waiting:
             raise Overloaded(f"{len(self._waiting)} reports are already waiting")
+        if self._is_backlogged:
+            raise Backlogged("too much waits for the server: try again later")
         outcome: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
         self._waiting.append((arrival, outcome, time.perf_counter()))
         self._wake.set()
@@ -325,6 +346,19 @@ class Admission:
             while self._waiting:
                 await self._commit()
         self._thread.shutdown()
+
+    async def follow_backlog(self, stopping: asyncio.Event) -> None:
+        """Look every second how much waits for the server."""
+        trouble = RecurringFault("too much waits for the server", "reports are taken again")
+        while not stopping.is_set():
+            with suppress(OverhandError):  # what is wrong with the store is said elsewhere
+                waiting = await asyncio.to_thread(lambda: self._store.waiting_bytes)
+                self._is_backlogged = waiting > self._most_bytes
+                if self._is_backlogged:
+                    trouble.begin(f"more than {self._most_bytes} bytes")
+                else:
+                    trouble.end()
+            await pause(stopping, _LOOK)
 
     async def _commit(self) -> None:
         some = [self._waiting.popleft() for _ in range(min(self._group, len(self._waiting)))]

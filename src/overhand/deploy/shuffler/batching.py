@@ -5,11 +5,10 @@ No database here: a store asks these functions what to write, inside its transac
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import hashlib
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from itertools import accumulate
-from operator import itemgetter
 from typing import NamedTuple
 
 import numpy as np
@@ -18,19 +17,23 @@ from numpy.typing import NDArray
 from overhand.deploy.databases.batch_keys import BatchKeys
 from overhand.deploy.protocol.document import Document
 from overhand.deploy.protocol.sealing import Seals, strike_out
-from overhand.deploy.protocol.wire import ID_BYTES, Batch, Formats, LevelFormat, Release
+from overhand.deploy.protocol.wire import (
+    ID_BYTES,
+    Batch,
+    Formats,
+    LevelFormat,
+    MaskedSum,
+    Offer,
+    Release,
+)
 from overhand.errors import InvalidValue, ProtocolViolation, whole
 from overhand.model import Messages
 from overhand.randomness import Random, secure_random
 from overhand.shuffle import shuffle
 
 _HEAD_BYTES = 8
-_FAN_BITS = 3  # pieces are folded by eights, or more
-_WORTH = 16  # a piece whose messages are so many times what else it costs is left alone
-_PAGE_BYTES = 4096
+_STATE = np.dtype("<i8")
 _MOST_BYTES = 900_000_000  # of a release: both databases keep values of up to 1 GB
-_MOST_FOLDED = 64
-_MOST_FOLDED_BYTES = 1 << 22  # those who admit reports to SQLite wait while they are written
 
 
 def lowest_of(formats: Formats) -> LevelFormat:
@@ -38,9 +41,11 @@ def lowest_of(formats: Formats) -> LevelFormat:
     levels = [level.level for level in formats.levels]
     if not levels or levels != sorted(set(levels)):
         raise InvalidValue(f"levels {levels} must be distinct, at least one, and lowest first")
-    if len({level.is_filled for level in formats.levels}) > 1:
-        raise InvalidValue("vacant places must be filled at all levels, or at none")
+    if len(levels) > 1 and not all(level.is_filled for level in formats.levels):
+        raise InvalidValue("services make the noise of one level, not of a tree")
     for level in formats.levels:
+        if level.is_offered and level.is_filled:
+            raise InvalidValue("batches are offered only if services make the noise")
         whole("level", level.level, least=1)
         whole("size", level.size, least=1)
         whole("messages", level.messages, least=1)
@@ -160,10 +165,9 @@ def may_be_late(batch: int | None, arrived: int, lowest: int) -> bool:
 
 
 class Piece(NamedTuple):
-    """What one commit group adds to one batch: messages in random order, no report's borders.
+    """What one commit group adds to one batch: rows in random order, no report's borders.
 
-    And the sum of what came in the clear, nobody's numbers by themselves. Pieces that were folded
-    together are one.
+    A row is a message; where batches are offered, with the numbers beside it, which is a report.
     """
 
     batch: Batch
@@ -171,34 +175,48 @@ class Piece(NamedTuple):
     body: bytes
 
 
-Added = tuple[Iterable[bytes], NDArray[np.uint64]]
-"""Ciphertexts that the service adds to a batch, and numbers that it adds to what is clear.
+class Added(NamedTuple):
+    """What the service adds to a batch for its own noise.
 
-The ciphertexts may still be under way: whoever reads them waits."""
+    Ciphertexts may still be under way: whoever reads them waits."""
 
-Adding = Callable[[Batch], Added]
-NOTHING: Added = (), np.empty(0, np.uint64)
-
-
-def add_nothing(batch: Batch) -> Added:
-    return NOTHING
+    sealed: Iterable[bytes]
+    clear: NDArray[np.uint64]
 
 
-def dummies_for(document: Document, sealer: Seals | None = None) -> Adding:
-    """What the plan's mechanisms have the service add to batches, sealed as users' messages are.
+class OwnNoise:
+    """The service's own noise of a document: of blocks in their order, and its state between them.
 
-    It is drawn afresh whenever it is asked for: a second release of a batch with other dummies
-    would tell which they are. So a store asks once for every release that it keeps.
+    Two draws for the same block, both seen, would hide less than one: so a store keeps what is
+    drawn and the state after it in one step, and nobody sees either before that.
     """
-    seals = document.sealer if sealer is None else sealer
 
-    def add(batch: Batch) -> Added:
-        level = document.formats.level(batch.level)
-        messages = document.mechanisms[batch.level - 1].draw_added(secure_random())
-        plaintexts = level.messages_to_bytes(messages.sealed)
-        return seals.seal(level.level, plaintexts), messages.clear[0]
+    def __init__(
+        self, document: Document, sealer: Seals | None = None, random: Random | None = None
+    ) -> None:
+        (self._mechanism,), (self._level,) = document.mechanisms, document.formats.levels
+        self._seals = document.sealer if sealer is None else sealer
+        self._random = secure_random() if random is None else random
 
-    return add
+    @classmethod
+    def of(cls, document: Document, sealer: Seals | None = None) -> OwnNoise | None:
+        """None if users make the noise."""
+        return cls(document, sealer) if document.plan.noise_by == "services" else None
+
+    def start(self) -> bytes:
+        """A state before the first block, or after one that was lost."""
+        return self._mechanism.start_noise(self._random).astype(_STATE).tobytes()
+
+    def draw(self, state: bytes, blocks: int) -> tuple[list[Added], bytes]:
+        """What is added to each of the next blocks, and the state after them."""
+        registers = np.frombuffer(state, _STATE).astype(np.int64)
+        registers = registers.reshape(-1, self._mechanism.values.dimension)
+        noise, after = self._mechanism.advance_noise(registers, self._random, blocks)
+        added, level = self._mechanism.added(noise), self._level
+        # All of them before the first is needed, so that workers seal side by side.
+        sealed = [self._seals.seal(level.level, level.messages_to_bytes(m)) for m in added.sealed]
+        both = zip(sealed, added.clear, strict=True)
+        return [Added(*one) for one in both], after.astype(_STATE).tobytes()
 
 
 def pieces(
@@ -209,17 +227,16 @@ def pieces(
     for place, level in enumerate(levels):
         for batch, part in _cut(level, len(admitted), arrived):
             reports = admitted[part]
-            messages, clear = level.gather([report.parts[place] for report in reports])
-            body = level.pack(permute(messages, random).tobytes(), clear)
-            yield Piece(batch, sum(one.is_own for one in reports), body)
+            rows = level.rows(report.parts[place] for report in reports)
+            own = sum(one.is_own for one in reports)
+            yield Piece(batch, own, permute(rows, random).tobytes())
 
 
 def empty_pieces(levels: Sequence[LevelFormat], places: int, arrived: int) -> Iterator[Piece]:
     """What this many places after the first `arrived` add to batches if nobody takes them."""
     for level in levels:
         for batch, part in _cut(level, places, arrived):
-            body = level.pack(b"", np.zeros(level.clear_numbers, np.uint64))
-            yield Piece(batch, part.stop - part.start, body)
+            yield Piece(batch, part.stop - part.start, b"")
 
 
 def _cut(level: LevelFormat, places: int, arrived: int) -> Iterator[tuple[Batch, slice]]:
@@ -233,81 +250,81 @@ def _cut(level: LevelFormat, places: int, arrived: int) -> Iterator[tuple[Batch,
 
 
 class Gathered(NamedTuple):
-    """Pieces of one batch together: all their messages, in no order yet, and their sum."""
+    """Pieces of a full batch together: all their rows, in no order yet."""
 
+    batch: Batch
     own: int
-    messages: NDArray[np.uint8]
-    clear: NDArray[np.uint64]
+    rows: NDArray[np.uint8]
 
     @classmethod
-    def of(cls, level: LevelFormat, found: Iterable[Piece]) -> Gathered:
-        """However many they are: each is let go of when the next is looked at."""
-        own: list[int] = []
-
-        def bodies() -> Iterator[bytes]:
-            for piece in found:
-                own.append(piece.own)
-                yield piece.body
-
-        messages, clear = level.gather(bodies())
-        return cls(sum(own), messages, clear)
-
-
-def fold_pieces(batch: Batch, level: LevelFormat, gathered: Gathered) -> Piece:
-    """One piece instead of many: their messages in an order drawn now, and their sum."""
-    own, messages, clear = gathered
-    body = level.pack(permute(messages, secure_random()).tobytes(), clear)
-    return Piece(batch, own, body)
+    def of(cls, batch: Batch, level: LevelFormat, found: Iterable[Piece]) -> Gathered:
+        """Or `ProtocolViolation` if they are not all of it."""
+        pieces = list(found)
+        own, rows = sum(piece.own for piece in pieces), level.rows(piece.body for piece in pieces)
+        users = level.users(own)
+        if len(rows) != users * level.messages:
+            raise ProtocolViolation(
+                f"{batch} holds {len(rows)} of {users * level.messages} messages of {users} users"
+            )
+        return cls(batch, own, rows)
 
 
-def to_fold(level: LevelFormat, lengths: Mapping[bytes, int]) -> list[bytes]:
-    """The keys of pieces of a batch that had better be one, of those that have these lengths.
-
-    Beside its messages a piece costs its part in the clear, and a page. Pieces are folded with
-    others of their size, eight or more of them: so a message is written again whenever its piece
-    has grown eightfold, and not at all once its piece is large enough to be worth what it costs.
-    """
-    tiers: dict[int, list[bytes]] = {}
-    for key, length in sorted(lengths.items(), key=itemgetter(1)):
-        sealed = length - level.clear_bytes
-        if sealed < _WORTH * (level.clear_bytes + _PAGE_BYTES):
-            reports = sealed // (level.messages * level.ciphertext_bytes)
-            tiers.setdefault((reports.bit_length() - 1) // _FAN_BITS, []).append(key)
-    for _, keys in sorted(tiers.items()):
-        if len(keys) >> _FAN_BITS:
-            ends = accumulate(lengths[key] for key in keys[:_MOST_FOLDED])
-            return keys[: max(2, sum(end <= _MOST_FOLDED_BYTES for end in ends))]
-    return []
+NOTHING = Added((), np.empty(0, np.uint64))
 
 
-def build_release(
-    batch: Batch, level: LevelFormat, gathered: Gathered, added: Added = NOTHING
-) -> Release:
+def build_release(level: LevelFormat, gathered: Gathered, added: Added = NOTHING) -> Release:
     """The release of a full batch: all its messages and those `added`, in an order drawn now."""
-    own, messages, clear = gathered
-    users = level.users(own)
-    if len(messages) != users * level.messages or users < 1:
+    batch, own, messages = gathered
+    more = list(added.sealed)
+    if len(more) != level.added_messages:
         raise ProtocolViolation(
-            f"{batch} holds {len(messages)} of {users * level.messages} messages of {users} users"
-        )
-    more, numbers = list(added[0]), added[1]
-    # Where services make the noise no number may be missing: it would be a batch without noise.
-    may_lack_numbers = level.is_filled and not len(numbers)
-    if len(more) != level.added_messages or not (
-        may_lack_numbers or len(numbers) == level.clear_numbers
-    ):
-        raise ProtocolViolation(
-            f"{len(more)} messages and {len(numbers)} numbers were added to {batch}, not "
-            f"{level.added_messages} and {level.clear_numbers}"
+            f"{len(more)} messages were added to {batch}, not {level.added_messages}"
         )
     if more:
         rows = np.frombuffer(b"".join(more), np.uint8).reshape(-1, level.ciphertext_bytes)
         messages = np.concatenate([messages, rows])
-    if len(numbers):
-        clear = level.add_up(np.array([clear, numbers]))
     distinct, repeats = strike_repeats(messages)
-    body = level.pack(permute(distinct, secure_random()).tobytes(), clear)
-    return Release(batch, own, body, repeats)
+    return Release(batch, own, permute(distinct, secure_random()).tobytes(), repeats)
+
+
+class Arranged(NamedTuple):
+    """The offer of a full batch, and which of its rows stands at each place."""
+
+    offer: Offer
+    places: bytes
+
+    @classmethod
+    def of(cls, level: LevelFormat, gathered: Gathered) -> Arranged:
+        """In an order drawn now."""
+        batch, own, rows = gathered
+        order = secure_random().permute(np.arange(len(rows)))
+        body = rows[order, : level.ciphertext_bytes].tobytes()
+        return cls(Offer(batch, own, body), order.astype(_STATE).tobytes())
+
+
+def mask_sum(
+    level: LevelFormat, gathered: Gathered, places: bytes, answer: bytes,
+    refused: NDArray[np.int64], added: Added,
+) -> MaskedSum:  # fmt: skip
+    """What the rows of an offer come to that an answer does not refuse."""
+    order = np.frombuffer(places, _STATE)
+    kept = np.delete(order, refused) if len(refused) else slice(None)
+    body = level.pack(b"", _with_noise(level, gathered.rows[kept], added))
+    return MaskedSum(gathered.batch, gathered.own, hashlib.sha256(answer).digest(), body)
+
+
+def release_offer(level: LevelFormat, gathered: Gathered, offer: Offer, added: Added) -> Release:
+    """A batch in one step, whatever is garbage in it: what was offered, and all its numbers."""
+    clear = _with_noise(level, gathered.rows, added)
+    return Release(gathered.batch, gathered.own, level.pack(offer.body, clear))
+
+
+def _with_noise(level: LevelFormat, rows: NDArray[np.uint8], added: Added) -> NDArray[np.uint64]:
+    if len(added.clear) != level.clear_numbers:  # it would be a batch without noise
+        raise ProtocolViolation(
+            f"{len(added.clear)} numbers were added to a batch, not {level.clear_numbers}"
+        )
+    return level.add_up(np.array([level.sum_of(rows), added.clear]))
 
 
 def permute(messages: NDArray[np.uint8], random: Random) -> NDArray[np.uint8]:

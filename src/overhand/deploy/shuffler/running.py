@@ -20,12 +20,19 @@ from overhand.deploy.protocol.document import Document, encode_reports
 from overhand.deploy.protocol.keys import load_token
 from overhand.deploy.protocol.sealing import SealerPool, Seals
 from overhand.deploy.protocol.wire import Formats
-from overhand.deploy.shuffler.app import Admission, Overloaded, Relay, ShufflerApp, ShufflerMetrics
-from overhand.deploy.shuffler.batching import Arrival, Outcome, dummies_for
+from overhand.deploy.shuffler.app import (
+    MOST_BYTES,
+    Admission,
+    Overloaded,
+    Relay,
+    ShufflerApp,
+    ShufflerMetrics,
+)
+from overhand.deploy.shuffler.batching import Arrival, Outcome, OwnNoise
 from overhand.deploy.shuffler.sending import Sender
-from overhand.deploy.shuffler.store import Store
+from overhand.deploy.shuffler.store import Alarm, Store
 from overhand.deploy.transport import HttpTransport
-from overhand.errors import OverhandError, StoreUnavailable, finite_number, whole
+from overhand.errors import StoreUnavailable, finite_number, whole
 from overhand.randomness import secure_random
 
 _AT_ONCE = 256  # reports that are made together: all of them wait for their commit
@@ -42,7 +49,9 @@ class ShufflerSettings:
     service itself adds to batches, if it adds messages: one per core by default. `per_address` and
     `per_token` limit the reports per second from one address and with one token, unless they are 0:
     many people share an address, and a token is for one report and its repeats. Web pages may
-    report if their origin is named, or all pages if "*" is.
+    report if their origin is named, or all pages if "*" is. A batch that the server leaves
+    unanswered for `answer_within` seconds is frozen without an answer; while `most_waiting` bytes
+    of full batches wait for the server, reports are refused.
     """
 
     document: Path
@@ -62,9 +71,13 @@ class ShufflerSettings:
     rate_per_address: float = 100.0
     rate_per_token: float = 1.0
     origins: tuple[str, ...] = ()
+    answer_within: float = 3600.0
+    most_waiting: int = MOST_BYTES
 
     def __post_init__(self) -> None:
         finite_number("tick", self.tick, above=0)
+        finite_number("answer_within", self.answer_within, above=0)
+        whole("most_waiting", self.most_waiting, least=1)
         check_origins(self.origins)
         if self.deadline is not None:
             finite_number("deadline", self.deadline, above=0)
@@ -91,12 +104,15 @@ async def run_shuffler(settings: ShufflerSettings) -> None:
         sealer_of(document, settings.workers or joblib.cpu_count()) as sealer,
         closing(
             Store(
-                settings.store, document.formats, settings.store_keys, dummies_for(document, sealer)
+                settings.store,
+                document.formats,
+                settings.store_keys,
+                OwnNoise.of(document, sealer),
             )
         ) as store,
     ):
         metrics = ShufflerMetrics()
-        admission = Admission(store, metrics)
+        admission = Admission(store, metrics, most_bytes=settings.most_waiting)
         is_learning = document.learning is not None
         relay = Relay(document, server, tick=settings.tick) if is_learning else None
         app = ShufflerApp(
@@ -110,22 +126,27 @@ async def run_shuffler(settings: ShufflerSettings) -> None:
             relay=relay,
         )
         watch = MetricsCollector(store, document.formats, admission, metrics)
-        sender = Sender(store, document, server, metrics, tick=settings.tick)
+        sender = Sender(
+            store,
+            document,
+            server,
+            metrics,
+            tick=settings.tick,
+            answer_within=settings.answer_within,
+        )
         sites = [Site(app, settings.endpoint)]
         if settings.metrics is not None:
             sites.append(Site(metrics_app(watch.text), settings.metrics))
         stopping = asyncio.Event()
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(admission.run())
+            tasks.create_task(admission.follow_backlog(stopping))
             tasks.create_task(sender.run(stopping))
             tasks.create_task(app.forget_senders(stopping))
             if relay is not None:
                 tasks.create_task(relay.run(stopping))
             if tokens is not None:
                 tasks.create_task(tokens.follow(stopping))
-            if any(level.clear_numbers for level in document.formats.levels):
-                folder = PieceCompactor(store, document.formats, metrics, tick=settings.tick)
-                tasks.create_task(folder.run(stopping))
             if settings.deadline is not None:
                 filler = BatchPadder(store, admission, document, settings.deadline)
                 tasks.create_task(filler.run(stopping))
@@ -214,45 +235,6 @@ class BatchPadder:
         return encode_reports(self._document, rows, secure_random())
 
 
-class PieceCompactor:
-    """Folds what commit groups add to batches, at levels that send a part in the clear.
-
-    Every piece has a sum of its own: with many numbers, and groups of a few reports, it is far
-    longer than the messages. A pass folds until nothing is left to be folded, a bounded number of
-    bytes at a time, so that reports that arrive wait for one of them at most.
-    """
-
-    def __init__(
-        self, store: Store, formats: Formats, metrics: ShufflerMetrics, *, tick: float = 1.0
-    ) -> None:
-        self._store = store
-        self._levels = [level.level for level in formats.levels if level.clear_numbers]
-        self._metrics = metrics
-        self._troubles = {
-            level: RecurringFault("folding failed", "folding works again") for level in self._levels
-        }
-        self._tick = tick
-
-    async def run(self, stopping: asyncio.Event) -> None:
-        """Until told to stop: what is not folded by then may stay as it is."""
-        while not stopping.is_set():
-            await self.fold_all(stopping)
-            await pause(stopping, self._tick)
-
-    async def fold_all(self, stopping: asyncio.Event) -> None:
-        """All levels, whatever becomes of one of them."""
-        for level in self._levels:
-            try:
-                while not stopping.is_set():
-                    pieces = await asyncio.to_thread(self._store.fold, level)
-                    if not pieces:
-                        break
-                    self._metrics.folded.labels(level).inc(pieces)
-                self._troubles[level].end()
-            except OverhandError as error:  # they are as they were, and can be frozen so
-                self._troubles[level].begin(type(error).__name__, batch_level=level)
-
-
 class OpenBatches:
     """Since when this process has seen the open batch of each level with reports in it.
 
@@ -312,6 +294,10 @@ class MetricsCollector:
         arrived, unsent = self._store.arrived, Counter(one.level for one in self._store.full())
         ages = self._open.ages(arrived, time.monotonic())
         self._metrics.arrived.set(arrived)
+        self._metrics.unanswered.set(len(self._store.unanswered(0)))
+        self._metrics.waiting_bytes.set(self._store.waiting_bytes)
+        for alarm in Alarm:
+            self._metrics.alarms.labels(alarm.name.lower()).set(self._store.alarms[alarm])
         for level in self._levels:
             self._metrics.unsent.labels(level).set(unsent[level])
             self._metrics.open_seconds.labels(level).set(ages[level])

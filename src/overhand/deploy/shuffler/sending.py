@@ -6,34 +6,46 @@ import asyncio
 import logging
 import secrets
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from http import HTTPStatus
+from itertools import takewhile
+from typing import TypeVar
 
 from overhand.deploy.http.application import pause
 from overhand.deploy.http.telemetry import RecurringFault, log
 from overhand.deploy.protocol.document import Document
-from overhand.deploy.protocol.wire import Batch, Release
+from overhand.deploy.protocol.wire import Batch, Offer, Release
 from overhand.deploy.shuffler.app import ShufflerMetrics
-from overhand.deploy.shuffler.store import Store
+from overhand.deploy.shuffler.store import Outgoing, Store
 from overhand.deploy.transport import Answer, Transport, Unreachable
-from overhand.errors import OverhandError, ProtocolViolation, ServiceError, StoreUnavailable
+from overhand.errors import (
+    InvalidValue,
+    OverhandError,
+    ProtocolViolation,
+    ServiceError,
+    StoreUnavailable,
+)
 
 _LONGEST_WAIT = 60.0
 _TICKS_A_SCRUB = 10
 _TICKS_A_CLAIM = 20
 _MOST_BYTES_AT_ONCE = 1 << 23
+_MOST_AT_ONCE = 256
 _PUTS_AT_ONCE = 4
+T = TypeVar("T")
 
 
 class NotTaken(ServiceError):
-    """The server did not accept a release: it is sent again later."""
+    """The server did not accept what was sent: it is sent again later."""
 
 
 class Sender:
     """Sends every full batch until the server has it.
 
-    It works in ticks with jitter, so that the time of a release does not reveal when the last user
-    of the batch came.
+    Batches that are offered first are frozen when they are answered, or, in one step, after
+    `answer_within` seconds: a server that is away does not keep single reports readable. It works
+    in ticks with jitter, so that the time of a release does not reveal when the last user of the
+    batch came.
     """
 
     def __init__(
@@ -44,16 +56,18 @@ class Sender:
         metrics: ShufflerMetrics,
         *,
         tick: float = 1.0,
+        answer_within: float = 3600.0,
     ) -> None:
         self._store = store
         self._formats = document.formats
         self._server = server
         self._metrics = metrics
         self._tick = tick
+        self._answer_within = answer_within
         self._set_aside: set[Batch] = set()
         self._failures = 0
         self._trouble = RecurringFault("sending failed", "sending works again")
-        self._stopping = asyncio.Event()
+        self._stopping, self._freezing = asyncio.Event(), asyncio.Lock()
         self._unscrubbed = True  # a crash may have come between
         self._has_sent = self._has_to_wait = False
         self._ticks = self._ticks_waited = 0
@@ -61,6 +75,7 @@ class Sender:
     async def run(self, stopping: asyncio.Event) -> None:
         """Until told to stop: what is not sent by then is sent after the next start."""
         self._stopping = stopping
+        in_time = asyncio.create_task(self._freeze_in_time())
         while not stopping.is_set():
             try:
                 await self.send_all()
@@ -70,12 +85,24 @@ class Sender:
                 self._note(error)
             longest = min(_LONGEST_WAIT, self._tick * 2 ** min(self._failures, 10))
             await pause(stopping, longest * (0.5 + secrets.randbelow(1 << 16) / (1 << 16)))
+        await in_time
         if self._unscrubbed:  # what the server has is forgotten now, not after the next start
             try:
                 await self._sweep()
             except OverhandError as error:
                 self._note(error)
         await self._server.close()
+
+    async def _freeze_in_time(self) -> None:
+        """However long requests take, and however long the next tick waits after a failure."""
+        while self._is_offering and not self._stopping.is_set():
+            try:
+                if self._failures:
+                    await self._arrange_full()
+                await self._freeze_due()
+            except OverhandError as error:
+                self._note(error)
+            await pause(self._stopping, self._tick)
 
     def _note(self, error: OverhandError) -> None:
         self._failures += 1
@@ -101,12 +128,11 @@ class Sender:
             return
         try:
             # All of them before the first is sent: their keys go, whatever the server says.
-            for some in self._groups(await asyncio.to_thread(self._store.unfrozen)):
-                await self._freeze(some)
+            await self._freeze_full()
             refused = None
-            for some in self._groups(await asyncio.to_thread(self._store.full)):
+            for step in (self._offer_full, self._send_frozen):
                 try:
-                    await self._send(some)
+                    await step()
                 except NotTaken as error:  # the others may be taken
                     refused = error
             if refused is not None:
@@ -115,6 +141,77 @@ class Sender:
             if is_ours:
                 await asyncio.to_thread(self._store.end_sending)
 
+    async def _freeze_full(self) -> None:
+        """Batches that need no answer, or had too long to wait for one; the rest can be offered."""
+        if not self._is_offering:
+            for some in self._groups(await asyncio.to_thread(self._store.unfrozen)):
+                await self._freeze(some)
+            return
+        await self._arrange_full()
+        await self._freeze_due()
+
+    async def _arrange_full(self) -> None:
+        """From now on it counts how long what is full waits for an answer."""
+        for some in self._groups(await asyncio.to_thread(self._store.unoffered)):
+            await asyncio.to_thread(self._store.offer_all, some)
+
+    async def _freeze_due(self) -> None:
+        """What was offered so long ago that no answer is waited for any more."""
+        async with self._freezing:
+            due = await asyncio.to_thread(self._store.unanswered, self._answer_within)
+            self._take_back(due)
+            for some in self._groups(due):
+                words = "batches are frozen without an answer"
+                log(words, level=logging.WARNING, batches=len(some))
+                await self._freeze(some)
+
+    async def _offer_full(self) -> None:
+        """In their order, as far as the server answers: each group is frozen before the next."""
+        if not self._is_offering:
+            return
+        unfrozen = await asyncio.to_thread(self._store.unfrozen)
+        for some in self._groups(takewhile(lambda one: one not in self._set_aside, unfrozen)):
+            offers = await asyncio.to_thread(self._store.offer_all, some)
+            answers = await self._put_all(self._offer, offers)
+            given = {}
+            for offer, answer in zip(offers, answers, strict=True):
+                if not isinstance(answer, BaseException) and answer.status == HTTPStatus.OK:
+                    given[offer.batch] = answer.body
+                else:
+                    self._look_at(offer.batch, answer)
+            await asyncio.to_thread(self._store.answer_all, given)
+            await self._send(list(given))
+            _raise_first(answers)
+            if len(given) < len(some):
+                break
+
+    async def _offer(self, offer: Offer) -> Answer:
+        """The answer to an offer, if it is one."""
+        packed = self._formats.pack_offer(offer)
+        answer = await self._put("offers", offer.batch, packed)
+        if answer.status == HTTPStatus.OK:
+            try:
+                self._formats.unpack_answer(packed, answer.body)
+            except InvalidValue as error:
+                raise NotTaken(
+                    f"the server's answer to an offer cannot be read: {error}"
+                ) from error
+        return answer
+
+    async def _send_frozen(self) -> None:
+        refused = None
+        for some in self._groups(await asyncio.to_thread(self._store.frozen)):
+            try:
+                await self._send(some)
+            except NotTaken as error:
+                refused = error
+        if refused is not None:
+            raise refused
+
+    @property
+    def _is_offering(self) -> bool:
+        return self._formats.levels[0].is_offered
+
     def _groups(self, batches: Iterable[Batch]) -> Iterator[list[Batch]]:
         """Batches that are handled together: as many as memory may hold, or one that is larger."""
         group: list[Batch] = []
@@ -122,8 +219,10 @@ class Sender:
         for batch in batches:
             if batch in self._set_aside:
                 continue
-            size = self._formats.level(batch.level).batch_bytes()
-            if group and total + size > _MOST_BYTES_AT_ONCE:
+            level = self._formats.level(batch.level)
+            size = max(level.batch_bytes(), level.size * level.part_bytes)
+            is_full = total + size > _MOST_BYTES_AT_ONCE or len(group) == _MOST_AT_ONCE
+            if group and is_full:
                 yield group
                 group, total = [], 0
             group.append(batch)
@@ -151,57 +250,75 @@ class Sender:
             self._unscrubbed = self._has_to_wait = True
 
     async def _send(self, batches: Sequence[Batch]) -> None:
-        """Freeze, send, acknowledge: whatever of it fails is done again at another tick."""
-        releases = await self._freeze(batches)
-        free = asyncio.Semaphore(_PUTS_AT_ONCE)
-        answers = await asyncio.gather(
-            *(self._put(release, free) for release in releases), return_exceptions=True
-        )
+        """Send, acknowledge: whatever of it fails is done again at another tick."""
+        found = await asyncio.to_thread(self._store.outgoing, batches)
+        answers = await self._put_all(self._put_outgoing, found)
         taken = []
-        for release, answer in zip(releases, answers, strict=True):
-            if isinstance(answer, Answer) and answer.status == HTTPStatus.CONFLICT:
-                self._put_aside(release.batch, "the server has another release of a batch")
-            elif isinstance(answer, Answer) and answer.status == HTTPStatus.OK:
-                taken.append(release)
+        for one, answer in zip(found, answers, strict=True):
+            if isinstance(answer, Answer) and answer.status == HTTPStatus.OK:
+                taken.append(one)
+            else:
+                self._look_at(one.batch, answer)
         if taken:
             self._unscrubbed = self._has_sent = True
-            digests = {release.batch: release.digest for release in taken}
+            digests = {one.batch: one.digest for one in taken}
             await asyncio.to_thread(self._store.acknowledge_all, digests)
-        for release in taken:
-            level, number = release.batch
+        for one in taken:
+            level, number = one.batch
             self._metrics.releases.labels(level).inc()
             log("release sent", batch_level=level, number=number)
-        for answer in answers:  # raise what kept a release from being taken, if anything did
-            if isinstance(answer, BaseException):
-                raise answer
-            if answer.status == HTTPStatus.UNAUTHORIZED:
-                raise NotTaken(
-                    "the server does not know this service's token: its token.sha256 and the token "
-                    "here are not from the same `overhand prepare`"
-                )
-            if answer.status not in (HTTPStatus.OK, HTTPStatus.CONFLICT):
-                raise NotTaken(f"the server answered {answer.status} to a release")
+        _raise_first(answers)
 
-    async def _freeze(self, batches: Sequence[Batch]) -> list[Release]:
-        """The releases of batches, without those that are damaged."""
+    def _look_at(self, batch: Batch, answer: Answer | BaseException) -> None:
+        if isinstance(answer, Answer) and answer.status == HTTPStatus.CONFLICT:
+            self._put_aside(batch, "the server has something else of a batch")
+
+    async def _freeze(self, batches: Sequence[Batch]) -> None:
+        """Batches one by one, if some are damaged: these are put aside."""
         try:
-            return await asyncio.to_thread(self._store.freeze_all, batches)
+            await asyncio.to_thread(self._store.freeze_all, batches)
         except ProtocolViolation:
             if len(batches) == 1:
                 self._put_aside(batches[0], "a batch is damaged")
-                return []
-        return [release for batch in batches for release in await self._freeze([batch])]
+                return
+            for batch in batches:
+                await self._freeze([batch])
 
-    async def _put(self, release: Release, free: asyncio.Semaphore) -> Answer:
-        if release.repeats:
-            log("messages were copied", level=logging.WARNING, messages=release.repeats)
-        level, number = release.batch
-        body = self._formats.pack_release(release)
-        async with free:
-            started = time.perf_counter()
-            answer = await self._request(f"/v1/releases/{level}/{number}", body)
-            self._metrics.send_seconds.observe(time.perf_counter() - started)
-            return answer
+    async def _put_all(
+        self, put: Callable[[T], Awaitable[Answer]], what: Sequence[T]
+    ) -> list[Answer | BaseException]:
+        """The answers to requests, a few of which are under way at a time.
+
+        A server that is silent is left alone until the next tick: to wait for each of many requests
+        would keep batches that are due from being frozen.
+        """
+        free, unanswered = asyncio.Semaphore(_PUTS_AT_ONCE), 0
+
+        async def one(each: T) -> Answer:
+            nonlocal unanswered
+            async with free:
+                if unanswered >= _PUTS_AT_ONCE:
+                    raise Unreachable("the server does not answer")
+                try:
+                    return await put(each)
+                except Unreachable:
+                    unanswered += 1
+                    raise
+
+        return await asyncio.gather(*map(one, what), return_exceptions=True)
+
+    async def _put_outgoing(self, outgoing: Outgoing) -> Answer:
+        if not isinstance(outgoing, Release):
+            return await self._put("sums", outgoing.batch, self._formats.pack_sum(outgoing))
+        if outgoing.repeats:
+            log("messages were copied", level=logging.WARNING, messages=outgoing.repeats)
+        return await self._put("releases", outgoing.batch, self._formats.pack_release(outgoing))
+
+    async def _put(self, what: str, batch: Batch, body: bytes) -> Answer:
+        started, (level, number) = time.perf_counter(), batch
+        answer = await self._request(f"/v1/{what}/{level}/{number}", body)
+        self._metrics.send_seconds.observe(time.perf_counter() - started)
+        return answer
 
     async def _request(self, path: str, body: bytes) -> Answer:
         """The server's answer, unless it is time to stop: a server may take long to say nothing."""
@@ -214,8 +331,28 @@ class Sender:
             raise Unreachable("told to stop before the server answered")
         return put.result()
 
+    def _take_back(self, batches: Iterable[Batch]) -> None:
+        """What was put aside is to be tried in another way."""
+        for batch in self._set_aside.intersection(batches):
+            self._set_aside.discard(batch)
+            self._metrics.set_aside.labels(batch.level).dec()
+
     def _put_aside(self, batch: Batch, why: str) -> None:
         """No retry will help: the others go on without it."""
         self._set_aside.add(batch)
         self._metrics.set_aside.labels(batch.level).inc()
         log(why, level=logging.ERROR, batch_level=batch.level, number=batch.number)
+
+
+def _raise_first(answers: Iterable[Answer | BaseException]) -> None:
+    """What kept something from being taken, if anything did."""
+    for answer in answers:
+        if isinstance(answer, BaseException):
+            raise answer
+        if answer.status == HTTPStatus.UNAUTHORIZED:
+            raise NotTaken(
+                "the server does not know this service's token: its token.sha256 and the token "
+                "here are not from the same `overhand prepare`"
+            )
+        if answer.status not in (HTTPStatus.OK, HTTPStatus.CONFLICT):
+            raise NotTaken(f"the server answered {answer.status} to what was sent")

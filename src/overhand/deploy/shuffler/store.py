@@ -1,18 +1,25 @@
 """Where reports are kept from their arrival to the acknowledgement of their batch.
 
 The life of a batch: *open* while reports are admitted; *full* once it holds exactly `size` of them;
-*frozen* when its messages stand in random order as one release, byte for byte what will be sent,
-however often, and the key to everything else that was ever stored of it is destroyed;
-*acknowledged* when the server has it; *scrubbed* when nothing of it is left but its number and the
-digest of its release. Every step is one transaction, and every step may be repeated after a crash:
-keys that the crash left behind are destroyed at the next start, and before anything is sent.
+*offered*, if its reports have numbers in the clear, when the order is fixed in which the server
+sees its ciphertexts; *frozen* when what will be sent of it stands there, byte for byte, however
+often, and the key to everything else that was ever stored of it is destroyed: a release with its
+messages in random order, or a sum of numbers. *Acknowledged* when the server has it; *scrubbed*
+when nothing of it is left but its number and a digest. Every step is one transaction, and every
+step may be repeated after a crash: keys that the crash left behind are destroyed at the next start,
+and before anything is sent.
+
+If services make the noise, batches are frozen in the order of their numbers, and the transaction
+that freezes some also takes the state of the noise forward. The state is sealed under the key of
+the next batch to be frozen: with the key of a frozen batch goes the state that its noise is from.
 
 progress      one row: what the store is made for, its keys' name, and how many reports arrived
 seen          marks of the ids and tokens of admitted reports, kept until the plan ends
-levels        a row per level: held while pieces are replaced by others
 messages_<l>  level l: the pieces of its batches that are not frozen, sealed, in no order
+noise         one row, if services make it: the next batch to be frozen, and the state, sealed
+offers        a row per offered batch: since when, its ciphertexts, and their order, sealed
 releases      a row per frozen batch: its digest, and how far it got
-bodies        releases as they are sent, until the server has them: no longer sealed
+bodies        what is sent of frozen batches, until the server has it: no longer sealed
 
 What is secret is in the pieces. In SQLite the bodies of pieces and releases start in pages of their
 own (`Dialect.padding`): rows that are moved leave no copies of them, and deleted ones are
@@ -21,16 +28,23 @@ overwritten whole. That is a second line of defence: the first is that the key o
 
 from __future__ import annotations
 
+import hashlib
 import json
+import logging
 import secrets
+import time
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
-from enum import IntEnum
-from itertools import groupby
+from enum import Enum, IntEnum
+from itertools import groupby, takewhile
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
-from overhand.deploy.databases.batch_keys import SEALED_BYTES, BatchKeys, KeyGone
+import numpy as np
+from numpy.typing import NDArray
+
+from overhand.deploy.databases.batch_keys import STATE, BatchKeys, KeyGone
 from overhand.deploy.databases.database import (
     Contents,
     Dialect,
@@ -38,27 +52,32 @@ from overhand.deploy.databases.database import (
     keys_of,
     open_database,
 )
-from overhand.deploy.protocol.wire import Batch, Formats, LevelFormat, Release
+from overhand.deploy.http.telemetry import log
+from overhand.deploy.protocol.wire import Batch, Formats, LevelFormat, MaskedSum, Offer, Release
 from overhand.deploy.shuffler import batching
 from overhand.deploy.shuffler.batching import (
-    Adding,
+    Added,
+    Arranged,
     Arrival,
     Gathered,
     Outcome,
+    OwnNoise,
     Piece,
     ReportFingerprints,
-    add_nothing,
+    build_release,
     judge,
     lowest_of,
+    mask_sum,
     may_be_late,
+    release_offer,
 )
 from overhand.errors import InvalidValue, ProtocolViolation
 
 KEY_BYTES = 16
-LEVELS, BODIES = "levels", "bodies"
-_PIECES_AT_ONCE = 16
+BODIES, OFFERS, NOISE = "bodies", "offers", "noise"
+_PIECES_AT_ONCE = 64
 
-SCHEMA = 2
+SCHEMA = 3
 """Whoever changes the tables adds to `Contents.migrations` what makes the next schema of this."""
 T = TypeVar("T")
 _APPLICATION = 0x4F564853  # "OVHS"
@@ -70,8 +89,16 @@ _ADVICE = (
 )
 
 
-class Overtaken(Exception):
-    """Pieces that somebody else has put others in the place of: nothing is to be changed."""
+Outgoing = Release | MaskedSum
+"""What is sent of a frozen batch."""
+
+
+class Alarm(Enum):
+    """What should never happen; the service goes on."""
+
+    DAMAGED = "a batch is damaged and lost"
+    NOISE = "the state of the noise was lost: noise starts anew"
+    ANSWER = "the server answered an offer in another way than before, or too late"
 
 
 class State(IntEnum):
@@ -83,12 +110,33 @@ class State(IntEnum):
 
 
 class Record(NamedTuple):
-    """What is known of a release apart from its body."""
+    """What is known of a frozen batch apart from what is sent of it."""
 
     digest: bytes
     own: int
     repeats: int
     state: State
+    answer: bytes
+    """The digest of the answer that its sum is for; nothing if it is a release."""
+
+
+class Next(NamedTuple):
+    """The next batches to be frozen, and the state of the noise before them, sealed."""
+
+    number: int
+    state: bytes
+    blocks: list[Block]
+
+
+class Block(NamedTuple):
+    """A full batch: what was stored of it, and what was offered, unless it is damaged."""
+
+    batch: Batch
+    gathered: Gathered | None
+    arranged: Arranged | None = None
+
+    def is_whole(self, level: LevelFormat) -> bool:
+        return self.gathered is not None and (self.arranged is not None or not level.is_offered)
 
 
 def schema(levels: Collection[int], dialect: Dialect) -> list[str]:
@@ -105,19 +153,21 @@ def schema(levels: Collection[int], dialect: Dialect) -> list[str]:
         f"arrived BIGINT NOT NULL) {ending}",
         f"CREATE TABLE seen (mark {blob} PRIMARY KEY) {ending}",
         f"CREATE TABLE releases ({key}, repeats BIGINT NOT NULL, state INTEGER NOT NULL, "
-        f"PRIMARY KEY (level, number)) {ending}",
+        f"answer {blob} NOT NULL, PRIMARY KEY (level, number)) {ending}",
         "CREATE INDEX unscrubbed ON releases (state) WHERE state < 2",
         f"CREATE TABLE {BODIES} (level INTEGER, number BIGINT, {body}, "
         f"PRIMARY KEY (level, number)) {ending}",
-        f"CREATE TABLE {LEVELS} (level INTEGER PRIMARY KEY) {ending}",
-        *(f"INSERT INTO {LEVELS} (level) VALUES ({level})" for level in levels),
+        f"CREATE TABLE {NOISE} (level INTEGER PRIMARY KEY, number BIGINT NOT NULL, {body}) "
+        f"{ending}",
+        f"CREATE TABLE {OFFERS} (number BIGINT PRIMARY KEY, own BIGINT NOT NULL, "
+        f"since BIGINT NOT NULL, places {blob} NOT NULL, {body}) {ending}",
         *(
             f"CREATE TABLE {table_of(level)} ({piece}, PRIMARY KEY (number, key)) {ending}"
             for level in levels
         ),
         *(
             one
-            for table in (BODIES, *map(table_of, levels))
+            for table in (BODIES, NOISE, OFFERS, *map(table_of, levels))
             for one in dialect.storage_statements(table)
         ),
     ]
@@ -143,8 +193,8 @@ def describe(formats: Formats) -> str:
 class StoreTables:
     """The tables inside one transaction.
 
-    Those who admit take marks first, in their order, then `progress`; those who freeze or fold take
-    rows of `levels`, in their order, and nothing that the others take.
+    Those who admit take marks first, in their order, then `progress`; those who offer or freeze
+    batches of which services make the noise take the row of `noise`, and nothing of the others'.
     """
 
     def __init__(self, transaction: Transaction, keys: BatchKeys) -> None:
@@ -214,78 +264,152 @@ class StoreTables:
             for _, own, sealed in found:
                 yield Piece(batch, own, self._keys.open(batch, own, sealed))
 
-    def some_pieces(self, batch: Batch, keys: Iterable[bytes]) -> Iterator[Piece]:
-        """Those with these keys, one at a time."""
-        table = table_of(batch.level)
-        statement = f"SELECT own, body FROM {table} WHERE number = ? AND key = ?"
-        for key in keys:
-            for own, sealed in self._transaction.rows(statement, batch.number, key):
-                yield Piece(batch, own, self._keys.open(batch, own, sealed))
-
-    def lengths(self, batch: Batch) -> dict[bytes, int]:
-        """How long the pieces of a batch are, by their keys."""
-        table = table_of(batch.level)
-        found = self._transaction.rows(
-            f"SELECT key, length(body) FROM {table} WHERE number = ?", batch.number
-        )
-        return {key: length - SEALED_BYTES for key, length in found}
-
-    def hold(self, levels: Iterable[int]) -> None:
-        """Nobody else freezes or folds batches of these levels until this transaction ends."""
-        for level in sorted(levels):
-            self._transaction.lock_rows(f"SELECT level FROM {LEVELS} WHERE level = ?", level)
-
-    def fold(self, piece: Piece, keys: Iterable[bytes]) -> None:
-        """Put a piece in the place of those with these keys, or raise `Overtaken`."""
-        level, number = piece.batch
-        self.hold([level])
-        statement = f"DELETE FROM {table_of(level)} WHERE number = ? AND key = ?"
-        for key in keys:
-            if not self._transaction.change(statement, number, key):
-                raise Overtaken
-        self.add([piece])
-
     def numbers(self, level: int) -> set[int]:
         """The batches of a level of which there are pieces: those that are not frozen."""
         found = self._transaction.rows(f"SELECT DISTINCT number FROM {table_of(level)}")
         return {number for (number,) in found}
 
+    # Of the one level whose noise the service makes.
+
+    def noise(self, level: int) -> tuple[int, bytes] | None:
+        """The number of the next batch to be frozen and the sealed state, if they are there."""
+        found = self._transaction.rows(f"SELECT number, body FROM {NOISE} WHERE level = ?", level)
+        return next(((number, state) for number, state in found), None)
+
+    def hold_noise(self, level: int) -> int:
+        """The same number; nobody else offers or freezes batches until this transaction ends."""
+        self.start_noise(level)
+        statement = f"SELECT number FROM {NOISE} WHERE level = ?"
+        return int(self._transaction.lock_rows(statement, level)[0][0])
+
+    def next_number(self, level: int) -> int:
+        """Of the next batch to be frozen."""
+        found = self._transaction.rows(f"SELECT number FROM {NOISE} WHERE level = ?", level)
+        return int(found[0][0]) if found else self._first_missing("releases", level)
+
+    def _first_missing(self, table: str, level: int) -> int:
+        found = self._transaction.rows(f"SELECT max(number) FROM {table} WHERE level = ?", level)
+        return 0 if found[0][0] is None else 1 + int(found[0][0])
+
+    def start_noise(self, level: int) -> None:
+        """A row without a state, if there is none."""
+        self._transaction.change(
+            f"INSERT INTO {NOISE} (level, number, body) VALUES (?, ?, ?) ON CONFLICT DO NOTHING",
+            level,
+            self._first_missing("releases", level),
+            b"",
+        )
+
+    def first_unoffered(self) -> int:
+        """The number of the next batch to be offered."""
+        found = self._transaction.rows(f"SELECT max(number) FROM {OFFERS}")
+        return 0 if found[0][0] is None else 1 + int(found[0][0])
+
+    def unanswered(self, until: float) -> set[int]:
+        """Batches that were offered by then and are not frozen."""
+        found = self._transaction.rows(f"SELECT number FROM {OFFERS} WHERE since <= ?", int(until))
+        return {number for (number,) in found}
+
+    def add_offers(self, level: int, blocks: Iterable[Block], since: float) -> None:
+        """Of batches that were neither offered nor frozen; one that is damaged has no order."""
+        first = self.hold_noise(level)
+        rows = []
+        for batch, _, arranged in blocks:
+            row: tuple[int, bytes, bytes] = 0, b"", b""
+            if arranged is not None:
+                (_, own, body), places = arranged
+                row = own, self._keys.seal(batch, own, places), body
+            if batch.number >= first:
+                rows.append((batch.number, int(since), *row))
+        self._transaction.change_many(
+            f"INSERT INTO {OFFERS} (number, since, own, places, body) VALUES (?, ?, ?, ?, ?) "
+            "ON CONFLICT DO NOTHING",
+            rows,
+        )
+
+    def offer(self, batch: Batch) -> Arranged | None:
+        """What was offered of a batch, if it was and is not damaged."""
+        found = self._transaction.rows(
+            f"SELECT own, places, body FROM {OFFERS} WHERE number = ?", batch.number
+        )
+        for own, places, body in found:
+            try:
+                return Arranged(Offer(batch, own, body), self._keys.open(batch, own, places))
+            except KeyGone:
+                raise
+            except ProtocolViolation:
+                break
+        return None
+
+    def freeze_next(
+        self,
+        before: Next,
+        state: bytes,
+        level: int,
+        frozen: Iterable[tuple[Batch, Outgoing | None]],
+    ) -> bool:
+        """What is sent of the next batches, and the state after them, unless somebody was faster.
+
+        Of a batch that is damaged nothing is sent.
+        """
+        frozen = list(frozen)
+        number = before.number + len(frozen)
+        is_first = self._transaction.change(
+            f"UPDATE {NOISE} SET number = ?, body = ? WHERE level = ? AND number = ?",
+            number,
+            self._keys.seal(Batch(level, number), STATE, state),
+            level,
+            before.number,
+        )
+        if is_first:
+            for batch, outgoing in frozen:
+                self.freeze(batch, outgoing)
+                self._transaction.change(f"DELETE FROM {OFFERS} WHERE number = ?", batch.number)
+        return bool(is_first)
+
+    # Of all levels.
+
     def record(self, batch: Batch) -> Record | None:
         found = self._transaction.rows(
-            "SELECT digest, own, repeats, state FROM releases WHERE level = ? AND number = ?",
+            "SELECT digest, own, repeats, state, answer FROM releases "
+            "WHERE level = ? AND number = ?",
             *batch,
         )
         records = (
-            Record(digest, own, repeats, State(state)) for digest, own, repeats, state in found
+            Record(digest, own, repeats, State(state), answer)
+            for digest, own, repeats, state, answer in found
         )
         return next(records, None)
 
-    def freeze_all(self, releases: Collection[Release]) -> bool:
+    def freeze_all(self, releases: Iterable[Release]) -> bool:
         """Whether all of them are new; those that are not stay as they were."""
-        self.hold({release.batch.level for release in releases})
-        return all([self.freeze(release) for release in releases])
+        return all([self.freeze(release.batch, release) for release in releases])
 
-    def freeze(self, release: Release) -> bool:
-        """The release instead of pieces, unless somebody was faster."""
+    def freeze(self, batch: Batch, outgoing: Outgoing | None) -> bool:
+        """What is sent instead of pieces, unless somebody was faster; nothing, if it is lost."""
+        record = Record(b"", 0, 0, State.SCRUBBED, b"")
+        if isinstance(outgoing, Release):
+            record = Record(outgoing.digest, outgoing.own, outgoing.repeats, State.FROZEN, b"")
+        elif outgoing is not None:
+            record = Record(outgoing.digest, outgoing.own, 0, State.FROZEN, outgoing.answer)
         first = self._transaction.change(
-            "INSERT INTO releases (level, number, digest, own, repeats, state) "
-            "VALUES (?, ?, ?, ?, ?, 0) ON CONFLICT DO NOTHING",
-            *release.batch,
-            release.digest,
-            release.own,
-            release.repeats,
+            "INSERT INTO releases (level, number, digest, own, repeats, state, answer) "
+            "VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING",
+            *batch,
+            *map(_plain, record),
         )
         if first:
-            self.drop_pieces(release.batch)
-            self._transaction.change(
-                f"INSERT INTO {BODIES} (level, number, body) VALUES (?, ?, ?)",
-                *release.batch,
-                release.body,
-            )
+            self.drop_pieces(batch)
+            if outgoing is not None:
+                self._transaction.change(
+                    f"INSERT INTO {BODIES} (level, number, body) VALUES (?, ?, ?)",
+                    *batch,
+                    outgoing.body,
+                )
         return bool(first)
 
     def body(self, batch: Batch) -> bytes | None:
-        """The body of a release, if it is still there."""
+        """The body of what is sent, if it is still there."""
         found = self._transaction.rows(
             f"SELECT body FROM {BODIES} WHERE level = ? AND number = ?", *batch
         )
@@ -305,6 +429,11 @@ class StoreTables:
             f"SELECT level, number FROM releases WHERE state = {int(state)}"
         )
         return sorted(Batch(*row) for row in found)
+
+    def count_frozen(self) -> dict[int, int]:
+        """By level, how many batches the server does not have yet."""
+        statement = "SELECT level, count(*) FROM releases WHERE state = 0 GROUP BY level"
+        return dict(self._transaction.rows(statement))
 
     def acknowledge(self, digests: Mapping[Batch, bytes]) -> None:
         for batch, digest in digests.items():
@@ -327,6 +456,10 @@ class StoreTables:
         return bool(self._transaction.change(statement, int(after), *batch, int(before)))
 
 
+def _plain(value: Any) -> Any:
+    return int(value) if isinstance(value, State) else value
+
+
 class Store:
     """The reports of one document, in a SQLite file or a PostgreSQL database of their own.
 
@@ -343,7 +476,8 @@ class Store:
     store, by default next to a SQLite file. Keep it out of every backup: a database from before a
     batch was frozen is refused, because its key is gone. What a later copy lacks is in no release.
 
-    `added` says what the service itself adds to a batch when its release is made.
+    `noise` is what the service adds to batches if services make the noise. `alarms` counts what
+    should never have happened since the store was opened.
     """
 
     def __init__(
@@ -351,19 +485,18 @@ class Store:
         address: str | Path,
         formats: Formats,
         keys: Path | None = None,
-        added: Adding = add_nothing,
+        noise: OwnNoise | None = None,
     ) -> None:
         self._keys_path = keys_of(address, keys, "store")
         self._levels = {level.level: level for level in formats.levels}
         lowest = lowest_of(formats)
-        self._lowest, self._is_filled = lowest.size, lowest.is_filled
+        self._lowest, self._is_filled, self._formats = lowest.size, lowest.is_filled, formats
         self._horizon = self._lowest * formats.levels[0].batches
         self._origin, self._digest = describe(formats), formats.digest
-        self._added = added
-        adds = not lowest.is_filled or any(level.added_messages for level in formats.levels)
-        if added is add_nothing and adds:
+        self._noise, self.alarms = noise, Counter[Alarm]()
+        if (noise is None) != lowest.is_filled:
             raise InvalidValue(
-                "the service adds messages to batches of this plan: added= is missing"
+                "noise= is for plans of which services make it, and for all of these"
             )
         contents = Contents(
             "store", _APPLICATION, "progress", self._create, self._check, SCHEMA, cache=_CACHE
@@ -379,7 +512,10 @@ class Store:
         keys = BatchKeys.for_new_store(self._keys_path, self._digest, "store", _ADVICE)
         for statement in schema(self._levels, dialect):
             transaction.change(statement)
-        StoreTables(transaction, keys).begin(self._origin)
+        tables = StoreTables(transaction, keys)
+        tables.begin(self._origin)
+        if not self._is_filled:
+            tables.start_noise(self._only.level)
 
     def _check(self, transaction: Transaction) -> None:
         """Refuse a store that was made for another plan or with other keys, or is out of date."""
@@ -406,9 +542,11 @@ class Store:
                 f"some batches were frozen. {_ADVICE}"
             )
 
-    def _needed_batches(self, tables: StoreTables) -> dict[int, set[int]]:
+    def _needed_batches(self, tables: StoreTables) -> dict[int, Collection[int]]:
         """By level, the batches that are not frozen, and the one that is open or to come."""
         opened = self._open_batches(tables.count_arrived())
+        if not self._is_filled:
+            return {level: range(tables.next_number(level), number + 1) for level, number in opened}
         return {level: {*tables.numbers(level), number} for level, number in opened}
 
     def _open_batches(self, arrived: int) -> list[Batch]:
@@ -497,6 +635,10 @@ class Store:
 
     def _unfrozen(self, tables: StoreTables) -> list[Batch]:
         arrived = tables.count_arrived()
+        if not self._is_filled:
+            level = self._only.level
+            numbers = range(tables.next_number(level), arrived // self._lowest)
+            return [Batch(level, number) for number in numbers]
         return [
             Batch(level, number)
             for level, shape in self._levels.items()
@@ -504,100 +646,286 @@ class Store:
             if number < arrived // shape.size
         ]
 
-    def freeze_all(self, batches: Sequence[Batch]) -> list[Release]:
-        """The releases of full batches: made once, the same bytes ever after, keys destroyed.
+    @property
+    def _only(self) -> LevelFormat:
+        """The level whose noise services make."""
+        return next(iter(self._levels.values()))
+
+    def frozen(self) -> list[Batch]:
+        """Batches that are frozen and not acknowledged, lowest level and number first."""
+        return self._read(lambda tables: tables.in_state(State.FROZEN))
+
+    @property
+    def waiting_bytes(self) -> int:
+        """How much of full batches waits for the server."""
+        return self._read(self._waiting_bytes)
+
+    def _waiting_bytes(self, tables: StoreTables) -> int:
+        """Where users make the noise, batches that are full wait for nobody and are frozen."""
+        levels, frozen = self._levels, tables.count_frozen()
+        waiting = sum(number * levels[level].batch_bytes() for level, number in frozen.items())
+        if not self._is_filled:
+            full = tables.count_arrived() // self._lowest - tables.next_number(self._only.level)
+            waiting += full * self._lowest * self._only.part_bytes
+        return waiting
+
+    def outgoing(self, batches: Sequence[Batch]) -> list[Outgoing]:
+        """What is sent of those batches that are frozen, and were not scrubbed.
+
+        Their keys go before, whoever froze them, and whatever came between then and now.
+        """
+        if any(map(self._keys.has, batches)):
+            self.destroy_keys()
+        found = self._read(lambda tables: [self._outgoing(tables, batch) for batch in batches])
+        return [one for one in found if one is not None]
+
+    def _outgoing(self, tables: StoreTables, batch: Batch) -> Outgoing | None:
+        record, body = tables.record(batch), tables.body(batch)
+        if record is None or body is None:
+            return None
+        kept: Outgoing = Release(batch, record.own, body, record.repeats)
+        if record.answer:
+            kept = MaskedSum(batch, record.own, record.answer, body)
+        if kept.digest != record.digest:
+            raise ProtocolViolation(f"what is sent of {batch} is not what was stored")
+        return kept
+
+    def freeze_all(self, batches: Sequence[Batch]) -> list[Outgoing]:
+        """Freeze full batches in one step: made once, the same bytes ever after, keys destroyed.
 
         The order, and what the service adds, are drawn from OS randomness, while others admit
         reports: a full batch never changes. One that is not full raises `ProtocolViolation`, and
         there is no way around it; those that were scrubbed are left out. Of equal messages one
-        stays, and the others become bytes that nobody can open.
+        stays, and the others become bytes that nobody can open. If services make the noise they
+        must be the next ones, and one that is damaged is lost. If batches are offered, no answer
+        to these counts any more.
         """
-        found = self._states_of(batches)
-        gathered = {
-            batch: one
-            for batch, one in zip(batches, found, strict=True)
-            if isinstance(one, Gathered)
-        }
-        added = [self._added(batch) for batch in gathered]  # all, so that workers seal side by side
-        fresh = {  # nobody may see them before they are kept
-            batch: batching.build_release(batch, self._level(batch), one, more)
-            for (batch, one), more in zip(gathered.items(), added, strict=True)
-        }
-        if fresh and not self._write(lambda tables: tables.freeze_all(fresh.values())):
-            return self.freeze_all(batches)  # somebody was faster with one of them
-        if any(map(self._keys.has, batches)):  # also if a crash, or another process, left them
-            self.destroy_keys()
-        releases = [fresh.get(batch, kept) for batch, kept in zip(batches, found, strict=True)]
-        return [release for release in releases if isinstance(release, Release)]
+        if self._is_filled:
+            self._retry_gone(lambda: self._freeze_any(batches))
+        else:
+            self.offer_all(batches)
+            self._freeze_next(batches, {})
+        return self.outgoing(batches)
 
-    def _states_of(self, batches: Sequence[Batch]) -> list[Release | Gathered | None]:
-        """What there is of full batches."""
+    def _freeze_any(self, batches: Sequence[Batch]) -> None:
+        """Of levels whose noise users make: in any order."""
 
-        def look(tables: StoreTables) -> list[Release | Gathered | None]:
-            return [self._state_of(tables, batch) for batch in batches]
+        def look(tables: StoreTables) -> list[Gathered]:
+            unfrozen = [batch for batch in batches if self._is_unfrozen(tables, batch)]
+            return [
+                Gathered.of(batch, self._level(batch), tables.pieces(batch)) for batch in unfrozen
+            ]
 
-        try:
-            return self._read(look)
-        except KeyGone:  # frozen since that transaction began: another one sees the release
-            pass
-        try:
-            return self._read(look)
-        except KeyGone as error:
-            raise ProtocolViolation(
-                f"{error}, and there is no release: the database is older than its keys in "
-                f"{self._keys_path}"
-            ) from error
+        while found := self._read(look):
+            releases = [build_release(self._level(one.batch), one) for one in found]
+            if self._write(lambda tables: tables.freeze_all(releases)):  # noqa: B023
+                break  # or somebody was faster with one of them
 
-    def _state_of(self, tables: StoreTables, batch: Batch) -> Release | Gathered | None:
-        """The release of a full batch, or what it is to be made of; None if it was scrubbed."""
-        record, level = tables.record(batch), self._level(batch)
+    def _is_unfrozen(self, tables: StoreTables, batch: Batch) -> bool:
+        """Of full batches; of another, `ProtocolViolation`."""
+        level = self._level(batch)
         arrived = min(level.size, max(0, tables.count_arrived() - batch.number * level.size))
         if arrived < level.size:
             raise ProtocolViolation(
                 f"{batch} cannot be frozen at {arrived} of {level.size} reports"
             )
-        if record is None:
-            return Gathered.of(level, tables.pieces(batch))
-        body = tables.body(batch)
-        if body is None:
+        return tables.record(batch) is None
+
+    def _retry_gone(self, work: Callable[[], T]) -> T:
+        """A key may go while its batch is read: frozen since then, as another reading shows."""
+        try:
+            return work()
+        except KeyGone:
+            pass
+        try:
+            return work()
+        except KeyGone as error:
+            raise ProtocolViolation(
+                f"{error}, and it is not frozen: the database is older than its keys in "
+                f"{self._keys_path}"
+            ) from error
+
+    # Batches of which services make the noise: one after the other.
+
+    def unoffered(self) -> list[Batch]:
+        """Batches that are full and were not offered yet, lowest number first."""
+        return self._read(self._unoffered) if self._only.is_offered else []
+
+    def _unoffered(self, tables: StoreTables) -> list[Batch]:
+        first = tables.first_unoffered()
+        return [batch for batch in self._unfrozen(tables) if batch.number >= first]
+
+    def unanswered(self, seconds: float) -> list[Batch]:
+        """The next batches to be frozen that were offered so long ago, lowest number first."""
+        if not self._only.is_offered:
+            return []
+        until = time.time() - seconds
+        due = self._read(lambda tables: (self._unfrozen(tables), tables.unanswered(until)))
+        return list(takewhile(lambda batch: batch.number in due[1], due[0]))
+
+    def offer_all(self, batches: Sequence[Batch]) -> list[Offer]:
+        """The offers of full batches: an order drawn once, the same bytes ever after.
+
+        Those that are frozen, or damaged, are left out.
+        """
+        if not self._only.is_offered:
+            return []
+        found = self._retry_gone(lambda: self._offers(batches))
+        missing = [batch for batch, one in found.items() if one is None]
+        if fresh := self._retry_gone(lambda: self._arrange(missing)):
+            since = time.time()
+            self._write(lambda tables: tables.add_offers(self._only.level, fresh, since))
+            found = self._retry_gone(lambda: self._offers(batches))
+        return [one.offer for one in found.values() if one is not None]
+
+    def _offers(self, batches: Sequence[Batch]) -> dict[Batch, Arranged | None]:
+        def look(tables: StoreTables) -> dict[Batch, Arranged | None]:
+            unfrozen = [batch for batch in batches if self._is_unfrozen(tables, batch)]
+            return {batch: tables.offer(batch) for batch in unfrozen}
+
+        return self._read(look)
+
+    def _arrange(self, batches: Sequence[Batch]) -> list[Block]:
+        """Offers of batches that have none, in an order drawn now."""
+
+        def look(tables: StoreTables) -> list[Block]:
+            unfrozen = [batch for batch in batches if self._is_unfrozen(tables, batch)]
+            return [self._block(tables, batch) for batch in unfrozen]
+
+        blocks = self._read(look) if batches else []
+        return [
+            one._replace(arranged=one.gathered and Arranged.of(self._only, one.gathered))
+            for one in blocks
+        ]
+
+    def _block(self, tables: StoreTables, batch: Batch) -> Block:
+        try:
+            gathered = Gathered.of(batch, self._only, tables.pieces(batch))
+        except KeyGone:
+            raise
+        except ProtocolViolation:
+            return Block(batch, None)
+        return Block(batch, gathered, tables.offer(batch))
+
+    def answer_all(self, answers: Mapping[Batch, bytes]) -> list[Outgoing]:
+        """Freeze those that are next of the batches with these answers of the server's.
+
+        Only the first answer counts, and only of a batch that is not frozen: another one is an
+        alarm. One that is no answer to the batch's offer raises `InvalidValue`, and none counts.
+        """
+        batches = sorted(answers)
+        self._freeze_next(batches, answers)
+        outgoing = self.outgoing(batches)
+        for batch, record in self._read(lambda t: {one: t.record(one) for one in batches}).items():
+            if record is not None and record.answer != hashlib.sha256(answers[batch]).digest():
+                self._raise_alarm(Alarm.ANSWER, batch)
+        return outgoing
+
+    def _freeze_next(self, batches: Sequence[Batch], answers: Mapping[Batch, bytes]) -> None:
+        """Freeze what is next of these, with noise that is drawn once; some have an answer."""
+        while not self._retry_gone(lambda: self._try_to_freeze(batches, answers)):
+            pass
+
+    def _try_to_freeze(self, batches: Sequence[Batch], answers: Mapping[Batch, bytes]) -> bool:
+        """Whether nobody else was faster.
+
+        All is made outside of the transaction that keeps it: what was not kept is thrown away, and
+        nobody has seen it.
+        """
+        assert self._noise is not None
+        found = self._look(batches, bool(answers))
+        if not found.blocks:
+            return True
+        refused = {  # before noise is drawn: nothing that comes after may undo it
+            batch: self._formats.unpack_answer(self._formats.pack_offer(arranged.offer), answer)
+            for batch, _, arranged in found.blocks
+            if arranged is not None and (answer := answers.get(batch)) is not None
+        }
+        state, is_lost = self._open_state(found)
+        whole = sum(block.is_whole(self._only) for block in found.blocks)
+        added, after = self._noise.draw(state, whole) if whole else ([], state)
+        noise = iter(added)
+        frozen = [
+            (block.batch, self._freeze_block(block, answers, refused, noise))
+            for block in found.blocks
+        ]
+        level = self._only.level
+        is_first = self._write(lambda tables: tables.freeze_next(found, after, level, frozen))
+        if is_first:
+            if is_lost:
+                self._raise_alarm(Alarm.NOISE, found.blocks[0].batch)
+            for batch, outgoing in frozen:
+                if outgoing is None:
+                    self._raise_alarm(Alarm.DAMAGED, batch)
+        return is_first
+
+    def _look(self, batches: Sequence[Batch], is_answered: bool) -> Next:
+        """The next batches to be frozen, among these."""
+        level = self._only.level
+
+        def look(tables: StoreTables) -> Next | None:
+            held = tables.noise(level)
+            if held is None:
+                return None
+            number, state = held
+            blocks: list[Block] = []
+            for batch in sorted(batches):
+                if not self._is_unfrozen(tables, batch):
+                    continue
+                if batch.number != number + len(blocks):
+                    if is_answered:
+                        break
+                    raise ProtocolViolation(f"{batch} cannot be frozen before those before it")
+                blocks.append(block := self._block(tables, batch))
+                if is_answered and block.gathered is not None and block.arranged is None:
+                    raise ProtocolViolation(f"{batch} was not offered")
+            return Next(number, state, blocks)
+
+        found = self._read(look)
+        if found is None:
+            self._write(lambda tables: tables.start_noise(level))
+            return self._look(batches, is_answered)
+        return found
+
+    def _open_state(self, found: Next) -> tuple[bytes, bool]:
+        """The state of the noise, and whether it was lost."""
+        assert self._noise is not None
+        try:
+            if found.state:
+                batch = Batch(self._only.level, found.number)
+                return self._keys.open(batch, STATE, found.state), False
+        except KeyGone:
+            raise
+        except ProtocolViolation:
+            pass
+        return self._noise.start(), found.number > 0
+
+    def _freeze_block(
+        self, block: Block, answers: Mapping[Batch, bytes],
+        refused: Mapping[Batch, NDArray[np.int64]], noise: Iterator[Added],
+    ) -> Outgoing | None:  # fmt: skip
+        """What is sent of a batch: None if it is damaged."""
+        level, (batch, gathered, arranged) = self._only, block
+        if gathered is None:
             return None
-        release = Release(batch, record.own, body, record.repeats)
-        if release.digest != record.digest:
-            raise ProtocolViolation(f"the release of {batch} is not what was stored")
-        return release
+        if not level.is_offered:
+            return build_release(level, gathered, next(noise))
+        if arranged is None:
+            return None
+        if batch not in answers:
+            return release_offer(level, gathered, arranged.offer, next(noise))
+        return mask_sum(
+            level, gathered, arranged.places, answers[batch], refused[batch], next(noise)
+        )
+
+    def _raise_alarm(self, alarm: Alarm, batch: Batch) -> None:
+        self.alarms[alarm] += 1
+        level, number = batch
+        log(alarm.value, level=logging.ERROR, batch_level=level, number=number)
 
     def destroy_keys(self) -> None:
         """Destroy the keys of frozen batches, here and in the file, whoever froze them."""
         self._keys.keep_only(self._read(self._needed_batches))
-
-    def fold(self, level: int) -> int:
-        """Make one piece of many, of the open batch of a level; returns of how many.
-
-        None if there are too few of them, or if others fold or freeze them meanwhile: in one
-        transaction all of them go and the new one comes, or nothing happens.
-        """
-        if not self._database.claim(LEVELS, level):
-            return 0
-        try:
-            batch, found = self._read(lambda tables: self._foldable(tables, self._levels[level]))
-            if found is None:
-                return 0
-            keys, gathered = found
-            piece = batching.fold_pieces(batch, self._levels[level], gathered)
-            self._write(lambda tables: tables.fold(piece, keys))
-        except (KeyGone, Overtaken):
-            return 0
-        finally:
-            self._database.unclaim(LEVELS, level)
-        return len(keys)
-
-    def _foldable(
-        self, tables: StoreTables, level: LevelFormat
-    ) -> tuple[Batch, tuple[Sequence[bytes], Gathered] | None]:
-        batch = Batch(level.level, self._open_batch(level, tables.count_arrived()))
-        keys = batching.to_fold(level, tables.lengths(batch))
-        found = keys, Gathered.of(level, tables.some_pieces(batch, keys))
-        return batch, found if keys else None
 
     def acknowledge_all(self, digests: Mapping[Batch, bytes]) -> None:
         """The server has the releases with these digests: as often as it says so.
@@ -619,7 +947,7 @@ class Store:
         self.destroy_keys()
         dropped = {table_of(batch.level) for batch in (*acknowledged, *unfinished)}
         if dropped:
-            self._database.sweep(dropped | {BODIES})
+            self._database.sweep(dropped | {BODIES, OFFERS, NOISE})
         return self._write(lambda tables: tables.end(acknowledged)) if dropped else 0
 
     def _drop(self, tables: StoreTables) -> tuple[list[Batch], list[Batch]]:

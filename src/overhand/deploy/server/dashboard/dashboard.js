@@ -151,18 +151,21 @@ function showFrame() {
   part("bars-title").textContent = `All ${noun().toLowerCase()}s`;
   part("trust").textContent = trust;
   part("version").textContent = version;
-  const promised = [...words.guarantee(guarantee), ...(isLearning() ? [NOT_PROTECTED] : [])];
+  const promised = [...words.guarantee(guarantee, plan), ...(isLearning() ? [NOT_PROTECTED] : [])];
   part("guarantee").replaceChildren(...promised.map(paragraph));
   pairs(part("guarantee-numbers"), [
     ["Epsilon", words.tiny(guarantee.epsilon)],
     ["Delta, promised", words.tiny(guarantee.delta)],
     ["Delta, spent", words.tiny(guarantee.delta_spent)],
+    ...(Number.isFinite(guarantee.mu) ? [["Mu", words.tiny(guarantee.mu)]] : []),
   ]);
   const digest = document.createElement("code");
   digest.textContent = String(digestOf(plan)).slice(0, 16);
   digest.title = digestOf(plan);
   pairs(part("plan"), [
-    ["Users", words.number(plan.horizon)],
+    ...(plan.most_users > plan.horizon
+      ? [["Users expected", words.number(plan.horizon)], ["Users at most", words.number(plan.most_users)]]
+      : [["Users", words.number(plan.horizon)]]),
     ["Values", String(plan.values)],
     ...(plan.dimension > 1 ? [[`${noun()}s`, words.number(plan.dimension)]] : []),
     ["Messages per user", words.number(plan.messages_per_user)],
@@ -177,7 +180,9 @@ function showChoice() {
   const listed = dimension <= LONGEST_LIST;
   part("coordinate-choice").hidden = !(dimension > 1) || isLearning();
   // A sum of moments says nothing by itself, and its history says it again.
-  for (const id of ["view-choice", "hindsight-choice"]) part(id).hidden = isLearning();
+  part("view-choice").hidden = isLearning();
+  // Where services make the noise, nothing is to be gained in hindsight.
+  part("hindsight-choice").hidden = isLearning() || status.guarantee.noise_by === "services";
   if (isLearning()) view = "sum";
   part("coordinate-noun").textContent = noun();
   [list.hidden, field.hidden] = [!listed, listed];
@@ -245,8 +250,8 @@ function showNumber() {
   const { horizon, dimension, users_before: before = 0 } = status.plan;
   const done = Math.max(0, (estimate?.t ?? 0) - before);
   part("progress").value = horizon > 0 ? Math.min(1, done / horizon) : 0;
-  part("users").textContent = words.progress(done, horizon, before);
-  [part("fallback").hidden, part("fallback").textContent] = [!estimate?.fallback, words.fallback(estimate ?? {})];
+  part("users").textContent = words.progress(done, status.plan);
+  [part("fallback").hidden, part("fallback").textContent] = [!estimate?.fallback, words.fallback(estimate ?? {}, levels.length)];
   const now = currentReading();
   if (!now) {
     part("number").textContent = "–";
@@ -360,6 +365,11 @@ let shownLevels = null;
 function showLevels() {
   if (levels === shownLevels) return;
   shownLevels = levels;
+  const isTree = levels.length > 1;
+  part("levels").classList.toggle("single", !isTree);
+  part("levels-note").textContent = isTree
+    ? "Every user is in one batch of each level. A batch is published once it is full."
+    : "Every user is in one batch. It is published once it is full, or was open for long enough.";
   part("level-rows").replaceChildren(...levels.map(levelRow));
 }
 

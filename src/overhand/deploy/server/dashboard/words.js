@@ -66,7 +66,10 @@ function noiseMakers(by, honest) {
     : "Users make the noise: it holds if everyone in the batch adds their share.";
 }
 
-export function guarantee({ epsilon, delta, delta_spent: spent, honest, reports, noise_by: by }) {
+export function guarantee(
+  { epsilon, delta, delta_spent: spent, mu, honest, reports, noise_by: by },
+  { horizon, most_users: most = horizon },
+) {
   const slack = delta > 0 ? `1 in ${number(Math.round(1 / delta))}` : "0";
   const people = reports > 1
     ? `It covers a person who sends up to ${count(reports, "report")}.`
@@ -76,12 +79,20 @@ export function guarantee({ epsilon, delta, delta_spent: spent, honest, reports,
       + `value one person reports: no outcome becomes more than ${tiny(Math.exp(epsilon))} times as likely `
       + `(epsilon ${tiny(epsilon)}), except with probability ${slack} (delta ${tiny(delta)}).`,
     ...(Number.isFinite(spent) ? [`This plan spends a delta of ${tiny(spent)}.`] : []),
+    ...(Number.isFinite(mu)
+      ? [`It follows from mu ${tiny(mu)}: all that is ever published tells two values of a person apart as well as `
+        + "one number does that is normally distributed about 0 or about mu."]
+      : []),
+    ...(most > horizon
+      ? [`It goes on beyond the ${count(horizon, "user")} that are expected, for at most ${number(most)}: `
+        + "only errors grow, slowly."]
+      : []),
     `${people} ${noiseMakers(by, honest)}`,
   ];
 }
 
-export function progress(done, horizon, before) {
-  const here = `${number(done)} of ${count(horizon, "user")}`;
+export function progress(done, { horizon, most_users: most = horizon, users_before: before = 0 }) {
+  const here = `${number(done)} of ${count(horizon, "user")}${most > horizon ? " expected" : ""}`;
   return before > 0 ? `${here}, after ${number(before)} in earlier plans` : here;
 }
 
@@ -91,13 +102,14 @@ export function waiting(levels) {
   return `Waiting for the first batch${users}.`;
 }
 
-// Why a band is wider than planned.
-export function fallback({ lost_users: lost = 0 }) {
+// Why a band is wider than planned. Where there is one level, nothing stands in for what is lost.
+export function fallback({ lost_users: lost = 0 }, levels) {
   const still = "the band is wider than planned, but still correct.";
   if (!(lost > 0)) return `A batch is missing, so smaller batches are added up in its place: ${still}`;
   const middle = lost === 1 ? "counts as the middle of what it" : "count as the middle of what they";
-  return "Batches were lost to unreadable messages. Smaller ones are added up in their place; "
-    + `${count(lost, "user")} whose batches are all lost ${middle} may hold: ${still}`;
+  const instead = levels > 1 ? " Smaller ones are added up in their place;" : "";
+  const who = levels > 1 ? " whose batches are all lost" : " of theirs";
+  return `Batches were lost to unreadable messages.${instead} ${count(lost, "user")}${who} ${middle} may hold: ${still}`;
 }
 
 // What is unusual about a level: [words, whether it is bad].
