@@ -15,13 +15,14 @@ import pytest
 from scipy import stats
 
 from overhand import errors
-from overhand.accounting import leaked_delta
+from overhand.accounting import gaussian_delta, leaked_delta
 from overhand.accounting.composition import quick_delta
 from overhand.deploy.shuffler import batching
 from overhand.lab import audit
-from overhand.lab.audit import BY_SERVICES, KINDS, NOTHING, STATISTICS, VALUES, Scope
+from overhand.lab.audit import KINDS, NOTHING, STATISTICS, VALUES, Scope
 from overhand.lab.audit.attacks import Answers, Attacker, LevelView, Listener, statistics_of
 from overhand.lab.audit.audit import (
+    Claim,
     Finding,
     LossLaw,
     audit_game,
@@ -29,8 +30,11 @@ from overhand.lab.audit.audit import (
     find_noticed_part,
     least_probability,
     most_probability,
+    mu_bound,
 )
+from overhand.lab.audit.blocks import WatchedBlocks
 from overhand.lab.audit.cases import (
+    SERVICES_KINDS,
     Case,
     Deployment,
     OneByOne,
@@ -40,24 +44,17 @@ from overhand.lab.audit.cases import (
     moves,
     neighbours,
 )
-from overhand.lab.audit.faults import (
-    FAULTS,
-    SERVICE_FAULTS,
-    Fault,
-    NoPermutation,
-    mask_with,
-    without_noise,
-)
-from overhand.lab.audit.lying import LyingService
+from overhand.lab.audit.faults import FAULTS, Fault, NoPermutation
+from overhand.lab.audit.lattice import LatticeAttack
+from overhand.lab.audit.lying import LiedTo
 from overhand.lab.audit.store import STORE_FAULTS, ThroughStore
 from overhand.lab.baselines import CapResponse
 from overhand.lab.baselines.local import LocalResponse, SubsetResponse, WindowResponse
-from overhand.mechanisms import MECHANISMS, BallotSum, CoinSum
-from overhand.model import Counts, Messages, NoiseBy, Privacy, Rows
-from overhand.noise import Polya, ServiceNoise
-from overhand.planning import NOISE_CONTRIBUTORS, Requirements, levels_of
-from overhand.randomness import Random, secure_random, seeded_random
-from overhand.shuffle import shuffle, with_added
+from overhand.mechanisms import MECHANISMS, CoinSum
+from overhand.model import Counts, Privacy, Rows
+from overhand.planning import Requirements, levels_of
+from overhand.randomness import secure_random, seeded_random
+from overhand.shuffle import shuffle
 from overhand.values import BITS, Reals, values_of
 from support.cli_runner import as_json, overhand, rows_that_hold
 from support.loss_laws import true_epsilon
@@ -65,26 +62,34 @@ from support.loss_laws import true_epsilon
 CLAIM = Privacy(1.0, 0.01)
 RATE = 1e-9
 LEVELS = 2
-OF_USERS = tuple(kind for kind, m in MECHANISMS.items() if "users" in m.noise_contributors)
-WAYS = [(kind, by) for kind, mechanism in MECHANISMS.items() for by in mechanism.noise_contributors]
+OF_USERS = tuple(kind for kind in MECHANISMS if kind not in SERVICES_KINDS)
 
 
-def case_of(
-    kind: str, spec: str = "bit", levels: int = LEVELS, noise_by: NoiseBy = "users"
-) -> Case:
-    return Case(kind, values_of(spec), levels, 8, CLAIM, noise_by)
+def case_of(kind: str, spec: str = "bit", levels: int = LEVELS) -> Case:
+    """Of the services there is one level."""
+    return Case(kind, values_of(spec), 1 if kind in SERVICES_KINDS else levels, 8, CLAIM)
 
 
 def found(deployment: Deployment, *, runs: int, seed: int) -> Finding:
     return audit_game(
-        "tested", Attacker(deployment), CLAIM, runs=runs, random=seeded_random(seed), rate=RATE
+        "tested",
+        Attacker(deployment),
+        Claim(CLAIM),
+        runs=runs,
+        random=seeded_random(seed),
+        rate=RATE,
     )
 
 
 def heard(deployment: Deployment, *, runs: int, seed: int) -> Finding:
     """By the shuffling service, which must not learn anything."""
     return audit_game(
-        "tested", Listener(deployment), NOTHING, runs=runs, random=seeded_random(seed), rate=RATE
+        "tested",
+        Listener(deployment),
+        Claim(NOTHING),
+        runs=runs,
+        random=seeded_random(seed),
+        rate=RATE,
     )
 
 
@@ -122,6 +127,17 @@ def test_epsilon_is_overstated_no_more_often_than_promised(
     assert masses[bounds > true + 1e-12].sum() <= rate
 
 
+@pytest.mark.parametrize("slack", [0.0, 0.05])
+@pytest.mark.parametrize(("p", "q"), [(0.9, 0.3), (0.6, 0.02), (0.3, 0.3), (0.06, 0.5), (1, 0.4)])
+def test_mu_is_overstated_no_more_often_than_promised(p: float, q: float, slack: float) -> None:
+    trials, rate = 60, 1e-3
+    outcomes = np.arange(trials + 1)
+    bounds = mu_bound(outcomes[:, np.newaxis], outcomes[np.newaxis], trials, slack=slack, rate=rate)
+    masses = np.outer(stats.binom.pmf(outcomes, trials, p), stats.binom.pmf(outcomes, trials, q))
+    true = max(0.0, float(stats.norm.ppf(p - slack) - stats.norm.ppf(q)))
+    assert masses[bounds > true + 1e-12].sum() <= rate
+
+
 def test_the_halves_of_the_rate_are_not_both_spent_on_one_side() -> None:
     """The mutant that spends it twice is seen by the exact coverage."""
     trials, rate = 150, 1e-3
@@ -143,12 +159,6 @@ def test_a_case_is_a_plan_for_its_guarantee() -> None:
     assert case.plan().delta_spent <= 0.01
 
 
-def test_a_service_without_noise_puts_half_of_its_dummies_in_no_bucket() -> None:
-    noise = ServiceNoise(Polya(shape=1, users=1, ratio=0.5), bound=3)
-    mechanism = without_noise(BallotSum(8, noise, dummies=6, values=BITS))
-    assert mechanism.draw_added(seeded_random(1)).sealed.tolist() == [[0, 0, 0, 1, 1, 1]]
-
-
 def test_the_store_shows_all_messages_of_every_batch() -> None:
     deployed = ThroughStore.of(case_of("coins", levels=1))
     (shown,) = deployed.transcript(np.zeros(40, np.uint8), seeded_random(1), attempt=0)
@@ -158,7 +168,8 @@ def test_the_store_shows_all_messages_of_every_batch() -> None:
 def test_a_thousand_runs_catch_shufflers_that_hand_messages_on_as_they_came() -> None:
     case = Case("coins", BITS, levels=1, size=8, privacy=Privacy(1.0, 0.01))
     game = Attacker(NoPermutation(case.deployment().mechanisms))
-    found = audit_game("unshuffled", game, case.privacy, runs=1000, random=seeded_random(1))
+    claim = Claim(case.privacy)
+    found = audit_game("unshuffled", game, claim, runs=1000, random=seeded_random(1))
     assert (round(found.epsilon, 1), found.best.event) == (4.4, "position >= 1")
     assert found.largest == pytest.approx(
         epsilon_bound(750, 0, 750, delta=0.01, rate=1e-3 / len(game.names))
@@ -166,22 +177,21 @@ def test_a_thousand_runs_catch_shufflers_that_hand_messages_on_as_they_came() ->
 
 
 @pytest.mark.parametrize("spec", VALUES)
-@pytest.mark.parametrize(("kind", "noise_by"), WAYS)
-def test_the_attacker_reads_the_sums_that_the_server_reads(
-    kind: str, noise_by: NoiseBy, spec: str
-) -> None:
-    if not can_send(kind, values_of(spec), noise_by):
+@pytest.mark.parametrize("kind", MECHANISMS)
+def test_the_attacker_reads_the_sums_that_the_server_reads(kind: str, spec: str) -> None:
+    if not can_send(kind, values_of(spec)):
         assert kind == "ballots"  # which are for bits and histograms
         return
-    mechanism = case_of(kind, spec, 1, noise_by).deployment().mechanisms[0]
+    deployment = case_of(kind, spec, 1).deployment()
+    (mechanism,) = deployment.mechanisms
     messages = mechanism.encode_rows(neighbours(mechanism, 1, 5), seeded_random(3))
-    whole = with_added(messages.gather(8), mechanism, seeded_random(5))
+    whole = deployment.add(mechanism, messages.gather(mechanism.size), seeded_random(5))
     batches = shuffle(whole, seeded_random(4))
     analyzed = mechanism.analyze(batches).reshape(5, -1)
     steps = LevelView(mechanism).sums(batches) - mechanism.offset
     for place, coordinate in enumerate(moves(mechanism)):
         low = mechanism.values.lows[coordinate]
-        values = steps[:, place] * mechanism.quantizer.unit + 8 * low
+        values = steps[:, place] * mechanism.quantizer.unit + mechanism.size * low
         assert values == pytest.approx(analyzed[:, coordinate])
 
 
@@ -201,20 +211,18 @@ def test_neighbours_differ_in_one_user_by_all_that_is_possible() -> None:
     "case",
     [
         case
-        for by in NOISE_CONTRIBUTORS
         for kind in KINDS
         for values in map(values_of, VALUES)
-        for levels in ((1, LEVELS) if can_send(kind, values, by) else ())
-        if (case := Case(kind, values, levels, 8, CLAIM, by)).is_affordable
+        for levels in ((1, LEVELS) if kind not in SERVICES_KINDS and can_send(kind, values) else ())
+        if (case := Case(kind, values, levels, 8, CLAIM)).is_affordable
     ],
     ids=lambda case: case.name,
 )
 @pytest.mark.slow
 def test_what_is_shipped_keeps_its_claim(case: Case) -> None:
-    """With services' noise this is the shuffling service's: the server's is not added yet."""
+    """Where users make the noise: that of the services is in `test_audit_services`."""
     deployment = case.deployment()
-    runs = 8_000 if case.kind == "pairs" else affordable_runs(8_000, deployment.work)
-    finding = found(deployment, runs=runs, seed=20230)
+    finding = found(deployment, runs=affordable_runs(8_000, deployment.messages), seed=20230)
     assert not finding.exceeds
     assert finding.epsilon <= CLAIM.epsilon < finding.largest
     # And what the law of the noise lets expect is what is seen: the audit is not blind.
@@ -224,18 +232,14 @@ def test_what_is_shipped_keeps_its_claim(case: Case) -> None:
     assert set(looked_at) < set(STATISTICS)
 
 
-@pytest.mark.slow
 def test_a_full_audit_has_every_mechanism_and_value_alone_and_with_all_levels() -> None:
     jobs = list(Scope(runs=2000).shipped_jobs())
     mechanisms = [m for job in jobs for m in job.game.mechanisms]
-    assert {type(m) for m in mechanisms} == set(MECHANISMS.values())
+    assert {m.kind for m in mechanisms} == set(OF_USERS)
     opposed = {m.noise_share.opposed for m in mechanisms if isinstance(m, CoinSum)}
     assert opposed == {True, False}
-    stored = [(job.game.levels, "the store" in job.name) for job in jobs]
-    assert set(stored) == {(1, False), (2, False), (3, False), (1, True), (2, True)}
     assert {m.values for m in mechanisms} == {values_of(spec) for spec in VALUES}
-    made_by = {(m.kind, m.noise_by) for m in mechanisms}
-    assert made_by == set(WAYS)
+    assert {job.game.levels for job in jobs if job.game.mechanisms} == {1, 2, 3}
     local = [job.game.counter for job in jobs if isinstance(job.game, Answers)]
     assert [type(counter) for counter in local] == [
         LocalResponse,
@@ -244,50 +248,68 @@ def test_a_full_audit_has_every_mechanism_and_value_alone_and_with_all_levels() 
         CapResponse,
     ]
     services = [job for job in jobs if isinstance(job.game, Listener)]
-    assert [job.name for job in services] == [
-        *(f"pairs, {spec}, service" for spec in VALUES),
-        f"pairs, bit, service{BY_SERVICES}",
+    assert [job.name for job in services] == [f"pairs, {spec}, masks" for spec in VALUES]
+    assert {job.claim for job in services} == {Claim(NOTHING)}
+    watched = [job.name for job in jobs if isinstance(job.game, WatchedBlocks)]
+    both = ["server lies", "service lies"]
+    more = ["2 reports together", "2 reports apart", "leak before", "leak after"]
+    assert watched == [
+        f"{kind}, {spec}, {what}"
+        for kind, specs in (("pairs", VALUES), ("ballots", ("bit", "histogram:3")))
+        for spec in specs
+        for what in (both + more if spec == "bit" else both)
     ]
-    assert {(job.game.levels, job.claimed) for job in services} == {(3, NOTHING)}
-    lying = [job.name for job in jobs if isinstance(job.game, LyingService)]
-    assert lying == [
-        f"{kind}, {what}{BY_SERVICES}"
-        for kind in ("pairs", "ballots")
-        for what in (
-            "bit, lied to",
-            "2 reports together",
-            "2 reports apart",
-            "2 levels, lied to",
-        )
+    lattices = [job.name for job in jobs if isinstance(job.game, LatticeAttack)]
+    assert lattices == [
+        f"{kind}, bit, bits after block {t}" for kind in SERVICES_KINDS for t in (1, 2, 3, 6, 8)
     ]
-    assert len({job.name for job in jobs}) == len(jobs) == 45 + 23
+    lied_to = [job.name for job in jobs if isinstance(job.game, LiedTo)]
+    assert lied_to == [
+        *(f"{kind}, store, lied to" for kind in SERVICES_KINDS),
+        *("pairs, server, lied to", "pairs, replayed", "pairs, at the edge"),
+        *("ballots, server, lied to", "ballots, replayed"),
+    ]
+    # All noise of the services is judged by mu, besides epsilon and delta.
+    judged = [job for job in jobs if isinstance(job.game, WatchedBlocks | LatticeAttack | LiedTo)]
+    assert all(job.claim is not None and job.claim.mu is not None for job in judged)
+    assert len({job.name for job in jobs}) == len(jobs)
 
 
 @pytest.mark.parametrize("spec", VALUES)
 def test_local_mechanisms_keep_their_claim_and_no_smaller_one(spec: str) -> None:
     """A claim of two thirds of what is spent, the mutant, is refuted: the audit is not blind."""
     game = Answers.best(values_of(spec), CLAIM)
-    for claim, is_kept in ((CLAIM, True), (Privacy(2 / 3, CLAIM.delta), False)):
-        finding = audit_game(spec, game, claim, runs=60_000, random=seeded_random(12), rate=RATE)
+    for privacy, is_kept in ((CLAIM, True), (Privacy(2 / 3, CLAIM.delta), False)):
+        claim, random = Claim(privacy), seeded_random(12)
+        finding = audit_game(spec, game, claim, runs=60_000, random=random, rate=RATE)
         assert finding.exceeds != is_kept
         assert finding.expected is None
 
 
-@pytest.mark.parametrize(("kind", "noise_by"), WAYS)
-def test_the_law_of_the_loss_is_the_accountants(kind: str, noise_by: NoiseBy) -> None:
-    """With services' noise, that of one service: the law of both would show far too little."""
-    case = case_of(kind, noise_by=noise_by)
+@pytest.mark.parametrize("kind", OF_USERS)
+def test_the_law_of_the_loss_is_the_accountants(kind: str) -> None:
+    case = case_of(kind)
     law = LossLaw.of(case.deployment().mechanisms)
-    levels = levels_of(case.plan().mechanisms, Requirements(CLAIM, noise_by=noise_by))
+    levels = levels_of(case.plan().mechanisms, Requirements(CLAIM))
     for delta in (1e-3, 0.01, 0.03):
         epsilon = true_epsilon(law, delta)
         by_noise = quick_delta(levels, Privacy(epsilon, delta)) - leaked_delta(levels, epsilon)
         assert by_noise == pytest.approx(delta, rel=0.02)
 
 
+@pytest.mark.parametrize("mu", [0.2, 0.5, 1.5])
+def test_the_law_of_a_gaussian_loss_is_the_accountants(mu: float) -> None:
+    """A law on a grid shows no less than there is, and hardly less than that."""
+    law = LossLaw.gaussian(mu)
+    for delta in (1e-3, 0.01, 0.03):
+        assert gaussian_delta(mu, true_epsilon(law, delta)) == pytest.approx(delta, rel=0.02)
+
+
 def test_less_noise_than_the_noticed_part_is_noticed_and_more_is_not() -> None:
     mechanisms = case_of("coins").deployment().mechanisms
-    part = find_noticed_part(mechanisms, CLAIM, runs=50_000, rate=1e-3)
+    game = Attacker(Deployment(mechanisms))
+    part = find_noticed_part(game, Claim(CLAIM), runs=50_000, rate=1e-3)
+    assert part is not None
     assert 0.5 < part < 0.95
     below, above = (
         LossLaw.of([m.reduce(p) for m in mechanisms]).expected_bound(
@@ -298,19 +320,13 @@ def test_less_noise_than_the_noticed_part_is_noticed_and_more_is_not() -> None:
     assert below > CLAIM.epsilon > above
 
 
-RUNS = {"half the noise": 100_000, "budget not split": 20_000, "frozen twice": 100_000}
-LEVELS_OF = {
-    ("coins", "budget not split"): 3,
-    ("shares", "half the noise"): 1,
-    ("pairs", "half the noise"): 1,
-    ("ballots", "half the noise"): 1,
-    ("pairs", "frozen twice"): 1,
-}
+RUNS = {"half the noise": 100_000, "budget not split": 20_000}
+LEVELS_OF = {("coins", "budget not split"): 3, ("shares", "half the noise"): 1}
 MUTANTS = [
-    pytest.param(kind, noise_by, fault, id=f"{kind}, {noise_by}: {fault.name}")
-    for kind, noise_by in WAYS
-    for fault in (*FAULTS, *SERVICE_FAULTS)
-    if fault.concerns(MECHANISMS[kind], noise_by)
+    pytest.param(kind, fault, id=f"{kind}: {fault.name}")
+    for kind, mechanism in MECHANISMS.items()
+    for fault in FAULTS
+    if fault.concerns(mechanism)
 ]
 SEEN_BY = {
     "half the noise": "likelihood",
@@ -318,57 +334,44 @@ SEEN_BY = {
     "no permutation": "position",
     "seeded generator": "seed",
     "shared noise": "levels added",
-    "sum off by one user": "batches subtracted",
     "share not masked": "unmasked",
-    "seed used twice": "same mask",
+    "masks reused": "same mask",
     "known masks": "known mask",
-    "no noise added": "likelihood",
     "seeded service": "seed",
-    "frozen twice": "batches added",
-    "stock sent twice": "batches subtracted",
     "dummies last": "together",
 }
 
 
 def test_there_is_a_mutant_for_every_fault_that_is_asked_for() -> None:
-    assert [fault.name for fault in FAULTS] == [
-        *("half the noise", "no permutation", "seeded generator"),
-        *("budget not split", "shared noise", "sum off by one user"),
-        *("share not masked", "seed used twice", "known masks"),
-    ]
-    assert [fault.name for fault in SERVICE_FAULTS] == [
-        *("no noise added", "seeded service", "frozen twice", "stock sent twice", "dummies last"),
-    ]
-    assert set(SEEN_BY) == {fault.name for fault in (*FAULTS, *SERVICE_FAULTS)}
+    assert set(SEEN_BY) == {fault.name for fault in FAULTS}
     assert set(SEEN_BY.values()) < set(STATISTICS)
     of_kind = {
         kind: [fault.name for fault in FAULTS if fault.concerns(mechanism)]
         for kind, mechanism in MECHANISMS.items()
     }
-    names = [fault.name for fault in FAULTS]
-    assert of_kind["coins"] == of_kind["shares"] == names[:5]
-    assert of_kind["pairs"] == [name for name in names if name != "no permutation"]
-    assert of_kind["ballots"] == []
-    of_services = [
-        fault.name
-        for fault in (*FAULTS, *SERVICE_FAULTS)
-        if fault.concerns(MECHANISMS["ballots"], "services")
-    ]
-    assert of_services == [
-        *("half the noise", "no permutation", "budget not split"),
-        *(fault.name for fault in SERVICE_FAULTS),
-    ]
+    assert of_kind["coins"] == of_kind["shares"]
+    assert of_kind == {
+        "coins": [
+            *("half the noise", "no permutation", "seeded generator"),
+            *("budget not split", "shared noise"),
+        ],
+        "shares": of_kind["coins"],
+        "pairs": ["seeded service", "share not masked", "masks reused", "known masks"],
+        "ballots": ["no permutation", "seeded service", "dummies last"],
+    }
+
+
+def planted_in(case: Case, fault: Fault) -> Deployment:
+    right = case.deployment()
+    return fault.plant(right, right if case.is_of_services else case.unsplit_deployment())
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("kind", "noise_by", "fault"), MUTANTS)
-def test_every_mutant_is_caught(kind: str, noise_by: NoiseBy, fault: Fault) -> None:
-    levels = LEVELS_OF.get((kind, fault.name), LEVELS)
-    case = case_of(kind, levels=levels, noise_by=noise_by)
-    planted = fault.plant(case.deployment(), case.unsplit_deployment())
+@pytest.mark.parametrize(("kind", "fault"), MUTANTS)
+def test_every_mutant_is_caught(kind: str, fault: Fault) -> None:
+    planted = planted_in(case_of(kind, levels=LEVELS_OF.get((kind, fault.name), LEVELS)), fault)
     looked = found if fault.seen_by is Attacker else heard
-    runs = RUNS.get(fault.name, 4000) // (2 if kind == "pairs" else 1)
-    finding = looked(planted, runs=runs, seed=7)
+    finding = looked(planted, runs=RUNS.get(fault.name, 4000), seed=7)
     assert finding.exceeds
     assert finding.best.event.startswith(SEEN_BY[fault.name])
     assert finding.epsilon > CLAIM.epsilon  # even of what must not tell anything
@@ -379,68 +382,49 @@ def test_every_mutant_is_caught(kind: str, noise_by: NoiseBy, fault: Fault) -> N
         assert true_epsilon(LossLaw.of(planted.mechanisms), CLAIM.delta) > finding.epsilon
 
 
-@pytest.mark.parametrize(("kind", "noise_by"), WAYS)
-def test_without_the_statistic_for_it_a_mutant_would_pass(kind: str, noise_by: NoiseBy) -> None:
+@pytest.mark.parametrize("kind", MECHANISMS)
+def test_without_the_statistic_for_it_a_mutant_would_pass(kind: str) -> None:
     """Noisy sums alone show nothing of an order, a seed, a mask, or noise that is used twice."""
-    right = case_of(kind, noise_by=noise_by).deployment()
-    for fault in (*FAULTS, *SERVICE_FAULTS):
-        is_seen = SEEN_BY[fault.name] == "likelihood"
-        if fault.concerns(MECHANISMS[kind], noise_by) and not is_seen:
-            finding = found(fault.plant(right, right), runs=2000, seed=8)
+    for fault in FAULTS:
+        if fault.concerns(MECHANISMS[kind]) and SEEN_BY[fault.name] != "likelihood":
+            finding = found(planted_in(case_of(kind), fault), runs=1000, seed=8)
             assert finding.shown[0].event.startswith("likelihood")
             assert finding.shown[0].epsilon <= CLAIM.epsilon
 
 
-@pytest.mark.parametrize("noise_by", NOISE_CONTRIBUTORS)
 @pytest.mark.parametrize("spec", VALUES)
-def test_the_shuffling_service_is_told_nothing(spec: str, noise_by: NoiseBy) -> None:
-    finding = heard(case_of("pairs", spec, noise_by=noise_by).deployment(), runs=4000, seed=9)
+def test_the_shuffling_service_is_told_nothing(spec: str) -> None:
+    finding = heard(case_of("pairs", spec).deployment(), runs=1000, seed=9)
     assert finding.epsilon == 0
     assert not finding.exceeds
 
 
-@pytest.mark.parametrize(("kind", "noise_by"), WAYS)
-def test_every_attempt_is_guessed_with_its_own_seed(kind: str, noise_by: NoiseBy) -> None:
+@pytest.mark.parametrize("kind", MECHANISMS)
+def test_every_attempt_is_guessed_with_its_own_seed(kind: str) -> None:
     """A generator that is known leaves nothing but the value, on both inputs of each attempt."""
-    name = "seeded generator" if noise_by == "users" else "seeded service"
-    seeded = next(fault for fault in (*FAULTS, *SERVICE_FAULTS) if fault.name == name)
-    right = case_of(kind, noise_by=noise_by).deployment()
-    game = Attacker(seeded.plant(right, right))
+    name = "seeded service" if kind in SERVICES_KINDS else "seeded generator"
+    game = Attacker(planted_in(case_of(kind), fault_named(name)))
     place = game.names.index("seed")
     for attempt in (0, 1, 0):
         for victim in (0, 1):
             shown = game.play(victim, 50, seeded_random(1), attempt)[place]
-            assert np.array_equal(shown, np.full(50, LEVELS * (2 * victim - 1)))
+            assert np.array_equal(shown, np.full(50, game.levels * (2 * victim - 1)))
 
 
-class SeedOfAllLevels(Deployment):
-    """Each user has one seed, and masks do not depend on the level: those of two cancel."""
-
-    def encode(self, rows: Rows, random: Random) -> list[Messages]:
-        sent = super().encode(rows, random)
-        levels = zip(self.mechanisms, sent, strict=True)
-        return [mask_with(mechanism, level, sent[0].sealed) for mechanism, level in levels]
-
-
-def test_a_seed_used_at_two_levels_shows_reals_to_the_service() -> None:
-    """Of a bit, which has one step at every level, the difference would tell its noise alone."""
-    mechanisms = case_of("pairs", "real").deployment().mechanisms
-    assert len({mechanism.steps for mechanism in mechanisms}) == LEVELS
-    finding = heard(SeedOfAllLevels(mechanisms), runs=4000, seed=9)
-    assert finding.exceeds
-    assert finding.best.event.startswith("mask of two levels")
+def fault_named(name: str) -> Fault:
+    return next(fault for fault in FAULTS if fault.name == name)
 
 
 @pytest.mark.parametrize("spec", VALUES)
-@pytest.mark.parametrize("name", ["share not masked", "seed used twice", "sum off by one user"])
+@pytest.mark.parametrize("name", ["share not masked", "masks reused"])
 def test_estimates_do_not_show_a_fault_of_masks(name: str, spec: str) -> None:
-    """Under other masks, or none, the server's sums are what they were; and released again."""
+    """Under other masks, or none, the server's sums are what they were."""
     right, runs = case_of("pairs", spec).deployment(), 3
-    planted = next(fault for fault in FAULTS if fault.name == name).plant(right, right)
+    planted = fault_named(name).plant(right, right)
     rows = neighbours(right.mechanisms[-1], 1, runs)
     sums, expected = (_sums(one, rows, runs) for one in (planted, right))
     for level, of_level in zip(sums, expected, strict=True):
-        assert np.array_equal(level[:, : of_level.shape[1]], of_level)
+        assert np.array_equal(level, of_level)
 
 
 def _sums(deployment: Deployment, rows: Rows, runs: int) -> list[Counts]:
@@ -450,26 +434,38 @@ def _sums(deployment: Deployment, rows: Rows, runs: int) -> list[Counts]:
     return [level.reshape(runs, -1, level.shape[1]) for level in sums]
 
 
-@pytest.mark.parametrize(("kind", "noise_by"), WAYS)
-def test_the_shuffler_of_a_service_is_audited_as_it_is(kind: str, noise_by: NoiseBy) -> None:
-    case = case_of(kind, levels=1, noise_by=noise_by)
-    deployment = OneByOne(case.deployment().mechanisms)
+@pytest.mark.parametrize("kind", [kind for kind, m in MECHANISMS.items() if m.is_shuffle_model])
+def test_the_shuffler_of_a_service_is_audited_as_it_is(kind: str) -> None:
+    deployment = OneByOne(case_of(kind, levels=1).deployment().mechanisms)
     finding = found(deployment, runs=2000, seed=5)
     assert not finding.exceeds
     for shown in finding.shown[1:]:
         assert shown.epsilon < (0.3 if shown.event.startswith("position") else CLAIM.epsilon)
 
 
+@pytest.mark.slow
 def test_reports_that_go_through_the_store_keep_their_claim() -> None:
     finding = found(ThroughStore.of(case_of("coins", levels=1)), runs=1000, seed=5)
     assert not finding.exceeds
     assert all(shown.epsilon < 0.3 for shown in finding.shown)
 
 
+FAULTS_IN_STORE = {
+    "pairs": [
+        *("service's noise halved", "service's state stands"),
+        *("a second subset summed", "offer drawn again"),
+    ],
+    "ballots": [
+        *("store keeps order", "dummies look alike"),
+        *("service's noise halved", "service's state stands"),
+    ],
+}
 KEPT_BY = {"store keeps order": "position", "store keeps reports": "together"}
 
 
-@pytest.mark.parametrize("fault", KEPT_BY)
+@pytest.mark.parametrize(
+    "fault", [pytest.param("store keeps order", marks=pytest.mark.slow), "store keeps reports"]
+)
 def test_a_store_that_does_not_shuffle_is_caught(fault: str) -> None:
     finding = found(STORE_FAULTS[fault].of(case_of("coins", levels=1)), runs=1000, seed=6)
     assert finding.exceeds
@@ -488,7 +484,7 @@ def test_a_planted_store_leaves_the_real_one_alone() -> None:
     assert batching.permute is right
 
 
-@pytest.mark.parametrize("kind", ["shares", "pairs"])
+@pytest.mark.parametrize("kind", OF_USERS)
 def test_what_goes_through_the_store_comes_out_once_and_with_its_sum(kind: str) -> None:
     """Groups of commits end anywhere: every batch has the reports of its own users."""
     case = case_of(kind)
@@ -503,13 +499,14 @@ def test_what_goes_through_the_store_comes_out_once_and_with_its_sum(kind: str) 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("kind", "noise_by"), WAYS)
-def test_the_store_in_full(kind: str, noise_by: NoiseBy) -> None:
-    scope = Scope(kinds=(), store=(kind,), server=(), local=False, noise=(noise_by,))
+@pytest.mark.parametrize("kind", MECHANISMS)
+def test_the_store_in_full(kind: str) -> None:
+    scope = Scope(kinds=(), store=(kind,), server=(), local=False)
     jobs = [*scope.shipped_jobs(), *scope.mutants()]
-    planted = [True, True] if MECHANISMS[kind].is_shuffle_model else []
-    right = [False, False] if noise_by == "users" else [False]
-    assert [job.planted for job in jobs] == [*right, *planted]
+    assert [job.name for job in jobs if job.planted] == [
+        *(f"{kind}: {name}" for name in KEPT_BY if kind in OF_USERS),
+        *(f"{kind}: {name}" for name in FAULTS_IN_STORE.get(kind, ())),
+    ]
     for job in jobs:
         verdict = audit.verdict_on(job, scope.privacy, of=10**6, random=seeded_random(20))
         assert verdict.is_right
@@ -518,7 +515,7 @@ def test_the_store_in_full(kind: str, noise_by: NoiseBy) -> None:
 def test_noise_from_the_system_is_audited_by_default_and_shares_their_tables() -> None:
     deployment = case_of("shares", levels=1).deployment()
     finding = audit_game(
-        "secure", Attacker(deployment), CLAIM, runs=8000, random=secure_random(), rate=RATE
+        "secure", Attacker(deployment), Claim(CLAIM), runs=8000, random=secure_random(), rate=RATE
     )
     assert not finding.exceeds
     assert finding.epsilon > 0.5
@@ -542,7 +539,7 @@ def test_statistics_are_larger_if_the_victim_holds_one() -> None:
 
 
 def test_shared_noise_is_planted_for_bits_only() -> None:
-    shared = next(fault for fault in FAULTS if fault.name == "shared noise")
+    shared = fault_named("shared noise")
     reals = Case("coins", Reals(), 2, 8, CLAIM).deployment()
     with pytest.raises(errors.InvalidValue, match="planted for bits"):
         shared.plant(reals, reals)
@@ -592,12 +589,14 @@ def test_a_mutant_that_is_missed_is_exit_code_1() -> None:
 def test_the_command_audits_the_store() -> None:
     printed = as_json(
         "lab", "audit", "--mechanism", "store", "--runs", "1000", "--mutants",
-        "--seed", "3", "--shufflers", "1", "--jobs", "1", "--noise", "users"
+        "--seed", "3", "--shufflers", "1", "--jobs", "1"
     )  # fmt: skip
     assert printed["ok"]
     assert [f["name"] for f in printed["findings"]] == [
         *(f"{kind}, bit, through the store" for kind in OF_USERS),
-        *(f"{kind}: {fault}" for kind in ("coins", "shares") for fault in KEPT_BY),
+        *("pairs, store, lied to", "ballots, bit, through the store", "ballots, store, lied to"),
+        *(f"{kind}: {fault}" for kind in OF_USERS for fault in KEPT_BY),
+        *(f"{kind}: {fault}" for kind in SERVICES_KINDS for fault in FAULTS_IN_STORE[kind]),
     ]
 
 
@@ -607,13 +606,13 @@ def test_without_the_services_the_store_is_not_audited(monkeypatch: pytest.Monke
     refused = overhand("lab", "audit", "--mechanism", "store")
     assert refused.returncode == 2
     assert "extra `service`" in refused.stderr
-    rest = overhand("lab", "audit", "--values", "bit", "--runs", "1000", "--jobs", "1",
+    rest = overhand("lab", "audit", "--values", "real", "--runs", "1000", "--jobs", "1",
                     "--shufflers", "1")  # fmt: skip
     assert "not audited: the store" in rest.stderr
     assert "not audited: the server" in rest.stderr
     assert "lied to" not in rest.stdout
-    assert "local, bit" in rest.stdout
     assert "through the store" not in rest.stdout
+    assert rows_that_hold(rest.stdout) == 7  # all others are there
 
 
 def test_a_claim_that_is_exceeded_is_exit_code_1(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -637,9 +636,8 @@ def test_a_claim_that_is_exceeded_is_exit_code_1(monkeypatch: pytest.MonkeyPatch
         (("--shufflers", "7"), "shufflers=7"),
         (("--mechanism", "published", "--values", "vector:2"), "nothing to audit"),
         (("--mechanism", "store", "--values", "real"), "nothing to audit"),
-        (("--mechanism", "ballots", "--noise", "users"), "nothing to audit"),
+        (("--mechanism", "ballots", "--values", "real"), "nothing to audit"),
         (("--mechanism", "strange"), "mechanism='strange'"),
-        (("--noise", "strange"), "noise='strange'"),
         (("--values", "strange"), "strange"),
         (("--epsilon", "0"), "epsilon=0"),
         (("--jobs", "0"), "jobs=0"),
@@ -652,7 +650,6 @@ def test_a_claim_that_is_exceeded_is_exit_code_1(monkeypatch: pytest.MonkeyPatch
         "store",
         "ballots",
         "mechanism",
-        "noise",
         "values",
         "epsilon",
         "jobs",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Sequence
 from typing import Annotated
@@ -12,8 +13,8 @@ from overhand.cli import options, output
 from overhand.cli.output import console, format_number
 from overhand.errors import InvalidValue, one_of
 from overhand.lab.audit import (
-    BY_SERVICES,
     DEFAULT_RUNS,
+    EXPECTED_BLOCKS,
     FAILURE_RATE,
     KINDS,
     NOTHING,
@@ -25,16 +26,12 @@ from overhand.lab.audit import (
     verdict_on,
 )
 from overhand.mechanisms import MECHANISMS
-from overhand.planning import NOISE_CONTRIBUTORS
 from overhand.randomness import seeded_random
 
 DEFAULT_DELTA = 0.01
 
 AUDITED = (*KINDS, "local", "store", "server", "all")
 MechanismChoice = Annotated[str, typer.Option(help=f"What to audit: one of {', '.join(AUDITED)}.")]
-NoiseChoice = Annotated[
-    str, typer.Option(help=f"Who makes the noise: {', '.join(NOISE_CONTRIBUTORS)} or both.")
-]
 ValuesChoice = Annotated[
     str, typer.Option("--values", help=f"all ({', '.join(VALUES)}), or a kind as for `plan`.")
 ]
@@ -43,10 +40,15 @@ ValuesChoice = Annotated[
 def audit(
     mechanism: MechanismChoice = "all",
     values: ValuesChoice = "all",
-    noise: NoiseChoice = "both",
     epsilon: options.Epsilon = 1.0,
     delta: options.Delta = DEFAULT_DELTA,
-    size: Annotated[int, options.Whole(help="How many users a lowest batch has.")] = 8,
+    size: Annotated[
+        int,
+        options.Whole(
+            help="How many users a lowest batch has; plans of the two services are for "
+            f"{EXPECTED_BLOCKS} times as many."
+        ),
+    ] = 8,
     shufflers: Annotated[int, options.Whole(help="How many levels a whole transcript has.")] = 3,
     runs: Annotated[
         int,
@@ -59,12 +61,11 @@ def audit(
     jobs: options.Jobs = None,
     as_json: options.Json = False,
 ) -> None:
-    """Attack encoders and shufflers for a lower bound on epsilon.
+    """Attack encoders, shufflers and both services for lower bounds on epsilon and mu.
 
-    Exit code 1 if a claim is refuted.
+    Exit code 1 if a claim is refuted, or a planted fault is missed.
     """
     one_of("mechanism", mechanism, AUDITED)
-    one_of("noise", noise, (*NOISE_CONTRIBUTORS, "both"))
     scope = Scope(
         options.guarantee(epsilon, delta),
         size,
@@ -75,7 +76,6 @@ def audit(
         local=mechanism in ("local", "all"),
         store=_kinds_through("store", mechanism),
         server=_kinds_through("server", mechanism),
-        noise=[by for by in NOISE_CONTRIBUTORS if noise in (by, "both")],
     )
     start = time.perf_counter()
     verdicts = _judge(scope, seed, mutants=mutants, processes=options.processes(jobs))
@@ -109,9 +109,8 @@ def _judge(scope: Scope, seed: int | None, *, mutants: bool, processes: int) -> 
         jobs = [*scope.shipped_jobs(), *(scope.mutants() if mutants else ())]
     if not jobs:
         raise InvalidValue(
-            "nothing to audit: the published constants take millions of messages here; store and "
-            "server are audited with bits; the noise of ballots is made by services, and that of "
-            "coins, shares, local and published mechanisms by users"
+            "nothing to audit: ballots are for bits and histograms, store and server are audited "
+            "with bits, and the published constants take millions of messages here"
         )
     count = len(jobs)
     randoms = [None] * count if seed is None else seeded_random(seed).spawn(count)
@@ -154,33 +153,51 @@ def _show(scope: Scope, seed: int | None, verdicts: list[Verdict], seconds: floa
     sizes = ", ".join(str(scope.size * 2**level) for level in range(scope.shufflers))
     chance = "OS randomness" if seed is None else f"seed {seed}, a simulation"
     console.print(
-        f"claimed: [bold]{scope.privacy}[/]; batches of {sizes} users; one user's value is "
-        f"changed; up to {scope.runs:,} runs on either input; {chance}; {seconds:.0f} s"
+        f"claimed: [bold]{scope.privacy}[/]; batches of {sizes} users, or plans of the two "
+        f"services for {EXPECTED_BLOCKS * scope.size:,}; one user's value is changed; up to "
+        f"{scope.runs:,} runs on either input; {chance}; {seconds:.0f} s"
     )
-    table = output.new_table("", "claimed", "certified", "most", "sees", "verdict")
-    section = ""
+    table = output.new_table("", "epsilon", "mu", "most", "sees", "verdict")
+    table.padding = (0, 1, 0, 0)
+    sections: dict[str, list[Verdict]] = {}
     for verdict in verdicts:
-        finding, is_services = verdict.finding, verdict.finding.name.endswith(BY_SERVICES)
-        heading = "services' noise" if is_services else ""
-        if verdict.planted:
-            heading = "planted faults of the services" if is_services else "planted faults"
-        if heading != section:
-            section = heading
-            table.add_section()
-            table.add_row(f"[bold]{section}[/]")
-        colour = "green" if verdict.is_right else "bold red"
-        table.add_row(
-            finding.name.removesuffix(BY_SERVICES),
-            "nothing" if finding.claimed == NOTHING else format_number(finding.claimed.epsilon),
-            f"{finding.epsilon:.3f}",
-            f"{finding.largest:.2f}",
-            "" if verdict.noticed_part is None else f"< {verdict.noticed_part:.2f}",
-            f"[{colour}]{verdict}[/]",
-        )
+        kind, _ = _names(verdict)
+        heading = f"planted faults: {kind}" if verdict.planted else kind
+        sections.setdefault(heading, []).append(verdict)
+    for heading, of_section in sections.items():
+        table.add_section()
+        table.add_row(f"[bold]{heading}[/]")
+        for verdict in of_section:
+            table.add_row(*_row(verdict))
     console.print(table)
+    for finding in (verdict.finding for verdict in verdicts):
+        if wrong := finding.wrong_spreads:
+            parts = ", ".join(f"{s.statistic} {s.low:.2f} to {s.high:.2f}" for s in wrong)
+            console.print(f"{finding.name}: variances, of 1 that is planned: {parts}")
     console.print(
-        "certified: a lower bound on epsilon that holds in all rows with probability "
-        f"{1 - FAILURE_RATE:g}. most: the largest bound that this many runs could certify. sees: "
-        "noise with less than this fraction of the planned variance would be detected, by its "
-        "exact distribution."
+        "epsilon, mu: a lower bound that is certified, and what is claimed. All of these bounds "
+        f"hold with probability {1 - FAILURE_RATE:g}. most: the largest epsilon that this many "
+        "runs could certify. sees: noise with less than this fraction of the planned variance "
+        "would be detected, by its exact distribution."
     )
+
+
+def _row(verdict: Verdict) -> list[str]:
+    finding = verdict.finding
+    claim = finding.claim
+    colour = "green" if verdict.is_right else "bold red"
+    most = 0.0 if claim.privacy == NOTHING else claim.privacy.epsilon
+    return [
+        _names(verdict)[1],
+        f"{finding.epsilon:.3f} / {format_number(most)}",
+        "" if claim.mu is None else f"{finding.mu:.3f} / {claim.mu:.3f}",
+        f"{finding.largest:.2f}",
+        "" if verdict.noticed_part is None else f"< {verdict.noticed_part:.2f}",
+        f"[{colour}]{verdict}[/]",
+    ]
+
+
+def _names(verdict: Verdict) -> tuple[str, str]:
+    """The kind of mechanism, and what was looked at or planted."""
+    kind, what = re.split("[,:] ", verdict.finding.name, maxsplit=1)
+    return kind, what

@@ -2,13 +2,13 @@
 
 from overhand.lab.audit.attacks import NOTHING, STATISTICS
 from overhand.lab.audit.audit import FAILURE_RATE
-from overhand.lab.audit.cases import BY_SERVICES, KINDS, VALUES
+from overhand.lab.audit.cases import EXPECTED_BLOCKS, KINDS, VALUES
 from overhand.lab.audit.scope import DEFAULT_RUNS, Scope, Verdict, verdict_on
 from overhand.lab.audit.store import has_service
 
 __all__ = [
-    "BY_SERVICES",
     "DEFAULT_RUNS",
+    "EXPECTED_BLOCKS",
     "FAILURE_RATE",
     "KINDS",
     "NOTHING",

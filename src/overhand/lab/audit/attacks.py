@@ -7,17 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
 from overhand.accounting import SMALLEST_DELTA
-from overhand.lab.audit.cases import ONCE, Deployment, Placement, base, moves, neighbours
+from overhand.lab.audit.audit import Game
+from overhand.lab.audit.cases import Deployment, base, moves, neighbours
 from overhand.lab.baselines import LocalSum, local_counter
 from overhand.mechanisms import Mechanism
 from overhand.model import Counts, Floats, Messages, Privacy, Shuffled
 from overhand.randomness import Random, seeded_random
-from overhand.shuffle import with_added
 from overhand.values import Values
 
 KNOWN_SEED = 20230
@@ -35,13 +35,20 @@ STATISTICS = {
     "levels added": "the sums of the two lowest levels, added up",
     "levels subtracted": "the difference of the sums of the two lowest levels",
     "batches subtracted": "the victim's sums less those of the last batches of their levels",
-    "batches added": "the likelihood ratios of both, as if they were of the same users",
-    "publications added": "the likelihood ratios of all sums that the victim's messages were in",
+    "filtered": "sums of blocks from the victim's on, as the best test of such noise has them",
+    "block": "the sum of the victim's block alone",
+    "running sum": "that of all blocks together: what errors depend on",
+    "state": "filtered sums, and what a state that leaked lacks to what they make of it",
+    "state alone": "the latter alone",
+    "lattice": "the stored bits of a state: which of two values is nearer to a lattice point",
+    "coarse lattice": "the same, as if all draws lacked their last bits",
+    "asked again": "what a service adds when it is asked twice, added up",
+    "subsets subtracted": "what it adds for two subsets of a block, the one less the other",
+    "publications added": "all sums that the victim's messages were in, less what is known",
     "wrapped": "which sums the server took for small ones that a lying service moved to the edge",
     "opened": "what a lying service opens with a key of its own",
     "unmasked": "the victim's numbers in the clear, as if they had no mask",
     "same mask": "these less the next user's, as if both had the same mask",
-    "mask of two levels": "those of the second level less those of the first, likewise",
     "known mask": "the victim's less those of a generator with a known seed",
     "answer": "a local answer, along the line from the one value to the other",
 }
@@ -62,14 +69,14 @@ def statistics_of(mechanisms: Sequence[Mechanism]) -> list[str]:
         names[1:1] = "position", "early", "together"
     if len(mechanisms) > 1:
         names += "levels added", "levels subtracted", "batches subtracted"
-    return [*names, "batches added"] if mechanisms[0].noise_by == "services" else names
+    return names
 
 
 class LevelView:
     """What an attacker makes of a level: of the coordinates that the victim's reports move."""
 
-    def __init__(self, mechanism: Mechanism, reports: int = 1) -> None:
-        moved = moves(mechanism, reports)
+    def __init__(self, mechanism: Mechanism) -> None:
+        moved = moves(mechanism)
         self.mechanism = mechanism
         self.coordinates = list(moved)
         self._steps = np.array(list(moved.values()), np.int64)
@@ -128,10 +135,8 @@ def _likelihood_ratios(mechanism: Mechanism, coordinate: int, steps: int) -> tup
     return first + round(mechanism.offset - law.mean), np.clip(losses, -_MOST_LOSS, _MOST_LOSS)
 
 
-class _Watcher:
+class _Watcher(Game):
     """Looks at every level of a deployment, in each of which the victim is once."""
-
-    placement: ClassVar[Placement] = ONCE
 
     def __init__(self, deployment: Deployment) -> None:
         self._deployment = deployment
@@ -151,18 +156,16 @@ class Attacker(_Watcher):
 
     def __init__(self, deployment: Deployment) -> None:
         super().__init__(deployment)
+        self.names = statistics_of(deployment.mechanisms)
         self._guessed: tuple[tuple[int, int], list[Counts]] | None = None
 
     @property
-    def names(self) -> list[str]:
-        return statistics_of(self.mechanisms)
-
-    @property
     def mechanisms(self) -> tuple[Mechanism, ...]:
-        return self._deployment.mechanisms
+        """Those of the services' blocks are looked at elsewhere, all blocks together."""
+        return tuple(m for m in self._deployment.mechanisms if m.noise_by == "users")
 
     def play(self, victim: int, runs: int, random: Random, attempt: int) -> Floats:
-        rows = neighbours(self.mechanisms[-1], victim, runs)
+        rows = neighbours(self._deployment.mechanisms[-1], victim, runs)
         transcript = self._deployment.transcript(rows, random, attempt)
         return self.statistics(transcript, runs, KNOWN_SEED + attempt)
 
@@ -175,8 +178,7 @@ class Attacker(_Watcher):
             victims = _first_of_each_run(level, runs)
             sums = view.sums(victims)
             seen.append(view.align(sums))
-            likelihood = view.likelihood(sums)
-            found["likelihood"] += likelihood
+            found["likelihood"] += view.likelihood(sums)
             found["seed"] += view.lean(sums - guess)
             if "position" in found:
                 own = view.own_leans(victims)
@@ -184,16 +186,14 @@ class Attacker(_Watcher):
                 found["position"] += own[:, 0]
                 found["early"] += own[:, :half].sum(axis=1) - own[:, half:].sum(axis=1)
                 found["together"] += own.sum(axis=1)
-            if len(level.sealed) > runs:
+            if "batches subtracted" in found and len(level.sealed) > runs:
                 last = view.sums(_first_of_each_run(level, runs, len(level.sealed) // runs - 1))
-                if "batches subtracted" in found:
-                    found["batches subtracted"] += view.lean(sums - last)
-                if "batches added" in found:
-                    found["batches added"] += likelihood + view.likelihood(last)
+                found["batches subtracted"] += view.lean(sums - last)
         if self.levels > 1:
             # Noise that two levels share cancels in the sum or in the difference of their sums.
             (below, above), lowest = seen[:2], self._views[0]
-            for batch in range(1, self.mechanisms[1].size // self.mechanisms[0].size):
+            lower, upper = self._deployment.mechanisms[:2]
+            for batch in range(1, upper.size // lower.size):
                 others = _first_of_each_run(transcript[0], runs, batch)
                 below = below + lowest.align(lowest.sums(others))
             found["levels added"], found["levels subtracted"] = above + below, above - below
@@ -206,12 +206,12 @@ class Attacker(_Watcher):
         """
         if self._guessed is None or self._guessed[0] != (runs, seed):
             users, service = seeded_random(seed), seeded_random(seed)
-            zeros = neighbours(self.mechanisms[-1], 0, runs)
+            zeros = neighbours(self._deployment.mechanisms[-1], 0, runs)
             sums = []
             sent = self._deployment.encode(zeros, users)
             for view, messages in zip(self._views, sent, strict=True):
                 batches = messages.gather(view.mechanism.size)
-                whole = with_added(batches, view.mechanism, service)
+                whole = self._deployment.add(view.mechanism, batches, service)
                 sums.append(view.sums(Shuffled(*_first_of_each_run(whole, runs))))
             self._guessed = (runs, seed), sums
         return self._guessed[1]
@@ -226,7 +226,7 @@ def _first_of_each_run(batches: Batches, runs: int, place: int = 0) -> Batches:
 
 
 @dataclass(frozen=True)
-class Answers:
+class Answers(Game):
     """A user who holds either of two values as far apart as possible, and answers.
 
     One answer is all that the server sees of a user of a local mechanism.
@@ -234,10 +234,7 @@ class Answers:
 
     counter: LocalSum
 
-    names: ClassVar[list[str]] = ["answer"]
-    mechanisms: ClassVar[tuple[Mechanism, ...]] = ()
-    placement: ClassVar[Placement] = ONCE
-    levels: ClassVar[int] = 1
+    names = ["answer"]
 
     @classmethod
     def best(cls, values: Values, privacy: Privacy) -> Answers:
@@ -265,34 +262,23 @@ class Listener(_Watcher):
     It cannot open what is sealed; what it is told in the clear must mean nothing.
     """
 
-    mechanisms: ClassVar[tuple[Mechanism, ...]] = ()  # no law of noise tells what to expect
-
-    @property
-    def names(self) -> list[str]:
-        across = ["mask of two levels"] if self.levels > 1 else []
-        return ["unmasked", "same mask", *across, "known mask"]
+    names = ["unmasked", "same mask", "known mask"]
 
     def play(self, victim: int, runs: int, random: Random, attempt: int) -> Floats:
-        highest = self._deployment.mechanisms[-1]
-        heard = self._deployment.send(neighbours(highest, victim, runs), random, attempt)
+        (mechanism,), (view,) = self._deployment.mechanisms, self._views
+        (heard,) = self._deployment.send(neighbours(mechanism, victim, runs), random, attempt)
         known = seeded_random(KNOWN_SEED + attempt)
-        guessed = self._deployment.encode(neighbours(highest, 0, runs), known)
-        found, owns = {name: np.zeros(runs) for name in self.names}, []
-        for view, messages, guess in zip(self._views, heard, guessed, strict=True):
-            own, other, known_own = (
-                _numbers(view, part, runs, user)
-                for part, user in ((messages, 0), (messages, 1), (guess, 0))
-            )
-            owns.append(own)
-            found["unmasked"] += view.lean(about_zero(own, view.mechanism) - view.at_zero)
-            found["same mask"] += view.lean(about_zero(own - other, view.mechanism))
-            found["known mask"] += view.lean(about_zero(own - known_own, view.mechanism))
-        if self.levels > 1:
-            # A mask that two levels share cancels in the difference; the value only if steps agree.
-            lowest = self._views[0]
-            difference = about_zero(owns[1] - owns[0], lowest.mechanism)
-            found["mask of two levels"] = lowest.align(difference)
-        return np.stack(list(found.values()))
+        (guessed,) = self._deployment.encode(neighbours(mechanism, 0, runs), known)
+        own, other, known_own = (
+            _numbers(view, part, runs, user)
+            for part, user in ((heard, 0), (heard, 1), (guessed, 0))
+        )
+        leans = [
+            view.lean(about_zero(own, mechanism) - view.at_zero),
+            view.lean(about_zero(own - other, mechanism)),
+            view.lean(about_zero(own - known_own, mechanism)),
+        ]
+        return np.stack(leans)
 
 
 def _numbers(view: LevelView, messages: Messages, runs: int, user: int) -> Counts:

@@ -5,18 +5,20 @@ Bounds hold at every number of runs; what to expect of them is computed from the
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Protocol
+from functools import partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy.fft import irfft, next_fast_len, rfft
-from scipy.special import betainccinv, betaincinv
+from scipy.special import betainccinv, betaincinv, chdtri, ndtr, ndtri
 
 from overhand import errors
 from overhand.accounting import shifted_pair
-from overhand.lab.audit.cases import LEAST_RUNS, ONCE, Placement, moves
+from overhand.lab.audit.cases import LEAST_RUNS, moves
 from overhand.mechanisms import Mechanism
 from overhand.model import Floats, Privacy
 from overhand.randomness import Random
@@ -24,6 +26,7 @@ from overhand.randomness import Random
 FAILURE_RATE = 1e-3
 """The probability that any bound of a report is too large."""
 
+_INPUTS = 2
 _CHOOSING = 4  # one run in this many is for choosing the event
 _MESSAGES_AT_ONCE = 1 << 21
 _MOST_EVENTS = 1000  # of a statistic, to choose from
@@ -31,6 +34,7 @@ _MOST_LOSS = 12.0
 _STEPS = 3000
 _HALVINGS = 10
 _MOST_EXPECTED = 300  # events among which the best is sought, by the law of the noise
+_WIDEST, _CELLS = 9.0, 20_000  # of a Gaussian law on a grid
 
 
 def least_probability(successes: ArrayLike, trials: int, rate: float) -> Floats:
@@ -60,6 +64,22 @@ def epsilon_bound(
     return np.maximum(0.0, np.log(np.maximum(above, 1e-300) / below))
 
 
+def mu_bound(likely: ArrayLike, rare: ArrayLike, trials: int, *, slack: float, rate: float) -> Any:
+    """The mu that an event shows, as `epsilon_bound` does: Phi^-1(P[E] - slack) - Phi^-1(Q[E]).
+
+    What is mu-GDP except with probability `slack` leaves no smaller one.
+    """
+    above = least_probability(likely, trials, rate / 2) - slack
+    below = most_probability(rare, trials, rate / 2)
+    return np.maximum(0.0, ndtri(np.maximum(above, 1e-300)) - ndtri(below))
+
+
+def expected_mu(mu: float, runs: int, *, slack: float, rate: float) -> float:
+    """About the bound that this many runs reach if noise is Gaussian: the event in the middle."""
+    often, seldom = np.floor(runs * ndtr(mu / 2)), np.ceil(runs * ndtr(-mu / 2))
+    return float(mu_bound(often, np.minimum(seldom, runs), runs, slack=slack, rate=rate))
+
+
 @dataclass(frozen=True)
 class LossLaw:
     """The log-likelihood ratio of all levels together, on a grid: its law on both inputs.
@@ -72,16 +92,23 @@ class LossLaw:
     zero: Floats
 
     @classmethod
-    def of(cls, mechanisms: Sequence[Mechanism], placement: Placement = ONCE) -> LossLaw:
+    def of(cls, mechanisms: Sequence[Mechanism]) -> LossLaw:
         one, zero = np.ones(1), np.ones(1)
         parts = 0
         for mechanism in mechanisms:
-            for steps in [*moves(mechanism, placement.reports).values()] * placement.batches:
+            for steps in moves(mechanism).values():
                 pair = _loss_laws(mechanism, steps)
                 one, zero = _convolve(one, pair[0]), _convolve(zero, pair[1])
                 parts += 1
         losses = np.linspace(-parts * _MOST_LOSS, parts * _MOST_LOSS, len(one))
         return cls(losses, np.maximum(one, 0.0), np.maximum(zero, 0.0))
+
+    @classmethod
+    def gaussian(cls, mu: float) -> LossLaw:
+        """That of a statistic which is N(mu, 1), or N(0, 1) without the victim's 1."""
+        edges = np.linspace(-_WIDEST, mu + _WIDEST, _CELLS + 1)
+        middle = (edges[1:] + edges[:-1]) / 2
+        return cls(mu * middle - mu**2 / 2, np.diff(ndtr(edges - mu)), np.diff(ndtr(edges)))
 
     def expected_bound(self, runs: int, *, delta: float, rate: float) -> float:
         """About the bound that this many runs reach, with the best event there is."""
@@ -97,22 +124,30 @@ class LossLaw:
         return max(bounds)
 
 
-def find_noticed_part(
-    mechanisms: Sequence[Mechanism],
-    claimed: Privacy,
-    *,
-    runs: int,
-    rate: float,
-    placement: Placement = ONCE,
-) -> float:
-    """The part of its variance down to which noise may be reduced without being noticed, about."""
-    low, high = 0.0, 1.0
+def find_noticed_part(game: Game, claim: Claim, *, runs: int, rate: float) -> float | None:
+    """The part of its variance down to which noise may be reduced without being noticed, about.
+
+    By what it shows, or, where that is sooner, by its variance. None if no law says what to expect.
+    """
+    if not game.mechanisms and game.expected_mu is None:
+        return None
+    degrees = _INPUTS * (runs - 1)
+    by_variance = float(chdtri(degrees, 1 - rate / 2)) / degrees if game.spreads else 0.0
+    low, high = by_variance, 1.0
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
-        law = LossLaw.of([mechanism.reduce(middle) for mechanism in mechanisms], placement)
-        seen = law.expected_bound(runs, delta=claimed.delta, rate=rate) > claimed.epsilon
+        seen = _is_noticed(game, claim, middle, runs=runs, rate=rate)
         low, high = (middle, high) if seen else (low, middle)
     return low
+
+
+def _is_noticed(game: Game, claim: Claim, part: float, *, runs: int, rate: float) -> bool:
+    if game.expected_mu is not None and claim.mu is not None:
+        mu = game.expected_mu / part**0.5
+        return expected_mu(mu, runs, slack=claim.slack, rate=rate) > claim.mu
+    reduced = [mechanism.reduce(part) for mechanism in game.mechanisms]
+    law, privacy = LossLaw.of(reduced), claim.privacy
+    return law.expected_bound(runs, delta=privacy.delta, rate=rate) > privacy.epsilon
 
 
 def _convolve(law: Floats, other: Floats) -> Floats:
@@ -136,28 +171,37 @@ def _loss_laws(mechanism: Mechanism, steps: int) -> tuple[Floats, Floats]:
     return one, zero
 
 
-class Game(Protocol):
+class Game(ABC):
     """Runs on two neighbouring inputs, and what an attacker makes of each."""
 
-    @property
-    def names(self) -> list[str]:
-        """Of the statistics."""
+    names: list[str]
+    """Of the statistics."""
 
     @property
     def mechanisms(self) -> tuple[Mechanism, ...]:
-        """Whose noise tells what to expect; none where a user's answer is all there is."""
+        """Whose noise tells what to expect; none where no law of it does."""
+        return ()
 
     @property
-    def placement(self) -> Placement:
-        """Of the victim's reports."""
+    def expected_mu(self) -> float | None:
+        """What the law of Gaussian noise lets the best statistic show."""
+        return None
 
     @property
-    def levels(self) -> int: ...
+    def spreads(self) -> dict[str, float]:
+        """The variances that some statistics have by the plan, if they are Gaussian."""
+        return {}
 
     @property
+    def levels(self) -> int:
+        return 1
+
+    @property
+    @abstractmethod
     def messages(self) -> int:
         """Of one run."""
 
+    @abstractmethod
     def play(self, victim: int, runs: int, random: Random, attempt: int) -> Floats:
         """An array of (statistics, runs), if the victim holds 0 or 1."""
 
@@ -179,13 +223,37 @@ class Event:
 
 
 @dataclass(frozen=True)
+class Claim:
+    """A guarantee, and the mu that it follows from, if any: what is refuted is one of them."""
+
+    privacy: Privacy
+    mu: float | None = None
+    slack: float = 0.0
+    """With what probability all may be as it likes, beside mu."""
+
+
+@dataclass(frozen=True)
 class EventBound:
-    """What one event shows: so often likely, so often not, and the epsilon that follows."""
+    """What one event shows: so often likely, so often not, and the epsilon and mu that follow."""
 
     event: str
     likely: int
     rare: int
     epsilon: float
+    mu: float
+
+
+@dataclass(frozen=True)
+class SpreadBound:
+    """The variance of a statistic, as a part of what the plan says, is in this interval."""
+
+    statistic: str
+    low: float
+    high: float
+
+    @property
+    def is_right(self) -> bool:
+        return self.low <= 1 <= self.high
 
 
 @dataclass(frozen=True)
@@ -193,16 +261,17 @@ class Finding:
     """The result of one audit.
 
     `largest` is the most that this many runs can show, and `expected` about what they show by the
-    exact law of the noise: a fault that is not in the noise shows more. None if answers are local.
+    exact law of the noise: a fault that is not in the noise shows more. None if no law tells.
     """
 
     name: str
     levels: int
-    claimed: Privacy
+    claim: Claim
     runs: int
     shown: tuple[EventBound, ...]
     largest: float
     expected: float | None
+    spreads: tuple[SpreadBound, ...] = ()
 
     @property
     def best(self) -> EventBound:
@@ -214,19 +283,33 @@ class Finding:
         return self.best.epsilon
 
     @property
+    def mu(self) -> float:
+        """The certified lower bound on mu."""
+        return max(shown.mu for shown in self.shown)
+
+    @property
     def exceeds(self) -> bool:
-        """Whether the claim is refuted."""
-        return self.epsilon > self.claimed.epsilon
+        """Whether the claim is refuted, or the noise is not that of the plan."""
+        mu = self.claim.mu
+        too_much = self.epsilon > self.claim.privacy.epsilon or (mu is not None and self.mu > mu)
+        return too_much or bool(self.wrong_spreads)
+
+    @property
+    def wrong_spreads(self) -> list[SpreadBound]:
+        """Those that are not what the plan says."""
+        return [spread for spread in self.spreads if not spread.is_right]
 
     def summary(self) -> dict[str, Any]:
         """Ready for JSON."""
-        return {**asdict(self), "epsilon": self.epsilon, "exceeds": self.exceeds}
+        return {
+            **asdict(self), "epsilon": self.epsilon, "mu": self.mu, "exceeds": self.exceeds
+        }  # fmt: skip
 
 
 def audit_game(
     name: str,
     game: Game,
-    claimed: Privacy,
+    claim: Claim,
     *,
     runs: int,
     random: Random,
@@ -234,31 +317,53 @@ def audit_game(
 ) -> Finding:
     """A lower bound on the epsilon of what is played, too large with probability `rate` at most.
 
-    A quarter of the runs chooses one event per statistic; the others, from which nothing was
-    chosen, bound its probabilities. The rate is shared by the statistics, and by the two sides.
+    A quarter of the runs chooses one event per statistic, or, if a mu is claimed, the best for
+    epsilon and the best for mu; the others, from which nothing was chosen, bound probabilities, and
+    variances. The rate is shared by all that is bounded, and by the two sides.
 
     (The seed that an attacker tries differs from run to run, and so may an event's probability:
     alike on both inputs, and counts of trials that are not all alike are closer to their mean
     than those of trials that are, Hoeffding 1956.)
     """
     errors.whole("runs", runs, least=LEAST_RUNS)
-    share = rate / len(game.names)
+    delta, share = claim.privacy.delta, rate_of_each(game, claim, rate)
     for_bound = bounding_runs(runs)
     first, second = (_play_both(game, count, random) for count in (runs - for_bound, for_bound))
+    to_epsilon = partial(epsilon_bound, delta=delta, rate=share)
+    to_mu = partial(mu_bound, slack=claim.slack, rate=share)
     shown = []
     for index, statistic in enumerate(game.names):
-        event = _best_event(statistic, first[:, index], delta=claimed.delta, rate=share)
-        zero, one = (event.times(of_input) for of_input in second[:, index])
-        likely, rare = (one, zero) if event.at_least else (zero, one)
-        bound = epsilon_bound(likely, rare, for_bound, delta=claimed.delta, rate=share)
-        shown.append(EventBound(str(event), likely, rare, float(bound)))
-    expected = None
-    if game.mechanisms:
-        law = LossLaw.of(game.mechanisms, game.placement)
-        expected = law.expected_bound(for_bound, delta=claimed.delta, rate=share)
+        for bound in (to_epsilon, to_mu) if claim.mu is not None else (to_epsilon,):
+            event = _best_event(statistic, first[:, index], bound)
+            zero, one = (event.times(of_input) for of_input in second[:, index])
+            likely, rare = (one, zero) if event.at_least else (zero, one)
+            epsilon, mu = (float(to(likely, rare, for_bound)) for to in (to_epsilon, to_mu))
+            shown.append(EventBound(str(event), likely, rare, epsilon, mu))
+    spreads = tuple(
+        _bound_spread(name, second[:, game.names.index(name)], variance, share)
+        for name, variance in game.spreads.items()
+    )
+    law = LossLaw.of(game.mechanisms) if game.mechanisms else None
+    if game.expected_mu is not None:
+        law = LossLaw.gaussian(game.expected_mu)
+    expected = None if law is None else law.expected_bound(for_bound, delta=delta, rate=share)
     # The most that so many runs can show: an event always happens on one input, never on the other.
-    largest = float(epsilon_bound(for_bound, 0, for_bound, delta=claimed.delta, rate=share))
-    return Finding(name, game.levels, claimed, runs, tuple(shown), largest, expected)
+    largest = float(to_epsilon(for_bound, 0, for_bound))
+    return Finding(name, game.levels, claim, runs, tuple(shown), largest, expected, spreads)
+
+
+def rate_of_each(game: Game, claim: Claim, rate: float) -> float:
+    """How often each bound of an audit may be wrong."""
+    bounds = len(game.names) * (1 if claim.mu is None else 2)
+    return rate / (bounds + len(game.spreads))
+
+
+def _bound_spread(statistic: str, values: Floats, planned: float, rate: float) -> SpreadBound:
+    """Of Gaussian values on both inputs, whose means may differ."""
+    runs = values.shape[1]
+    degrees, squares = _INPUTS * (runs - 1), runs * float(values.var(axis=1).sum())
+    low, high = (squares / float(chdtri(degrees, p)) / planned for p in (rate / 2, 1 - rate / 2))
+    return SpreadBound(statistic, low, high)
 
 
 def bounding_runs(runs: int) -> int:
@@ -272,11 +377,11 @@ def _play_both(game: Game, runs: int, random: Random) -> Floats:
     parts = []
     for attempt, start in enumerate(range(0, runs, at_once)):
         count = min(at_once, runs - start)
-        parts.append([game.play(victim, count, random, attempt) for victim in (0, 1)])
+        parts.append([game.play(v, count, random, attempt) for v in range(_INPUTS)])
     return np.concatenate(parts, axis=2)
 
 
-def _best_event(statistic: str, values: Floats, *, delta: float, rate: float) -> Event:
+def _best_event(statistic: str, values: Floats, bound: Callable[..., Any]) -> Event:
     """The event that shows most in the runs on inputs 0 and 1 that are there to choose from."""
     zero, one = (np.sort(of_input) for of_input in values)
     thresholds = np.unique(values)
@@ -285,10 +390,7 @@ def _best_event(statistic: str, values: Floats, *, delta: float, rate: float) ->
     trials = len(zero)
     above = [trials - np.searchsorted(v, thresholds, side="left") for v in (one, zero)]
     below = [np.searchsorted(v, thresholds, side="right") for v in (zero, one)]
-    up, down = (
-        epsilon_bound(likely, rare, trials, delta=delta, rate=rate)
-        for likely, rare in (above, below)
-    )
+    up, down = (bound(likely, rare, trials) for likely, rare in (above, below))
     at_least = bool(up.max() >= down.max())
     threshold = thresholds[int(np.argmax(up if at_least else down))]
     return Event(statistic, at_least, float(threshold))

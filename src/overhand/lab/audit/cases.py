@@ -8,13 +8,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import NamedTuple
+from warnings import catch_warnings, simplefilter
 
 import numpy as np
 
 from overhand import errors
 from overhand.mechanisms import MECHANISMS, Mechanism, published
-from overhand.model import Counts, Messages, NoiseBy, Privacy, Rows, Shuffled
+from overhand.model import Counts, Messages, Privacy, Rows, Shuffled
+from overhand.noise import ServiceNoise
 from overhand.planning import Plan, Requirements, calibrate, with_best_laplace
 from overhand.randomness import Random, seeded_random
 from overhand.shuffle import shuffle, with_added
@@ -24,31 +25,21 @@ from overhand.values import Values
 PUBLISHED = "published"
 KINDS = (*MECHANISMS, PUBLISHED)
 """How values are sent: by ours, or with the constants of the papers."""
-BY_SERVICES = ", services' noise"
-"""What a name ends with if the two services make the noise."""
+SERVICES_KINDS = tuple(kind for kind, one in MECHANISMS.items() if one.noise_by == "services")
+"""Those to which the two services add the noise, on one level of blocks."""
 VALUES = ("bit", "real", "histogram:3", "vector:2")
 """The kinds of values that a full audit goes through."""
 LEAST_RUNS = 1000
 """Fewer show nothing."""
 
+EXPECTED_BLOCKS = 125
+"""A plan of the services is for so many times `size` users: its noise is correlated."""
+
 _DEGREE = 2
 _COARSE = 64.0  # how much more rounding may add than it usually may
-_DEAR_MESSAGES = 1000  # if a run takes the work of more messages, fewer runs are affordable
+_DEAR_MESSAGES = 1000  # if a run has more, fewer runs are affordable
 _COARSE_MESSAGES = 10_000  # from here on values are rounded in few steps
 _MOST_MESSAGES = 50_000  # of a run
-_SEED_WORK = 120  # to expand a seed takes as long as this many messages
-
-
-class Placement(NamedTuple):
-    """Where the victim's reports are: so many in a batch, in so many batches of a level."""
-
-    reports: int = 1
-    batches: int = 1
-
-
-ONCE = Placement()
-TOGETHER = Placement(reports=2)
-APART = Placement(batches=2)
 
 
 @dataclass(frozen=True)
@@ -69,12 +60,6 @@ class Deployment:
     def messages(self) -> int:
         return messages_of(self.mechanisms)
 
-    @property
-    def work(self) -> int:
-        """What a run takes, in messages."""
-        seeds = messages_of([m for m in self.mechanisms if m.layout.clear_numbers])
-        return self.messages + (_SEED_WORK - 1) * seeds
-
     def users_random(self, random: Random, attempt: int) -> Random:
         """Where users take their randomness from."""
         return random
@@ -92,8 +77,10 @@ class Deployment:
         return random
 
     def add(self, mechanism: Mechanism, batches: Messages, random: Random) -> Messages:
-        """Every batch with what the shuffling service adds to it, if it does."""
-        return with_added(batches, mechanism, random)
+        """Every batch with what the shuffling service adds to it, if it does: first blocks all."""
+        if mechanism.noise_by == "users":
+            return batches
+        return with_added(batches, mechanism, first_noise(mechanism, len(batches.sealed), random))
 
     def shuffle(self, mechanism: Mechanism, batches: Messages, random: Random) -> Shuffled:
         """Every batch in an order of its own: what shufflers do."""
@@ -116,15 +103,19 @@ class Deployment:
 class OneByOne(Deployment):
     """The same with every batch shuffled on its own, as the concurrent shuffle model has it."""
 
-    def add(self, mechanism: Mechanism, batches: Messages, random: Random) -> Messages:
-        """Each batch gets it when it is shuffled."""
-        return batches
-
     def shuffle(self, mechanism: Mechanism, batches: Messages, random: Random) -> Shuffled:
         pairs = zip(*batches, strict=True)
         alone = (Messages(*(part[np.newaxis] for part in pair)) for pair in pairs)
-        released = [shuffle(with_added(batch, mechanism, random), random) for batch in alone]
+        released = [shuffle(batch, random) for batch in alone]
         return Shuffled(*(np.concatenate(parts) for parts in zip(*released, strict=True)))
+
+
+def first_noise(mechanism: Mechanism, runs: int, random: Random) -> Counts:
+    """One service's noise of the first block of so many runs, a row for each."""
+    share, dimension = mechanism.noise_share, mechanism.values.dimension
+    assert isinstance(share, ServiceNoise)
+    noise, _ = mechanism.advance_noise(share.start(random, runs * dimension), random)
+    return noise.reshape(runs, dimension)
 
 
 def messages_of(mechanisms: Sequence[Mechanism]) -> int:
@@ -167,29 +158,33 @@ def _steps(mechanism: Mechanism, rows: Rows) -> Counts:
 
 @dataclass(frozen=True)
 class Case:
-    """A plan for a guarantee: batches of `size` users on the lowest of this many levels."""
+    """A plan for a guarantee: batches of `size` users on the lowest of this many levels.
+
+    Of the services there is one level, of blocks as the best plan has them.
+    """
 
     kind: str
     values: Values
     levels: int
     size: int
     privacy: Privacy
-    noise_by: NoiseBy = "users"
-    placement: Placement = ONCE
-    """Of all reports that the plan allows one person: a shuffling service that lies chooses it."""
+    reports: int = 1
+    """Of one person, who may choose where they go, if a service lies."""
 
     @property
     def name(self) -> str:
         levels = f", {self.levels} levels" if self.levels > 1 else ""
-        return self.label(f"{self.kind}, {self.values}{levels}")
+        return f"{self.kind}, {self.values}{levels}"
 
-    def label(self, what: str) -> str:
-        """What is audited of this case, and who makes its noise if it is not the users."""
-        return what if self.noise_by == "users" else f"{what}{BY_SERVICES}"
+    @property
+    def is_of_services(self) -> bool:
+        return self.kind in SERVICES_KINDS
 
     @cached_property
     def mechanisms(self) -> tuple[Mechanism, ...]:
         """With the least noise that an accountant certifies, or as published."""
+        if self.is_of_services:
+            return self._blocks.mechanisms
         if self.kind == PUBLISHED:
             share = self.privacy.share(self.levels)
             return tuple(published(self.values, size, share) for size in self._tree.sizes)
@@ -206,15 +201,22 @@ class Case:
             values=self.values,
             noise_choice=noise_choice,
             coarseness=coarseness,
-            noise_by=self.noise_by,
         )
         terms = with_best_laplace(terms, self.levels)
         return calibrate(self._tree.sizes, [1.0] * self.levels, terms)
 
-    @property
-    def reports(self) -> int:
-        """How many reports of one person the plan allows."""
-        return self.placement.reports * self.placement.batches
+    @cached_property
+    def _blocks(self) -> Plan:
+        with catch_warnings():
+            simplefilter("ignore", errors.WeakDelta)  # a small delta could not be audited
+            return Plan.best(
+                EXPECTED_BLOCKS * self.size,
+                shufflers=1,
+                privacy=self.privacy,
+                values=self.values,
+                mechanism=self.kind,
+                reports=self.reports,
+            )
 
     @property
     def _tree(self) -> RegularTree:
@@ -228,6 +230,8 @@ class Case:
 
     def plan(self) -> Plan:
         """A plan as all others are."""
+        if self.is_of_services:
+            return self._blocks
         return Plan(self._tree, self.mechanisms, self.privacy, self.levels, reports=self.reports)
 
     def deployment(self) -> Deployment:
@@ -242,19 +246,12 @@ class Case:
         return Deployment(tuple(case.deployment().mechanisms[0] for case in alone))
 
 
-def can_send(kind: str, values: Values, noise_by: NoiseBy) -> bool:
-    """Whether there is such a mechanism, with noise from these contributors."""
-    if kind == PUBLISHED:
-        return noise_by == "users"
-    try:
-        return noise_by in MECHANISMS[kind].noise_contributors and bool(
-            MECHANISMS[kind].noise_choices(values)
-        )
-    except errors.InvalidValue:
-        return False
+def can_send(kind: str, values: Values) -> bool:
+    """Whether there is such a mechanism."""
+    return kind == PUBLISHED or bool(MECHANISMS[kind].noise_choices(values))
 
 
-def affordable_runs(runs: int, work: int) -> int:
-    """Fewer runs where each takes the work of very many messages."""
-    most = runs * _DEAR_MESSAGES // work
+def affordable_runs(runs: int, messages: int) -> int:
+    """Fewer runs where each has very many messages."""
+    most = runs * _DEAR_MESSAGES // messages
     return max(min(runs, LEAST_RUNS), min(runs, most))

@@ -1,15 +1,15 @@
 """Planted faults: deployments that get one step wrong, for the audit to catch.
 
 Each is a mistake that a person could make and that estimates do not show: they stay unbiased, and
-as good as planned or better, except with shared noise. Some are made by users or shufflers, others
-by a shuffling service that makes noise; some are seen by the server, others by the shuffling
-service.
+as good as planned or better, except with shared noise. Some are seen by the server, others by the
+shuffling service. Those of the services' noise are in `overhand.lab.audit.blocks`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,7 @@ from overhand.lab.audit.attacks import KNOWN_SEED, Attacker, Listener
 from overhand.lab.audit.cases import Deployment
 from overhand.mechanisms import Mechanism, PairsSum
 from overhand.model import Counts, Floats, Messages, NoiseBy, Rows, Shuffled
-from overhand.noise import NoiseShare, ServiceNoise
+from overhand.noise import NoiseShare
 from overhand.randomness import Random, restore_random, seeded_random
 from overhand.shuffle import shuffle
 
@@ -127,30 +127,6 @@ def as_kind(kind: type[Mechanism], mechanisms: Sequence[Mechanism]) -> tuple[Mec
     return tuple(kind.of_entry(m.entry(), m.noise_share, m.values) for m in mechanisms)
 
 
-class ReleasedAgain(Deployment):
-    """A user takes its report back, and its batches are released again with another in its place.
-
-    Each release alone is as it should be; their sums differ by what two users sent.
-    """
-
-    def gather(self, mechanism: Mechanism, messages: Messages, random: Random) -> Messages:
-        """Every run's batches and, behind them, the first of them without its first user."""
-        runs = len(messages.sealed) // self.users
-        zeros = mechanism.values.opposites(np.zeros(runs, np.uint8))
-        again = []
-        for part, other in zip(messages, mechanism.encode_rows(zeros, random), strict=True):
-            first = part.reshape(runs, -1, *part.shape[1:])[:, : mechanism.size].copy()
-            first[:, 0] = other
-            again.append(first.reshape(-1, *part.shape[1:]))
-        both = messages.gather(mechanism.size), Messages(*again).gather(mechanism.size)
-        return Messages(*(_join_runs(*parts, runs) for parts in zip(*both, strict=True)))
-
-
-def _join_runs(batches: NDArray[Any], more: NDArray[Any], runs: int) -> NDArray[Any]:
-    of_runs = [part.reshape(runs, len(part) // runs, *part.shape[1:]) for part in (batches, more)]
-    return np.concatenate(of_runs, axis=1).reshape(len(batches) + len(more), *batches.shape[1:])
-
-
 @dataclass(frozen=True)
 class Fault:
     """A fault by its name, how it is planted, and how many levels it needs.
@@ -169,13 +145,10 @@ class Fault:
     noise_by: NoiseBy | None = "users"
     """Where it is planted: with whose noise; None for both."""
 
-    def concerns(self, mechanism: Mechanism | type[Mechanism], noise_by: NoiseBy = "users") -> bool:
-        """Whether it is a fault of this mechanism, if these make the noise."""
-        return (
-            noise_by in mechanism.noise_contributors
-            and self.in_shuffle_model in (None, mechanism.is_shuffle_model)
-            and self.noise_by in (None, noise_by)
-        )
+    def concerns(self, mechanism: type[Mechanism]) -> bool:
+        """Whether it is a fault of this mechanism."""
+        is_alike = self.in_shuffle_model in (None, mechanism.is_shuffle_model)
+        return is_alike and self.noise_by in (None, mechanism.noise_by)
 
 
 def halve_noise(mechanisms: Sequence[Mechanism]) -> tuple[Mechanism, ...]:
@@ -188,42 +161,7 @@ def _plain_fault(name: str, deployment: type[Deployment], **fields: Any) -> Faul
     return Fault(name, lambda right, alone: deployment(right.mechanisms), plain=True, **fields)
 
 
-@dataclass(frozen=True)
-class Silent(ServiceNoise):
-    """Noise of this law that is forgotten: 0 is drawn."""
-
-    def draw(self, random: Random, count: int) -> Counts:
-        return np.zeros(count, np.int64)
-
-
-def without_noise(mechanism: Mechanism) -> Mechanism:
-    """The same if no service adds noise: of its dummies, half are in no bucket."""
-    part = mechanism.noise_share
-    assert isinstance(part, ServiceNoise)
-    return replace(mechanism, noise_share=Silent(part.part, part.bound))
-
-
-@dataclass(frozen=True)
-class Repeated(ServiceNoise):
-    """The last of this many draws is the first again, of one number each."""
-
-    every: int = 1
-
-    def draw(self, random: Random, count: int) -> Counts:
-        drawn = super().draw(random, count)
-        drawn[self.every - 1 :: self.every] = drawn[:: self.every]
-        return drawn
-
-
-def _send_stock_twice(right: Deployment, alone: Deployment) -> Deployment:
-    """The last batch of a level, in every run, has the dummies of the first."""
-    mechanisms = []
-    for mechanism in right.mechanisms:
-        part = mechanism.noise_share
-        assert isinstance(part, ServiceNoise)
-        again = Repeated(part.part, part.bound, right.users // mechanism.size)
-        mechanisms.append(replace(mechanism, noise_share=again))
-    return Deployment(tuple(mechanisms))
+_service_fault = partial(_plain_fault, noise_by="services")
 
 
 class SeededService(Deployment):
@@ -231,15 +169,6 @@ class SeededService(Deployment):
 
     def service_random(self, random: Random, attempt: int) -> Random:
         return seeded_random(KNOWN_SEED + attempt)
-
-
-class FrozenTwice(Deployment):
-    """A release is lost before it is kept, and made again with other noise: two of one batch."""
-
-    def gather(self, mechanism: Mechanism, messages: Messages, random: Random) -> Messages:
-        batches, runs = messages.gather(mechanism.size), len(messages.sealed) // self.users
-        each = self.users // mechanism.size
-        return Messages(*(_join_runs(part, part[::each], runs) for part in batches))
 
 
 class DummiesLast(Deployment):
@@ -253,38 +182,22 @@ class DummiesLast(Deployment):
 
 
 FAULTS = (
-    Fault(
-        "half the noise",
-        lambda right, alone: Deployment(halve_noise(right.mechanisms)),
-        noise_by=None,
-    ),
+    Fault("half the noise", lambda right, alone: Deployment(halve_noise(right.mechanisms))),
     _plain_fault("no permutation", NoPermutation, in_shuffle_model=True, noise_by=None),
     _plain_fault("seeded generator", SeededGenerator),
-    Fault("budget not split", lambda right, alone: alone, 2, noise_by=None),
+    Fault("budget not split", lambda right, alone: alone, 2),
     Fault("shared noise", lambda right, alone: RepeatedNoise.of(right), 2, True),
-    _plain_fault("sum off by one user", ReleasedAgain, least_levels=2, in_shuffle_model=False),
+    _service_fault("seeded service", SeededService),
+    _service_fault("dummies last", DummiesLast, in_shuffle_model=True),
     Fault(
         "share not masked",
         lambda right, alone: Deployment(as_kind(Unmasked, right.mechanisms)),
         plain=True,
         in_shuffle_model=False,
         seen_by=Listener,
-    ),
-    _plain_fault("seed used twice", SeedUsedTwice, in_shuffle_model=False, seen_by=Listener),
-    _plain_fault("known masks", SeededGenerator, in_shuffle_model=False, seen_by=Listener),
-)
-"""`alone` is the deployment whose levels each have the whole budget."""
-
-SERVICE_FAULTS = (
-    Fault(
-        "no noise added",
-        lambda right, alone: Deployment(tuple(map(without_noise, right.mechanisms))),
-        plain=True,
         noise_by="services",
     ),
-    _plain_fault("seeded service", SeededService, noise_by="services"),
-    Fault("frozen twice", lambda right, alone: FrozenTwice(right.mechanisms), noise_by="services"),
-    Fault("stock sent twice", _send_stock_twice, 2, plain=True, noise_by="services"),
-    _plain_fault("dummies last", DummiesLast, in_shuffle_model=True, noise_by="services"),
+    _service_fault("masks reused", SeedUsedTwice, in_shuffle_model=False, seen_by=Listener),
+    _service_fault("known masks", SeededGenerator, in_shuffle_model=False, seen_by=Listener),
 )
-"""None of them can be seen in estimates, which stay as good as planned or become better."""
+"""None can be seen in estimates. `alone` is the deployment whose levels each have all."""

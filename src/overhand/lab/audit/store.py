@@ -8,7 +8,7 @@ ciphertext's length. The store, which reads neither, treats both alike.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from importlib import import_module
@@ -27,7 +27,9 @@ from overhand.planning import SEAL_BYTES, Plan
 from overhand.randomness import Random
 
 if TYPE_CHECKING:  # all else is audited without the extra `service`
-    from overhand.deploy.protocol.wire import Batch, LevelFormat
+    from overhand.deploy.protocol.document import Document
+    from overhand.deploy.protocol.wire import LevelFormat
+    from overhand.deploy.shuffler.batching import OwnNoise
 
 _GROUPS = (*[1] * 8, 8, 2, 3, 3, 16, 5, 11)
 """Reports per commit: single ones, a whole batch, parts of one, two batches, across borders."""
@@ -70,26 +72,21 @@ class ThroughStore(Deployment):
 
     def transcript(self, rows: Rows, random: Random, attempt: int) -> list[Shuffled]:
         """Encode, admit and freeze; then read the bytes of the releases, in their order."""
-        from overhand.deploy.protocol.wire import ID_BYTES, Formats
+        from overhand.deploy.protocol.wire import ID_BYTES
         from overhand.deploy.shuffler.batching import Arrival
         from overhand.deploy.shuffler.store import Store
 
-        formats = Formats.of(replace(self.plan, tree=replace(self.plan.tree, horizon=len(rows))))
+        document = document_of(self._plan_for(len(rows)))
+        formats = document.formats
         sent = self.send(rows, random, attempt)
         parts = [_parts(*level, random) for level in zip(formats.levels, sent, strict=True)]
         arrivals = [
             Arrival(secrets.token_bytes(ID_BYTES), report) for report in zip(*parts, strict=True)
         ]
-
-        def add(batch: Batch) -> tuple[list[bytes], NDArray[np.uint64]]:
-            """What the service itself adds to a batch."""
-            more = self.mechanisms[batch.level - 1].draw_added(random)
-            sealed = self.seal_dummies(formats.level(batch.level), more.sealed, random)
-            return [one.tobytes() for one in sealed[0]], more.clear[0]
-
+        noise = noise_behind(document, random, self.seal_dummies)
         with (
             temporary_directory() as home,
-            closing(Store(Path(home, "store"), formats, added=add)) as store,
+            closing(Store(Path(home, "store"), formats, noise=noise)) as store,
         ):
             left, sizes = iter(arrivals), cycle(_GROUPS)
             while group := list(islice(left, next(sizes))):
@@ -99,6 +96,43 @@ class ThroughStore(Deployment):
             _read(level, [one.body for one in releases if one.batch.level == level.level])
             for level in formats.levels
         ]
+
+    def _plan_for(self, users: int) -> Plan:
+        if self.plan.noise_by == "services":
+            return self.plan
+        return replace(self.plan, tree=replace(self.plan.tree, horizon=users), horizon=users)
+
+
+def document_of(plan: Plan) -> Document:
+    """A document of this plan, with a key that nobody needs."""
+    from overhand.deploy.protocol.document import Document
+    from overhand.deploy.protocol.keys import KeyPair
+
+    return Document(plan, KeyPair.generate().public_key)
+
+
+def noise_behind(document: Document, random: Random, seal: Any = None) -> OwnNoise | None:
+    """The shuffling service's noise, its dummies sealed as everything is here."""
+    from overhand.deploy.shuffler.batching import OwnNoise
+
+    level = document.formats.levels[0]
+    sealer: Any = _BehindNoise(level, random, seal or seal_behind_noise)
+    return None if document.plan.noise_by == "users" else OwnNoise(document, sealer, random)
+
+
+@dataclass(frozen=True)
+class _BehindNoise:
+    """Seals dummies, which are those of one block each time."""
+
+    format: LevelFormat
+    random: Random
+    seal_all: Callable[[LevelFormat, NDArray[Any], Random], NDArray[np.uint8]]
+
+    def seal(self, level: int, plaintexts: list[bytes]) -> list[bytes]:
+        if not plaintexts:
+            return []
+        messages = self.format.bytes_to_messages(plaintexts)[np.newaxis]
+        return [row.tobytes() for row in self.seal_all(self.format, messages, self.random)[0]]
 
 
 def temporary_directory() -> TemporaryDirectory[str]:
@@ -212,3 +246,4 @@ STORE_FAULTS: dict[str, type[StoreFault]] = {
     "store keeps reports": KeptReports,
     "dummies look alike": LookAlike,
 }
+"""Faults of the order in which messages leave."""

@@ -1,0 +1,244 @@
+"""A lattice attack on the stored bits of a state: do they betray the first blocks?
+
+A state of whole numbers has no more bits than were drawn, if every draw has all of its bits. If
+draws are coarser than the state, few of them lead to it, and those are the points of a lattice: of
+two values that the victim may hold, the one is nearer to such a point. (Lenstra, Lenstra and Lovasz
+1982 for a short basis, Babai 1986 for a near point.)
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from functools import cached_property
+from operator import mul
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from overhand.lab.audit.audit import Claim, Game
+from overhand.lab.audit.blocks import Filter, WatchedBlocks
+from overhand.model import Counts, Floats
+from overhand.noise import CorrelatedNoise, DiscreteGaussian
+from overhand.planning import Plan
+from overhand.randomness import Random
+
+BLOCKS = (1, 2, 3, 6, 8)
+"""After how many blocks the state leaks; the victim is in the first."""
+_UNIT_BITS = 50  # of a state, to a standard deviation of a draw
+_FINE_BITS = 80  # of a unit, where a lattice is made of whole numbers
+_SLACK_BITS = 1  # by about so much more than a unit, rounding moves a state
+_DUAL_BITS = 512
+_SHORTER = 99, 100  # Lovasz's condition
+
+
+class Direction(NamedTuple):
+    """A vector of a short basis; and what of it is at right angles to those before it.
+
+    The latter is divided by the square of its length, times 2^512.
+    """
+
+    vector: Any
+    dual: Any
+
+
+@dataclass(frozen=True)
+class LatticeAttack(Game):
+    """Knows the sums of all blocks, the values of all others, and the state after some blocks.
+
+    What it does not know, the registers before the first block and a draw for each, is a point of a
+    lattice whose image is near the state. It is scored by how likely its draws are, and by what
+    they leave for the rest of the noise.
+    """
+
+    plan: Plan
+    noise: CorrelatedNoise
+    """The plan's, or that of a planted fault."""
+    blocks: int
+
+    names = ["lattice", "coarse lattice"]
+    messages = 1 << 10
+
+    @classmethod
+    def of(cls, plan: Plan, blocks: int) -> LatticeAttack:
+        noise = plan.mechanisms[0].noise_share
+        assert isinstance(noise, CorrelatedNoise)
+        return cls(plan, noise, blocks)
+
+    @property
+    def claim(self) -> Claim:
+        return WatchedBlocks.of(self.plan, leak="after").claim
+
+    def coarsen(self) -> LatticeAttack:
+        """The same if draws lack their last bits."""
+        noise = self.noise
+        coarse = CoarseDraws(noise.step, noise.rotations, noise.cap, self._coarse_bits)
+        return replace(self, noise=coarse)
+
+    @property
+    def _coarse_bits(self) -> int:
+        """If draws lack so many, a state after these blocks has about 50 more bits than entropy."""
+        registers = len(self.noise.rotations)
+        return math.ceil(_UNIT_BITS - _UNIT_BITS * (registers - 1) / (registers + self.blocks))
+
+    def play(self, victim: int, runs: int, random: Random, attempt: int) -> Floats:
+        noise, state = self.noise.advance(self.noise.start(random, runs), random, self.blocks)
+        noise[0] += victim
+        zero, one = (self._target(noise, state, value) for value in (0, 1))
+        return np.stack([_distances(zero, basis) - _distances(one, basis) for basis in self._bases])
+
+    # All numbers are whole, of 2^-80 units, and by run. A vector has what a point lacks of the
+    # state, then its registers and draws, then what is left of the noise of every block: the
+    # latter two in their own standard deviations.
+
+    def _target(self, sums: Counts, state: Counts, value: int) -> Any:
+        """What the state and the noise of each block are, if the victim holds this value."""
+        noise, signals = sums.astype(object), []
+        noise[0] -= value
+        registers: list[Any] = [np.zeros(sums.shape[1], object)] * len(self._weights)
+        for drawn in noise << _FINE_BITS:
+            registers, signal = self._pass_on(registers, 0)
+            signals.append(self.noise.step * drawn - signal)
+            gains = (rotation.gain for rotation in self.noise.rotations)
+            registers = [one + gain * drawn for one, gain in zip(registers, gains, strict=True)]
+        lacks = (state.astype(object) << _FINE_BITS) - np.stack(registers)
+        nothing = np.zeros((len(registers) + self.blocks, sums.shape[1]), object)
+        return np.concatenate([lacks, nothing, _in_deviations(np.stack(signals))])
+
+    @cached_property
+    def _bases(self) -> list[list[Direction]]:
+        return [self._short_basis(1), self._short_basis(1 << self._coarse_bits)]
+
+    def _short_basis(self, unit: int) -> list[Direction]:
+        """Of the points that draws lead to which are multiples of this unit."""
+        scales = [w**0.5 for w in self._weights] + [1.0] * self.blocks
+        rows, one = [], unit << _FINE_BITS
+        for place, scale in enumerate(scales):
+            draws = [one * (place == i) for i in range(len(scales))]
+            registers, signals = draws[: len(self._weights)], []
+            for kept in draws[len(self._weights) :]:
+                registers, signal = self._pass_on(registers, kept)
+                signals.append(_in_deviations(signal))
+            own = [round(_in_deviations(draw) * scale) for draw in draws]
+            rows.append([*registers, *own, *signals])
+        return find_directions(reduce_basis(rows))
+
+    def _pass_on(self, registers: list[Any], signal: Any) -> tuple[list[Any], Any]:
+        """Through all rotations, without their rounding."""
+        after = []
+        for register, rotation in zip(registers, self.noise.rotations, strict=True):
+            signal = signal - (rotation.sine * register >> rotation.sine_bits)
+            after.append(register + (rotation.tangent * signal >> rotation.tangent_bits))
+            signal = signal - (rotation.sine * after[-1] >> rotation.sine_bits)
+        return after, signal
+
+    @cached_property
+    def _weights(self) -> Floats:
+        return Filter(self.noise).weights
+
+
+def _in_deviations(numbers: Any) -> Any:
+    return numbers >> _UNIT_BITS - _SLACK_BITS
+
+
+def _distances(target: Any, basis: list[Direction]) -> Floats:
+    """The squared distances from the nearest points, in standard deviations."""
+    for vector, dual in reversed(basis):
+        times = (dual @ target + (1 << _DUAL_BITS - 1)) >> _DUAL_BITS
+        target = target - np.multiply.outer(vector, times)
+    return np.asarray(((target / (1 << _FINE_BITS + _SLACK_BITS)) ** 2).sum(axis=0), np.float64)
+
+
+@dataclass(frozen=True)
+class CoarseDraws(CorrelatedNoise):
+    """The last bits of everything that is drawn are 0, as if floats were drawn and scaled."""
+
+    bits: int
+
+    @cached_property
+    def _samplers(self) -> Any:
+        return [_Coarse(one, self.bits) for one in super()._samplers]
+
+
+@dataclass(frozen=True)
+class _Coarse:
+    law: DiscreteGaussian
+    bits: int
+
+    def draw(self, random: Random, count: int) -> Counts:
+        return np.asarray(self.law.draw(random, count) >> self.bits << self.bits)
+
+
+def _dot(one: list[int], other: list[int]) -> int:
+    return sum(map(mul, one, other))
+
+
+def find_directions(rows: list[list[int]]) -> list[Direction]:
+    """Gram and Schmidt's, of a basis.
+
+    >>> [(dual >> 510).tolist() for _, dual in find_directions([[2, 0], [1, 4]])]  # in quarters
+    [[2, 0], [0, 1]]
+    """
+    vectors = np.array(rows, object)
+    shadows, found = list[Any](), list[Direction]()  # shadows times 2^512, too
+    for vector in vectors:
+        shadow = vector << _DUAL_BITS
+        for before, direction in zip(shadows, found, strict=True):
+            shadow = shadow - ((vector @ direction.dual) * before >> _DUAL_BITS)
+        shadows.append(shadow)
+        found.append(Direction(vector, (shadow << 2 * _DUAL_BITS) // (shadow @ shadow)))
+    return found
+
+
+def reduce_basis(rows: list[list[int]]) -> list[list[int]]:
+    """A basis of the same lattice with short vectors: LLL, in whole numbers (Cohen 1993, 2.6.7).
+
+    >>> reduce_basis([[1, 1, 1], [-1, 0, 2], [3, 5, 6]])
+    [[0, 1, 0], [1, 0, 1], [-1, 0, 2]]
+    """
+    rows, count = [list(row) for row in rows], len(rows)
+    d = [1] + [0] * count  # products of squares of shadows
+    m = [[0] * count for _ in rows]  # m[i][j] = d[j + 1] mu_ij
+
+    def shorten(k: int, j: int) -> None:
+        if 2 * abs(m[k][j]) > d[j + 1]:
+            times = (2 * m[k][j] + d[j + 1]) // (2 * d[j + 1])
+            rows[k] = [x - times * y for x, y in zip(rows[k], rows[j], strict=True)]
+            m[k][j] -= times * d[j + 1]
+            for i in range(j):
+                m[k][i] -= times * m[j][i]
+
+    def swap(k: int) -> None:
+        rows[k], rows[k - 1] = rows[k - 1], rows[k]
+        for j in range(k - 1):
+            m[k][j], m[k - 1][j] = m[k - 1][j], m[k][j]
+        mu = m[k][k - 1]
+        middle = (d[k - 1] * d[k + 1] + mu * mu) // d[k]
+        for i in range(k + 1, known + 1):
+            old = m[i][k]
+            m[i][k] = (d[k + 1] * m[i][k - 1] - mu * old) // d[k]
+            m[i][k - 1] = (middle * old + mu * m[i][k]) // d[k + 1]
+        d[k] = middle
+
+    k, known = 1, 0
+    d[1] = _dot(rows[0], rows[0])
+    while k < count:
+        if k > known:
+            known = k
+            for j in range(k + 1):
+                u = _dot(rows[k], rows[j])
+                for i in range(j):
+                    u = (d[i + 1] * u - m[k][i] * m[j][i]) // d[i]
+                if j < k:
+                    m[k][j] = u
+                else:
+                    d[k + 1] = u
+        shorten(k, k - 1)
+        if (d[k + 1] * d[k - 1] + m[k][k - 1] ** 2) * _SHORTER[1] < _SHORTER[0] * d[k] ** 2:
+            swap(k)
+            k = max(1, k - 1)
+        else:
+            for j in range(k - 2, -1, -1):
+                shorten(k, j)
+            k += 1
+    return rows
