@@ -74,19 +74,18 @@ def test_every_claim_has_evidence_with_numbers(found: Reproduction) -> None:
         assert all(len(line.x) == len(line.y) for fig in one.figures for line in fig.lines)
 
 
-def test_pairs_take_a_message_for_every_level_and_their_numbers_are_counted(
-    found: Reproduction,
-) -> None:
+def test_two_services_take_one_message_and_its_numbers_are_counted(found: Reproduction) -> None:
     (sent,) = (evidence for evidence in found.evidence if evidence.key == "messages")
-    assert "secure aggregation in the paper's tree" in sent.method
+    assert "have one level of blocks" in sent.method
     rows = {(row[0], row[1]): row[2:] for row in sent.rows}
-    kinds = {"published", "coins", "shares", "pairs", "pairs, services", "ballots, services"}
-    assert {name for name, _ in rows} == kinds
-    for (name, shufflers), (messages, size, rms_error) in rows.items():
-        if name == "pairs":
-            assert messages <= shufflers
-            assert 16 * messages < size <= (16 + 6) * messages  # a seed and up to 48 bits
-            assert rms_error == pytest.approx(rows["shares", shufflers][2], abs=0.1)
+    names = {name for name, _ in rows}
+    assert names == {"published", "coins", "shares", "pairs", "ballots"}
+    assert {shufflers for name, shufflers in rows if name in ("pairs", "ballots")} == {""}
+    messages, size, rms_error = rows["pairs", ""]
+    assert messages == 1
+    assert 16 < size <= 16 + 6  # a seed and up to 48 bits
+    assert rows["ballots", ""][:2] == (1, 1)
+    assert rms_error <= rows["ballots", ""][2]
 
 
 def test_results_are_those_of_the_seed_in_any_number_of_processes(found: Reproduction) -> None:

@@ -1,4 +1,4 @@
-"""Runs of sums by pairs: both engines have one law, in memory that no batch makes large."""
+"""Runs of sums by pairs: both engines have one law, in memory that no block makes large."""
 
 from __future__ import annotations
 
@@ -11,21 +11,20 @@ import numpy as np
 import pytest
 
 import overhand as oh
-from overhand.lab.simulation import Engine, MessagesRun, estimate_all, simulate
+from overhand.lab.simulation import Engine, MessagesRun, PlanCounter, estimate_all, simulate
+from overhand.lab.simulation.counts import _LevelNoise
 from overhand.lab.simulation.run import ENGINES
-from overhand.mechanisms import PairsSum
-from overhand.model import Rows
-from overhand.noise import Coins, Polya
-from overhand.randomness import HALF, Random
+from overhand.mechanisms import Mechanism, PairsSum
+from overhand.model import Counts, Floats, Rows
+from overhand.noise import Clip, CorrelatedNoise, IndependentNoise, Polya, ServiceNoise
+from overhand.planning.blocks import blocks_tree
+from overhand.randomness import Random
 from overhand.values import BITS, Histogram, Reals, RegressionStatistics, Values, Vectors
-from support.batch_laws import (
-    UPPER_BATCHES,
-    assert_follow_laws,
-    assert_mutant_is_seen,
-)
+from support.batch_laws import sum_law
 from support.cli_runner import as_json
-from support.estimate_laws import expected_square
-from support.share_plans import shared
+from support.estimate_laws import Law
+from support.kind_plans import points
+from support.sampling import SAMPLES, assert_normal, samples_for
 from support.small_plans import PRIVACY
 
 RUN_VALUES: list[tuple[Values, Any]] = [
@@ -37,52 +36,168 @@ RUN_VALUES: list[tuple[Values, Any]] = [
 each_run = pytest.mark.parametrize(
     ("values", "value"), [pytest.param(*case, id=str(case[0])) for case in RUN_VALUES]
 )
-SILENT = Coins(0, HALF)
+each_engine = pytest.mark.parametrize("engine", ENGINES)
+
+SIZE = 3
+LAPLACE = Polya(shape=1, users=1, ratio=0.5)
+
+
+class Silent(IndependentNoise):
+    """Services that add nothing."""
+
+    def advance(
+        self, state: Counts, random: Random, blocks: int, clip: Clip | None = None
+    ) -> tuple[Counts, Counts]:
+        return np.zeros((blocks, state.shape[1]), np.int64), state
 
 
 @cache
-def small(values: Values, *, silent: bool = False, horizon: int = 29) -> oh.Plan:
-    """Two levels of Laplace noise or coins: no guarantee, but an exact error."""
-    tree = oh.RegularTree(horizon, (3, 4))
-    mechanisms = tuple(
-        PairsSum.with_noise(
-            size,
-            SILENT if silent else Polya(shape, size, 0.5),
-            honest=size,
-            distance=1e-12,
-            values=values,
-            steps=1 if values.is_whole else 2 + shape,
-        )
-        for shape, size in enumerate(tree.sizes, start=1)
+def small(values: Values, noise: ServiceNoise, blocks: int, size: int = SIZE) -> oh.Plan:
+    """Blocks with little noise: no guarantee, but an exact error."""
+    steps = 1 if values.is_whole else 4
+    mechanism = PairsSum.with_noise(
+        size, noise, honest=size, distance=1e-12, values=values, steps=steps
     )
-    return oh.Plan(tree, mechanisms, PRIVACY, 2)
+    return oh.Plan(blocks_tree(mechanism), (mechanism,), PRIVACY, 1, horizon=size * blocks)
+
+
+# Single blocks.
+
+DISCREPANCY = 0.06
+MANY = samples_for(DISCREPANCY)
+INDEPENDENT = IndependentNoise(LAPLACE, cap=100 * MANY)
+
+
+def sums_of_blocks(plan: oh.Plan, value: Any, engine: Engine, *, seed: int) -> Floats:
+    """One coordinate of the sum of every block, all users holding this value."""
+    found = estimate_all(plan, [value] * plan.horizon, oh.seeded_random(seed), engine=engine)
+    ends = found.reshape(plan.horizon, -1)[plan.tree.lowest - 1 :: plan.tree.lowest, 0]
+    return np.diff(ends, prepend=0.0)
+
+
+def block_law(plan: oh.Plan, value: Any) -> Law:
+    """Its law, by the book: the rounding of its users, and the noise of both services."""
+    number, low = points(plan.values, [value])[0][0], float(plan.values.lows[0])
+    return sum_law(plan.mechanisms[0], number, low)
 
 
 @each_run
-@pytest.mark.parametrize("engine", ENGINES)
-def test_sums_of_batches_follow_their_laws(values: Values, value: Any, engine: Engine) -> None:
-    """And between the ends of batches, estimates rise by what a pending user is taken to hold."""
-    plan = small(values, horizon=12 * UPPER_BATCHES)
-    assert_follow_laws(plan, value, engine, seed=20262)
+@each_engine
+def test_sums_of_blocks_follow_their_law(values: Values, value: Any, engine: Engine) -> None:
+    """And between the ends of blocks, estimates rise by what a pending user is taken to hold."""
+    plan = small(values, INDEPENDENT, MANY)
+    sums = sums_of_blocks(plan, value, engine, seed=20262)
+    block_law(plan, value).assert_of(sums, discrepancy=DISCREPANCY)
     found = estimate_all(plan, [value] * 29, oh.seeded_random(1), engine=engine).reshape(29, -1)
     rise = np.broadcast_to(plan.imputed, found.shape[1:])
     np.testing.assert_allclose(np.diff(found, axis=0)[[2, 3, 26, 27]], [rise] * 4, atol=1e-9)
-    assert expected_square(small(values), value) <= small(values).rms_error ** 2 * (1 + 1e-9)
 
 
-@pytest.mark.parametrize(("part", "levels"), [(0.5, 1), (0.25, 2)], ids=["half", "a quarter"])
-@pytest.mark.parametrize("engine", ENGINES)
-def test_the_laws_of_batches_see_missing_noise(engine: Engine, part: float, levels: int) -> None:
-    """Half of it is seen in lower batches, a quarter is seen in all."""
-    plan = small(BITS, horizon=12 * UPPER_BATCHES)
-    mutant = replace(plan, mechanisms=tuple(m.reduce(part) for m in plan.mechanisms))
-    assert_mutant_is_seen(plan, mutant, 1, engine, levels=levels, seed=20262)
+@each_engine
+def test_the_law_of_blocks_sees_missing_noise(engine: Engine) -> None:
+    plan = small(BITS, INDEPENDENT, MANY)
+    mutant = replace(plan, mechanisms=(plan.mechanisms[0].reduce(0.5),))
+    assert_missing_noise_is_seen(plan, sums_of_blocks(mutant, 1, engine, seed=20262))
+
+
+@each_engine
+def test_the_law_of_blocks_sees_a_service_that_adds_nothing(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    advance = MessagesRun._advance
+
+    def advance_the_first(
+        self: MessagesRun, mechanism: Mechanism, service: int, blocks: int
+    ) -> Counts:
+        return advance(self, mechanism, service, blocks) * (service == 0)
+
+    monkeypatch.setattr(MessagesRun, "_advance", advance_the_first)
+    monkeypatch.setattr("overhand.lab.simulation.counts.SERVICES", 1)
+    plan = small(BITS, INDEPENDENT, MANY)
+    assert_missing_noise_is_seen(plan, sums_of_blocks(plan, 1, engine, seed=20262))
+
+
+def assert_missing_noise_is_seen(plan: oh.Plan, sums: Floats) -> None:
+    with pytest.raises(AssertionError, match="Kolmogorov"):
+        block_law(plan, 1).assert_of(sums, discrepancy=DISCREPANCY)
+
+
+# Blocks one after the other, with noise that is correlated.
+
+BLOCKS = 15
+WIDE = Histogram(2000)
+CORRELATED = CorrelatedNoise.of(deviation=4.0, blocks=BLOCKS)
+STRETCHES = ((0, 1), (0, 6), (0, BLOCKS), (6, BLOCKS))
+"""Blocks that are added up; their noise is far from that of as many single ones."""
+
+
+def noise_of_blocks(plan: oh.Plan, engine: Engine) -> Floats:
+    """Of every block and coordinate, in so many runs; every call has some of the blocks."""
+    users = np.arange(plan.horizon) % WIDE.dimension
+    parts = [users[: 4 * SIZE], users[4 * SIZE : 5 * SIZE], users[5 * SIZE :]]
+    true = np.zeros((plan.horizon, WIDE.dimension))
+    true[np.arange(plan.horizon), users] = 1.0
+    runs = []
+    for seed in range(SAMPLES // WIDE.dimension):
+        run = PlanCounter(plan, engine).start(oh.seeded_random(seed))
+        estimates = np.concatenate([run.estimates(part) for part in parts])
+        ends = (estimates - np.cumsum(true, axis=0))[SIZE - 1 :: SIZE]
+        runs.append(np.diff(ends, axis=0, prepend=0.0))
+    return np.concatenate(runs, axis=1)
+
+
+def assert_noise_is_as_stated(plan: oh.Plan, noise: Floats) -> None:
+    assert plan.block_errors is not None
+    for first, stop in STRETCHES:
+        rows = (((first, stop),),) * 2
+        assert_normal(
+            noise[first:stop].sum(axis=0),
+            plan.block_errors.covariance(rows, rows),
+            tests=len(STRETCHES),
+        )
+
+
+@each_engine
+def test_stretches_of_blocks_have_the_noise_that_is_stated(engine: Engine) -> None:
+    plan = small(WIDE, CORRELATED, BLOCKS)
+    assert_noise_is_as_stated(plan, noise_of_blocks(plan, engine))
+
+
+@each_engine
+def test_missing_correlated_noise_is_seen(engine: Engine) -> None:
+    plan = small(WIDE, CORRELATED, BLOCKS)
+    mutant = replace(plan, mechanisms=(plan.mechanisms[0].reduce(0.5),))
+    with pytest.raises(AssertionError, match="variance ratio"):
+        assert_noise_is_as_stated(plan, noise_of_blocks(mutant, engine))
+
+
+@each_engine
+def test_a_state_that_is_forgotten_is_seen(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every call starts anew, so that blocks do not correct what those before them added."""
+    advance, advance_level = MessagesRun._advance, _LevelNoise._advance
+
+    def advance_anew(self: MessagesRun, mechanism: Mechanism, service: int, blocks: int) -> Counts:
+        self._states[service] = mechanism.start_noise(self._random)
+        return advance(self, mechanism, service, blocks)
+
+    def advance_level_anew(self: _LevelNoise, blocks: int) -> Floats:
+        self._state = None
+        return advance_level(self, blocks)
+
+    monkeypatch.setattr(MessagesRun, "_advance", advance_anew)
+    monkeypatch.setattr(_LevelNoise, "_advance", advance_level_anew)
+    plan = small(WIDE, CORRELATED, BLOCKS)
+    with pytest.raises(AssertionError, match="variance ratio"):
+        assert_noise_is_as_stated(plan, noise_of_blocks(plan, engine))
+
+
+# Plans as they are chosen, and how they are run.
 
 
 @each_run
 def test_chosen_plans_run_with_messages(values: Values, value: Any) -> None:
-    plan = shared(values, 300, mechanism="pairs")
-    assert plan.messages_per_user == plan.tree.levels
+    plan = oh.Plan.best(300, privacy=PRIVACY, values=values, mechanism="pairs")
+    assert plan.messages_per_user == plan.tree.levels == 1
     for engine in ENGINES:
         result = simulate(plan, [value] * 300, runs=5, seed=3, engine=engine)
         assert 0 < result.rms_error < 3 * plan.rms_error
@@ -92,26 +207,23 @@ def test_chosen_plans_run_with_messages(values: Values, value: Any) -> None:
 def test_numbers_are_added_up_alike_in_any_portions(
     at_once: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without noise: every estimate is exact at the end of a batch, and counts all messages."""
+    """Without noise: every estimate is exact at the end of a block, and counts all messages."""
     monkeypatch.setattr("overhand.lab.simulation.messages._AT_ONCE", at_once)
-    plan, rows = small(Histogram(3), silent=True), np.arange(29) % 3
+    plan, rows = small(Histogram(3), Silent(LAPLACE, cap=1000), 10), np.arange(29) % 3
     run = MessagesRun(plan, oh.seeded_random(1))
     estimates = run.estimates(rows)
     exact = np.cumsum(np.eye(3)[rows], axis=0)
     assert np.array_equal(estimates[2::3], exact[2::3])
-    assert run.messages == 27 + 24  # the last users are in no batch, or in one
+    assert run.messages == 27  # the last users are in no block
 
 
-@pytest.mark.parametrize("tree", [oh.RegularTree(160, (80, 2)), oh.RegularTree(160, (8, 20))])
 def test_one_message_may_carry_many_numbers_and_still_fits_the_memory(
-    tree: oh.RegularTree, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A batch has 1.3 MB of numbers at each level: neither encoders nor open batches keep them."""
-    values, at_once = Histogram(1000), 1 << 13
+    """A block has 1.3 MB of numbers: neither encoders nor runs keep them."""
+    values, at_once, size = Histogram(1000), 1 << 13, 160
     monkeypatch.setattr("overhand.lab.simulation.messages._AT_ONCE", at_once)
-    monkeypatch.setattr("overhand.lab.simulation.run._CHUNK", at_once)
-    mechanisms = tuple(PairsSum(size, SILENT, values, modulus_bits=12) for size in tree.sizes)
-    run = MessagesRun(oh.Plan(tree, mechanisms, PRIVACY, 2), oh.seeded_random(1))
+    run = MessagesRun(small(values, Silent(LAPLACE, cap=1000), 2, size), oh.seeded_random(1))
     widths: list[int] = []
     encoded = PairsSum.encode_rows
 
@@ -120,18 +232,19 @@ def test_one_message_may_carry_many_numbers_and_still_fits_the_memory(
         return encoded(mechanism, rows, random)
 
     monkeypatch.setattr(PairsSum, "encode_rows", measured)
-    for start in range(0, 160, tree.lowest):
+    for bucket in range(2):
         tracemalloc.start()
-        run.estimates(np.full(tree.lowest, start // tree.lowest))
-        assert tracemalloc.get_traced_memory()[0] < 8 * 1000 * (tree.lowest + 200)
+        run.estimates(np.full(size, bucket))
+        assert tracemalloc.get_traced_memory()[0] < 8 * 1000 * 10
         tracemalloc.stop()
+    assert sum(widths) == 2 * size * 1000
     assert max(widths) <= at_once
 
 
 def test_the_command_runs_pairs_of_any_kind() -> None:
     printed = [
         as_json("lab", "simulate", "--mechanism", "pairs", "--values", values, "--engine", engine,
-                "--horizon", "200", "--shufflers", "2", "--epsilon", "2", "--runs", "3")
+                "--horizon", "200", "--epsilon", "2", "--runs", "3")
         for values in ("bit", "real:10:50", "vector:2", "histogram:20", "matrix:2", "regression:2")
         for engine in ENGINES
     ]  # fmt: skip
@@ -140,7 +253,7 @@ def test_the_command_runs_pairs_of_any_kind() -> None:
 
 
 def test_estimates_of_moments_have_their_shape() -> None:
-    plan = shared(RegressionStatistics(2), 50, mechanism="pairs")
+    plan = oh.Plan.best(50, privacy=PRIVACY, values=RegressionStatistics(2), mechanism="pairs")
     for users in (0, 1, 50):
         rows = np.zeros((users, 3))
         estimates = estimate_all(plan, rows, oh.seeded_random(1), engine="messages")

@@ -75,7 +75,16 @@ def test_growing_sums_are_released_when_a_batch_is_full() -> None:
         assert sums.std(t) == pytest.approx(math.sqrt(sum(variances)))
 
 
-@pytest.mark.parametrize("name", PLANNED)
+def test_the_noise_of_two_services_is_that_of_their_plan_up_to_the_horizon() -> None:
+    sums = small("services").sums
+    assert isinstance(sums, PlanSums)
+    times = [time for time in release_times(sums, 2000) if time <= 2000]
+    told = [sums.std(time) ** 2 for time in times]
+    assert told == pytest.approx(sums.plan.noise_variance(np.array(times)))
+    assert told == sorted(told)
+
+
+@pytest.mark.parametrize("name", [name for name in PLANNED if name != "services"])
 def test_noise_of_a_planned_sum_is_that_of_its_cover(name: str) -> None:
     sums = small(name).sums
     assert isinstance(sums, PlanSums)
@@ -122,6 +131,13 @@ def gaussian_plan_sums() -> PlanSums:
     return PlanSums(replace_field(100).plan((5, 4)), gaussian=True)
 
 
+def services_sums(*blocks: int) -> tuple[PlanSums, tuple[int, ...]]:
+    """In steps so fine that their noise, which is correlated, is as good as normal."""
+    sums = small("services").sums
+    assert isinstance(sums, PlanSums)
+    return sums, tuple(block * sums.lowest for block in blocks)
+
+
 def replace_field(horizon: int, dimension: int = 5) -> Field:
     return replace(SMALL, horizon=horizon, dimension=dimension)
 
@@ -131,6 +147,7 @@ NORMAL: dict[str, tuple[Sums, tuple[int, ...]]] = {
     "local": (LocalSums(GaussianResponse(100, RegressionStatistics(5), PRIVACY)), (1, 4, 10)),
     "stand-in, one level": (gaussian_plan_sums(), (10,)),
     "stand-in, two levels": (gaussian_plan_sums(), (5, 15, 35)),
+    "services": services_sums(1, 2, 5),
 }
 
 

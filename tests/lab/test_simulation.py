@@ -100,7 +100,11 @@ KINDS: list[tuple[TreeKind, int, int]] = [
 ]
 
 
-@pytest.mark.parametrize(("kind", "shufflers", "horizon"), KINDS, ids=str)
+@pytest.mark.parametrize(
+    ("kind", "shufflers", "horizon"),
+    [one if one[0] == "regular" else pytest.param(*one, marks=pytest.mark.slow) for one in KINDS],
+    ids=str,
+)
 def test_predicted_errors_are_those_of_the_law(
     kind: TreeKind, shufflers: int, horizon: int
 ) -> None:

@@ -37,8 +37,7 @@ _FAMILIES = {
     "published": ("#d98c1f",),
     "one growing": ("#5d4037",),
     "one": ("#8d6e63", "#c3a79b"),
-    "ballots services": ("#b7950b",),
-    "pairs services": ("#c0398b",),
+    "ballots": ("#b7950b",),
     "coins": ("#2e86c1",),
     "shares": ("#117a65",),
     "pairs": ("#6c3483",),
@@ -141,20 +140,14 @@ def comparison(
     for line, colour in _with_colours(by_shufflers):
         _draw(right, line, colour, marker="o", ms=4)
     for label, error in levels:
-        colour = colour_of(label)
-        right.axhline(error, ls=":", lw=1.2, color=colour)
-        nearest = min((line.y[-1] for line in by_shufflers), key=lambda y: abs(math.log(y / error)))
-        is_above = nearest < error  # where there is room
-        right.annotate(
-            label, (1.0, error), (-4, 1 if is_above else -2), xycoords=("axes fraction", "data"),
-            textcoords="offset points", ha="right", va="bottom" if is_above else "top", fontsize=8,
-            color=colour,
-        )  # fmt: skip
+        right.axhline(error, ls=":", lw=1.2, color=colour_of(label), label=label)
     right.set(xlabel="shufflers", ylabel="rms error over all users", yscale="log")
     right.set_title("More shufflers, less error")
     right.set_xticks(by_shufflers[0].x)
     _write_in_full(right.yaxis)
-    right.legend(frameon=False, fontsize=8)
+    right.legend(
+        frameon=False, fontsize=8, ncols=3, loc="upper center", bbox_to_anchor=(0.5, -0.11)
+    )
     figure.savefig(path)
 
 

@@ -13,9 +13,10 @@ from overhand.lab.evidence.sections import Check, Evidence, Figure, Scale, Secti
 from overhand.lab.lower_bound import is_proved, repeats
 from overhand.lab.plots import Line
 from overhand.lab.simulation import Counter, CoverNoise, simulate, stream_for
-from overhand.model import Floats, NoiseBy, Privacy
+from overhand.model import Floats, Privacy
 from overhand.planning import Composition, Plan, kinds_of
 from overhand.randomness import Random, SeededRandom
+from overhand.tree import RegularTree
 from overhand.values import BITS
 
 _CELLS = 1 << 20  # numbers at a time: more do not fit the cache, fewer are mostly overhead
@@ -24,17 +25,14 @@ _WALK = 1.16
 """The standard deviation of the mean square of a random walk, over its mean (2 / sqrt(3))."""
 _USERS_A_SECOND = {"hard inputs": 2e7, "models": 4e7}
 _WAYS = ("published", "simple", "advanced", "exact")
-_SERVICES = ", services"  # make the noise
-_MECHANISMS = (
-    "published",
-    *kinds_of(BITS, "users"),
-    *(kind + _SERVICES for kind in kinds_of(BITS, "services")),
-)
+_BY_SERVICES = kinds_of(BITS, "services")  # on one level, whatever the number of shufflers
+_MECHANISMS = ("published", *kinds_of(BITS, "users"), *_BY_SERVICES)
 _OURS = "4 shufflers"
 _MODELS: dict[str, Callable[[int, Privacy], Plan | Counter]] = {
     "local": lambda users, privacy: local_counter(users, privacy, BITS),
     "one shuffler": lambda users, privacy: Plan.best(users, 1, privacy, mechanism="best"),
     _OURS: lambda users, privacy: Plan.best(users, 4, privacy, mechanism="best"),
+    "two services": lambda users, privacy: Plan.best(users, 1, privacy, mechanism="pairs"),
     "trusted, binary tree": lambda users, privacy: trusted_tree(users, privacy, combine=False),
     "trusted, best known": SquareRoot,
 }
@@ -52,8 +50,11 @@ def runs_for(precision: float, levels: int) -> int:
     return math.ceil((_WALK / (2 * levels * precision)) ** 2)
 
 
-def mean_squares(plan: Plan, runs: int, random: Random) -> Floats:
+def mean_squares(plan: Plan, runs: int, random: Random, users: int | None = None) -> Floats:
     """Run by run, the mean over all times of the squared error, all users holding the high end.
+
+    A coordinate of a run counts as a run of its own. Of as many users as are expected, or of
+    `users`.
 
     It is what `simulate(plan, "ones")` measures, for whole values and without their estimates.
     Users who all hold the same extreme value make the largest error that pending users can. What
@@ -67,15 +68,17 @@ def mean_squares(plan: Plan, runs: int, random: Random) -> Floats:
     >>> bool(abs(measured / plan.rms_error - 1) < 0.02)
     True
     """
-    tree, totals = plan.tree, []
+    tree, totals = RegularTree(users or plan.horizon, plan.tree.degrees), []
     missed = plan.pending_weight * np.arange(tree.lowest, dtype=np.float64)
     side_by_side = max(_SIDE_BY_SIDE, _CELLS // max(1, tree.blocks))
     for done in range(0, runs, side_by_side):
         group = min(side_by_side, runs - done)
-        noise, at_once = CoverNoise(plan, random, runs=(group,)), max(1, _CELLS // group)
-        total, after = np.zeros(group), np.zeros((1, group))
+        columns = group * plan.values.dimension
+        noise, at_once = CoverNoise(plan, random, runs=(group,)), max(1, _CELLS // columns)
+        total, after = np.zeros(columns), np.zeros((1, columns))
         for first in range(0, tree.blocks, at_once):
-            after = noise.at(first, min(first + at_once, tree.blocks), np.empty(0))
+            last = min(first + at_once, tree.blocks)
+            after = noise.at(first, last, np.empty(0)).reshape(last - first + 1, columns)
             total += _squares(after[:-1], missed)
         total += _squares(after[-1:], missed[: tree.horizon - tree.covered + 1])
         totals.append(total / tree.horizon)
@@ -165,7 +168,9 @@ def _error_of_model(scale: Scale, name: str, epsilon: float) -> float:
     counter = _MODELS[name](scale.users, Privacy(epsilon, scale.privacy.delta))
     if not isinstance(counter, Plan):
         return simulate(counter, "ones", runs=scale.runs, seed=scale.seed).rms_error
-    runs = runs_for(scale.precision, counter.tree.levels)
+    # Noise of the services cancels from block to block: its error is no random walk.
+    is_walk = counter.noise_by == "users"
+    runs = runs_for(scale.precision, counter.tree.levels) if is_walk else scale.runs
     random = SeededRandom(np.random.default_rng([scale.seed, round(100 * epsilon)]))
     return math.sqrt(mean_squares(counter, runs, random).mean())
 
@@ -252,8 +257,7 @@ def _plan_with(scale: Scale, mechanism: str, shufflers: int) -> tuple[int, int, 
     if mechanism == "published":
         plan = Plan.published(*asked)
     else:
-        noise: NoiseBy = "services" if mechanism.endswith(_SERVICES) else "users"
-        plan = Plan.best(*asked, mechanism=mechanism.removesuffix(_SERVICES), noise=noise)
+        plan = Plan.best(*asked, mechanism=mechanism)
     return plan.messages_per_user, -(-plan.bits_per_user // 8), round(plan.rms_error, 1)
 
 
@@ -267,13 +271,14 @@ def _judge_messages(scale: Scale, plans: dict[str, list[tuple[int, int, float]]]
         claim="Corollary 3.5 and Section 2.3: messages of one bit each, per level.",
         method=f"Plans for {scale.users:,} users at {scale.privacy}. Bytes are those of the "
         "messages themselves and of numbers in the clear; sealing adds 48 to each message. Pairs "
-        "are secure aggregation in the paper's tree: they need two services that do not collude, "
-        "and are outside the shuffle model.",
+        "and ballots need two services that do not collude, have one level of blocks, and are "
+        "outside the shuffle model.",
         columns=("mechanism", "shufflers", "messages per user", "bytes per user", "rms error"),
         rows=tuple(
-            (name, k, *row)
+            (name, "" if name in _BY_SERVICES else k, *row)
             for name, of_name in plans.items()
             for k, row in zip(scale.shufflers, of_name, strict=True)
+            if name not in _BY_SERVICES or k == scale.shufflers[0]
         ),
         figures=(Figure("shufflers k", "messages per user", lines, "semilogy"),),
     )

@@ -20,13 +20,14 @@ from joblib import Parallel, delayed
 
 from overhand import __version__, errors
 from overhand.lab.evidence.accuracy import composition, messages, models, shufflers
+from overhand.lab.evidence.blocks import blocks
 from overhand.lab.evidence.coverage import coverage, hindsight, readings
 from overhand.lab.evidence.growth import exponents, regret
 from overhand.lab.evidence.sections import Check, Evidence, Figure, Scale, Task
 from overhand.lab.plots import phone_svg
 
-_ALL = (exponents, shufflers, models, composition, regret, messages, coverage, readings, hindsight)
-SECTIONS = {section.__name__: section for section in _ALL}
+_ALL = (exponents, shufflers, models, composition, regret, messages, coverage, readings)
+SECTIONS = {section.__name__: section for section in (*_ALL, hindsight, blocks)}
 """What can be measured, by the key of its evidence."""
 
 

@@ -153,7 +153,7 @@ class TrustedSums(Sums):
 
 @dataclass(frozen=True)
 class PlanSums(Sums):
-    """Concurrent shufflers, or one: the noise of a plan, or a normal stand-in for it.
+    """Two services, concurrent shufflers, or one: a plan's noise, or a normal stand-in for it.
 
     >>> from overhand.model import Privacy
     >>> sums = PlanSums(Plan.published(1000, 2, Privacy(1.0, 1e-6)))
@@ -174,8 +174,8 @@ class PlanSums(Sums):
     @cached_property
     def _stds(self) -> Floats:
         """After every block: asked for so often that all are computed at once."""
-        blocks = np.arange(self.plan.tree.blocks + 1, dtype=np.int64)
-        return np.sqrt(self.plan.noise_variance(blocks * self.lowest))
+        blocks = min(self.plan.tree.blocks, 1 + self.plan.horizon // self.lowest)
+        return np.sqrt(self.plan.noise_variance(np.arange(blocks + 1) * self.lowest))
 
     @property
     def delta_spent(self) -> float:
@@ -324,12 +324,11 @@ class Rival:
 class Field:
     """What all rivals have in common.
 
-    >>> from dataclasses import replace
     >>> field = Field(horizon=1000, shufflers=2, privacy=Privacy(1.0, 1e-6), dimension=5)
     >>> plan = field.plan(degrees=(50,))
     >>> plan.values, plan.tree.blocks, plan.delta_spent <= 1e-6
     (RegressionStatistics(features=5, clip=False), 20, True)
-    >>> plan.messages_per_user, replace(field, mechanism="pairs").plan((50,)).messages_per_user
+    >>> plan.messages_per_user, rival("services", field).plan.messages_per_user
     (300, 1)
     """
 
@@ -341,7 +340,7 @@ class Field:
     constant: float | None = Environment.constant
     """The first feature of all arms."""
     mechanism: str = "shares"
-    """How values are sent, by all who have shufflers."""
+    """How values are sent, by all who have the paper's shufflers."""
 
     def __post_init__(self) -> None:
         errors.one_of("mechanism", self.mechanism, kinds_of(self.moments, "users"))
@@ -392,10 +391,11 @@ RIVALS = (
     "concurrent",
     "stand-in",
     "binary",
+    "services",
 )
 """The names that `rival` knows."""
 USUAL = tuple(name for name in RIVALS if name != "stand-in")
-"""All but ours under normal noise, which is there to check that its law does not matter."""
+"""All but normal noise of as many shufflers: it is there to check that its law does not matter."""
 
 
 def rival(name: str, field: Field) -> Rival:
@@ -431,8 +431,11 @@ def rival(name: str, field: Field) -> Rival:
             plan = plan_for_regret(*asked, mechanism=field.mechanism)
             many = f"{plan.tree.levels} shufflers" if plan.tree.levels > 1 else _ONE_SHUFFLER
             gaussian = name == "stand-in"
-            label = "ours, normal noise" if gaussian else f"{many}, ours"
+            label = f"{many}, normal noise" if gaussian else f"{many}, {field.mechanism}"
             return field.of_plan(name, label, many, plan, gaussian=gaussian)
+        case "services":
+            plan = plan_for_regret(horizon, field.shufflers, privacy, field.dimension)
+            return field.of_plan(name, "two services, ours", "one of two services", plan)
         case "binary":
             degrees = binary_degrees(horizon)
             many = f"{len(degrees)} shufflers"

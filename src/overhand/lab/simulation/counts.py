@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from overhand.model import Counts, Floats
-from overhand.noise import Noise
+from overhand.noise import SERVICES, Noise, ServiceNoise
 from overhand.planning import Plan, combine_sums
 from overhand.randomness import WORD_BITS, Random, generator_of
 
@@ -82,7 +82,8 @@ class CoverNoise:
     Each level keeps running sums of its nodes' noise, from the oldest node of the cover on, so
     memory does not grow with the horizon. It is the noise of one run, or, with `runs`, of several
     side by side: rows and noise then have an axis of runs after that of users or blocks. If
-    `gaussian`, normal noise of the same variance stands in for that of the mechanisms.
+    `gaussian`, normal noise of the same variance stands in for that of the mechanisms that have
+    users make it.
 
     >>> import overhand as oh
     >>> plan = oh.Plan.best(300, shufflers=2, privacy=oh.Privacy(1.0, 1e-6), tree="paper")
@@ -100,7 +101,7 @@ class CoverNoise:
             _LevelNoise(plan, level, stream, self._shape, gaussian=gaussian)
             for level, stream in enumerate(random.spawn(plan.tree.levels), start=1)
         ]
-        exact = plan.values.is_whole or gaussian
+        exact = plan.values.is_whole or (gaussian and plan.noise_by == "users")
         self._rounding = None if exact else _RoundingErrors(plan, random, self._shape)
 
     def at(self, first: int, last: int, rows: NDArray[Any]) -> Floats:
@@ -160,10 +161,11 @@ class _LevelNoise:
         self, plan: Plan, level: int, random: Random, shape: tuple[int, ...], *, gaussian: bool
     ) -> None:
         self._random = random
-        self._gaussian = gaussian
         self._level = level
         self._shape = shape
         self._mechanism = plan.mechanisms[level - 1]
+        self._gaussian = gaussian and self._mechanism.noise_by == "users"
+        self._state: Counts | None = None  # of the noise of both services, in all runs
         self._blocks = plan.tree.sizes[level - 1] // plan.tree.lowest
         self._degree = plan.tree.degrees[level - 1]
         self._table: AliasTable | None = None
@@ -194,6 +196,8 @@ class _LevelNoise:
     def _draw_nodes(self, count: int) -> Floats:
         mechanism, shape = self._mechanism, (count, *self._shape)
         draws = math.prod(shape)
+        if mechanism.noise_by == "services":
+            return mechanism.quantizer.scale(self._advance(count)).reshape(shape)
         if self._gaussian:
             return generator_of(self._random).normal(0.0, math.sqrt(mechanism.variance), shape)
         if draws < _MANY or not mechanism.noise().is_tabulated:
@@ -201,6 +205,16 @@ class _LevelNoise:
             return mechanism.draw_noise(self._random, batches).reshape(shape)
         self._table = self._table or AliasTable(mechanism.noise())
         return mechanism.quantizer.scale(self._table.draw(self._random, draws)).reshape(shape)
+
+    def _advance(self, blocks: int) -> Floats:
+        """What both services add to the next blocks, a row each: of all runs side by side."""
+        if self._state is None:
+            share = self._mechanism.noise_share
+            assert isinstance(share, ServiceNoise)
+            self._state = share.start(self._random, SERVICES * math.prod(self._shape))
+        both, self._state = self._mechanism.advance_noise(self._state, self._random, blocks)
+        of_both: Counts = both.reshape(blocks, SERVICES, -1).sum(axis=1)
+        return of_both.reshape(-1).astype(np.float64)
 
     def until(self, nodes: Counts) -> Floats:
         return self._running[nodes - self._first]

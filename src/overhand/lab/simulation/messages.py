@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from overhand.mechanisms import Mechanism
-from overhand.model import Floats, Messages, Rows
+from overhand.model import Counts, Floats, Messages, Rows
+from overhand.noise import SERVICES
 from overhand.planning import Plan
 from overhand.randomness import Random
 from overhand.shuffle import shuffle, with_added
@@ -40,6 +41,9 @@ class MessagesRun:
         self._plan = plan
         self._random = random
         self._server = SumServer(plan)
+        self._states: list[Counts] = []  # of the two services' noise, if they make it
+        if plan.noise_by == "services":
+            self._states = [plan.mechanisms[0].start_noise(random) for _ in range(SERVICES)]
         self._t = 0
         self._open: list[list[Messages]] = [[] for _ in plan.mechanisms]  # of one batch each
         self._sums: list[deque[Any]] = [deque() for _ in plan.mechanisms]
@@ -69,10 +73,18 @@ class MessagesRun:
         return filled.reshape(-1, *self._plan.values.shape)[1 : len(rows) + 1]
 
     def _shuffled_sums(self, mechanism: Mechanism, batches: Messages) -> Floats:
-        whole = with_added(batches, mechanism, self._random)
-        shuffled = shuffle(whole, self._random, message_bits=mechanism.layout.message_bits)
-        noise = mechanism.server_noise(self._random, len(whole.sealed))
-        return mechanism.analyze(shuffled, noise)
+        own: Counts | None = None
+        if self._states:
+            mine, own = (self._advance(mechanism, i, len(batches.sealed)) for i in range(SERVICES))
+            batches = with_added(batches, mechanism, mine)
+        shuffled = shuffle(batches, self._random, message_bits=mechanism.layout.message_bits)
+        return mechanism.analyze(shuffled, own)
+
+    def _advance(self, mechanism: Mechanism, service: int, blocks: int) -> Counts:
+        """The noise of one service for the next blocks."""
+        state, random = self._states[service], self._random
+        noise, self._states[service] = mechanism.advance_noise(state, random, blocks)
+        return noise
 
     def _batches(self, mechanism: Mechanism, rows: Rows) -> Messages:
         """Whole batches of these users: one may be too large to have all its numbers at once."""
@@ -113,7 +125,7 @@ class MessagesRun:
         Returns how many blocks are done.
         """
         tree, start = self._plan.tree, self._t + done * self.granularity
-        above = tree.sizes[1] if tree.levels > 1 else self._plan.horizon
+        above = tree.sizes[1] if tree.levels > 1 else tree.horizon
         until = min(len(blocks), done + (above - start % above) // self.granularity)
         running = np.cumsum(blocks[done:until], axis=0)
         np.add(running, covers[done], out=covers[done + 1 : until + 1])

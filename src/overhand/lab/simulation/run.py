@@ -200,8 +200,8 @@ def estimate_all(
     (1000,)
     """
     rows = plan.values.rows(values)
-    if len(rows) > plan.horizon:
-        raise errors.InvalidValue(f"{len(rows)} values exceed the horizon {plan.horizon}")
+    if len(rows) > plan.most_users:
+        raise errors.InvalidValue(f"{len(rows)} values exceed the horizon {plan.most_users}")
     run = PlanCounter(plan, engine).start(random)
     if plan.values.is_scalar:
         return run.estimates(rows)
@@ -233,7 +233,8 @@ def simulate(
 
     Memory does not grow with the horizon. Run r draws from the stream with seed (seed, r), so a
     longer simulation begins with the same runs. `progress` is called with numbers of users done.
-    `pending` is as in `ContinualSum`: whether "rate" pays depends on the stream.
+    `pending` is as in `ContinualSum`: whether "rate" pays depends on the stream. A plan whose noise
+    the services make also takes a stream of more users than it expects.
 
     >>> import overhand as oh
     >>> plan = oh.Plan.best(300, shufflers=2, privacy=oh.Privacy(1.0, 1e-6), tree="paper")
@@ -255,8 +256,9 @@ def simulate(
         stream = plan_stream(input, counter.plan)
     else:
         stream = stream_for(input, counter.horizon, values=counter.values)
-    if not 0 < stream.users <= counter.horizon:
-        raise errors.InvalidValue(f"{stream.users} values for a horizon of {counter.horizon}")
+    most = counter.plan.most_users if isinstance(counter, PlanCounter) else counter.horizon
+    if not 0 < stream.users <= most:
+        raise errors.InvalidValue(f"{stream.users} values for a horizon of {most}")
     tally = _Tally(stream.users, counter.values)
     started = time.perf_counter()
     for run in range(runs):

@@ -81,8 +81,10 @@ def values_stream(rows: Rows) -> Stream:
     return Stream(len(rows), lambda _: _slices(rows))
 
 
-def plan_stream(form: str, plan: Plan) -> Stream:
+def plan_stream(form: str, plan: Plan, users: int | None = None) -> Stream:
     """The stream of that name for a plan: a hard input is one against its shufflers and epsilon.
+
+    Of as many users as it expects, or of so many; a file may have all that the plan takes.
 
     >>> import overhand as oh
     >>> votes = oh.Plan.published(1000, 2, oh.Privacy(1.0, 1e-6), values=oh.Histogram(3))
@@ -90,8 +92,10 @@ def plan_stream(form: str, plan: Plan) -> Stream:
     >>> stream.users, stream.parts(oh.seeded_random(1))(0, 4)
     (1000, array([1, 1, 1, 1]))
     """
+    most = plan.most_users if form.endswith(".csv") else plan.horizon
+    users = most if users is None else errors.whole("users", users, least=1, most=plan.most_users)
     epsilon, values = plan.privacy.epsilon, plan.values
-    return stream_for(form, plan.horizon, values=values, shufflers=plan.shufflers, epsilon=epsilon)
+    return stream_for(form, users, values=values, shufflers=plan.shufflers, epsilon=epsilon)
 
 
 def _slices(rows: Rows) -> Callable[[int, int], Rows]:

@@ -1,0 +1,191 @@
+"""(j) Blocks with correlated noise of two services: errors as stated, bands that hold the truth."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from overhand.estimates import Estimate
+from overhand.lab.evidence.accuracy import mean_squares
+from overhand.lab.evidence.sections import Check, Evidence, Scale, Section, Task
+from overhand.lab.simulation import CoverNoise
+from overhand.model import Floats, Rows
+from overhand.planning import Plan
+from overhand.randomness import SeededRandom
+from overhand.sums import ContinualSum
+
+_CASES = (
+    ("pairs", "bit"),
+    ("ballots", "bit"),
+    ("pairs", "histogram:5"),
+    ("ballots", "histogram:5"),
+)
+_BLOCKS = 1_000
+_BEYOND = 10
+_RUNS, _LONG_RUNS = 2_000, 500  # for a standard error of 0.7 %, and of 3 % beyond the horizon
+_TOLERANCE, _LONG_TOLERANCE = 0.02, 0.1
+_MOST_RATIO = 1.28  # of the error at ten times the horizon, to that of a plan for so many
+_BANDS = "bands of pairs"
+_CONFIDENCE = 0.95
+_LEAST, _MOST = 0.94, 0.985
+_TASK_RUNS = 2_000
+_READ_A_SECOND = 300
+_DRAWS_A_SECOND = 5e6
+
+
+def blocks(scale: Scale) -> Section:
+    """Errors of every case, at the horizon and beyond it; bands of one of them."""
+    cost = 1 + 2 * (_BLOCKS * _RUNS + _BEYOND * _BLOCKS * _LONG_RUNS) / _DRAWS_A_SECOND
+    tasks: dict[Any, list[Task]] = {
+        case: [Task(f"errors of {', '.join(case)}", measure_errors, (scale, *case), cost)]
+        for case in _CASES
+    }
+    of_bands = 1 + min(_TASK_RUNS, scale.reading_runs) / _READ_A_SECOND
+    tasks[_BANDS] = [
+        Task(_BANDS, tally_spans, (scale, first), of_bands)
+        for first in range(0, scale.reading_runs, _TASK_RUNS)
+    ]
+    return Section.of_groups(tasks, lambda found: _judge(scale, found))
+
+
+class Errors(NamedTuple):
+    """Measured and stated, at the horizon and beyond it; and of a plan for all who come then."""
+
+    users: int
+    measured: float
+    stated: float
+    long_measured: float
+    long_stated: float
+    long_planned: float
+
+
+def measure_errors(scale: Scale, kind: str, spec: str) -> Errors:
+    plan = _plan_for(scale, kind, spec)
+    users = plan.horizon
+    random = SeededRandom(np.random.default_rng([scale.seed, 28, _CASES.index((kind, spec))]))
+    measured, long_measured = (
+        math.sqrt(mean_squares(plan, runs // plan.values.dimension, random, number).mean())
+        for runs, number in ((_RUNS, users), (_LONG_RUNS, _BEYOND * users))
+    )
+    planned = Plan.best(_BEYOND * users, 1, scale.privacy, values=spec, mechanism=kind)
+    stated = plan.rms_error, long_measured, plan.rms_error_over(_BEYOND * users)
+    return Errors(users, measured, *stated, planned.rms_error)
+
+
+@lru_cache(maxsize=8)
+def _plan_for(scale: Scale, kind: str, spec: str) -> Plan:
+    """One of about a thousand blocks."""
+    users = 20 * _BLOCKS
+    for _ in range(2):
+        plan = Plan.best(users, 1, scale.privacy, values=spec, mechanism=kind)
+        users = _BLOCKS * plan.tree.lowest
+    return plan
+
+
+class Spans(NamedTuple):
+    """Stretches of users, the sums there, and what the real sum says of itself."""
+
+    plan: Plan
+    places: tuple[tuple[int, int], ...]
+    sums: Floats
+    stated: tuple[Estimate, ...]
+
+
+@lru_cache(maxsize=2)
+def _spans(scale: Scale) -> Spans:
+    """Prefixes, ranges and windows, all at ends of blocks; the last beyond the horizon."""
+    plan = Plan.best(10 * scale.coverage_users, 1, scale.privacy, mechanism="pairs")
+    size, expected = plan.tree.lowest, plan.horizon // plan.tree.lowest
+    half, window = expected // 2, max(2, expected // 20)
+    in_blocks = (
+        *((0, end) for end in (half, expected, 2 * expected)),
+        *((half - window, half), (half, half + window), (half + 1, half + 2), (3, expected - 1)),
+    )
+    rows = _held(2 * expected * size)
+    total = ContinualSum(plan, SeededRandom(np.random.default_rng(0)))
+    total.update_rows(rows)
+    places = tuple((first * size, stop * size) for first, stop in in_blocks)
+    sums = np.array([rows[first:stop].sum() for first, stop in places], np.float64)
+    return Spans(plan, places, sums, tuple(total.between(*place) for place in places))
+
+
+def _held(users: int) -> Rows:
+    return (np.arange(users) % 3 > 0).astype(np.uint8)
+
+
+def tally_spans(scale: Scale, first: int) -> Counter[tuple[str, str]]:
+    """How often intervals held the truth, by what and where, in so many runs from this one on."""
+    known, runs = _spans(scale), min(_TASK_RUNS, scale.reading_runs - first)
+    random = SeededRandom(np.random.default_rng([scale.seed, 29, first]))
+    blocks = known.places[2][1] // known.plan.tree.lowest
+    noise = CoverNoise(known.plan, random, runs=(runs,)).at(0, blocks, np.empty(0))
+    ends = np.array(known.places) // known.plan.tree.lowest
+    of_places = noise[ends[:, 1]] - noise[ends[:, 0]]
+    held: Counter[tuple[str, str]] = Counter()
+    for run in range(runs):
+        values = known.sums + of_places[:, run]
+        estimates = [
+            replace(one, value=float(v)) for one, v in zip(known.stated, values, strict=True)
+        ]
+        for what, where, is_held in _read(known, estimates):
+            held[what, where] += is_held
+    return held
+
+
+def _read(known: Spans, estimates: list[Estimate]) -> Iterator[tuple[str, str, bool]]:
+    for place, (start, stop) in enumerate(known.places):
+        what = "range" if start else "prefix"
+        low, high = estimates[place].interval(_CONFIDENCE)
+        yield what, f"{start} .. {stop}", bool(low <= known.sums[place] <= high)
+    for one, other in ((1, 0), (2, 1), (4, 3), (6, 4)):
+        where = " and ".join(str(known.places[place]) for place in (one, other))
+        left, right = known.sums[one], known.sums[other]
+        low, high = (estimates[one] - estimates[other]).interval(_CONFIDENCE)
+        yield "difference", where, bool(low <= left - right <= high)
+        low, high = (estimates[one] / estimates[other]).interval(_CONFIDENCE)
+        yield "ratio", where, bool(low <= left / right <= high)
+
+
+def _judge(scale: Scale, found: dict[Any, list[Any]]) -> Evidence:
+    held = sum(found[_BANDS], Counter[tuple[str, str]]())
+    coverage: dict[str, list[float]] = {}
+    for (what, _), times in held.items():
+        coverage.setdefault(what, []).append(times / scale.reading_runs)
+    rows, checks = [], []
+    for case in _CASES:
+        (errors,), name = found[case], ", ".join(case)
+        near, far = errors.measured / errors.stated, errors.long_measured / errors.long_stated
+        ratio = errors.long_stated / errors.long_planned
+        shown = (errors.measured, errors.stated, errors.long_measured, errors.long_stated)
+        rows.append((name, errors.users, *(round(one, 2) for one in shown), round(ratio, 3)))
+        checks += [
+            Check.near(f"{name}: measured / stated", near, 1.0, _TOLERANCE),
+            Check.near(f"{name}: the same at {_BEYOND} times", far, 1.0, _LONG_TOLERANCE),
+            Check(f"{name}: stated there / of a plan for so many", ratio, 0.0, _MOST_RATIO),
+        ]
+    checks += [
+        Check(f"coverage of a {what}, the {end}", value, _LEAST, 1.0 if what == "ratio" else _MOST)
+        for what, shares in coverage.items()
+        for end, value in (("least", min(shares)), ("most", max(shares)))
+    ]
+    return Evidence(
+        key="blocks",
+        title="Blocks with noise of two services",
+        claim="Errors of sums of blocks, whose noise is correlated over time, are as stated, also "
+        f"for {_BEYOND} times as many users as were expected; and 95 % bands of prefixes, ranges, "
+        "differences and ratios hold the truth 95 times out of 100.",
+        method=f"Plans of about {_BLOCKS:,} blocks at {scale.privacy}, all users holding the same "
+        f"end of their range; {_RUNS:,} runs, and {_LONG_RUNS:,} beyond the horizon. Bands: "
+        f"{scale.reading_runs:,} runs of pairs, {10 * scale.coverage_users:,} users expected and "
+        "twice as many there, read as the library reads them: its covariances are in all "
+        "differences and ratios. A ratio's interval may hold more often than it says.",
+        columns=("plan", "users", "rms error", "stated", "beyond", "stated", "to a plan for them"),
+        rows=tuple(rows),
+        checks=tuple(checks),
+    )
