@@ -1,8 +1,9 @@
-"""A recommender whose server never sees who liked what: users and server, connected by hand.
+"""A recommender whose server never sees who liked what: users and services, connected by hand.
 
 Three kinds of people, three songs. A user's device keeps to itself which kind the user is, the
-song it played and whether the user liked it. It sends messages to two shufflers; the server sees
-shuffled batches, and sends out policies.
+song it played and whether the user liked it. It sends one message; the shuffling service adds up
+what is masked and adds its noise, the server takes off the masks, adds noise of its own, and sends
+out policies.
 
 python examples/private_recommender.py
 """
@@ -13,8 +14,8 @@ import numpy as np
 
 import overhand as oh
 from overhand.bandits import LinUCB, Practical, check_contexts, choose_arms, plan_for_regret
-from overhand.model import Messages, Node
-from overhand.shuffle import shuffle
+from overhand.model import Messages
+from overhand.shuffle import shuffle, with_added
 
 KINDS, USERS = 3, 6000
 LIKES = np.array([[0.9, 0.2, 0.3], [0.1, 0.8, 0.3], [0.2, 0.3, 0.9]])  # by kind and song
@@ -31,27 +32,30 @@ def main() -> None:
     rng = np.random.default_rng(1)  # stands in for the users' lives
     dimension = 1 + KINDS * KINDS
     plan = plan_for_regret(USERS, 2, oh.Privacy(epsilon=4.0, delta=1e-6), dimension)
+    (mechanism,) = plan.mechanisms
     learner = LinUCB(Practical(dimension, constant=np.sqrt(0.5)))
     print(plan)
 
     server, policy = oh.SumServer(plan), None
-    batches: dict[Node, list[Messages]] = {}  # what the shufflers hold
+    block: list[Messages] = []  # what the shuffling service holds
+    random = oh.secure_random()
+    theirs, ours = (mechanism.start_noise(random) for _ in range(2))  # secrets of the services
     liked = np.zeros(USERS)
     for t in range(1, USERS + 1):
         # On the user's own device, from where only messages go out:
-        kind, random = int(rng.integers(KINDS)), oh.secure_random()
+        kind = int(rng.integers(KINDS))
         songs = check_contexts(contexts_of(kind), dimension)
         song = int(choose_arms(policy, songs, random))
         liked[t - 1] = rng.random() < LIKES[kind, song]
         rows = learner.rows(songs[[song]], liked[[t - 1]])
-        for node in plan.tree.joins(t):
-            messages = plan.mechanism(node).encode_rows(rows, random)
-            batches.setdefault(node, []).append(messages)
-        # A full batch is shuffled and goes to the server, which makes the next policy of it:
+        block.append(mechanism.encode_rows(rows, random))
+        # A full block goes to the server with noise in it, which makes the next policy of it:
         for node in plan.tree.closes(t):
-            batch = Messages.concatenate(batches.pop(node)).gather(node.size)
-            server.receive(node, shuffle(batch, oh.secure_random()))
-            estimate = server.estimate()
+            noise, theirs = mechanism.advance_noise(theirs, random)
+            sent = with_added(Messages.concatenate(block).gather(node.size), mechanism, noise)
+            noise, ours = mechanism.advance_noise(ours, random)
+            server.receive(node, shuffle(sent, random), noise)
+            estimate, block = server.estimate(), []
             policy = learner.policy(estimate.t, estimate.value, estimate.std)
 
     for start in range(0, USERS, 1000):

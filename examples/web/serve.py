@@ -56,14 +56,10 @@ class Deployment:
 
 
 def poll_plan(horizon: int) -> oh.Plan:
-    """The services make the noise: a vote is one message for each of two shufflers."""
-    return oh.Plan.best(
-        horizon,
-        2,
-        oh.Privacy(1.0, 1e-6),
-        values=values_of(f"histogram:{','.join(CHOICES)}"),
-        noise="services",
-    )
+    """The services make the noise: a vote is one message."""
+    values = values_of(f"histogram:{','.join(CHOICES)}")
+    privacy = oh.Privacy(1.0, 1e-6)
+    return oh.Plan.best(horizon, privacy=privacy, values=values, mechanism="services")
 
 
 @contextlib.contextmanager
@@ -207,7 +203,7 @@ def main() -> None:
     options.add_argument("--port", type=int, default=8500, help="of the page; 0 for any")
     options.add_argument("--voters", type=int, default=2000, help="simulated ones")
     options.add_argument("--rate", type=float, default=25.0, help="of their votes, a second")
-    options.add_argument("--horizon", type=int, default=5000, help="how many may vote at all")
+    options.add_argument("--horizon", type=int, default=5000, help="how many are expected to vote")
     chosen = options.parse_args()
     if not (CLIENT / "node_modules").is_dir():
         sys.exit(f"the client's packages are not there: run npm ci in {CLIENT}")

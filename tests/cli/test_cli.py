@@ -33,10 +33,11 @@ def test_plan_prints_what_the_library_computes(tmp_path: Path) -> None:
     file = tmp_path / "plan.json"
     printed = as_json("plan", "--horizon", "3000", "--shufflers", "2", "--save", str(file))
     plan = oh.Plan.load(file)
-    beside = printed.pop("published")
+    beside, services = printed.pop("published"), printed.pop("services")
     assert printed.pop("outside_epsilon") == 1.0
     assert printed == json.loads(json.dumps({**plan.summary(), **plan.costs.seconds}))
     assert beside["rms_error"] > 5 * printed["rms_error"]
+    assert services["messages_per_user"] == 1 < printed["messages_per_user"]
     assert set(printed) >= PLAN_KEYS
     assert all(set(level) >= LEVEL_KEYS for level in printed["levels"])
     assert plan == oh.Plan.best(3000, 2, oh.Privacy(1.0, 1e-6), tree="regular")
@@ -51,6 +52,29 @@ def test_plan_shows_a_table() -> None:
     assert f"{plan.messages_per_user}, sealed in {plan.costs.report_bytes:,} bytes" in result.stdout
     assert f"client {1000 * plan.costs.client_seconds:.3g} ms" in result.stdout
     assert f"{plan.influence:g}; its value alone: 1" in result.stdout
+
+
+@pytest.mark.parametrize("mechanism", ["pairs", "ballots"])
+def test_plan_shows_blocks_of_two_services_and_how_long_they_go_on(mechanism: str) -> None:
+    asked = ("plan", "--horizon", "1e5", "--mechanism", mechanism)
+    plan = oh.Plan.best(10**5, epsilon=1.0, mechanism=mechanism)
+    shown = " ".join(overhand(*asked).stdout.split())
+    assert "level" not in shown
+    assert plan.mu is not None
+    for words in (
+        "100,000 users, using two services",
+        "users per block",
+        f"{plan.rms_error_over(10**6):.4g} over 1,000,000 users",
+        f"at most {plan.most_users:,} may come",
+        f"mu {plan.mu:.4f}",
+        f"certified {plan.delta_spent:.4g} of 1e-06",
+        "against a lying shuffling service",
+    ):
+        assert words in shown, words
+    printed = as_json(*asked)
+    assert (printed["mu"], printed["most_users"]) == (plan.mu, plan.most_users)
+    assert printed["outside_epsilon"] == plan.outside_epsilon < 0.7
+    assert printed["rms_error_beyond"] == plan.rms_error_over(10**6)
 
 
 def test_plan_reaches_a_wanted_error() -> None:
@@ -165,7 +189,7 @@ def test_compare_puts_all_models_side_by_side(tmp_path: Path) -> None:
     )  # fmt: skip
     names = [model["name"] for model in printed["models"]]
     assert names == [
-        "local", "published", "one-shuffler", "concurrent",
+        "local", "published", "one-shuffler", "concurrent", "pairs", "ballots",
         "trusted-tree", "trusted-tree-combined", "trusted-square-root",
     ]  # fmt: skip
     for model in printed["models"]:
@@ -174,7 +198,7 @@ def test_compare_puts_all_models_side_by_side(tmp_path: Path) -> None:
     by_name = {model["name"]: model["predicted_rms_error"] for model in printed["models"]}
     assert by_name["published"] > 8 * by_name["concurrent"]
     assert "</svg>" in figure.read_text()
-    assert table.read_text().count("\n") == 9
+    assert table.read_text().count("\n") == 11
     assert "vs ours" in overhand("lab", "compare", "--horizon", "500", "--runs", "1").stdout
 
 
@@ -195,19 +219,17 @@ def test_pending_users_count_at_a_rate_in_our_plans_alone() -> None:
     assert rate["pending"] == "rate"
     both = zip(middle["models"], rate["models"], strict=True)
     changed = {one["name"] for one, other in both if one["rms_error"] != other["rms_error"]}
-    assert changed == {"one-shuffler", "concurrent"}
+    assert changed == {"one-shuffler", "concurrent", "pairs", "ballots"}
 
 
-def test_compare_says_of_pairs_that_they_are_not_of_the_shuffle_model() -> None:
+def test_compare_says_of_two_services_that_they_are_not_of_the_shuffle_model() -> None:
     small = ("lab", "compare", "--horizon", "500", "--shufflers", "2", "--runs", "1")
     printed = as_json(*small, "--mechanism", "pairs")
     assert printed["mechanism"] == "pairs"
     messages = {model["name"]: model["messages_per_user"] for model in printed["models"]}
-    assert messages["one-shuffler"] == 1 <= messages["concurrent"] <= 2
-    for mechanism, named in (("coins", False), ("pairs", True)):
-        words = " ".join(overhand(*small, "--mechanism", mechanism).stdout.split())
-        assert ("secure aggregation in the paper's tree" in words) == named
-        assert ("No algorithm of the shuffle model with 2" in words) == named
+    assert messages["pairs"] == 1 < messages["concurrent"]
+    shown = " ".join(overhand(*small).stdout.split())
+    assert "Two services that do not collude are outside of it" in shown
 
 
 BAD = [
@@ -244,7 +266,11 @@ BAD = [
     ("plan --horizon 100 --save nowhere/plan.json", "nowhere"),
     ("plan --horizon 100 --published --error 3", "leave out --error 3.0"),
     ("plan --horizon 100 --published --honest 0.5 --reports 2", "--honest 0.5, --reports 2"),
-    ("plan --horizon 100 --published --noise services", "leave out --noise services"),
+    ("plan --horizon 100 --published --mechanism services", "leave out --mechanism services"),
+    ("plan --horizon 100 --mechanism pairs --honest 0.5", "the guarantee depends on no other"),
+    ("plan --horizon 100 --mechanism pairs --tree paper", "one level of blocks"),
+    ("prepare --plan nowhere.json --horizon 100", "--plan is a plan: leave out the options"),
+    ("prepare", "--horizon is missing"),
     ("plan --horizon 100 --published --mechanism pairs", "leave out --mechanism pairs"),
     ("lab frontier --horizon 100 --mechanism pairs", "leave out --mechanism pairs"),
     ("lab simulate --horizon 100 --input noise", "noise"),

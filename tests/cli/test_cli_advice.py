@@ -9,9 +9,8 @@ import pytest
 import overhand as oh
 from overhand.cli import advice
 from overhand.cli.advice import Advice, advise
-from overhand.planning import kinds_of
 from overhand.values import BITS, Histogram, Reals, Values, Vectors
-from support.cli_runner import overhand
+from support.cli_runner import as_json, overhand
 from support.small_plans import PRIVACY
 
 CASES: list[tuple[Values, str]] = [
@@ -33,8 +32,7 @@ def test_a_mechanism_is_named_only_for_what_it_is_better_in(values: Values, mech
         assert one.other.delta_spent <= PRIVACY.delta
         assert one.other.mechanisms[0].kind == one.mechanism != mechanism
         assert one.is_less == (one.other.rms_error <= 0.9 * plan.rms_error)
-        times = 2 if one.other.mechanisms[0].is_shuffle_model else 8
-        assert one.is_fewer == (times * one.other.messages_per_user <= plan.messages_per_user)
+        assert one.is_fewer == (2 * one.other.messages_per_user <= plan.messages_per_user)
         label, numbers = one.row(plan)
         assert ("less error" in label, "fewer messages" in label) == (one.is_less, one.is_fewer)
         assert one.is_less or one.is_fewer
@@ -75,22 +73,22 @@ def test_messages_are_only_counted_where_noise_takes_long(monkeypatch: pytest.Mo
     assert f"about {counted.messages:,.0f}" in counted.row(plan)[1]
 
 
-def test_pairs_are_named_as_such_where_they_take_far_fewer_messages(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """One message per level: a thirteenth of shares, a third of coins."""
-    kinds = kinds_of(BITS, "users")
-    plans = {kind: oh.Plan.best(3000, 2, PRIVACY, mechanism=kind) for kind in kinds}
-    assert "pairs" not in found(plans["coins"])
-    named = found(plans["shares"])["pairs"]
-    assert named.messages == plans["shares"].tree.levels
-    assert "secure aggregation" in named.row(plans["shares"])[1]
-    monkeypatch.setattr(advice, "calibrate", None)
-    assert not found(plans["pairs"])  # who asked for another model has made the choice
+def test_who_asked_for_two_services_gets_no_advice_on_trees() -> None:
+    assert not found(oh.Plan.best(3000, 2, PRIVACY, mechanism="services"))
 
 
-def test_pairs_are_counted_even_where_noise_takes_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    plan = oh.Plan.best(3000, 2, PRIVACY, values=Vectors(3), mechanism="coins")
-    monkeypatch.setattr(advice, "calibrate", None)
-    monkeypatch.setattr(advice, "_QUICK_DIMENSION", 2)
-    assert found(plan)["pairs"].messages == plan.tree.levels
+@pytest.mark.parametrize("mechanism", ["coins", "pairs"])
+def test_the_other_family_has_a_line_with_its_error_and_when_it_is_better(mechanism: str) -> None:
+    line = ("plan", "--horizon", "3000", "--mechanism", mechanism)
+    shown = " ".join(overhand(*line).stdout.split())
+    other, words = {"coins": ("services", "must not collude"), "pairs": ("best", "few users")}[
+        mechanism
+    ]
+    plan = oh.Plan.best(3000, epsilon=1.0, mechanism=other)
+    assert f"with --mechanism {other} rms error {plan.rms_error:.4g}" in shown
+    assert words in shown
+    printed = as_json(*line)[other]
+    assert printed == {
+        "rms_error": plan.rms_error,
+        "messages_per_user": plan.messages_per_user,
+    }

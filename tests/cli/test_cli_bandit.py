@@ -13,7 +13,7 @@ from overhand.model import Privacy
 from support.cli_runner import as_json, overhand
 
 SMALL = ("lab", "bandit", "--horizon", "600", "--runs", "3", "--jobs", "1")
-NAMES = {"not-private", "trusted", "local", "one-shuffler", "concurrent", "binary"}
+NAMES = {"not-private", "trusted", "local", "one-shuffler", "concurrent", "binary", "services"}
 
 
 def test_json_has_all_variants_and_how_they_were_measured() -> None:
@@ -57,7 +57,7 @@ def test_the_same_seed_gives_the_same_numbers_on_any_number_of_processes() -> No
 
 def test_the_table_names_the_constants_and_the_bound(tmp_path: Path) -> None:
     figure = tmp_path / "regret.png"
-    rivals = ("--rivals", "local,concurrent", "--constants", "theory")
+    rivals = ("--rivals", "local,services", "--constants", "theory")
     result = overhand(*SMALL, *rivals, "--plot", str(figure))
     assert result.returncode == 0, result.stderr
     assert "theory constants" in result.stdout
@@ -112,40 +112,31 @@ def test_other_names_are_refused(choice: str) -> None:
 ONE = ("--environment", "diverse", "--dimension", "3", "--rivals", "one-shuffler-0.5")
 
 
-def test_pairs_have_the_regret_of_shares_and_one_message_per_level() -> None:
-    """Their noise has the same law, and the users are the same."""
-    shares, pairs = (
-        as_json(*SMALL, *ONE, "--mechanism", mechanism) for mechanism in ("shares", "pairs")
-    )
-    assert (shares["mechanism"], pairs["mechanism"]) == ("shares", "pairs")
-    assert as_json(*SMALL, *ONE) == shares
-    for one, other in zip(shares["variants"], pairs["variants"], strict=True):
-        assert other["messages_per_user"] == other["levels"] == 1 < one["messages_per_user"]
-        assert other["mean_regret"] == pytest.approx(one["mean_regret"], rel=0.1)
-        assert other["last_std"] == pytest.approx(one["last_std"], rel=0.01)
+def test_two_services_take_one_message_and_are_compared_with() -> None:
+    printed = as_json(*SMALL, "--rivals", "concurrent,services")
+    by_name = {variant["name"]: variant for variant in printed["variants"]}
+    assert by_name["services"]["messages_per_user"] == by_name["services"]["levels"] == 1
+    assert by_name["concurrent"]["messages_per_user"] > 1
+    shown = overhand(*SMALL, "--rivals", "concurrent,services").stdout
+    (ours,) = [line for line in shown.splitlines() if "two services, ours" in line]
+    assert "1.00 x" in ours
 
 
 def test_all_who_have_shufflers_send_as_is_asked() -> None:
-    field = Field(200, 2, Privacy(4.0, 1e-6), dimension=2, mechanism="pairs")
+    field = Field(200, 2, Privacy(4.0, 1e-6), dimension=2, mechanism="coins")
     for name in ("one-shuffler-0.6", "concurrent", "binary"):
         plan = rival(name, field).plan
         assert plan is not None
-        assert {mechanism.kind for mechanism in plan.mechanisms} == {"pairs"}
-        assert plan.messages_per_user == plan.tree.levels
+        assert {mechanism.kind for mechanism in plan.mechanisms} == {"coins"}
     growing = rival("one-shuffler-growing", field).sums
     assert isinstance(growing, GrowingBatches)
-    assert {mechanism.kind for mechanism in growing.mechanisms} == {"pairs"}
+    assert {mechanism.kind for mechanism in growing.mechanisms} == {"coins"}
+    assert as_json(*SMALL, *ONE) == as_json(*SMALL, *ONE, "--mechanism", "shares")
 
 
-def test_the_model_of_a_mechanism_is_named_if_it_is_another() -> None:
-    for mechanism, named in (("shares", False), ("pairs", True)):
-        words = " ".join(overhand(*SMALL, *ONE, "--mechanism", mechanism).stdout.split())
-        assert ("secure aggregation in the paper's tree" in words) == named
-
-
-def test_a_mechanism_that_nobody_knows_is_refused() -> None:
-    refused = overhand(*SMALL, "--mechanism", "dice")
+@pytest.mark.parametrize("mechanism", ["dice", "pairs"])
+def test_a_mechanism_that_is_not_the_papers_is_refused(mechanism: str) -> None:
+    refused = overhand(*SMALL, "--mechanism", mechanism)
     assert refused.returncode == 2
-    assert "mechanism='dice' must be one of coins, shares, pairs" in " ".join(
-        refused.stderr.split()
-    )
+    words = f"mechanism='{mechanism}' must be one of coins, shares"
+    assert words in " ".join(refused.stderr.split())

@@ -69,7 +69,7 @@ KINDS += [
     "real:nan:1",
     "regression:1e400",
 ]
-CHOICES = ["coins", "shares", "pairs", "ballots", "best", "users", "services", "regular", "paper"]
+CHOICES = ["coins", "shares", "pairs", "ballots", "best", "services", "regular", "paper"]
 CHOICES += [
     "binary",
     "exact",
@@ -98,11 +98,10 @@ SMALL = {
     "size": ["2", "4"],
     "reports": ["1", "2"],
     "values": KINDS,
-    "mechanism": CHOICES[:5],
-    "noise": ["users", "services"],
+    "mechanism": CHOICES[:6],
     "tree": ["regular", "paper", "binary"],
     "input_form": ["ones", "bits.csv", "uniform", "bernoulli:0.5", "table.parquet"],
-    "rivals": ["concurrent", "local,concurrent", ","],
+    "rivals": ["services", "local,concurrent", ","],
     "file": ["bits.csv", "own.csv", "own.csv", "table.parquet"],
     "column": ["v", "w", "v"],
     "group": ["g", "v"],

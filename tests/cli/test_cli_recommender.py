@@ -17,14 +17,13 @@ from overhand.deploy.protocol.keys import PolicyKey
 from support.cli_runner import as_json, overhand
 
 PAGE = Path(__file__).parents[2] / "docs" / "bandits.md"
-ASKED = ("--horizon", "400", "--shufflers", "2", "--epsilon", "30", "--delta", "1e-4")
-SERVICES = ("--noise", "services")
+ASKED = ("--horizon", "400", "--shufflers", "2", "--epsilon", "15", "--delta", "1e-4")
 NAMES = ("--features", "always,side,[red]other")
 
 
 @cache
 def plan() -> oh.Plan:
-    return plan_for_regret(400, 2, oh.Privacy(30.0, 1e-4), dimension=3, mechanism="pairs")
+    return plan_for_regret(400, 2, oh.Privacy(15.0, 1e-4), dimension=3)
 
 
 @pytest.fixture
@@ -55,8 +54,8 @@ def test_a_plan_for_a_recommender_is_that_of_least_regret(home: Path) -> None:
     shown = as_json(*line)
     assert shown["digest"] == plan().digest == oh.Plan.load("saved.json").digest
     assert {level["mechanism"] for level in shown["levels"]} == {"pairs"}
-    by_services = as_json("plan", *ASKED, "--values", "regression:3", "--recommender", *SERVICES)
-    assert by_services["noise_by"] == "services"
+    shares = as_json(*line[:-2], "--mechanism", "shares")
+    assert (shown["noise_by"], shares["noise_by"]) == ("services", "users")
 
 
 @pytest.mark.parametrize(
@@ -161,8 +160,8 @@ def test_the_commands_of_the_page_make_a_deployment(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     _, section = PAGE.read_text(encoding="utf-8").split("\n## Deploying it\n")
-    commands = re.findall(r"^    overhand ((?:plan|prepare|verify) .*)", section, re.MULTILINE)
-    assert [command.split()[0] for command in commands] == ["plan", "prepare", "verify"]
+    commands = re.findall(r"^    overhand ((?:prepare|verify) .*)", section, re.MULTILINE)
+    assert [command.split()[0] for command in commands] == ["prepare", "verify"]
     for command in commands:
         result = overhand(*shlex.split(command))
         assert result.returncode == 0, result.stderr
@@ -214,9 +213,9 @@ def test_what_no_demonstration_of_a_recommender_does_is_refused(more: list[str],
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("credulous_services")
-@pytest.mark.parametrize("noise", ["users", "services"])
+@pytest.mark.parametrize("mechanism", ["shares", "services"])
 def test_the_demonstration_learns(
-    tmp_path: Path, noise: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, mechanism: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """At an epsilon at which few people are enough.
 
@@ -225,11 +224,11 @@ def test_the_demonstration_learns(
     little as 36 %.
     """
     monkeypatch.setattr("overhand.cli.demo._SEEDS", 1)  # always the same people
-    how = ("--users", "1500", "--epsilon", "8", "--noise", noise)
+    how = ("--users", "1500", "--epsilon", "8", "--mechanism", mechanism)
     result = as_json("demo", "--recommender", *how, "--directory", str(tmp_path))
     document = Document.load(tmp_path / "document.json")
     assert document.learning is not None
-    assert document.plan.noise_by == noise
+    assert document.plan.noise_by == ("users" if mechanism == "shares" else "services")
     assert result["users"] >= 1500
     full = [result["users"] // size for size in document.plan.tree.sizes]
     # Each estimate has a policy: fewer than lowest batches if some overtake others on their way,
@@ -239,5 +238,5 @@ def test_the_demonstration_learns(
     low, high = result["last_quarter_random_reward"], result["last_quarter_best_reward"]
     assert result["last_quarter_reward"] > (low + high) / 2
     assert result["random_reward"] < result["mean_reward"] < result["best_reward"]
-    simulated = [result[f"{name}_reward"] for name in ("local", "concurrent", "not_private")]
+    simulated = [result[f"{name}_reward"] for name in ("local", "simulated", "not_private")]
     assert simulated == sorted(simulated)

@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 import pytest
 
 import overhand as oh
+from overhand.bandits import plan_for_regret
 from overhand.deploy.protocol.document import Document
 from overhand.deploy.protocol.keys import KeyPair, hash_token, load_hashes, load_token, matches
 from overhand.planning import Plan
@@ -48,9 +49,10 @@ def test_prepare_makes_what_each_party_needs(home: Path) -> None:
 
 @pytest.mark.parametrize("noise", ["users", "services"])
 def test_prepare_says_who_must_know_the_digest_and_what_is_made_once(
-    tmp_path: Path, noise: Any
+    tmp_path: Path, noise: str
 ) -> None:
-    Plan.best(60, 2, oh.Privacy(4.0, 1e-4), noise=noise).save(tmp_path / "plan.json")
+    mechanism = "services" if noise == "services" else "coins"
+    Plan.best(60, epsilon=4.0, delta=1e-4, mechanism=mechanism).save(tmp_path / "plan.json")
     arguments = ("--plan", str(tmp_path / "plan.json"), "--directory", str(tmp_path))
     said = " ".join(overhand("prepare", *arguments).stdout.split())
     digest = hashlib.sha256((tmp_path / "document.json").read_bytes()).hexdigest()
@@ -60,6 +62,21 @@ def test_prepare_says_who_must_know_the_digest_and_what_is_made_once(
     keys = tmp_path / "server.db.keys"
     assert keys.exists() == (noise == "services")
     assert ("keys: move this file to the server and keep no copy" in said) == keys.exists()
+
+
+def test_prepare_makes_a_plan_of_two_services_unless_it_is_given_one(tmp_path: Path) -> None:
+    def planned(folder: str, *more: str) -> Plan:
+        home = tmp_path / folder
+        printed = as_json("prepare", "--horizon", "60", *more, "--directory", str(home))
+        return Document.load(home / "document.json", printed["digest"]).plan
+
+    assert planned("bits") == Plan.best(60, epsilon=1.0, mechanism="ballots")
+    reals = Plan.best(60, epsilon=4.0, values="real", mechanism="pairs")
+    assert planned("reals", "--values", "real", "--epsilon", "4") == reals
+    coins = Plan.best(60, 2, epsilon=1.0)
+    assert planned("coins", "--mechanism", "coins", "--shufflers", "2") == coins
+    learnt = planned("learnt", "--values", "regression:3", "--epsilon", "4", "--recommender")
+    assert learnt == plan_for_regret(60, 5, oh.Privacy(4.0, 1e-6), 3)
 
 
 @pytest.mark.parametrize(

@@ -60,7 +60,7 @@ def _reader(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 def test_every_form_of_table_gives_what_the_library_computes(file: str) -> None:
     """To the last digit, however many rows were read at once, and stopping at places or not."""
     printed = as_json("sum", file, "--column", "clicked", *SMALL)
-    plan = oh.Plan.best(USERS, 2, oh.Privacy(4.0, 1e-4))
+    plan = oh.Plan.best(USERS, 2, oh.Privacy(4.0, 1e-4), mechanism="services")
     total = oh.ContinualSum(plan, oh.seeded_random(3), archive=False)
     total.update_many(BITS)
     low, high = total.estimate.interval()
@@ -69,8 +69,9 @@ def test_every_form_of_table_gives_what_the_library_computes(file: str) -> None:
 
 
 def test_pending_users_count_at_the_rate_if_it_is_asked_for() -> None:
-    """The last four rows are in no batch; between ends of batches nothing else is different."""
-    line = ("sum", "own.csv", "--column", "clicked", *SMALL, "--output", "out.json")
+    """The last rows are in no block; between ends of blocks nothing else is different."""
+    coins = ("--mechanism", "coins")
+    line = ("sum", "own.csv", "--column", "clicked", *SMALL, *coins, "--output", "out.json")
     middle, rate = (
         (as_json(*line, "--pending", one), json.loads(Path("out.json").read_text())["estimates"])
         for one in ("middle", "rate")
@@ -110,6 +111,22 @@ def test_estimates_are_written_with_their_bands_and_drawn() -> None:
     assert rows[-1]["time"] == str(TIMES[-1])
     inside = [float(r["low"]) <= BITS[: int(r["users"])].sum() <= float(r["high"]) for r in rows]
     assert np.mean(inside) > 0.8
+
+
+def test_more_rows_than_were_expected_are_added_up_all_the_same() -> None:
+    """At as many places as before: the horizon is what two services expect, and no more."""
+    line = ("sum", "own.csv", "--column", "clicked", *SMALL, "--horizon", "100", "--points", "3")
+    printed = as_json(*line, "--output", "more.json")
+    users = [one["users"] for one in json.loads(Path("more.json").read_text())["estimates"]]
+    assert (printed["horizon"], printed["users"], users[-1]) == (100, USERS, USERS)
+    gaps = np.diff([0, *users[:-1]])
+    assert gaps.max() <= 2 * gaps.min()
+
+
+def test_it_says_who_makes_the_noise() -> None:
+    line = ("sum", "own.csv", "--column", "clicked", *SMALL)
+    assert "two services that must not collude" in overhand(*line).stdout
+    assert "every user adds a part" in overhand(*line, "--mechanism", "coins").stdout
 
 
 def test_points_thin_the_estimates_out() -> None:
@@ -211,7 +228,9 @@ BAD = [
     ("own.parquet --column nothing --missing skip", "own.parquet has no rows"),
     ("own.parquet --column nothing --values real --trust-data", "'nothing' has no values"),
     ("- --column v --trust-data", "standard input can be read once"),
-    ("own.csv --column clicked --horizon 20", "go beyond the horizon 20"),
+    ("own.csv --column clicked --horizon 20 --mechanism coins", "go beyond the horizon 20"),
+    ("own.csv --column clicked --horizon 3", "go beyond"),
+    ("own.csv --column clicked --honest 0.5", "honest=0.5 has no meaning"),
     ("own.csv --column clicked --pending half", "Invalid value for '--pending'"),
     (
         "own.csv --column price --group clicked --values grouped:0,1:real:0:50 --pending rate",

@@ -26,7 +26,7 @@ def saved(folder: Path, name: str) -> tuple[str, Document]:
 
 
 def test_the_digest_to_pin_is_that_of_the_file(tmp_path: Path) -> None:
-    path, document = saved(tmp_path, "pairs-services-vector")
+    path, document = saved(tmp_path, "pairs-vector")
     digest = hashlib.sha256(Path(path).read_bytes()).hexdigest()
     assert as_json("verify", path)["digest"] == digest
     assert as_json("verify", path, "--pinned", digest)["digest"] == digest
@@ -41,8 +41,7 @@ def test_the_digest_to_pin_is_that_of_the_file(tmp_path: Path) -> None:
     [
         ("coins-bit", "users", "coins"),
         ("shares-bit", "users", "noise"),
-        ("pairs-vector", "users", "noise"),
-        ("pairs-services-vector", "services", "nothing"),
+        ("pairs-vector", "services", "nothing"),
         ("ballots-histogram", "services", "nothing"),
     ],
 )
@@ -54,11 +53,14 @@ def test_it_says_what_a_client_is_asked_for(
     assert (told["noise_by"], told["client_draws"]) == (noise_by, draws)
     assert told["delta_spent"] == document.plan.delta_spent <= told["delta"]
     assert told["values"] == document.plan.values.spec
+    assert (told["mu"], told["most_users"]) == (document.plan.mu, document.plan.most_users)
     assert told["messages"] == sum(level["messages"] for level in told["levels"])
     header = 4 + 32 + 16
     assert told["report_bytes"] == header + sum(level["bytes"] for level in told["levels"])
     said = overhand("verify", path).stdout
     assert ("must pin" in said) == (noise_by == "services")
+    assert ("from mu=" in said) == (document.plan.mu is not None)
+    assert (f"at most {document.plan.most_users:,}" in said) or noise_by == "users"
 
 
 def test_a_document_that_promises_too_much_is_refused(tmp_path: Path) -> None:
@@ -75,7 +77,10 @@ def test_a_document_that_promises_too_much_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "field", "to", "words"),
     [
-        ("pairs-vector", "plan.mechanisms.0.noise.probability", [1, 64], "but spends delta=1"),
+        ("pairs-vector", "plan.mechanisms.0.noise.step", 2**61, "but spends delta=1"),
+        ("pairs-vector", "plan.mechanisms.0.noise.step", 2**64, "must be a whole number from"),
+        ("pairs-vector", "plan.mechanisms.0.noise.cap", 2**70, "but spends delta="),
+        ("pairs-vector", "plan.mechanisms.0.noise.rotations", [[0, 1, 1, 1, 1]], "sine=0"),
         ("published-bit", "plan.epsilon", 1e-5, "is too small for so little noise"),
         (
             "shares-bit",

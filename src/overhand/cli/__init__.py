@@ -58,7 +58,7 @@ COMMANDS = {
         _LAB, "bandit:bandit", "Measure the reward users lose while a recommender learns."
     ),
     "lab audit": Entry(
-        _LAB, "audit:audit", "Attack the running code for a lower bound on epsilon."
+        _LAB, "audit:audit", "Attack the running code for lower bounds on epsilon and mu."
     ),
     "lab reproduce": Entry(
         _LAB, "reproduce:reproduce", "Measure every quantitative claim of the paper."

@@ -22,13 +22,12 @@ from overhand.planning import (
     with_best_laplace,
 )
 
-_FEWER, _FAR = 2, 8
-"""How many times fewer messages are worth mentioning, within the shuffle model and outside it."""
+_FEWER = 2
+"""How many times fewer messages are worth mentioning."""
 _LESS = 0.9
 """The fraction of the error that is worth mentioning."""
 _QUICK_EPSILON, _QUICK_REPORTS, _QUICK_DIMENSION = 0.01, 2, 64
 """Where noise is calibrated within a second; elsewhere messages are only counted."""
-_OTHER_MODEL = "this is secure aggregation by the same two services: see docs/choosing.md"
 
 
 @dataclass(frozen=True)
@@ -41,50 +40,44 @@ class Advice:
     """The plan with it, if that could be made quickly; otherwise messages were only counted."""
     is_less: bool
     is_fewer: bool
-    note: str = ""
 
     def row(self, plan: Plan) -> tuple[str, str]:
         """A row that compares it with a plan."""
         better = [*["less error"] * self.is_less, *["fewer messages"] * self.is_fewer]
         label = f"{', '.join(better)} with {self.mechanism}"
         if self.other is None:
-            return label, f"on this tree, about {self.messages:,.0f}{self.note}"
+            return label, f"on this tree, about {self.messages:,.0f}"
         ratio, length = self.other.rms_error / plan.rms_error, self.other.costs.report_bytes
         return label, (
             f"on this tree, {plural(self.messages, 'message')}, {length:,} bytes, rms error "
             f"{format_number(self.other.rms_error)} ({format_number(ratio)} x), one client can add "
-            f"at most {format_number(self.other.influence)}{self.note}"
+            f"at most {format_number(self.other.influence)}"
         )
 
 
 def advise(plan: Plan, composition: Composition, most: float = math.inf) -> Iterator[Advice]:
     """Name the mechanisms that beat a plan's own, on the same tree, with at most `most` messages.
 
-    Those outside the shuffle model are mentioned only where they take far fewer messages, and are
-    labelled as such.
+    Those of the paper's family, to which a tree belongs.
     """
-    own, known = {mechanism.kind for mechanism in plan.mechanisms}, [plan]
-    is_pure = all(mechanism.is_shuffle_model for mechanism in plan.mechanisms)
-    if plan.noise_by != "users" or not is_pure:
+    if plan.noise_by == "services":
         return
+    own, known = {mechanism.kind for mechanism in plan.mechanisms}, [plan]
     terms = Requirements(plan.privacy, plan.honest, plan.reports, composition, plan.values)
     for kind in [kind for kind in kinds_of(plan.values, "users") if kind not in own]:
-        is_pure = MECHANISMS[kind].is_shuffle_model
         choices = [
             replace(terms, noise_choice=one) for one in MECHANISMS[kind].noise_choices(plan.values)
         ]
-        found = _compare(known, choices, _FEWER if is_pure else _FAR)
-        if found is not None and found.other is not None:
-            known.append(found.other)
-        if found is None or found.messages > most:
+        found = _compare(known, choices)
+        if found is None:
             continue
-        if is_pure and (found.is_less or found.is_fewer):
+        if found.other is not None:
+            known.append(found.other)
+        if found.messages <= most and (found.is_less or found.is_fewer):
             yield found
-        elif not is_pure and found.is_fewer:
-            yield replace(found, note=f"; {_OTHER_MODEL}")
 
 
-def _compare(known: list[Plan], choices: list[Requirements], fewer: int) -> Advice | None:
+def _compare(known: list[Plan], choices: list[Requirements]) -> Advice | None:
     """What a mechanism costs and reaches with the best of its kinds of noise, if it is feasible.
 
     It is compared with the first of the known plans.
@@ -98,7 +91,7 @@ def _compare(known: list[Plan], choices: list[Requirements], fewer: int) -> Advi
         sizes = np.array(plan.tree.sizes, np.float64)
         counts = (fewest_messages(terms, sizes, np.array(split)).sum() for terms in choices)
         messages = float(min(counts))
-        return Advice(kind, messages, None, False, fewer * messages <= sent)
+        return Advice(kind, messages, None, False, _FEWER * messages <= sent)
     others = list(_with_known_noise(known, choices[0]))
     if not others:  # its own noise at every level, in proportion
         for terms in choices:
@@ -110,7 +103,7 @@ def _compare(known: list[Plan], choices: list[Requirements], fewer: int) -> Advi
         return None
     other = min(others, key=lambda found: found.rms_error)
     messages, is_less = other.messages_per_user, other.rms_error <= _LESS * plan.rms_error
-    return Advice(kind, messages, other, is_less, fewer * messages <= sent)
+    return Advice(kind, messages, other, is_less, _FEWER * messages <= sent)
 
 
 def _with_known_noise(known: list[Plan], terms: Requirements) -> Iterator[Plan]:

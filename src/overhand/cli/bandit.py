@@ -28,6 +28,7 @@ ENVIRONMENTS: dict[str, tuple[type[Environment], int, int]] = {
 }
 """By name: what it is, and its usual dimension and number of arms."""
 
+_OURS = "services"
 _KINDS = kinds_of(RegressionStatistics(1), "users")
 
 
@@ -59,8 +60,8 @@ def bandit(
     mechanism: Annotated[
         str,
         typer.Option(
-            help=f"How users send their reports to the shufflers: one of {', '.join(_KINDS)}. "
-            "pairs: one message per level, if the two services do not collude.",
+            help=f"How users send their reports to the paper's shufflers: one of "
+            f"{', '.join(_KINDS)}. Two services get pairs, one message each.",
         ),
     ] = "shares",
     rivals: Annotated[
@@ -75,7 +76,8 @@ def bandit(
 ) -> None:
     """Measure regret, the reward that users lose while a recommender learns.
 
-    The recommenders are not private, trusted, local, or learn through one or several shufflers.
+    The recommenders are not private, trusted, local, or learn through one or several shufflers, or
+    through two services that do not collude.
 
     All use the same LinUCB, on the same users, at the same epsilon and delta; only the sums
     they learn from differ.
@@ -172,9 +174,7 @@ def _show(environment: str, place: Environment, field: Field, outcomes: list[Reg
         f"{place.arms} arms\n"
         f"{field.privacy}; {plural(outcomes[0].runs, 'run')}, {field.constants} constants"
     )
-    if note := options.model_note(field.mechanism):
-        console.print(f"users of shufflers send {field.mechanism}{note}")
-    ours = next((o for o in outcomes if o.rival.name == "concurrent"), None)
+    ours = next((o for o in outcomes if o.rival.name == _OURS), None)
     table = output.new_table("", "regret", "+- 95 %", "vs ours", "batch", "messages", "bound")
     for outcome in outcomes:
         plan = outcome.rival.plan
@@ -211,7 +211,7 @@ def _plot(outcomes: list[Regret], path: Path, title: str) -> None:
             outcome.curves.mean(axis=0),
             *outcome.band(),
             "--" if outcome.rival.trusted in ("the server", "everybody") else "-",
-            outcome.rival.name == "concurrent",
+            outcome.rival.name == _OURS,
         )
         for outcome in outcomes
     ]

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import typer
@@ -30,7 +30,6 @@ from overhand.values import BITS, Values, values_of
 if TYPE_CHECKING:
     from overhand.lab.regret import Diverse, Offers
 
-MOST_MESSAGES = 12
 LEAST_USERS = 100
 USERS = {"sum": 20_000, "recommender": 10_000}
 ARMS = 6
@@ -42,7 +41,7 @@ _LABELS = {
     "random": "a random arm",
     "local": "local privacy, simulated",
     "deployed": "this recommender",
-    "concurrent": "the same, simulated",
+    "simulated": "the same, simulated",
     "not_private": "no privacy, simulated",
     "best": "the best policy",
 }
@@ -70,13 +69,9 @@ def demo(
     shufflers: options.Shufflers = 3,
     epsilon: options.Epsilon = options.DEFAULT_EPSILON,
     delta: options.Delta = options.DEFAULT_DELTA,
-    noise: options.NoiseOption = "users",
     max_messages: Annotated[
         int | None,
-        options.Whole(
-            help="At most this many messages per client.",
-            show_default=f"{MOST_MESSAGES} for a single number, unless --mechanism is given",
-        ),
+        options.Whole(help="At most this many messages per client.", show_default=False),
     ] = None,
     values: Annotated[
         str | None,
@@ -85,7 +80,7 @@ def demo(
             show_default="bit, or regression:4 with --recommender",
         ),
     ] = None,
-    mechanism: options.MechanismOption = None,
+    mechanism: options.ServicesMechanism = options.TWO_SERVICES,
     horizon: Annotated[
         int | None,
         options.Whole(help="How many users the plan serves.", show_default="as many as report"),
@@ -118,11 +113,10 @@ def demo(
         users = USERS["recommender" if recommender else "sum"]
     whole("users", users, least=LEAST_USERS)
     stage = one_machine.Stage(port, directory, keep_running, as_json)
-    asked = {
+    asked: dict[str, Any] = {
         "shufflers": shufflers,
         "privacy": options.guarantee(epsilon, delta),
         "mechanism": mechanism,
-        "noise": cast(Any, noise),
     }
     if recommender:
         from overhand.lab.regret import Diverse
@@ -131,14 +125,9 @@ def demo(
             raise InvalidValue("--rate and --max-messages do not go with --recommender")
         dimension = options.features_of(values_of(values or "regression:4"))
         Diverse(dimension, ARMS)  # or there is no such crowd
-        asked["mechanism"] = mechanism or options.RECOMMENDER_MECHANISM
         make_plan: Callable[..., Plan] = partial(plan_for_regret, dimension=dimension, **asked)
     else:
         kind = values_of(values or "bit")
-        if mechanism is None and max_messages is None and noise == "users":
-            # So that it is over soon: coins would be hundreds of messages for many numbers.
-            max_messages = MOST_MESSAGES if kind.is_scalar else None
-            asked["mechanism"] = None if kind.is_scalar else "pairs"
         make_plan = partial(Plan.best, values=kind, max_messages=max_messages, **asked)
     with output.show_status("planning"):
         plan, reporting = _plan_whole_batches(make_plan, users, horizon)
@@ -156,6 +145,8 @@ def _plan_whole_batches(
         plan = make_plan(whole("horizon", horizon, least=users))
         return plan, min(users + -users % plan.tree.lowest, horizon - horizon % plan.tree.lowest)
     served, plan = users, make_plan(users)
+    if plan.most_users > plan.horizon:  # it goes on beyond it
+        return plan, users + -users % plan.tree.lowest
     for _ in range(_ROUNDINGS):
         if served % plan.tree.lowest == 0:
             break
@@ -215,8 +206,9 @@ def _judge(values: Values, held: Rows, estimate: dict[str, Any], seconds: float)
 
 def _sum_table(result: dict[str, Any], horizon: int) -> Table:
     users = result["users"]
-    is_all = "complete: " if users == horizon else ""
-    table = output.new_table("", f"{is_all}{users:,} of {horizon:,} users")
+    table = output.new_table("", f"{users:,} of {horizon:,} users")
+    if users >= horizon:
+        table = output.new_table("", f"complete: {users:,} users")
     if isinstance(result["estimate"], list):
         table.add_row("coordinates of the sum", f"{len(result['estimate']):,}")
         table.add_row("rms error", format_number(result["error"]))
@@ -254,7 +246,7 @@ def _show_learning(plan: Plan, users: int, stage: one_machine.Stage) -> None:
         rewards |= {name: rewards["best"] - regret for name, regret in regrets.items()}
         policies = one_machine.fetch(f"{services.server}/v1/policy/summary")["policy"]["number"]
         result: dict[str, Any] = {}
-        for name in ("deployed", "random", "best", "local", "concurrent", "not_private"):
+        for name in ("deployed", "random", "best", "local", "simulated", "not_private"):
             all_users, last_quarter = map(float, rewards[name])
             prefix = "" if name == "deployed" else f"{name}_"
             result[f"{prefix or 'mean_'}reward"] = all_users
@@ -318,7 +310,7 @@ def _simulate_others(plan: Plan, place: Diverse, users: int, seed: int) -> dict[
     field = Field(plan.horizon, plan.shufflers, plan.privacy, place.dimension)
     rivals = [
         rival("local", field),
-        field.of_plan("concurrent", "the same", "shufflers", plan),
+        field.of_plan("simulated", "the same", "two services", plan),
         rival("not-private", field),
     ]
     last, missed = users * 3 // 4, {}
@@ -336,7 +328,7 @@ def _print_learning(plan: Plan, rewards: dict[str, Floats], result: dict[str, An
         table.add_row(label, *(f"{reward:.3f}" for reward in rewards[name]), style=style)
     console.print(
         f"{result['users']:,} users, {result['dimension']} features, {result['arms']} arms; "
-        f"{plan.privacy}, {plan.tree.levels} shufflers, noise made by {plan.noise_by}"
+        f"{plan.privacy}"
     )
     console.print(table)
     deployed, least, most = (rewards[name][1] for name in ("deployed", "random", "best"))

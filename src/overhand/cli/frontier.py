@@ -15,13 +15,13 @@ from overhand.cli.options import PlanOptions
 from overhand.cli.output import console, format_bytes, format_number, format_short
 from overhand.errors import Infeasible
 from overhand.lab.plots import Line, Panel, frontier_figure
-from overhand.planning import NOISE_CONTRIBUTORS, Plan, kinds_of
+from overhand.planning import Plan, kinds_of
 
 _LEGEND = (
     "k: shufflers; *: nothing else in the shuffle model has both less error and fewer messages",
     "sealed: a report on the wire; ms: processor time, as measured on one machine;",
     "one client: the most that one client can add to a sum;",
-    "services: the two services add the noise, each its own, instead of the users",
+    "pairs, ballots: each of two services adds noise to one level of blocks, instead of the users",
 )
 
 
@@ -34,17 +34,20 @@ class Trade:
 
     @property
     def is_shuffle_model(self) -> bool:
-        return self.plan.mechanisms[0].is_shuffle_model and self.plan.noise_by == "users"
+        return self.plan.noise_by == "users"
 
     @property
-    def way(self) -> str:
-        """How values are sent, and who makes the noise if users do not."""
-        by_services = ", services" if self.plan.noise_by == "services" else ""
-        return self.plan.mechanisms[0].kind + by_services
+    def kind(self) -> str:
+        return self.plan.mechanisms[0].kind
+
+    @property
+    def shufflers(self) -> str:
+        """As many as there are levels, in a tree."""
+        return str(self.plan.tree.levels) if self.is_shuffle_model else ""
 
     def summary(self) -> dict[str, Any]:
         return {
-            "mechanism": self.plan.mechanisms[0].kind,
+            "mechanism": self.kind,
             "noise_by": self.plan.noise_by,
             "tree": "regular",
             "shufflers": self.plan.tree.levels,
@@ -66,7 +69,7 @@ def frontier(
     output.check_figure(plot)
     asked.check_unused(
         "the frontier has every trade-off of regular trees",
-        *("error", "max_messages", "tree", "mechanism", "noise"),
+        *("error", "max_messages", "tree", "mechanism"),
     )
     trades = trades_of(asked)
     if plot is not None:
@@ -90,8 +93,8 @@ def _table(trades: list[Trade]) -> Table:
     for trade in trades:
         costs = trade.plan.costs
         table.add_row(
-            f"{trade.way} *" if trade.is_best else trade.way,
-            str(trade.plan.tree.levels),
+            f"{trade.kind} *" if trade.is_best else trade.kind,
+            trade.shufflers,
             format_number(trade.plan.rms_error),
             f"{costs.messages:,}",
             format_bytes(costs.report_bytes),
@@ -105,16 +108,20 @@ def _table(trades: list[Trade]) -> Table:
 
 def trades_of(asked: PlanOptions) -> list[Trade]:
     """The plans of every mechanism and number of shufflers, unless fewer do as well."""
-    # The services need no honest users.
-    contributors = NOISE_CONTRIBUTORS if asked.honest == 1 else NOISE_CONTRIBUTORS[:1]
-    ways = [(kind, by) for by in contributors for kind in kinds_of(asked.values, by)]
-    cases = [(way, k) for way in ways for k in range(1, asked.most_shufflers + 1)]
+    numbers = range(1, asked.most_shufflers + 1)
+    cases = [
+        replace(asked, mechanism=kind, shufflers=k)
+        for kind in kinds_of(asked.values, "users")
+        for k in numbers
+    ]
+    of_services = kinds_of(asked.values, "services")  # which need no honest users
+    cases += [replace(asked, mechanism=kind, shufflers=1, honest=1.0) for kind in of_services]
     trades: list[Trade] = []
-    with output.steps_bar("planning", cases, lambda case: f"{case[0]}, {case[1]}") as steps:
-        for (mechanism, noise), k in steps:
+    with output.steps_bar("planning", cases, lambda c: f"{c.mechanism}, {c.shufflers}") as steps:
+        for case in steps:
             with suppress(Infeasible):
-                plan = replace(asked, mechanism=mechanism, noise=noise, shufflers=k).plan()
-                if plan.tree.levels == k:  # otherwise fewer were better: seen already
+                plan = case.plan()
+                if plan.tree.levels == case.shufflers:  # otherwise fewer were better: seen already
                     trades.append(Trade(plan))
     within = [trade for trade in trades if trade.is_shuffle_model]
     return [
@@ -132,11 +139,9 @@ def _is_best(trade: Trade, rivals: list[Trade]) -> bool:
 def panel_of(asked: PlanOptions, trades: list[Trade]) -> Panel:
     """The trades as a figure shows them."""
     lines = []
-    for way in dict.fromkeys(trade.way for trade in trades):
-        own = [trade for trade in trades if trade.way == way]
+    for kind in dict.fromkeys(trade.kind for trade in trades):
+        own = [trade for trade in trades if trade.kind == kind]
         messages = np.array([trade.plan.messages_per_user for trade in own])
         errors = np.array([trade.plan.rms_error for trade in own])
-        lines.append(
-            Line(way, messages, errors, marks=[str(trade.plan.tree.levels) for trade in own])
-        )
+        lines.append(Line(kind, messages, errors, marks=[trade.shufflers for trade in own]))
     return Panel(f"{asked.users:,} users ({asked.values}), {asked.privacy}", lines)

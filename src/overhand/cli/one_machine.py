@@ -25,6 +25,7 @@ from urllib.request import urlopen
 import joblib
 import numpy as np
 
+from overhand.cli import options
 from overhand.cli.output import console, messages
 from overhand.cli.services import prepare
 from overhand.cli.settings import without_settings
@@ -84,6 +85,7 @@ class Stage:
             home = self.directory or Path(stack.enter_context(tempfile.TemporaryDirectory()))
             services = stack.enter_context(run_services(plan, home, self.port, **learning))
             if not self.as_json:
+                console.print(options.describe_trust(plan), highlight=False)
                 console.print(TRUST[plan.noise_by], style="yellow")
                 console.print(f"dashboard: [bold]{services.server}[/]")
             yield services

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal, get_type_hints
 
 import typer
 
+from overhand.cli.output import plural
 from overhand.errors import InvalidValue, one_of, whole
 from overhand.mechanisms import MECHANISMS
 from overhand.model import Privacy
@@ -23,12 +24,12 @@ from overhand.values import RegressionStatistics, Values, values_of
 DEFAULT_SHUFFLERS = 5
 DEFAULT_EPSILON = 1.0
 DEFAULT_DELTA = 1e-6
-RECOMMENDER_MECHANISM = "pairs"
-"""How rewards and features are sent if it is not said: one message per level."""
+TWO_SERVICES = "services"
+"""How values are sent, unless it is said, by commands that run both services, or stand for them."""
 
 _MOST_DIGITS = 30
 _BY_NAME = Parameter.KEYWORD_ONLY
-_NAMED = ("tree", "honest", "reports", "composition", "max_messages", "mechanism", "noise")
+_NAMED = ("tree", "honest", "reports", "composition", "max_messages", "mechanism")
 
 
 def whole_number(text: Any) -> int:
@@ -60,25 +61,15 @@ Delta = Annotated[float, typer.Option(help="The guarantee's delta.")]
 Clip = Annotated[
     bool, typer.Option("--clip", help="Move values outside the range to its nearer end.")
 ]
-MechanismOption = Annotated[
-    str | None,
-    typer.Option(
-        help=f"One of {', '.join(MECHANISM_KINDS)}. "
-        "coins: one-bit messages; shares: numbers that mean nothing alone, with Laplace "
-        "noise; pairs: one message per level, by secure aggregation between two services; "
-        "ballots: one message per level, with dummies from the shuffling service; best: "
-        "coins or shares, whichever has less error, or, with --noise services, ballots or "
-        "pairs, whichever is cheaper.",
-        show_default="coins, or best with --noise services",
-    ),
-]
-NoiseOption = Annotated[
-    str,
-    typer.Option(
-        "--noise",
-        help="Who makes the noise: users (as in the paper), or services (each adds its own).",
-    ),
-]
+_KINDS_HELP = (
+    "The paper's, to which every user adds noise, in a tree: coins (one-bit messages), shares "
+    "(numbers that mean nothing alone), best (of these, the one with less error). With noise of "
+    "two services that do not collude, one message: pairs (secure aggregation), ballots (bits and "
+    "buckets, among dummies), services (the cheaper one of these)."
+)
+_MECHANISM_HELP = f"One of {', '.join(MECHANISM_KINDS)}. {_KINDS_HELP}"
+MechanismOption = Annotated[str | None, typer.Option(help=_MECHANISM_HELP, show_default="coins")]
+ServicesMechanism = Annotated[str, typer.Option("--mechanism", help=_MECHANISM_HELP)]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 Runs = Annotated[int, Whole(help="How many independent runs to make.")]
 Seed = Annotated[int, Whole(help="The same seed gives the same numbers.")]
@@ -126,14 +117,26 @@ def features_of(values: Values) -> int:
     return values.features
 
 
-def model_note(mechanism: str, noise_by: str = "users") -> str:
-    """A note on a way to send values that is outside the shuffle model."""
-    kind, notes = MECHANISMS.get(mechanism), list[str]()
-    if kind is not None and not kind.is_shuffle_model:
-        notes.append("secure aggregation in the paper's tree, not the shuffle model")
-    if noise_by == "services":
-        notes.append("noise made by both services, not by users")
-    return f": {'; '.join(notes)}" if notes else ""
+def describe_trust(plan: Plan) -> str:
+    """In a line, whose noise it is, and what else there is."""
+    kinds = "+".join(dict.fromkeys(m.kind for m in plan.mechanisms))
+    if plan.noise_by == "services":
+        return (
+            f"{kinds}: one message each, through two services that must not collude; each adds "
+            "noise (--mechanism coins has the paper's, of which every user adds a part)"
+        )
+    return (
+        f"{kinds}: {plural(plan.messages_per_user, 'message')} each; every user adds a part of the "
+        "noise, as in the paper (--mechanism services has that of two services instead)"
+    )
+
+
+def model_note(mechanism: str) -> str:
+    """A note on a way to send values that is outside the shuffle model of the paper."""
+    kind = MECHANISMS.get(mechanism)
+    if mechanism != TWO_SERVICES and (kind is None or kind.noise_by == "users"):
+        return ""
+    return ": noise made by each of two services, which must not collude, and not by users"
 
 
 @dataclass(frozen=True)
@@ -167,16 +170,18 @@ class PlanOptions:
     ] = "bit"
     clip: Clip = False
     mechanism: MechanismOption = None
-    noise: NoiseOption = "users"
     tree: Annotated[
         str,
         typer.Option(
-            help="regular: the best degrees; paper: those of Section 3.2; binary: log n - 1 levels "
-            "of degree 2."
+            help="Of the paper's mechanisms. regular: the best degrees; paper: those of Section "
+            "3.2; binary: log n - 1 levels of degree 2."
         ),
     ] = "regular"
     honest: Annotated[
-        float, typer.Option(help="The fraction of users who are assumed to add their noise.")
+        float,
+        typer.Option(
+            help="The fraction of users who are assumed to add their noise, if users add any."
+        ),
     ] = 1.0
     reports: Annotated[int, Whole(help="How many reports one person may send, up to 1,000.")] = 1
     composition: Annotated[
@@ -200,7 +205,7 @@ class PlanOptions:
         unused = [
             f"--{name.replace('_', '-')} {getattr(self, name)}"
             for name in names
-            if getattr(self, name) != getattr(PlanOptions, name)
+            if getattr(self, name) != getattr(type(self), name)
         ]
         if unused:
             raise InvalidValue(f"{why}: leave out {', '.join(unused)}")
@@ -242,11 +247,32 @@ class PlanOptions:
             return Plan.best(*asked, self.privacy, **named)
         return Plan.for_error(*asked, self.error, self.delta, **named)
 
+    def plan_for_regret(self) -> Plan:
+        """The best plan for a recommender: by two services, unless something else is asked for."""
+        from overhand.bandits import plan_for_regret
 
-def takes(kind: Any, *, without: Collection[str] = ()) -> Callable[[Callable[..., None]], Any]:
+        if self.error is not None or self.clip:
+            raise InvalidValue(
+                "--recommender plans for regret: --error and --clip do not go with it"
+            )
+        named = {**self.named, "mechanism": self.mechanism or TWO_SERVICES}
+        asked = self.users, self.most_shufflers, self.privacy, features_of(self.values)
+        return plan_for_regret(*asked, **named)
+
+
+@dataclass(frozen=True)
+class ServicesPlanOptions(PlanOptions):
+    """The same for commands that run both services, or stand for them."""
+
+    mechanism: ServicesMechanism = TWO_SERVICES
+
+
+def takes(
+    kind: Any, *, without: Collection[str] = (), into: str = "asked"
+) -> Callable[[Callable[..., None]], Any]:
     """Give a command the options that a dataclass has as fields, except some.
 
-    It gets them as its argument `asked`.
+    It gets them as its argument `asked`, or another.
     """
     chosen = [field for field in fields(kind) if field.name not in without]
     hints = get_type_hints(kind, include_extras=True)
@@ -255,7 +281,7 @@ def takes(kind: Any, *, without: Collection[str] = ()) -> Callable[[Callable[...
         @wraps(command)
         def run(**given: Any) -> None:
             asked = {field.name: given.pop(field.name, field.default) for field in chosen}
-            command(asked=kind(**asked), **given)
+            command(**{into: kind(**asked)}, **given)
 
         own = signature(command, eval_str=True)
         taken = [
@@ -265,7 +291,7 @@ def takes(kind: Any, *, without: Collection[str] = ()) -> Callable[[Callable[...
         parameters = [
             each
             for one in own.parameters.values()
-            for each in (taken if one.name == "asked" else [one.replace(kind=_BY_NAME)])
+            for each in (taken if one.name == into else [one.replace(kind=_BY_NAME)])
         ]
         run.__dict__["__signature__"] = own.replace(parameters=parameters)
         run.__annotations__ = {one.name: one.annotation for one in parameters}

@@ -196,15 +196,15 @@ def steps_bar(
 
 
 def levels_table(plan: Plan) -> Table:
-    """One row per level."""
-    rounded = not plan.values.is_whole
-    steps = ("steps",) if rounded else ()
-    table = new_table("level", "users per batch", *steps, *plan.mechanisms[0].columns(), "variance")
+    """One row per level; blocks, to which services add noise, are the only one."""
+    steps = [] if plan.values.is_whole else ["steps"]
+    first = ["users per block"] if plan.noise_by == "services" else ["level", "users per batch"]
+    table = new_table(*first, *steps, *plan.mechanisms[0].columns(), "variance")
     for level, mechanism in enumerate(plan.mechanisms, start=1):
         table.add_row(
-            str(level),
+            *([str(level)] if len(first) > 1 else []),
             format_number(mechanism.size),
-            *([format_number(mechanism.steps)] if rounded else []),
+            *(format_number(mechanism.steps) for _ in steps),
             *map(format_number, mechanism.columns().values()),
             format_number(mechanism.variance),
         )

@@ -12,7 +12,15 @@ import typer
 
 from overhand.bandits import ConstantsName, Practical, Theory
 from overhand.cli import options
-from overhand.cli.output import answer, check_writable, console, print_json, tell
+from overhand.cli.options import ServicesPlanOptions
+from overhand.cli.output import (
+    answer,
+    check_writable,
+    console,
+    print_json,
+    show_status,
+    tell,
+)
 from overhand.cli.settings import use_file
 from overhand.errors import InvalidValue, whole
 from overhand.planning import Plan
@@ -142,9 +150,20 @@ def _to_dict(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return named
 
 
+@options.takes(
+    ServicesPlanOptions,
+    without=("tree", "composition", "error", "max_messages"),
+    into="planned",
+)
 @options.takes(LearningOptions)
 def prepare(
-    plan_file: Annotated[Path, typer.Option("--plan", help="A plan saved by `overhand plan`.")],
+    plan_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--plan",
+            help="A plan saved by `overhand plan`, instead of one for --horizon and so on.",
+        ),
+    ] = None,
     directory: Annotated[Path, typer.Option(help="Where the files are written.")] = Path(),
     recommender: Annotated[
         bool,
@@ -153,14 +172,17 @@ def prepare(
         ),
     ] = False,
     *,
+    planned: ServicesPlanOptions,
     asked: LearningOptions,
     as_json: options.Json = False,
 ) -> None:
     """Make the files of a deployment: the server's key, the document, and a token.
 
-    The key and the token's hash stay with the server; the document is public; the token goes to
-    the shuffling service. A recommender's server has a second key, which signs policies. If the
-    services make the noise, the keys of the server's database are made here, once: keep no copy.
+    The plan is that of a file, or the best one for --horizon users and two services, unless other
+    options say otherwise. The key and the token's hash stay with the server; the document is
+    public; the token goes to the shuffling service. A recommender's server has a second key, which
+    signs policies. If the services make the noise, the keys of the server's database are made here,
+    once: keep no copy.
     """
     from overhand.deploy.protocol.document import Document
     from overhand.deploy.protocol.keys import KeyPair, PolicyKey, create_token, hash_token
@@ -168,13 +190,13 @@ def prepare(
 
     if not recommender:
         asked.check_none()
-    plan = Plan.load(plan_file)
     document, key = directory / "document.json", directory / "server.key"
     token, token_hash = directory / "token", directory / "token.sha256"
     policy_key, database_keys = directory / POLICY_KEY, directory / DATABASE_KEYS
     for path in (document, key, policy_key, database_keys, token, token_hash):
         if path.exists():
             raise InvalidValue(f"{path} exists: one directory holds one deployment")
+    plan = _choose_plan(plan_file, planned, recommender=recommender)
     pair, signing = KeyPair.generate(), PolicyKey.generate() if recommender else None
     learning = None if signing is None else asked.learning(plan, signing.public_key)
     made = Document(plan, pair.public_key, learning)
@@ -189,6 +211,7 @@ def prepare(
     if as_json:
         print_json({"document": str(document), "digest": made.digest, "plan": plan.digest})
         return
+    tell(options.describe_trust(plan))
     secrets = [path for path in (key, policy_key, database_keys) if path.exists()]
     tell(f"for the server: {', '.join(map(str, [*secrets, token_hash, document]))}")
     tell(f"for the shuffling service: {token}, {document}")
@@ -196,6 +219,17 @@ def prepare(
     if plan.noise_by == "services":
         console.print(DIGEST_NOTE, style="yellow")
         console.print(f"{database_keys}: {KEYS_NOTE}", style="yellow")
+
+
+def _choose_plan(
+    plan_file: Path | None, planned: ServicesPlanOptions, *, recommender: bool
+) -> Plan:
+    if plan_file is None:
+        with show_status("searching for the best plan"):
+            return planned.plan_for_regret() if recommender else planned.plan()
+    if planned != ServicesPlanOptions():
+        raise InvalidValue("--plan is a plan: leave out the options that another would be made by")
+    return Plan.load(plan_file)
 
 
 def tokens(
@@ -373,6 +407,20 @@ def shuffler(
             "services make the noise, closed as it is."
         ),
     ] = None,
+    answer_within: Annotated[
+        float,
+        typer.Option(
+            help="Seconds after which a block of pairs that the server has not answered is closed "
+            "without an answer, so that no report in it can be read any more."
+        ),
+    ] = 3600.0,
+    most_waiting: Annotated[
+        int,
+        options.Whole(
+            help="How many bytes of full batches may wait for the server: with more, reports are "
+            "refused for a while."
+        ),
+    ] = 1 << 30,
     tick: Annotated[float, typer.Option(help="Seconds between checks for full batches.")] = 1.0,
     workers: Annotated[
         int | None,
@@ -422,6 +470,8 @@ def shuffler(
         pinned=pinned,
         tokens=tokens,
         deadline=deadline,
+        answer_within=answer_within,
+        most_waiting=most_waiting,
         tick=tick,
         workers=workers,
         authorities=ca,

@@ -23,10 +23,11 @@ from overhand.lab.baselines import SquareRoot, local_counter, trusted_tree
 from overhand.lab.lower_bound import repeats
 from overhand.lab.plots import Line, comparison, error_over_time
 from overhand.lab.simulation import Counter, Engine, PlanCounter, Simulation, read_rows
-from overhand.planning import Plan
+from overhand.planning import Plan, kinds_of
 from overhand.sums import Pending
 
 _SERVER = "the server"
+_TWO_SERVICES = "two services, not both"
 
 
 @options.takes(PlanOptions, without=("error", "max_messages"))
@@ -37,6 +38,13 @@ def simulate(
     *,
     asked: PlanOptions,
     input_form: options.Input = "ones",
+    users: Annotated[
+        int | None,
+        options.Whole(
+            help="How many users come, if services make the noise: also more than expected.",
+            show_default="as many as the plan expects",
+        ),
+    ] = None,
     runs: options.Runs = 10,
     seed: options.Seed = 0,
     engine: Annotated[
@@ -61,11 +69,13 @@ def simulate(
         raise InvalidValue("give --plan or the options of a plan, not both")
     else:
         plan = Plan.load(plan_file)
-    counter, stream = PlanCounter(plan, engine, pending), simulation.plan_stream(input_form, plan)
+    counter = PlanCounter(plan, engine, pending)
+    stream = simulation.plan_stream(input_form, plan, users)
     size = f"{plural(runs, 'run')} of {stream.users:,} users"
     with output.progress_bar(size, runs * stream.users) as advance:
         result = simulation.simulate(counter, stream, runs=runs, seed=seed, progress=advance)
     t, predicted = result.curve.t, _predict(plan, result.curve.t)
+    rms_error = plan.rms_error_over(max(plan.horizon, stream.users))
     if plot is not None:
         error_over_time(
             [
@@ -73,7 +83,7 @@ def simulate(
                 Line("predicted, worst input", t, predicted, "--"),
             ],
             plot,
-            title=f"{plan.horizon:,} users, {plan.tree.levels} shufflers, {plan.privacy}",
+            title=f"{stream.users:,} users, {_way_of(plan)}, {plan.privacy}",
         )
     if save is not None:
         with save.open("w", newline="", encoding="utf-8") as file:
@@ -85,7 +95,7 @@ def simulate(
         output.print_json(
             {
                 **result.summary(),
-                "predicted_rms_error": plan.rms_error,
+                "predicted_rms_error": rms_error,
                 "digest": plan.digest,
                 "input": input_form,
                 "seed": seed,
@@ -96,14 +106,21 @@ def simulate(
         return
     at_middle = "" if pending == "middle" else ", pending at the middle"
     table = output.new_table("", "measured", f"predicted{at_middle}")
-    worst = f"{format_number(plan.rms_error)} (worst input)"
+    worst = f"{format_number(rms_error)} (worst input)"
     bound = f"< {format_number(plan.error_bound(0.05 / result.runs))} (95 %)"
+    if stream.users > plan.horizon:
+        bound = ""  # it is for the users that are expected
     table.add_row("rms error", format_number(result.rms_error), worst)
     table.add_row("largest error, mean of runs", format_number(result.mean_max_error), "")
     table.add_row("largest error of all runs", format_number(result.max_error), bound)
     table.add_row("users per second", f"{result.users_per_second:,.0f}", "")
     output.tell(f"{size}, input {input_form}, {plan.privacy}")
     console.print(table)
+
+
+def _way_of(plan: Plan) -> str:
+    kind = plan.mechanisms[0].kind
+    return kind if plan.noise_by == "services" else f"{plan.tree.levels} shufflers"
 
 
 def _plan_for_input(asked: PlanOptions, input_form: str) -> Plan:
@@ -167,7 +184,7 @@ def compare(
     ] = None,
     as_json: options.Json = False,
 ) -> None:
-    """Compare the errors of local privacy, one shuffler, k shufflers and a trusted server.
+    """Compare the errors of local privacy, shufflers, two services and a trusted server.
 
     All run on the same input at the same epsilon and delta, each with its best noise.
     """
@@ -187,7 +204,9 @@ def compare(
             for model in models
         ]
     rows = [model.row(result) for model, result in zip(models, results, strict=True)]
-    ours = next(model.counter for model in models if model.name == "concurrent")
+    _, of_services = _families(asked)
+    our_name = of_services[0] if options.model_note(asked.mechanism or "") else "concurrent"
+    ours = next(model.counter for model in models if model.name == our_name)
     assert isinstance(ours, PlanCounter)
     mechanism = ours.plan.mechanisms[0].kind
     bound = asked.values.width * repeats(asked.users, k, epsilon)
@@ -204,7 +223,7 @@ def compare(
                 "delta": asked.delta,
                 "values": asked.spec,
                 "mechanism": mechanism,
-                "noise_by": asked.noise,
+                "noise_by": ours.plan.noise_by,
                 "input": input_form,
                 "runs": runs,
                 "seed": seed,
@@ -217,9 +236,6 @@ def compare(
     users = "users" if asked.spec == "bit" else f"users ({escape(asked.spec)})"
     how = f"{plural(runs, 'run')} on input {escape(input_form)}"
     console.print(f"[bold]{asked.users:,} {users}[/], {asked.privacy}; {how}")
-    note = options.model_note(mechanism, asked.noise)
-    if note:
-        console.print(f"ours and one shuffler send {mechanism}{note}")
     table = output.new_table("", "rms error", "predicted", "largest", "vs ours", "messages")
     for model, row in zip(models, rows, strict=True):
         ratio = row["predicted_rms_error"] / ours.rms_error
@@ -230,12 +246,13 @@ def compare(
             format_number(row["mean_max_error"]),
             f"{ratio:.2f} x" if ratio < 1000 else f"{format_number(ratio)} x",
             format_number(row["messages_per_user"]),
-            style="bold" if model.name == "concurrent" else "",
+            style="bold" if model.name == our_name else "",
         )
     console.print(table)
     console.print(
-        f"No algorithm{' of the shuffle model' if note else ''} with {k} shufflers can do better "
-        f"than an error of order rep = {format_number(bound)} (Theorem 4.1).",
+        f"No algorithm of the shuffle model with {k} shufflers can do better than an error of "
+        f"order rep = {format_number(bound)} (Theorem 4.1). Two services that do not collude are "
+        "outside of it.",
         style="dim",
     )
     output.tell_written(plot, save)
@@ -252,7 +269,9 @@ def _sides(
         return PlanCounter(plans.plan(), pending=pending)
 
     published = partial(Plan.published, users, k, privacy, values=values)
+    asked, of_services = _families(asked)
     alone = replace(asked, shufflers=1, tree="regular")
+    blocks = {kind: replace(alone, mechanism=kind) for kind in of_services}
     tree = partial(trusted_tree, users, privacy, values=values)
     best_known = partial(SquareRoot, users, privacy, values)
     return [
@@ -260,10 +279,22 @@ def _sides(
         ("published", f"{several}, published", several, published),
         ("one-shuffler", one, one, partial(ours, alone)),
         ("concurrent", f"{several}, ours", several, partial(ours, asked)),
+        *(
+            (kind, f"two services: {kind}", _TWO_SERVICES, partial(ours, plans))
+            for kind, plans in blocks.items()
+        ),
         ("trusted-tree", "trusted: binary tree", _SERVER, partial(tree, combine=False)),
         ("trusted-tree-combined", "trusted: tree, combined", _SERVER, partial(tree, combine=True)),
         ("trusted-square-root", "trusted: best known", _SERVER, best_known),
     ]
+
+
+def _families(asked: PlanOptions) -> tuple[PlanOptions, list[str]]:
+    """What is asked of the paper's family, and the kinds of the services' family."""
+    if not options.model_note(asked.mechanism or ""):
+        return asked, kinds_of(asked.values, "services")
+    kinds = [asked.plan().mechanisms[0].kind]
+    return replace(asked, mechanism=None), kinds
 
 
 def _as_text(rows: list[dict[str, Any]], suffix: str) -> str:
@@ -284,6 +315,7 @@ def _plot_comparison(
 ) -> None:
     """Errors over time, and by the number of shufflers: that needs a plan for each."""
     users, privacy, values = asked.users, asked.privacy, asked.values
+    asked, of_services = _families(asked)
     over_time = [
         Line(m.label, r.curve.t, r.curve.rms, "--" if m.trusted == _SERVER else "-")
         for m, r in zip(models, results, strict=True)
@@ -300,6 +332,6 @@ def _plot_comparison(
     levels = [
         (model.label, model.counter.rms_error)
         for model in models
-        if model.name in ("local", "trusted-square-root")
+        if model.name in ("local", *of_services, "trusted-square-root")
     ]
     comparison(over_time, by_shufflers, levels, path, title=f"{users:,} users, {privacy}")

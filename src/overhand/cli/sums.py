@@ -6,6 +6,7 @@ import csv
 import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
@@ -13,7 +14,7 @@ import numpy as np
 import typer
 
 from overhand.cli import options
-from overhand.cli.options import PlanOptions
+from overhand.cli.options import ServicesPlanOptions
 from overhand.cli.output import (
     check_figure,
     check_writable,
@@ -46,7 +47,7 @@ _CURVES = 5
 
 
 @options.takes(
-    PlanOptions,
+    ServicesPlanOptions,
     without=("horizon", "spec", "clip", "tree", "composition", "error", "max_messages"),
 )
 def sums(
@@ -90,8 +91,10 @@ def sums(
         ),
     ] = None,
     *,
-    asked: PlanOptions,
-    points: Annotated[int, options.Whole(help="About how many estimates to write.")] = 200,
+    asked: ServicesPlanOptions,
+    points: Annotated[
+        int, options.Whole(help="About how many estimates to write of the users expected.")
+    ] = 200,
     windows: Annotated[
         str | None,
         typer.Option(help="Also sum windows of this length, such as 7d or 12h; needs --at."),
@@ -158,25 +161,25 @@ def sums(
     tell_written(output, plot)
 
 
-def _places(plan: Plan, points: int) -> list[int]:
-    """About this many ends of blocks, evenly spread, and the end of the file."""
-    blocks = max(1, plan.horizon // plan.tree.lowest)
+def _places(plan: Plan, points: int) -> Iterator[int]:
+    """About this many ends of blocks up to the horizon, evenly spread, and on like this."""
+    lowest = plan.tree.lowest
+    blocks = max(1, plan.horizon // lowest)
     wanted = np.unique(np.linspace(0, blocks, min(points, blocks) + 1).round().astype(np.int64))
-    return [*(wanted[1:] * plan.tree.lowest).tolist(), plan.horizon + 1]
+    yield from (wanted[1:] * lowest).tolist()
+    yield from count(lowest * (blocks + -(-blocks // points)), lowest * -(-blocks // points))
 
 
 def _publish(
     total: ContinualSum,
     columns: Columns,
-    places: list[int],
+    places: Iterator[int],
     advance: Callable[[int], None],
     *,
     has_windows: bool,
 ) -> Iterator[tuple[str | None, Estimate]]:
     """The estimates at these places and at the end of the file, with their times."""
-    ahead, time = iter(places), None
-    place = next(ahead)
-    is_current = True
+    time, place, is_current = None, next(places), True
     for rows, times in columns.portions(total.plan.values):
         done = 0
         while done < len(rows):
@@ -189,7 +192,7 @@ def _publish(
             is_current = total.t == place
             if is_current:
                 yield time, total.estimate
-                place = next(ahead)
+                place = next(places)
         advance(len(rows))
     if not is_current:
         yield time, total.estimate
@@ -293,7 +296,8 @@ class Found(NamedTuple):
             "values": self.kind.spec,
             "epsilon": self.plan.privacy.epsilon,
             "delta": self.plan.privacy.delta,
-            "shufflers": self.plan.shufflers,
+            "noise_by": self.plan.noise_by,
+            "messages_per_user": self.plan.messages_per_user,
             "std": self.last.std,
             "rms_error": self.plan.rms_error,
             "digest": self.plan.digest,
@@ -304,6 +308,7 @@ class Found(NamedTuple):
 
     def show(self, title: str) -> None:
         tell(f"{title}: {self.last.t:,} users ({self.kind}), {self.plan.privacy}", style="bold")
+        tell(options.describe_trust(self.plan))
         table = new_table("running sum", "estimate", "95 % band")
         found = self._readings(self.last)
         if not self.is_grouped:

@@ -23,9 +23,9 @@ _TRUST = {
     "users": "each user makes a part of the noise: the guarantee rests on the others doing so "
     "(honest={honest:g}), and on a shuffling service that follows the protocol; both services "
     "together learn everything. A client should pin the digest",
-    "services": "the shuffling service and the server each make enough noise: the guarantee "
-    "holds if one of them is honest, whatever other users do; both together learn everything. "
-    "A client must pin the digest, obtained from whoever runs the server",
+    "services": "the shuffling service and the server each add enough noise to every block: the "
+    "guarantee holds if one of them is honest, whatever other users do; both together learn "
+    "everything. A client must pin the digest, obtained from whoever runs the server",
 }
 _DRAWS = {
     "nothing": "nothing: clients need no noise sampler",
@@ -85,7 +85,8 @@ async def _fetch(url: str, authorities: Path | None, *, insecure: bool) -> bytes
 
 def _summarize(document: Document) -> dict[str, Any]:
     plan, draws = document.plan, "nothing"  # from a distribution that is not uniform
-    of_plan = ("epsilon", "delta", "delta_spent", "values", "horizon", "noise_by", "honest")
+    of_plan = ["epsilon", "delta", "delta_spent", "mu", "values", "horizon", "most_users"]
+    of_plan += ["noise_by", "honest", "reports"]
     planned = plan.summary()
     if plan.noise_by != "services":
         draws = "coins" if all(m.kind == "coins" for m in plan.mechanisms) else "noise"
@@ -93,7 +94,7 @@ def _summarize(document: Document) -> dict[str, Any]:
         "digest": document.digest,
         "version": document.version,
         "key_id": document.key_id.hex(),
-        **{name: planned[name] for name in (*of_plan, "reports")},
+        **{name: planned[name] for name in of_plan},
         "client_draws": draws,
         "messages": plan.messages_per_user,
         "report_bytes": document.formats.report_length,
@@ -116,11 +117,15 @@ def _summarize(document: Document) -> dict[str, Any]:
 def _show(document: Document, summary: dict[str, Any]) -> None:
     plan = document.plan
     often = "once" if plan.reports == 1 else f"{plan.reports} times"
+    mu = "" if plan.mu is None else f", from mu={plan.mu:.4f}"
+    users = f"of at most {plan.horizon:,} users"
+    if plan.most_users > plan.horizon:
+        users = f"of about {plan.horizon:,} users, and at most {plan.most_users:,}"
     lines = {
         "guarantee": f"{plan.privacy} for a person who reports {often}; recomputed, it spends "
-        f"delta={plan.delta_spent:.3g}",
+        f"delta={plan.delta_spent:.3g}{mu}",
         "trust": _TRUST[plan.noise_by].format(honest=plan.honest),
-        "values": f"{plan.values}, of at most {plan.horizon:,} users",
+        "values": f"{plan.values}, {users}",
         "a report": f"{plural(summary['messages'], 'message')}, "
         f"{format_bytes(summary['report_bytes'])}",
         "a client draws": _DRAWS[summary["client_draws"]],
