@@ -99,6 +99,8 @@ def services(options: argparse.Namespace, screen: Console, progress: Console) ->
         ("opening", "5"),
         ("once", "5"),
         ("whole", users),
+        ("whole", users, "bit", "pairs"),
+        ("whole", users, "bit", "coins"),
         ("whole", users, "vector:20", "pairs"),
         ("whole", str(int(users) // 5), "histogram:10000", "pairs"),
     ):

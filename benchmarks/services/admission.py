@@ -19,7 +19,6 @@ from benchmarks.services.deployment import (
     PLANS,
     Home,
     Shuffler,
-    ballots,
     prepared,
     settle,
     shuffling,
@@ -27,7 +26,7 @@ from benchmarks.services.deployment import (
 from benchmarks.services.load import Load, Sent, random_reports
 from benchmarks.services.rows import Row, answer
 from overhand.deploy.protocol.document import Document
-from overhand.deploy.shuffler.batching import Arrival, dummies_for
+from overhand.deploy.shuffler.batching import Arrival, OwnNoise
 from overhand.deploy.shuffler.store import Store
 
 CONNECTIONS = 128
@@ -152,8 +151,8 @@ def bare_store(
     arrivals = [Arrival.of(formats, body) for body in random_reports(formats, reports)]
     size = round(group)
     groups = [arrivals[start : start + size] for start in range(0, reports, size)]
-    keys, added = home.folder / "bare.keys", dummies_for(home.document)
-    with closing(Store(place, formats, keys, added)) as store:
+    keys, noise = home.folder / "bare.keys", OwnNoise.of(home.document)
+    with closing(Store(place, formats, keys, noise)) as store:
         store.admit(groups.pop())
         count = sum(map(len, groups))
         started, used, stored = time.perf_counter(), time.process_time(), _used_by(database)
@@ -276,8 +275,7 @@ def _ratio(
 def main() -> None:
     stages = {"sqlite": sqlite, "postgres": postgres}
     mechanism = sys.argv[4] if sys.argv[4:] else "coins"
-    made = ballots() if mechanism == "ballots" else None
-    with prepared(*PLANS.get(mechanism, ()), made=made) as home:
+    with prepared(*PLANS[mechanism]) as home:
         rows = stages[sys.argv[1]](home, int(sys.argv[2]), int(sys.argv[3]))
         answer(replace(row, name=f"{mechanism}, {row.name}") for row in rows)
 

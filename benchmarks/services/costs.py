@@ -58,25 +58,26 @@ def of_messages() -> dict[str, float]:
 def of_numbers() -> dict[str, float]:
     """A number in the clear: made by a client, added up by the shuffling service, unmasked."""
     values = Histogram(_NUMBERS)
-    plan = Plan.best(10**6, 4, Privacy(1.0, 1e-6), values=values, mechanism="pairs")
+    plan = Plan.best(10**6, epsilon=1.0, values=values, mechanism="pairs")
     mechanism, random = plan.mechanisms[0], secure_random()
     level, rows = Formats.of(plan).level(1), values.rows([0] * mechanism.size)
     sent = mechanism.encode_rows(rows, random)
     reports = [level.pack(bytes(level.ciphertext_bytes), row) for row in sent.clear]
     shuffled = shuffle(sent.gather(mechanism.size), random)
-    numbers = _NUMBERS * mechanism.size
+    numbers, state = _NUMBERS * mechanism.size, mechanism.start_noise(random)
     return {
         "NUMBER_SECONDS": cost(lambda: mechanism.encode_rows(rows[:1], random), 20) / _NUMBERS,
         "ADD_SECONDS": cost(lambda: _admitted(level, reports), 1) / numbers,
         "MASK_SECONDS": cost(lambda: mechanism.step_sums(shuffled), 1) / numbers,
+        "NOISE_SECONDS": cost(lambda: mechanism.advance_noise(state, random), 5) / _NUMBERS,
     }
 
 
 def _admitted(level: LevelFormat, reports: Sequence[bytes]) -> None:
-    """Every report is checked when it comes; a commit group's numbers are added up."""
+    """Every report is checked when it comes; the numbers of a block are added up."""
     for report in reports:
         level.clear(report)
-    level.gather(reports)
+    level.sum_of(level.rows(reports))
 
 
 def of_reports() -> dict[str, float]:

@@ -17,24 +17,18 @@ from urllib.request import urlopen
 from benchmarks.measure import ROOT, Failed
 from benchmarks.services import processor
 from overhand.deploy.protocol.document import Document
-from overhand.model import Privacy
-from overhand.planning import Plan
 
 _START = 60.0
 _QUIET = 2.0  # seconds: longer than a shuffler's ticks are apart
 _LONGEST = 180.0
 PLANS = {
     "coins": ("--horizon", "1000000", "--shufflers", "5", "--tree", "regular"),
-    "pairs": ("--horizon", "1000000", "--shufflers", "4", "--mechanism", "pairs"),
+    "pairs": ("--horizon", "1000000", "--mechanism", "pairs"),
+    "ballots": ("--horizon", "1000000", "--mechanism", "ballots"),
 }
-"""Options of `overhand plan`; the services make the noise of ballots: see `ballots`."""
+"""Options of `overhand plan`."""
 _COMMITS = "overhand_commits_total "
 _RELEASES = "overhand_releases_total{"
-
-
-def ballots() -> Plan:
-    """Two services make the noise, and the shuffling service seals some 170 dummies a batch."""
-    return Plan.best(10**6, 4, Privacy(1.0, 1e-6), noise="services", mechanism="ballots")
 
 
 @dataclass(frozen=True)
@@ -74,14 +68,11 @@ class Shuffler:
 
 
 @contextmanager
-def prepared(*plan: str, made: Plan | None = None) -> Iterator[Home]:
+def prepared(*plan: str) -> Iterator[Home]:
     """A plan, of five levels unless told otherwise, its document, and a sink for releases."""
     with tempfile.TemporaryDirectory(prefix="overhand-services-") as name, ExitStack() as stack:
         folder = Path(name)
-        if made is None:
-            overhand(folder, "plan", *(plan or PLANS["coins"]), "--save", "plan.json")
-        else:
-            made.save(folder / "plan.json")
+        overhand(folder, "plan", *(plan or PLANS["coins"]), "--save", "plan.json")
         overhand(folder, "prepare", "--plan", "plan.json")
         document = Document.from_json((folder / "document.json").read_text(encoding="utf-8"))
         yield Home(folder, document, stack.enter_context(_sink()))

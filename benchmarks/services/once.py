@@ -1,8 +1,8 @@
 """That a message counts once: what it costs to receive, open and publish, and to keep the marks.
 
-`python -m benchmarks.services.once ROUNDS`. Releases of the lowest level of a plan whose noise the
-services make, for a database that has marks of a million other messages; with marks and without
-them in turns. One release at a time, and so short that one process opens it.
+`python -m benchmarks.services.once ROUNDS`. Releases of ballots among dummies, for a database that
+has marks of a million other messages; with marks and without them in turns. One release at a time,
+and so short that one process opens it.
 """
 
 from __future__ import annotations
@@ -19,8 +19,6 @@ from pathlib import Path
 from statistics import median
 from unittest.mock import patch
 
-import numpy as np
-
 from benchmarks.services.rows import Row, answer
 from overhand.deploy.protocol.document import Document
 from overhand.deploy.protocol.keys import KeyPair
@@ -29,9 +27,9 @@ from overhand.deploy.protocol.wire import Batch, Release
 from overhand.deploy.server.publishing import Publisher
 from overhand.deploy.server.replay import MARK_BYTES, ReplayProtection
 from overhand.deploy.server.store import ServerStore, ServerTables
-from overhand.model import Privacy
 from overhand.planning import Plan
 from overhand.randomness import secure_random
+from overhand.shuffle import with_added
 
 BEFORE = 10**6
 RELEASES = 100
@@ -40,10 +38,11 @@ RELEASES = 100
 def sealed_releases(document: Document) -> list[Release]:
     """Batches of the lowest level as the shuffling service sends them, but for their order."""
     level, mechanism, random = document.formats.level(1), document.mechanisms[0], secure_random()
+    noise, _ = mechanism.advance_noise(mechanism.start_noise(random), random, RELEASES)
     releases = []
     for number in range(RELEASES):
-        users, added = mechanism.encode_many([1] * level.size, random), mechanism.draw_added(random)
-        messages = np.concatenate([one.sealed.reshape(-1) for one in (users, added)])
+        users = mechanism.encode_many([1] * level.size, random).gather(level.size)
+        messages = with_added(users, mechanism, noise[number : number + 1]).sealed.reshape(-1)
         ciphertexts = document.sealer.seal(1, level.messages_to_bytes(messages))
         releases.append(Release(Batch(1, number), 0, b"".join(ciphertexts)))
     return releases
@@ -85,7 +84,7 @@ def unmarked(
 
 
 def measured(rounds: int) -> Iterator[Row]:
-    plan = Plan.best(10**6, 4, Privacy(1.0, 1e-6), noise="services")
+    plan = Plan.best(10**6, epsilon=1.0, mechanism="ballots")
     key = KeyPair.generate()
     document = Document(plan, key.public_key)
     releases, found = sealed_releases(document), list[tuple[float, float]]()
