@@ -76,21 +76,20 @@ def main() -> None:
     segments = Segments(9, 10)
     for environment in (segments, Films(), Diverse(5, 10)):
         d = environment.dimension
-        base = rival("stand-in", Field(HORIZON, 4, PRIVACY, d))
+        base = rival("services", Field(HORIZON, 4, PRIVACY, d))
         plans = {
             c: plan_for_regret(HORIZON, 4, PRIVACY, d, users_per_std=c) for c in (1, 2, 5, 12, 30)
         }
         named = [
-            (f"{c} user{'s' * (c > 1)} per std: batches of {p.tree.lowest}", p)
+            (f"{c} user{'s' * (c > 1)} per std: blocks of {p.tree.lowest}", p)
             for c, p in plans.items()
         ]
-        counter = oh.Plan.best(
-            HORIZON, 4, PRIVACY, values=oh.RegressionStatistics(d), mechanism="shares"
-        )
-        named.append((f"a counter's plan: batches of {counter.tree.lowest}", counter))
+        moments = oh.RegressionStatistics(d)
+        counter = oh.Plan.best(HORIZON, privacy=PRIVACY, values=moments, mechanism="services")
+        named.append((f"a counter's plan: blocks of {counter.tree.lowest}", counter))
         show("plan", environment, [adding(base, name, plan) for name, plan in named])
 
-    base = rival("stand-in", Field(HORIZON, 4, PRIVACY, 9))
+    base = rival("services", Field(HORIZON, 4, PRIVACY, 9))
     constants = [
         Shifted(9, CONSTANT, exploration=e, factor=c) for c in (1, 2, 4) for e in (0.25, 0.5, 1)
     ]
@@ -101,9 +100,13 @@ def main() -> None:
     show("policy", segments, policies)
 
     counts = [
-        (f"at most {k} shuffler{'s' * (k > 1)}", plan_for_regret(HORIZON, k, PRIVACY, 9))
+        (
+            f"shares, at most {k} shuffler{'s' * (k > 1)}",
+            plan_for_regret(HORIZON, k, PRIVACY, 9, mechanism="shares"),
+        )
         for k in (1, 2, 4, 6)
     ]
+    counts.append(("two services", plan_for_regret(HORIZON, 1, PRIVACY, 9)))
     show("shufflers", segments, [adding(base, name, plan) for name, plan in counts])
 
 

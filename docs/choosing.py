@@ -19,8 +19,7 @@ from matplotlib.ticker import LogLocator, NullLocator
 import overhand as oh
 from overhand.lab.baselines import SquareRoot, local_counter
 from overhand.lab.plots import colour_of, new_figure
-from overhand.model import NoiseBy
-from overhand.planning import NOISE_CONTRIBUTORS, kinds_of
+from overhand.planning import kinds_of
 from overhand.values import values_of
 
 DELTA = 1e-6
@@ -33,9 +32,9 @@ EPSILONS = (0.1, 0.25, 0.5, 1.0, 2.0, 4.0)
 TRUST = ((1.0, 1), (0.9, 1), (0.7, 1), (0.5, 1), (1.0, 2), (1.0, 3), (1.0, 5))
 MECHANISMS = ("coins", "shares")
 SENT = tuple(
-    (kind, spec, by)
-    for spec in ("bit", "histogram:200", "vector:20")
-    for by in NOISE_CONTRIBUTORS
+    (kind, spec)
+    for spec in ("bit", "histogram:10", "histogram:200", "vector:20")
+    for by in ("users", "services")
     for kind in kinds_of(values_of(spec), by)
 )
 
@@ -60,9 +59,10 @@ def trusted(horizon: int, epsilon: float = 1.0) -> float:
 
 
 def size_row(users: int) -> Row:
-    """How good each model is, and what that is of all users."""
-    ours = planned(users, 4, mechanism="shares").rms_error
-    errors = (local(users), planned(users, 1).rms_error, ours, trusted(users))
+    """How good each model is, and what two services are off by, of all users."""
+    ours = two_services(users).rms_error
+    shuffled = planned(users, 1).rms_error, planned(users, 4, mechanism="shares").rms_error
+    errors = (local(users), *shuffled, ours, trusted(users))
     return (f"{users:,}", *(f"{error:,.1f}" for error in errors), f"{ours / users:.2g}")
 
 
@@ -77,21 +77,34 @@ def shufflers_row(shufflers: int) -> Row:
     return (str(shufflers), *cells)
 
 
-def mechanism_row(sent: tuple[str, str, NoiseBy]) -> Row:
-    """What a report costs and reaches with four shufflers, and what one client can do."""
-    kind, spec, by = sent
-    values = values_of(spec)
-    plan = oh.Plan.best(USERS, 4, oh.Privacy(1.0, DELTA), values=values, mechanism=kind, noise=by)
+def mechanism_row(sent: tuple[str, str]) -> Row:
+    """What a report costs and reaches, in trees with four shufflers, and what one client can do."""
+    kind, spec = sent
+    plan = oh.Plan.best(USERS, 4, oh.Privacy(1.0, DELTA), values=spec, mechanism=kind)
     costs = plan.costs
     times = (costs.client_seconds, costs.shuffler_seconds + costs.server_seconds)
     numbers = (costs.messages, costs.report_bytes, plan.influence)
     messages, sealed, influence = (f"{one:,.0f}" for one in numbers)
     milliseconds = (f"{1000 * one:,.1f}" for one in times)
-    return (spec, kind, by, messages, sealed, *milliseconds, f"{plan.rms_error:.1f}", influence)
+    return (
+        spec,
+        kind,
+        plan.noise_by,
+        messages,
+        sealed,
+        *milliseconds,
+        f"{plan.rms_error:.1f}",
+        influence,
+    )
 
 
 def epsilon_row(epsilon: float) -> Row:
-    plans = (planned(USERS, 1, epsilon), planned(USERS, 4, epsilon), shares_of_four(epsilon))
+    plans = (
+        planned(USERS, 1, epsilon),
+        planned(USERS, 4, epsilon),
+        shares_of_four(epsilon),
+        two_services(USERS, epsilon),
+    )
     errors = (local(USERS, epsilon), *(plan.rms_error for plan in plans), trusted(USERS, epsilon))
     return (f"{epsilon:g}", *(f"{error:,.1f}" for error in errors))
 
@@ -100,11 +113,18 @@ def shares_of_four(epsilon: float) -> oh.Plan:
     return planned(USERS, 4, epsilon, "shares")
 
 
+def two_services(users: int, epsilon: float = 1.0) -> oh.Plan:
+    return planned(users, 1, epsilon, "pairs")
+
+
 def trust_row(trusted_with: tuple[float, int]) -> Row:
     """What it costs to count on fewer users, or on people who come back."""
     honest, reports = trusted_with
-    plan = oh.Plan.best(USERS, 3, oh.Privacy(1.0, DELTA), honest=honest, reports=reports)
-    return (f"{honest:.0%}", str(reports), f"{plan.rms_error:.1f}", str(plan.messages_per_user))
+    privacy = oh.Privacy(1.0, DELTA)
+    coins = oh.Plan.best(USERS, 3, privacy, honest=honest, reports=reports)
+    pairs = oh.Plan.best(USERS, privacy=privacy, reports=reports, mechanism="pairs")
+    found = (f"{coins.rms_error:.1f}", str(coins.messages_per_user), f"{pairs.rms_error:.1f}")
+    return (f"{honest:.0%}", str(reports), *found)
 
 
 def horizon_row(case: tuple[str, Callable[[], list[oh.Plan]]]) -> Row:
@@ -112,7 +132,7 @@ def horizon_row(case: tuple[str, Callable[[], list[oh.Plan]]]) -> Row:
     label, plans = case
     squares, settled = np.zeros(0), 0.0
     for plan in plans():
-        t = np.arange(1, plan.horizon + 1)
+        t = np.arange(1, max(plan.horizon, min(plan.most_users, USERS)) + 1)
         squares = np.concatenate([squares, settled + plan.squared_error(t)])
         settled += float(plan.noise_variance(t[-1:])[0])
     return (label, f"{math.sqrt(squares[:USERS].mean()):.1f}")
@@ -128,15 +148,21 @@ def endless(growth: int) -> list[oh.Plan]:
 
 
 HORIZON_CASES: tuple[tuple[str, Callable[[], list[oh.Plan]]], ...] = (
-    ("planned for 1,000,000", lambda: [planned(USERS, 4)]),
-    ("planned for 3,000,000", lambda: [planned(3 * USERS, 4)]),
-    ("planned for 10,000,000", lambda: [planned(10 * USERS, 4)]),
-    ("endless, each plan 2 times as long", lambda: endless(2)),
-    ("endless, each plan 10 times as long", lambda: endless(10)),
+    ("pairs, planned for 100,000", lambda: [two_services(USERS // 10)]),
+    ("pairs, planned for 1,000,000", lambda: [two_services(USERS)]),
+    ("pairs, planned for 10,000,000", lambda: [two_services(10 * USERS)]),
+    ("coins, planned for 1,000,000", lambda: [planned(USERS, 4)]),
+    ("coins, planned for 10,000,000", lambda: [planned(10 * USERS, 4)]),
+    ("coins, endless, each plan 2 times as long", lambda: endless(2)),
+    ("coins, endless, each plan 10 times as long", lambda: endless(10)),
 )
-FOUR = "4, shares"
+FOUR, SERVICES = "4, shares", "2 services"
 TABLES: dict[str, tuple[Row, Callable[[Any], Row], tuple[Any, ...]]] = {
-    "size": (("users", "local", "1 shuffler", FOUR, "trusted", "of all users"), size_row, SIZES),
+    "size": (
+        ("users", "local", "1 shuffler", FOUR, SERVICES, "trusted", "of all users"),
+        size_row,
+        SIZES,
+    ),
     "shufflers": (
         ("", *(f"{name}, {n:.0e}".replace("e+0", "e") for n in HORIZONS for name in MECHANISMS)),
         shufflers_row,
@@ -158,11 +184,11 @@ TABLES: dict[str, tuple[Row, Callable[[Any], Row], tuple[Any, ...]]] = {
         SENT,
     ),
     "epsilon": (
-        ("epsilon", "local", "1 shuffler", "4, coins", FOUR, "trusted"),
+        ("epsilon", "local", "1 shuffler", "4, coins", FOUR, SERVICES, "trusted"),
         epsilon_row,
         EPSILONS,
     ),
-    "trust": (("honest", "reports", "rms error", "messages"), trust_row, TRUST),
+    "trust": (("honest", "reports", "coins", "messages", "pairs"), trust_row, TRUST),
     "horizon": (("for 1,000,000 users", "rms error"), horizon_row, HORIZON_CASES),
 }
 
@@ -200,7 +226,8 @@ def draw(path: str) -> None:
 
 def draw_shufflers(axes: Axes) -> None:
     """Colours are those of the mechanisms; which curves are of how many users is written beside."""
-    coins, shares, server = (colour_of(name) for name in (*MECHANISMS, "trusted server"))
+    names = (*MECHANISMS, "pairs", "trusted server")
+    coins, shares, pairs, server = (colour_of(name) for name in names)
     for horizon in HORIZONS:
         for mechanism, colour in zip(MECHANISMS, (coins, shares), strict=True):
             plans = [planned(horizon, k, mechanism=mechanism) for k in SHUFFLERS]
@@ -210,16 +237,18 @@ def draw_shufflers(axes: Axes) -> None:
                 marker=MARKERS[horizon], ms=5, color=colour,
             )  # fmt: skip
         x, y = SHUFFLERS[-1], planned(horizon, SHUFFLERS[-1]).rms_error
-        axes.plot(
-            SHUFFLERS, [trusted(horizon)] * len(SHUFFLERS), ":", lw=1, color=server,
-            marker=MARKERS[horizon], ms=5, markevery=[-1],
-        )  # fmt: skip
+        levels = ((two_services(horizon).rms_error, "--", pairs), (trusted(horizon), ":", server))
+        for error, style, colour in levels:
+            axes.plot(
+                SHUFFLERS, [error] * len(SHUFFLERS), style, lw=1, color=colour,
+                marker=MARKERS[horizon], ms=5, markevery=[-1],
+            )  # fmt: skip
         axes.annotate(
             f"{horizon:,}\nusers", (x, y), (8, 0), textcoords="offset points", va="center",
             color="#555555", fontsize=9,
         )  # fmt: skip
     for label, style, colour in (
-        *(("coins", "-", coins), ("shares", "-", shares)),
+        *(("coins", "-", coins), ("shares", "-", shares), ("two services, pairs", "--", pairs)),
         ("trusted server", ":", server),
     ):
         axes.plot([], [], style, color=colour, label=label)
@@ -239,6 +268,7 @@ def draw_epsilon(axes: Axes) -> None:
         "one shuffler, coins": [planned(USERS, 1, e).rms_error for e in EPSILONS],
         "4 shufflers, coins": [planned(USERS, 4, e).rms_error for e in EPSILONS],
         "4 shufflers, shares": [shares_of_four(e).rms_error for e in EPSILONS],
+        "two services, pairs": [two_services(USERS, e).rms_error for e in EPSILONS],
         "trusted server": [trusted(USERS, e) for e in EPSILONS],
     }
     for label, errors in lines.items():

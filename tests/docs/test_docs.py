@@ -12,6 +12,7 @@ import shlex
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -72,13 +73,10 @@ def test_every_page_that_the_readme_names_can_be_clicked() -> None:
 def test_the_readmes_table_is_computed() -> None:
     """Errors and messages per user, of a million users' bits."""
     users, privacy = 10**6, oh.Privacy(1.0, 1e-6)
-    one, pairs, services = (
-        oh.Plan.best(users, 1, privacy, mechanism="best"),
-        oh.Plan.best(users, 4, privacy, mechanism="pairs"),
-        oh.Plan.best(users, 4, privacy, noise="services"),
-    )
+    ways = ((1, "best"), (4, "best"), (1, "pairs"), (1, "services"))
+    plans = [oh.Plan.best(users, k, privacy, mechanism=kind) for k, kind in ways]
     published, local = oh.Plan.published(users, 4, privacy), local_counter(users, privacy, BITS)
-    models = (local, published, one, pairs, services, SquareRoot(users, privacy))
+    models: tuple[Any, ...] = (local, published, *plans, SquareRoot(users, privacy))
     table = re.findall(r"^\|[^|]+\| \**([\d,]+)\** \| \**([\d,]+)\** \|$", README, re.MULTILINE)
     assert table == [(f"{m.rms_error:,.0f}", f"{m.messages_per_user:,}") for m in models]
 
@@ -262,9 +260,10 @@ def test_the_quickstart_says_what_the_readme_does() -> None:
         "95 % bound on all errors",
         "messages per user",
         "delta spent",
+        "mu",
     ):
         assert f"**{words}**" in page
-        assert words in SHOWN["overhand plan --horizon 1e6 --shufflers 5"]
+        assert words in SHOWN["overhand plan --horizon 1e6 --mechanism services"]
 
 
 def test_the_site_has_a_place_for_every_page() -> None:
