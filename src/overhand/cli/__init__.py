@@ -5,12 +5,14 @@ Only the names of commands are known here: the module of one is imported when it
 
 from __future__ import annotations
 
+import re
 import sys
 import warnings
 from errno import ENOSPC
 from functools import cache, partial
 from importlib import import_module
 from importlib.util import find_spec
+from inspect import cleandoc
 from typing import Annotated, Any, NamedTuple
 
 import typer
@@ -95,7 +97,7 @@ def advise_extra(error: ModuleNotFoundError) -> str | None:
 
 
 def load_command(words: str) -> Any:
-    """A command with all its options."""
+    """A command with all its options, described by its docstring."""
     from overhand.cli.settings import PREFIXES, ServiceCommand
 
     entry, name = COMMANDS[words], words.rpartition(" ")[2]
@@ -104,13 +106,32 @@ def load_command(words: str) -> Any:
             if find_spec(library) is None:  # better now than after minutes of work
                 raise OverhandError(f"{library} is not installed: pip install 'overhand[lab]'")
     module, _, function = entry.place.partition(":")
+    called = getattr(import_module(f"overhand.cli.{module}"), function)
+    help, described = read_docstring(called.__doc__ or "")
     alone = typer.Typer(add_completion=False)
     alone.command(
         name,
         cls=ServiceCommand if name in PREFIXES else None,
         context_settings={"auto_envvar_prefix": PREFIXES.get(name)},
-    )(getattr(import_module(f"overhand.cli.{module}"), function))
-    return typer.main.get_command(alone)
+        help=help,
+    )(called)
+    command = typer.main.get_command(alone)
+    options: dict[str, Any] = {option.name: option for option in command.params}
+    for option, text in {**vars(called).get("described", {}), **described}.items():
+        options[option].help = text
+    return command
+
+
+def read_docstring(text: str) -> tuple[str, dict[str, str]]:
+    """What a docstring says of a command or of a class of options, and of each option.
+
+    >>> read_docstring("Eat.\\n\\nArgs:\\n    kind: Which\\n        fruit.\\n    count: How many.")
+    ('Eat.', {'kind': 'Which fruit.', 'count': 'How many.'})
+    """
+    summary, _, rest = cleandoc(text).partition("\n\nArgs:\n")
+    _, *described = re.split(r"^ {4}(\w+): ", rest, flags=re.MULTILINE)
+    texts = (" ".join(one.split()) for one in described[1::2])
+    return summary, dict(zip(described[::2], texts, strict=True))
 
 
 class Commands(TyperGroup):
@@ -207,4 +228,4 @@ def _say(kind: str, text: str, *, style: str) -> None:
     say(kind, text, style=style)
 
 
-__all__ = ["COMMANDS", "Entry", "advise_extra", "app", "load_command", "run"]
+__all__ = ["COMMANDS", "Entry", "advise_extra", "app", "load_command", "read_docstring", "run"]

@@ -33,30 +33,14 @@ _KINDS = kinds_of(RegressionStatistics(1), "users")
 
 
 def bandit(
-    environment: Annotated[
-        EnvironmentName,
-        typer.Option(
-            help="diverse: new arms for every user; fixed: the same arms for all users; segments: "
-            "a new audience every quarter; films: MovieLens, in random order or by cohort."
-        ),
-    ] = "segments",
-    horizon: Annotated[int, options.Whole(help="How many users there are.")] = 100_000,
+    environment: EnvironmentName = "segments",
+    horizon: Annotated[int, options.Whole()] = 100_000,
     shufflers: options.Shufflers = 4,
     epsilon: options.Epsilon = DEFAULT_EPSILON,
     delta: options.Delta = DEFAULT_DELTA,
-    dimension: Annotated[
-        int | None, options.Whole(help="How many features an arm has.", show_default=False)
-    ] = None,
-    arms: Annotated[
-        int | None, options.Whole(help="How many arms a user is offered.", show_default=False)
-    ] = None,
-    constants: Annotated[
-        ConstantsName,
-        typer.Option(
-            help="practical: shift and bonus from the distribution of the noise; theory: those of "
-            "the paper's theorem, which are too large to learn much from."
-        ),
-    ] = "practical",
+    dimension: Annotated[int | None, options.Whole(show_default=False)] = None,
+    arms: Annotated[int | None, options.Whole(show_default=False)] = None,
+    constants: ConstantsName = "practical",
     mechanism: Annotated[
         str,
         typer.Option(
@@ -81,6 +65,15 @@ def bandit(
 
     All use the same LinUCB, on the same users, at the same epsilon and delta; only the sums
     they learn from differ.
+
+    Args:
+        environment: diverse: new arms for every user; fixed: the same arms for all users; segments:
+            a new audience every quarter; films: MovieLens, in random order or by cohort.
+        horizon: How many users there are.
+        dimension: How many features an arm has.
+        arms: How many arms a user is offered.
+        constants: practical: shift and bonus from the distribution of the noise; theory: those of
+            the paper's theorem, which are too large to learn much from.
     """
     output.check_figure(plot)
     kind, usual_dimension, usual_arms = ENVIRONMENTS[environment]

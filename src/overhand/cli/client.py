@@ -26,46 +26,34 @@ _SAID_EVERY = 10.0  # seconds
 
 
 def client(
-    url: Annotated[str, typer.Argument(help="The shuffling service's address.")],
-    value: Annotated[
-        list[str] | None,
-        typer.Argument(help="The value: a label, a number, or several.", show_default=False),
-    ] = None,
-    file: Annotated[Path | None, typer.Option(help="A .csv file of values, one per line.")] = None,
-    resend: Annotated[
-        Path | None,
-        typer.Option(
-            help="Send the reports of this file, which an earlier call could not deliver."
-        ),
-    ] = None,
-    device: Annotated[
-        Path | None,
-        typer.Option(
-            help="This is one person's device: keep its reports in this file before they are sent, "
-            "and never make more of them than the plan allows per person.",
-        ),
-    ] = None,
-    token: Annotated[
-        str | None,
-        typer.Option(help="The client's token, if one is needed.", envvar="OVERHAND_TOKEN"),
-    ] = None,
-    digest: Annotated[
-        str | None,
-        typer.Option(help="The document's digest, from a source other than the shuffling service."),
-    ] = None,
-    trust_service: Annotated[
-        bool,
-        typer.Option(
-            "--trust-service",
-            help="Accept the key from the shuffling service: users are then not protected from it.",
-        ),
-    ] = False,
+    url: str,
+    value: Annotated[list[str] | None, typer.Argument(show_default=False)] = None,
+    file: Path | None = None,
+    resend: Path | None = None,
+    device: Path | None = None,
+    token: Annotated[str | None, typer.Option(envvar="OVERHAND_TOKEN")] = None,
+    digest: str | None = None,
+    trust_service: Annotated[bool, typer.Option("--trust-service")] = False,
     authorities: Authorities = None,
     insecure: Insecure = False,
-    at_once: Annotated[int, options.Whole(help="How many requests run at the same time.")] = 16,
+    at_once: Annotated[int, options.Whole()] = 16,
     as_json: options.Json = False,
 ) -> None:
-    """Report values: each is encoded and sealed on this machine before it is sent."""
+    """Report values: each is encoded and sealed on this machine before it is sent.
+
+    Args:
+        url: The shuffling service's address.
+        value: The value: a label, a number, or several.
+        file: A .csv file of values, one per line.
+        resend: Send the reports of this file, which an earlier call could not deliver.
+        device: This is one person's device: keep its reports in this file before they are sent, and
+            never make more of them than the plan allows per person.
+        token: The client's token, if one is needed.
+        digest: The document's digest, from a source other than the shuffling service.
+        trust_service: Accept the key from the shuffling service: users are then not protected from
+            it.
+        at_once: How many requests run at the same time.
+    """
     from overhand.deploy.client import AsyncClient, NotCounted
 
     if [bool(value), file is not None, resend is not None].count(True) != 1:

@@ -49,56 +49,24 @@ _LABELS = {
 
 def demo(
     users: Annotated[
-        int | None,
-        options.Whole(
-            help="How many clients report, rounded up to whole batches.",
-            show_default="20,000, or 10,000 with --recommender",
-        ),
+        int | None, options.Whole(show_default="20,000, or 10,000 with --recommender")
     ] = None,
-    recommender: Annotated[
-        bool,
-        typer.Option(
-            "--recommender",
-            help="Simulate people with tastes, and a recommender that learns from them.",
-        ),
-    ] = False,
-    rate: Annotated[
-        float | None,
-        typer.Option(help="At most this many reports per second.", show_default="no limit"),
-    ] = None,
+    recommender: Annotated[bool, typer.Option("--recommender")] = False,
+    rate: Annotated[float | None, typer.Option(show_default="no limit")] = None,
     shufflers: options.Shufflers = 3,
     epsilon: options.Epsilon = options.DEFAULT_EPSILON,
     delta: options.Delta = options.DEFAULT_DELTA,
-    max_messages: Annotated[
-        int | None,
-        options.Whole(help="At most this many messages per client.", show_default=False),
-    ] = None,
+    max_messages: Annotated[int | None, options.Whole(show_default=False)] = None,
     values: Annotated[
-        str | None,
-        typer.Option(
-            help="What a user holds, as for `overhand plan`.",
-            show_default="bit, or regression:4 with --recommender",
-        ),
+        str | None, typer.Option(show_default="bit, or regression:4 with --recommender")
     ] = None,
     mechanism: options.ServicesMechanism = options.TWO_SERVICES,
-    horizon: Annotated[
-        int | None,
-        options.Whole(help="How many users the plan serves.", show_default="as many as report"),
-    ] = None,
-    port: Annotated[
-        int | None,
-        typer.Option(help="The dashboard's port.", show_default="any free one"),
-    ] = None,
-    directory: Annotated[
-        Path | None, typer.Option(help="Keep all files here.", show_default="a temporary directory")
-    ] = None,
+    horizon: Annotated[int | None, options.Whole(show_default="as many as report")] = None,
+    port: Annotated[int | None, typer.Option(show_default="any free one")] = None,
+    directory: Annotated[Path | None, typer.Option(show_default="a temporary directory")] = None,
     keep_running: Annotated[
         bool | None,
-        typer.Option(
-            "--keep-running/--stop",
-            help="Keep the services and the page up until Ctrl-C, or stop when all are counted.",
-            show_default="keep running on a terminal",
-        ),
+        typer.Option("--keep-running/--stop", show_default="keep running on a terminal"),
     ] = None,
     as_json: options.Json = False,
 ) -> None:
@@ -106,6 +74,17 @@ def demo(
 
     Real HTTP, real encryption, two databases. One operator runs both services and could learn
     everything: it is a demonstration.
+
+    Args:
+        users: How many clients report, rounded up to whole batches.
+        recommender: Simulate people with tastes, and a recommender that learns from them.
+        rate: At most this many reports per second.
+        max_messages: At most this many messages per client.
+        values: What a user holds, as for `overhand plan`.
+        horizon: How many users the plan serves.
+        port: The dashboard's port.
+        directory: Keep all files here.
+        keep_running: Keep the services and the page up until Ctrl-C, or stop when all are counted.
     """
     if rate is not None:
         finite_number("rate", rate, above=0)

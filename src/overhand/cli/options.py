@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from collections import ChainMap
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, fields
 from decimal import Decimal, InvalidOperation
@@ -13,6 +14,7 @@ from typing import Annotated, Any, Literal, get_type_hints
 
 import typer
 
+from overhand.cli import read_docstring
 from overhand.cli.output import plural
 from overhand.errors import InvalidValue, one_of, whole
 from overhand.mechanisms import MECHANISMS
@@ -50,9 +52,9 @@ def whole_number(text: Any) -> int:
     return int(number)
 
 
-def Whole(*names: str, help: str, **more: Any) -> Any:
+def Whole(**more: Any) -> Any:
     """An option that is a whole number."""
-    return typer.Option(*names, parser=whole_number, metavar="<int>", help=help, **more)
+    return typer.Option(parser=whole_number, metavar="<int>", **more)
 
 
 Shufflers = Annotated[int, Whole(help="How many shufflers may work at the same time.")]
@@ -61,13 +63,13 @@ Delta = Annotated[float, typer.Option(help="The guarantee's delta.")]
 Clip = Annotated[
     bool, typer.Option("--clip", help="Move values outside the range to its nearer end.")
 ]
-_KINDS_HELP = (
-    "The paper's, to which every user adds noise, in a tree: coins (one-bit messages), shares "
-    "(numbers that mean nothing alone), best (of these, the one with less error). With noise of "
-    "two services that do not collude, one message: pairs (secure aggregation), ballots (bits and "
-    "buckets, among dummies), services (the cheaper one of these)."
+_MECHANISM_HELP = (
+    f"One of {', '.join(MECHANISM_KINDS)}. The paper's, to which every user adds noise, in a "
+    "tree: coins (one-bit messages), shares (numbers that mean nothing alone), best (of these, the "
+    "one with less error). With noise of two services that do not collude, one message: pairs "
+    "(secure aggregation), ballots (bits and buckets, among dummies), services (the cheaper one of "
+    "these)."
 )
-_MECHANISM_HELP = f"One of {', '.join(MECHANISM_KINDS)}. {_KINDS_HELP}"
 MechanismOption = Annotated[str | None, typer.Option(help=_MECHANISM_HELP, show_default="coins")]
 ServicesMechanism = Annotated[str, typer.Option("--mechanism", help=_MECHANISM_HELP)]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
@@ -141,61 +143,37 @@ def model_note(mechanism: str) -> str:
 
 @dataclass(frozen=True)
 class PlanOptions:
-    """What the plan options of a command line ask for: each field is an option."""
+    """What the plan options of a command line ask for: each field is an option.
 
-    horizon: Annotated[
-        int | None, Whole(help="How many users the plan serves.", show_default=False)
-    ] = None
-    shufflers: Annotated[
-        int | None,
-        Whole(
-            help="How many shufflers may work at the same time.",
-            show_default=str(DEFAULT_SHUFFLERS),
-        ),
-    ] = None
-    epsilon: Annotated[
-        float | None,
-        typer.Option(help="The guarantee's epsilon.", show_default=str(DEFAULT_EPSILON)),
-    ] = None
+    Args:
+        horizon: How many users the plan serves.
+        shufflers: How many shufflers may work at the same time.
+        epsilon: The guarantee's epsilon.
+        spec: What a user holds: bit, real, real:LOW:HIGH, vector:D (norm at most 1), vector:D:NORM,
+            histogram:B, histogram:LABELS (separated by commas), binned:LOW:HIGH:B,
+            grouped:LABELS:bit, grouped:LABELS:real:LOW:HIGH, matrix:D, regression:D.
+        tree: Of the paper's mechanisms. regular: the best degrees; paper: those of Section 3.2;
+            binary: log n - 1 levels of degree 2.
+        honest: The fraction of users who are assumed to add their noise, if users add any.
+        reports: How many reports one person may send, up to 1,000.
+        composition: How the levels of one user are accounted for.
+        error: Find the smallest epsilon that reaches this rms error.
+        max_messages: At most this many messages per user.
+    """
+
+    horizon: Annotated[int | None, Whole(show_default=False)] = None
+    shufflers: Annotated[int | None, Whole(show_default=str(DEFAULT_SHUFFLERS))] = None
+    epsilon: Annotated[float | None, typer.Option(show_default=str(DEFAULT_EPSILON))] = None
     delta: Delta = DEFAULT_DELTA
-    spec: Annotated[
-        str,
-        typer.Option(
-            "--values",
-            help="What a user holds: bit, real, real:LOW:HIGH, vector:D (norm at most 1), "
-            "vector:D:NORM, histogram:B, histogram:LABELS (separated by commas), "
-            "binned:LOW:HIGH:B, grouped:LABELS:bit, grouped:LABELS:real:LOW:HIGH, matrix:D, "
-            "regression:D.",
-        ),
-    ] = "bit"
+    spec: Annotated[str, typer.Option("--values")] = "bit"
     clip: Clip = False
     mechanism: MechanismOption = None
-    tree: Annotated[
-        str,
-        typer.Option(
-            help="Of the paper's mechanisms. regular: the best degrees; paper: those of Section "
-            "3.2; binary: log n - 1 levels of degree 2."
-        ),
-    ] = "regular"
-    honest: Annotated[
-        float,
-        typer.Option(
-            help="The fraction of users who are assumed to add their noise, if users add any."
-        ),
-    ] = 1.0
-    reports: Annotated[int, Whole(help="How many reports one person may send, up to 1,000.")] = 1
-    composition: Annotated[
-        Composition, typer.Option(help="How the levels of one user are accounted for.")
-    ] = "exact"
-    error: Annotated[
-        float | None,
-        typer.Option(
-            help="Find the smallest epsilon that reaches this rms error.", show_default=False
-        ),
-    ] = None
-    max_messages: Annotated[
-        int | None, Whole(help="At most this many messages per user.", show_default=False)
-    ] = None
+    tree: str = "regular"
+    honest: float = 1.0
+    reports: Annotated[int, Whole()] = 1
+    composition: Composition = "exact"
+    error: Annotated[float | None, typer.Option(show_default=False)] = None
+    max_messages: Annotated[int | None, Whole(show_default=False)] = None
 
     def __post_init__(self) -> None:
         one_of("tree", self.tree, TREE_KINDS)
@@ -272,10 +250,13 @@ def takes(
 ) -> Callable[[Callable[..., None]], Any]:
     """Give a command the options that a dataclass has as fields, except some.
 
-    It gets them as its argument `asked`, or another.
+    It gets them as its argument `asked`, or another. The docstrings of the dataclass and of its
+    bases describe them.
     """
     chosen = [field for field in fields(kind) if field.name not in without]
     hints = get_type_hints(kind, include_extras=True)
+    texts = ChainMap(*(read_docstring(base.__doc__ or "")[1] for base in kind.__mro__))
+    described = {field.name: texts[field.name] for field in chosen if field.name in texts}
 
     def decorate(command: Callable[..., None]) -> Any:
         @wraps(command)
@@ -294,6 +275,7 @@ def takes(
             for each in (taken if one.name == into else [one.replace(kind=_BY_NAME)])
         ]
         run.__dict__["__signature__"] = own.replace(parameters=parameters)
+        run.__dict__["described"] = described | vars(command).get("described", {})
         run.__annotations__ = {one.name: one.annotation for one in parameters}
         return run
 

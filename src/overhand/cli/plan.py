@@ -39,22 +39,20 @@ _NOTES = {
 @options.takes(PlanOptions)
 def plan(
     asked: PlanOptions,
-    published: Annotated[
-        bool, typer.Option("--published", help="The paper's plan exactly, with its constants.")
-    ] = False,
-    recommender: Annotated[
-        bool,
-        typer.Option(
-            "--recommender",
-            help="The plan of least regret for a recommender, instead of least error: with "
-            "--values regression:D, D features per arm. Sends pairs to two services unless "
-            "--mechanism says otherwise.",
-        ),
-    ] = False,
-    save: Annotated[Path | None, typer.Option(help="Write the plan to a file.")] = None,
+    published: Annotated[bool, typer.Option("--published")] = False,
+    recommender: Annotated[bool, typer.Option("--recommender")] = False,
+    save: Path | None = None,
     as_json: options.Json = False,
 ) -> None:
-    """Choose the plan with the least error for a guarantee, and show its costs and accuracy."""
+    """Choose the plan with the least error for a guarantee, and show its costs and accuracy.
+
+    Args:
+        published: The paper's plan exactly, with its constants.
+        recommender: The plan of least regret for a recommender, instead of least error: with
+            --values regression:D, D features per arm. Sends pairs to two services unless
+            --mechanism says otherwise.
+        save: Write the plan to a file.
+    """
     output.check_writable("--save", save)
     if recommender and published:
         raise InvalidValue("--recommender does not go with --published")

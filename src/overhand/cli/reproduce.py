@@ -26,26 +26,23 @@ if TYPE_CHECKING:
 
 
 def reproduce(
-    full: Annotated[
-        bool,
-        typer.Option("--full/--quick", help="Measure for about an hour, or for about two minutes."),
-    ] = False,
-    sections: Annotated[
-        str, typer.Option(help="Which sections, separated by commas.", show_default="all")
-    ] = "",
-    output: Annotated[
-        Path, typer.Option(help="The report; a .json file with all numbers is written next to it.")
-    ] = Path("reproduction.html"),
+    full: Annotated[bool, typer.Option("--full/--quick")] = False,
+    sections: Annotated[str, typer.Option(show_default="all")] = "",
+    output: Path = Path("reproduction.html"),
     seed: options.Seed = 0,
     jobs: options.Jobs = None,
-    dask: Annotated[
-        str, typer.Option(help="The address of a Dask scheduler whose cluster does the work.")
-    ] = "",
+    dask: str = "",
     as_json: options.Json = False,
 ) -> None:
     """Measure every quantitative claim of the paper and write one report with all figures.
 
     Exit code 1 if a check fails.
+
+    Args:
+        full: Measure for about an hour, or for about two minutes.
+        sections: Which sections, separated by commas.
+        output: The report; a .json file with all numbers is written next to it.
+        dask: The address of a Dask scheduler whose cluster does the work.
     """
     from overhand.lab.evidence import FULL, QUICK, SECTIONS, html
     from overhand.lab.evidence import reproduce as run

@@ -88,28 +88,20 @@ KEYS_NOTE = (
 
 @dataclass(frozen=True)
 class LearningOptions:
-    """How a recommender is asked to learn: each field is an option."""
+    """How a recommender is asked to learn: each field is an option.
 
-    constant: Annotated[
-        float | None, typer.Option(help="The first feature of every arm, if all have the same.")
-    ] = None
-    policy: Annotated[
-        ConstantsName | None,
-        typer.Option(
-            help="practical: constants from the distribution of the noise; theory: the paper's, "
-            "which learn very slowly.",
-            show_default="practical",
-        ),
-    ] = None
-    features: Annotated[
-        str | None, typer.Option(help="The names of the features, separated by commas.")
-    ] = None
-    arms: Annotated[
-        Path | None,
-        typer.Option(
-            help="Arms that are the same for everybody: a JSON object of names and features."
-        ),
-    ] = None
+    Args:
+        constant: The first feature of every arm, if all have the same.
+        policy: practical: constants from the distribution of the noise; theory: the paper's, which
+            learn very slowly.
+        features: The names of the features, separated by commas.
+        arms: Arms that are the same for everybody: a JSON object of names and features.
+    """
+
+    constant: float | None = None
+    policy: Annotated[ConstantsName | None, typer.Option(show_default="practical")] = None
+    features: str | None = None
+    arms: Path | None = None
 
     def check_none(self) -> None:
         """Refuse options of a recommender where there is none."""
@@ -157,20 +149,9 @@ def _to_dict(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 )
 @options.takes(LearningOptions)
 def prepare(
-    plan_file: Annotated[
-        Path | None,
-        typer.Option(
-            "--plan",
-            help="A plan saved by `overhand plan`, instead of one for --horizon and so on.",
-        ),
-    ] = None,
-    directory: Annotated[Path, typer.Option(help="Where the files are written.")] = Path(),
-    recommender: Annotated[
-        bool,
-        typer.Option(
-            "--recommender", help="For a recommender that learns from the plan's statistics."
-        ),
-    ] = False,
+    plan_file: Annotated[Path | None, typer.Option("--plan")] = None,
+    directory: Path = Path(),
+    recommender: Annotated[bool, typer.Option("--recommender")] = False,
     *,
     planned: ServicesPlanOptions,
     asked: LearningOptions,
@@ -183,6 +164,11 @@ def prepare(
     public; the token goes to the shuffling service. A recommender's server has a second key, which
     signs policies. If the services make the noise, the keys of the server's database are made here,
     once: keep no copy.
+
+    Args:
+        plan_file: A plan saved by `overhand plan`, instead of one for --horizon and so on.
+        directory: Where the files are written.
+        recommender: For a recommender that learns from the plan's statistics.
     """
     from overhand.deploy.protocol.document import Document
     from overhand.deploy.protocol.keys import KeyPair, PolicyKey, create_token, hash_token
@@ -233,31 +219,23 @@ def _choose_plan(
 
 
 def tokens(
-    count: Annotated[int | None, options.Whole(help="How many tokens to make.")] = None,
-    secrets: Annotated[
-        Path,
-        typer.Option(
-            help="The tokens, one per line: give one to each client, and delete the file."
-        ),
-    ] = Path("client-tokens"),
-    hashes: Annotated[
-        Path, typer.Option(help="Their hashes, one per line, for `shuffler --tokens`.")
-    ] = Path("client-tokens.sha256"),
-    add: Annotated[
-        bool, typer.Option("--add", help="Add their hashes to an existing file.")
-    ] = False,
-    revoke: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="<hash>",
-            help="Remove a hash from the file: its token is no longer accepted.",
-        ),
-    ] = None,
+    count: Annotated[int | None, options.Whole()] = None,
+    secrets: Path = Path("client-tokens"),
+    hashes: Path = Path("client-tokens.sha256"),
+    add: Annotated[bool, typer.Option("--add")] = False,
+    revoke: Annotated[list[str] | None, typer.Option(metavar="<hash>")] = None,
     as_json: options.Json = False,
 ) -> None:
     """Make tokens for clients: each admits one report to `shuffler --tokens`.
 
     Running services notice additions and revocations within seconds.
+
+    Args:
+        count: How many tokens to make.
+        secrets: The tokens, one per line: give one to each client, and delete the file.
+        hashes: Their hashes, one per line, for `shuffler --tokens`.
+        add: Add their hashes to an existing file.
+        revoke: Remove a hash from the file: its token is no longer accepted.
     """
     from overhand.deploy.protocol import keys
 
@@ -300,43 +278,34 @@ def server(
     config: ConfigFile = None,
     show_settings: ShowSettings = False,
     document: DocumentFile = Path("document.json"),
-    key: Annotated[Path, typer.Option(help="The server's private key.")] = Path("server.key"),
+    key: Path = Path("server.key"),
     policy_key: Annotated[
-        Path | None,
-        typer.Option(
-            help="The key that signs a recommender's policies.",
-            show_default=f"{POLICY_KEY} for a recommender's document",
-        ),
+        Path | None, typer.Option(show_default=f"{POLICY_KEY} for a recommender's document")
     ] = None,
-    token_hash: Annotated[
-        Path, typer.Option(help="The hash of the shuffling service's token.")
-    ] = Path("token.sha256"),
+    token_hash: Path = Path("token.sha256"),
     database: Database = DATABASE,
-    database_keys: Annotated[
-        Path | None,
-        typer.Option(
-            help="The database's keys, needed if the services make the noise: `overhand prepare` "
-            "made them. By default next to a SQLite file. Never back them up."
-        ),
-    ] = None,
+    database_keys: Path | None = None,
     host: Host = "127.0.0.1",
     port: Port = 8001,
-    workers: Annotated[
-        int | None,
-        typer.Option(help="How many processes open messages; one per core if not given."),
-    ] = None,
-    patience: Annotated[
-        float, typer.Option(help="Seconds after which a missing batch is shown as late.")
-    ] = 60.0,
-    after: Annotated[
-        Path | None,
-        typer.Option(help="What `overhand settle` wrote for an earlier plan, to continue its sum."),
-    ] = None,
+    workers: int | None = None,
+    patience: float = 60.0,
+    after: Path | None = None,
     metrics_port: MetricsPort = None,
     certificate: Certificate = None,
     certificate_key: CertificateKey = None,
 ) -> None:
-    """Run the server: it opens shuffled batches and publishes the running sum, with a dashboard."""
+    """Run the server: it opens shuffled batches and publishes the running sum, with a dashboard.
+
+    Args:
+        key: The server's private key.
+        policy_key: The key that signs a recommender's policies.
+        token_hash: The hash of the shuffling service's token.
+        database_keys: The database's keys, needed if the services make the noise: `overhand
+            prepare` made them. By default next to a SQLite file. Never back them up.
+        workers: How many processes open messages; one per core if not given.
+        patience: Seconds after which a missing batch is shown as late.
+        after: What `overhand settle` wrote for an earlier plan, to continue its sum.
+    """
     from overhand.deploy.http.listening import Endpoint, run
     from overhand.deploy.http.telemetry import start_logging
     from overhand.deploy.server.running import ServerSettings, run_server
@@ -360,15 +329,16 @@ def server(
 
 def settle(
     document: DocumentFile = Path("document.json"),
-    database: Annotated[
-        str, typer.Option(help="The database of the plan that has ended.")
-    ] = DATABASE,
-    out: Annotated[
-        Path, typer.Option(help="Where to write the final sum, for `server --after`.")
-    ] = Path("settled.json"),
+    database: str = DATABASE,
+    out: Path = Path("settled.json"),
     as_json: options.Json = False,
 ) -> None:
-    """Record a finished plan's final sum, so that the next plan's running sum continues from it."""
+    """Record a finished plan's final sum, so that the next plan's running sum continues from it.
+
+    Args:
+        database: The database of the plan that has ended.
+        out: Where to write the final sum, for `server --after`.
+    """
     from overhand.deploy.protocol.document import Document
     from overhand.deploy.server.running import settled_sum
 
@@ -382,52 +352,20 @@ def settle(
 
 
 def shuffler(
-    server: Annotated[str, typer.Option(help="The server's address.")],
+    server: Annotated[str, typer.Option()],
     config: ConfigFile = None,
     show_settings: ShowSettings = False,
     document: DocumentFile = Path("document.json"),
     store: Database = "shuffler.db",
-    store_keys: Annotated[
-        Path | None,
-        typer.Option(
-            help="The store's keys. Created with the store, by default next to a SQLite file. "
-            "Never back them up."
-        ),
-    ] = None,
-    token: Annotated[Path, typer.Option(help="The token that the server knows.")] = Path("token"),
+    store_keys: Path | None = None,
+    token: Path = Path("token"),
     pinned: Pinned = None,
-    tokens: Annotated[
-        Path | None,
-        typer.Option(help="Hashes of client tokens, one per line; each token admits one report."),
-    ] = None,
-    deadline: Annotated[
-        float | None,
-        typer.Option(
-            help="Seconds after which a batch is filled up with reports of value 0, or, if the "
-            "services make the noise, closed as it is."
-        ),
-    ] = None,
-    answer_within: Annotated[
-        float,
-        typer.Option(
-            help="Seconds after which a block of pairs that the server has not answered is closed "
-            "without an answer, so that no report in it can be read any more."
-        ),
-    ] = 3600.0,
-    most_waiting: Annotated[
-        int,
-        options.Whole(
-            help="How many bytes of full batches may wait for the server: with more, reports are "
-            "refused for a while."
-        ),
-    ] = 1 << 30,
-    tick: Annotated[float, typer.Option(help="Seconds between checks for full batches.")] = 1.0,
-    workers: Annotated[
-        int | None,
-        typer.Option(
-            help="How many processes seal what is added to batches; one per core if not given."
-        ),
-    ] = None,
+    tokens: Path | None = None,
+    deadline: float | None = None,
+    answer_within: float = 3600.0,
+    most_waiting: Annotated[int, options.Whole()] = 1 << 30,
+    tick: float = 1.0,
+    workers: int | None = None,
     host: Host = "127.0.0.1",
     port: Port = 8000,
     metrics_port: MetricsPort = None,
@@ -435,25 +373,31 @@ def shuffler(
     certificate_key: CertificateKey = None,
     ca: Authorities = None,
     insecure: Insecure = False,
-    rate_per_address: Annotated[
-        float,
-        typer.Option(
-            help="Reports per second from one address, except this machine's; 0: no limit."
-        ),
-    ] = 100.0,
-    rate_per_token: Annotated[
-        float, typer.Option(help="Reports per second with one token; 0: no limit.")
-    ] = 1.0,
-    origin: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="<origin>",
-            help="Pages of this origin, such as https://poll.example, may report. Repeat it for "
-            "more, or give * for all.",
-        ),
-    ] = None,
+    rate_per_address: float = 100.0,
+    rate_per_token: float = 1.0,
+    origin: Annotated[list[str] | None, typer.Option(metavar="<origin>")] = None,
 ) -> None:
-    """Run the shuffling service: it collects sealed reports and releases full batches, shuffled."""
+    """Run the shuffling service: it collects sealed reports and releases full batches, shuffled.
+
+    Args:
+        server: The server's address.
+        store_keys: The store's keys. Created with the store, by default next to a SQLite file.
+            Never back them up.
+        token: The token that the server knows.
+        tokens: Hashes of client tokens, one per line; each token admits one report.
+        deadline: Seconds after which a batch is filled up with reports of value 0, or, if the
+            services make the noise, closed as it is.
+        answer_within: Seconds after which a block of pairs that the server has not answered is
+            closed without an answer, so that no report in it can be read any more.
+        most_waiting: How many bytes of full batches may wait for the server: with more, reports are
+            refused for a while.
+        tick: Seconds between checks for full batches.
+        workers: How many processes seal what is added to batches; one per core if not given.
+        rate_per_address: Reports per second from one address, except this machine's; 0: no limit.
+        rate_per_token: Reports per second with one token; 0: no limit.
+        origin: Pages of this origin, such as https://poll.example, may report. Repeat it for more,
+            or give * for all.
+    """
     from overhand.deploy.http.listening import Endpoint, run
     from overhand.deploy.http.telemetry import start_logging
     from overhand.deploy.shuffler.running import ShufflerSettings, run_shuffler

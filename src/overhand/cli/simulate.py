@@ -32,35 +32,27 @@ _TWO_SERVICES = "two services, not both"
 
 @options.takes(PlanOptions, without=("error", "max_messages"))
 def simulate(
-    plan_file: Annotated[
-        Path | None, typer.Option("--plan", help="A plan saved by `overhand plan --save`.")
-    ] = None,
+    plan_file: Annotated[Path | None, typer.Option("--plan")] = None,
     *,
     asked: PlanOptions,
     input_form: options.Input = "ones",
-    users: Annotated[
-        int | None,
-        options.Whole(
-            help="How many users come, if services make the noise: also more than expected.",
-            show_default="as many as the plan expects",
-        ),
-    ] = None,
+    users: Annotated[int | None, options.Whole(show_default="as many as the plan expects")] = None,
     runs: options.Runs = 10,
     seed: options.Seed = 0,
-    engine: Annotated[
-        Engine,
-        typer.Option(
-            help="counts: a batch's noise is drawn once; messages: every message is made."
-        ),
-    ] = "counts",
+    engine: Engine = "counts",
     pending: options.PendingOption = "middle",
     plot: options.Figure = None,
-    save: Annotated[
-        Path | None, typer.Option(help="Write the error over time as a CSV file.")
-    ] = None,
+    save: Path | None = None,
     as_json: options.Json = False,
 ) -> None:
-    """Run a plan on a stream of users and measure the error of every estimate."""
+    """Run a plan on a stream of users and measure the error of every estimate.
+
+    Args:
+        plan_file: A plan saved by `overhand plan --save`.
+        users: How many users come, if services make the noise: also more than expected.
+        engine: counts: a batch's noise is drawn once; messages: every message is made.
+        save: Write the error over time as a CSV file.
+    """
     output.check_figure(plot)
     output.check_writable("--save", save)
     if plan_file is None:
@@ -179,14 +171,15 @@ def compare(
     seed: options.Seed = 0,
     pending: options.PendingOption = "middle",
     plot: options.Figure = None,
-    save: Annotated[
-        Path | None, typer.Option(help="Write the table to a .csv or .md file.")
-    ] = None,
+    save: Path | None = None,
     as_json: options.Json = False,
 ) -> None:
     """Compare the errors of local privacy, shufflers, two services and a trusted server.
 
     All run on the same input at the same epsilon and delta, each with its best noise.
+
+    Args:
+        save: Write the table to a .csv or .md file.
     """
     output.check_figure(plot)
     output.check_writable("--save", save, ".csv", ".md")

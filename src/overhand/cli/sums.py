@@ -51,58 +51,23 @@ _CURVES = 5
     without=("horizon", "spec", "clip", "tree", "composition", "error", "max_messages"),
 )
 def sums(
-    file: Annotated[
-        str, typer.Argument(help="A .csv, .csv.gz or .parquet file, or - for CSV on stdin.")
-    ],
-    column: Annotated[
-        list[str],
-        typer.Option(metavar="<str>", help="The column of values; repeat it for a vector."),
-    ],
-    group: Annotated[
-        str | None, typer.Option(help="The column of labels, for --values grouped:...")
-    ] = None,
-    at: Annotated[
-        str | None,
-        typer.Option(help="The column of times, in ascending order. Times are not protected."),
-    ] = None,
-    values: Annotated[
-        str | None,
-        typer.Option(
-            help="What a user holds: bit, real:LOW:HIGH, histogram:B or any kind as for `plan`.",
-            show_default="bit",
-        ),
-    ] = None,
+    file: str,
+    column: Annotated[list[str], typer.Option(metavar="<str>")],
+    group: str | None = None,
+    at: str | None = None,
+    values: Annotated[str | None, typer.Option(show_default="bit")] = None,
     clip: options.Clip = False,
-    trust_data: Annotated[
-        bool,
-        typer.Option(
-            "--trust-data",
-            help="Read missing bounds and labels from the data: they are released without privacy.",
-        ),
-    ] = False,
-    missing: Annotated[
-        Literal["refuse", "skip"], typer.Option(help="What to do with rows without a value.")
-    ] = "refuse",
+    trust_data: Annotated[bool, typer.Option("--trust-data")] = False,
+    missing: Literal["refuse", "skip"] = "refuse",
     horizon: Annotated[
-        int | None,
-        options.Whole(
-            help="How many users the plan serves.",
-            show_default="the number of rows, which is taken to be public",
-        ),
+        int | None, options.Whole(show_default="the number of rows, which is taken to be public")
     ] = None,
     *,
     asked: ServicesPlanOptions,
-    points: Annotated[
-        int, options.Whole(help="About how many estimates to write of the users expected.")
-    ] = 200,
-    windows: Annotated[
-        str | None,
-        typer.Option(help="Also sum windows of this length, such as 7d or 12h; needs --at."),
-    ] = None,
+    points: Annotated[int, options.Whole()] = 200,
+    windows: str | None = None,
     pending: options.PendingOption = "middle",
-    output: Annotated[
-        Path | None, typer.Option(help="Write the estimates to a .csv or .json file.")
-    ] = None,
+    output: Path | None = None,
     plot: options.Figure = None,
     seed: options.OptionalSeed = None,
     as_json: options.Json = False,
@@ -111,6 +76,19 @@ def sums(
 
     The whole protocol is simulated here, with one user per row. This process sees every value: it
     shows what others would see of a deployment, and how accurate that is.
+
+    Args:
+        file: A .csv, .csv.gz or .parquet file, or - for CSV on stdin.
+        column: The column of values; repeat it for a vector.
+        group: The column of labels, for --values grouped:...
+        at: The column of times, in ascending order. Times are not protected.
+        values: What a user holds: bit, real:LOW:HIGH, histogram:B or any kind as for `plan`.
+        trust_data: Read missing bounds and labels from the data: they are released without privacy.
+        missing: What to do with rows without a value.
+        horizon: How many users the plan serves.
+        points: About how many estimates to write of the users expected.
+        windows: Also sum windows of this length, such as 7d or 12h; needs --at.
+        output: Write the estimates to a .csv or .json file.
     """
     check_figure(plot)
     check_writable("--output", output, ".csv", ".json")

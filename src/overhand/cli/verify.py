@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-import typer
 from rich.markup import escape
 
 from overhand.cli import options
@@ -35,15 +34,17 @@ _DRAWS = {
 
 
 def verify(
-    document: Annotated[
-        str, typer.Argument(help="The document: a file, or the shuffling service's address.")
-    ],
+    document: str,
     pinned: Pinned = None,
     authorities: Authorities = None,
     insecure: Insecure = False,
     as_json: options.Json = False,
 ) -> None:
-    """Check a document and recompute its guarantee, which some clients cannot do themselves."""
+    """Check a document and recompute its guarantee, which some clients cannot do themselves.
+
+    Args:
+        document: The document: a file, or the shuffling service's address.
+    """
     from overhand.deploy.protocol.document import Document
 
     if document.startswith(("http://", "https://")):
