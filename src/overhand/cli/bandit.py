@@ -45,12 +45,11 @@ def bandit(
         str,
         typer.Option(
             help=f"How users send their reports to the paper's shufflers: one of "
-            f"{', '.join(_KINDS)}. Two services get pairs, one message each.",
+            f"{', '.join(_KINDS)}. Two services get pairs, one message each."
         ),
     ] = "shares",
     rivals: Annotated[
-        str,
-        typer.Option(help=f"What to compare, separated by commas: any of {', '.join(RIVALS)}."),
+        str, typer.Option(help=f"What to compare, separated by commas: any of {', '.join(RIVALS)}.")
     ] = ",".join(USUAL),
     runs: options.Runs = 20,
     seed: options.Seed = 0,

@@ -36,14 +36,10 @@ from overhand.planning import Plan
 if TYPE_CHECKING:
     from overhand.deploy.client import AsyncRecommenderClient
 
-_NOT_SAFE = (
-    "that operator could learn every value: this shows how it works, not that it is safe. "
-    "See docs/trust.md."
+_TRUST = (
+    "One operator runs both services here{}, so that operator could learn every value: this shows "
+    "how it works, not that it is safe. See docs/trust.md."
 )
-TRUST = {
-    "users": f"One operator runs both services here, so {_NOT_SAFE}",
-    "services": f"One operator runs both services here and makes the noise of both, so {_NOT_SAFE}",
-}
 TICK = "0.2"  # seconds between checks for full batches, and for new policies
 MAX_AGE = 0.1  # seconds for which a policy is used: these people come faster than others
 
@@ -86,7 +82,8 @@ class Stage:
             services = stack.enter_context(run_services(plan, home, self.port, **learning))
             if not self.as_json:
                 console.print(options.describe_trust(plan), highlight=False)
-                console.print(TRUST[plan.noise_by], style="yellow")
+                own = " and makes the noise of both" if plan.noise_by == "services" else ""
+                console.print(_TRUST.format(own), style="yellow")
                 console.print(f"dashboard: [bold]{services.server}[/]")
             yield services
             is_watched = console.is_terminal and not self.as_json
@@ -103,12 +100,10 @@ def _exit_on_signals() -> Iterator[None]:
     def leave(signum: int, _: object) -> None:
         sys.exit(128 + signum)
 
-    before = {one: signal.signal(one, leave) for one in (signal.SIGTERM, signal.SIGHUP)}
-    try:
+    with contextlib.ExitStack() as stack:
+        for one in (signal.SIGTERM, signal.SIGHUP):
+            stack.callback(signal.signal, one, signal.signal(one, leave))
         yield
-    finally:
-        for one, handler in before.items():
-            signal.signal(one, handler)
 
 
 @contextlib.contextmanager

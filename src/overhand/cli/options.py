@@ -17,7 +17,6 @@ import typer
 from overhand.cli import read_docstring
 from overhand.cli.output import plural
 from overhand.errors import InvalidValue, one_of, whole
-from overhand.mechanisms import MECHANISMS
 from overhand.model import Privacy
 from overhand.planning import MECHANISM_KINDS, TREE_KINDS, Composition, Plan, check_epsilon
 from overhand.tree import binary_degrees
@@ -131,14 +130,6 @@ def describe_trust(plan: Plan) -> str:
         f"{kinds}: {plural(plan.messages_per_user, 'message')} each; every user adds a part of the "
         "noise, as in the paper (--mechanism services has that of two services instead)"
     )
-
-
-def model_note(mechanism: str) -> str:
-    """A note on a way to send values that is outside the shuffle model of the paper."""
-    kind = MECHANISMS.get(mechanism)
-    if mechanism != TWO_SERVICES and (kind is None or kind.noise_by == "users"):
-        return ""
-    return ": noise made by each of two services, which must not collude, and not by users"
 
 
 @dataclass(frozen=True)

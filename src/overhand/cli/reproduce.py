@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 from rich.progress import (
@@ -20,9 +20,8 @@ from rich.progress import (
 from overhand.cli import options
 from overhand.cli.output import bar, check_writable, console, messages, new_table, tell_written
 from overhand.errors import OverhandError
-
-if TYPE_CHECKING:
-    from overhand.lab.evidence import Progress
+from overhand.lab import evidence
+from overhand.lab.evidence import FULL, QUICK, SECTIONS, Progress
 
 
 def reproduce(
@@ -44,19 +43,16 @@ def reproduce(
         output: The report; a .json file with all numbers is written next to it.
         dask: The address of a Dask scheduler whose cluster does the work.
     """
-    from overhand.lab.evidence import FULL, QUICK, SECTIONS, html
-    from overhand.lab.evidence import reproduce as run
-
     check_writable("--output", output, ".html")
     chosen = tuple(name.strip() for name in sections.split(",") if name.strip()) or tuple(SECTIONS)
     with _cluster(dask), _bar() if messages.is_terminal else _lines() as tell:
-        found = run(
+        found = evidence.reproduce(
             replace(FULL if full else QUICK, seed=seed),
             chosen,
             jobs=options.processes(jobs),
             progress=tell,
         )
-    output.write_text(html(found), encoding="utf-8")
+    output.write_text(evidence.html(found), encoding="utf-8")
     output.with_suffix(".json").write_text(found.to_json() + "\n", encoding="utf-8")
     if as_json:
         print(found.to_json())

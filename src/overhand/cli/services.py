@@ -6,27 +6,20 @@ import json
 import re
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from overhand.bandits import ConstantsName, Practical, Theory
 from overhand.cli import options
 from overhand.cli.options import ServicesPlanOptions
-from overhand.cli.output import (
-    answer,
-    check_writable,
-    console,
-    print_json,
-    show_status,
-    tell,
-)
+from overhand.cli.output import answer, check_writable, console, print_json, show_status, tell
 from overhand.cli.settings import use_file
+from overhand.deploy.protocol import keys
+from overhand.deploy.protocol.document import Document
+from overhand.deploy.protocol.learning import Learning
 from overhand.errors import InvalidValue, whole
 from overhand.planning import Plan
-
-if TYPE_CHECKING:
-    from overhand.deploy.protocol.learning import Learning
 
 ConfigFile = Annotated[
     Path | None,
@@ -61,8 +54,7 @@ Certificate = Annotated[
 ]
 CertificateKey = Annotated[Path | None, typer.Option(help="The certificate's key (PEM).")]
 Authorities = Annotated[
-    Path | None,
-    typer.Option("--ca", help="Certificates (PEM) to trust instead of the system's."),
+    Path | None, typer.Option("--ca", help="Certificates (PEM) to trust instead of the system's.")
 ]
 Insecure = Annotated[
     bool,
@@ -111,8 +103,6 @@ class LearningOptions:
 
     def learning(self, plan: Plan, policy_key: bytes) -> Learning:
         """What a document for this plan says of it."""
-        from overhand.deploy.protocol.learning import Learning
-
         names = () if self.features is None else tuple(self.features.split(","))
         arms = {} if self.arms is None else _arms_of(self.arms)
         dimension, horizon = options.features_of(plan.values), plan.horizon
@@ -143,9 +133,7 @@ def _to_dict(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 @options.takes(
-    ServicesPlanOptions,
-    without=("tree", "composition", "error", "max_messages"),
-    into="planned",
+    ServicesPlanOptions, without=("tree", "composition", "error", "max_messages"), into="planned"
 )
 @options.takes(LearningOptions)
 def prepare(
@@ -170,8 +158,6 @@ def prepare(
         directory: Where the files are written.
         recommender: For a recommender that learns from the plan's statistics.
     """
-    from overhand.deploy.protocol.document import Document
-    from overhand.deploy.protocol.keys import KeyPair, PolicyKey, create_token, hash_token
     from overhand.deploy.server.store import ServerStore
 
     if not recommender:
@@ -183,7 +169,7 @@ def prepare(
         if path.exists():
             raise InvalidValue(f"{path} exists: one directory holds one deployment")
     plan = _choose_plan(plan_file, planned, recommender=recommender)
-    pair, signing = KeyPair.generate(), PolicyKey.generate() if recommender else None
+    pair, signing = keys.KeyPair.generate(), keys.PolicyKey.generate() if recommender else None
     learning = None if signing is None else asked.learning(plan, signing.public_key)
     made = Document(plan, pair.public_key, learning)
     made.check_guarantee()
@@ -192,7 +178,7 @@ def prepare(
     if signing is not None:
         signing.save(policy_key)
     ServerStore.make_keys(made, database_keys)
-    token_hash.write_text(hash_token(create_token(token)).hex() + "\n", encoding="ascii")
+    token_hash.write_text(keys.hash_token(keys.create_token(token)).hex() + "\n", encoding="ascii")
     document.write_text(made.to_json(), encoding="utf-8")
     if as_json:
         print_json({"document": str(document), "digest": made.digest, "plan": plan.digest})
@@ -237,8 +223,6 @@ def tokens(
         add: Add their hashes to an existing file.
         revoke: Remove a hash from the file: its token is no longer accepted.
     """
-    from overhand.deploy.protocol import keys
-
     if revoke and (count is not None or add):
         raise InvalidValue(
             "--revoke withdraws tokens: leave out --count and --add, which make them"
@@ -339,7 +323,6 @@ def settle(
         database: The database of the plan that has ended.
         out: Where to write the final sum, for `server --after`.
     """
-    from overhand.deploy.protocol.document import Document
     from overhand.deploy.server.running import settled_sum
 
     if out.exists():

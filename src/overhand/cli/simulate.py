@@ -15,7 +15,7 @@ import typer
 from rich.markup import escape
 
 from overhand.cli import options, output
-from overhand.cli.options import PlanOptions
+from overhand.cli.options import TWO_SERVICES, PlanOptions
 from overhand.cli.output import console, format_number, plural
 from overhand.errors import InvalidValue
 from overhand.lab import simulation
@@ -69,13 +69,15 @@ def simulate(
     t, predicted = result.curve.t, _predict(plan, result.curve.t)
     rms_error = plan.rms_error_over(max(plan.horizon, stream.users))
     if plot is not None:
+        kind, levels = plan.mechanisms[0].kind, plan.tree.levels
+        way = kind if plan.noise_by == "services" else f"{levels} shufflers"
         error_over_time(
             [
                 Line(f"measured, {plural(result.runs, 'run')}", t, result.curve.rms),
                 Line("predicted, worst input", t, predicted, "--"),
             ],
             plot,
-            title=f"{stream.users:,} users, {_way_of(plan)}, {plan.privacy}",
+            title=f"{stream.users:,} users, {way}, {plan.privacy}",
         )
     if save is not None:
         with save.open("w", newline="", encoding="utf-8") as file:
@@ -108,11 +110,6 @@ def simulate(
     table.add_row("users per second", f"{result.users_per_second:,.0f}", "")
     output.tell(f"{size}, input {input_form}, {plan.privacy}")
     console.print(table)
-
-
-def _way_of(plan: Plan) -> str:
-    kind = plan.mechanisms[0].kind
-    return kind if plan.noise_by == "services" else f"{plan.tree.levels} shufflers"
 
 
 def _plan_for_input(asked: PlanOptions, input_form: str) -> Plan:
@@ -161,8 +158,7 @@ class Model:
 
 
 @options.takes(
-    PlanOptions,
-    without=("clip", "honest", "reports", "composition", "error", "max_messages"),
+    PlanOptions, without=("clip", "honest", "reports", "composition", "error", "max_messages")
 )
 def compare(
     asked: PlanOptions,
@@ -187,7 +183,9 @@ def compare(
     stream = simulation.stream_for(
         input_form, asked.users, values=asked.values, shufflers=k, epsilon=epsilon
     )
-    with output.steps_bar("planning", _sides(asked, pending), lambda side: side[1]) as sides:
+    paper, of_services = _families(asked)
+    known = _sides(paper, of_services, pending)
+    with output.steps_bar("planning", known, lambda side: side[1]) as sides:
         models = [
             Model(name, label, trusted, calibrate()) for name, label, trusted, calibrate in sides
         ]
@@ -197,14 +195,13 @@ def compare(
             for model in models
         ]
     rows = [model.row(result) for model, result in zip(models, results, strict=True)]
-    _, of_services = _families(asked)
-    our_name = of_services[0] if options.model_note(asked.mechanism or "") else "concurrent"
+    our_name = "concurrent" if paper is asked else of_services[0]
     ours = next(model.counter for model in models if model.name == our_name)
     assert isinstance(ours, PlanCounter)
     mechanism = ours.plan.mechanisms[0].kind
     bound = asked.values.width * repeats(asked.users, k, epsilon)
     if plot is not None:
-        _plot_comparison(asked, models, results, plot)
+        _plot_comparison(paper, of_services, models, results, plot)
     if save is not None:
         save.write_text(_as_text(rows, save.suffix), encoding="utf-8")
     if as_json:
@@ -252,7 +249,7 @@ def compare(
 
 
 def _sides(
-    asked: PlanOptions, pending: Pending
+    asked: PlanOptions, of_services: list[str], pending: Pending
 ) -> list[tuple[str, str, str, Callable[[], Plan | Counter]]]:
     """Name, label, who is trusted, and how to calibrate it, which takes a moment."""
     users, k, privacy, values = asked.users, asked.most_shufflers, asked.privacy, asked.values
@@ -262,7 +259,6 @@ def _sides(
         return PlanCounter(plans.plan(), pending=pending)
 
     published = partial(Plan.published, users, k, privacy, values=values)
-    asked, of_services = _families(asked)
     alone = replace(asked, shufflers=1, tree="regular")
     blocks = {kind: replace(alone, mechanism=kind) for kind in of_services}
     tree = partial(trusted_tree, users, privacy, values=values)
@@ -284,10 +280,10 @@ def _sides(
 
 def _families(asked: PlanOptions) -> tuple[PlanOptions, list[str]]:
     """What is asked of the paper's family, and the kinds of the services' family."""
-    if not options.model_note(asked.mechanism or ""):
-        return asked, kinds_of(asked.values, "services")
-    kinds = [asked.plan().mechanisms[0].kind]
-    return replace(asked, mechanism=None), kinds
+    of_services = kinds_of(asked.values, "services")
+    if asked.mechanism not in (TWO_SERVICES, *of_services):
+        return asked, of_services
+    return replace(asked, mechanism=None), [asked.plan().mechanisms[0].kind]
 
 
 def _as_text(rows: list[dict[str, Any]], suffix: str) -> str:
@@ -304,11 +300,14 @@ def _as_text(rows: list[dict[str, Any]], suffix: str) -> str:
 
 
 def _plot_comparison(
-    asked: PlanOptions, models: list[Model], results: list[Simulation], path: Path
+    asked: PlanOptions,
+    of_services: list[str],
+    models: list[Model],
+    results: list[Simulation],
+    path: Path,
 ) -> None:
     """Errors over time, and by the number of shufflers: that needs a plan for each."""
     users, privacy, values = asked.users, asked.privacy, asked.values
-    asked, of_services = _families(asked)
     over_time = [
         Line(m.label, r.curve.t, r.curve.rms, "--" if m.trusted == _SERVER else "-")
         for m, r in zip(models, results, strict=True)

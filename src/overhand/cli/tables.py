@@ -263,10 +263,7 @@ class Columns:
 
     def check_names(self) -> None:
         """Refuse columns that the table lacks, or that are there or here twice."""
-        wanted, names = (
-            [*self.names, *([] if self.at is None else [self.at])],
-            self.table.names,
-        )
+        wanted, names = ([*self.names, *([] if self.at is None else [self.at])], self.table.names)
         for name in wanted:
             if wanted.count(name) > 1:
                 raise InvalidValue(f"column {name!r} was given twice: each may be used once")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlsplit
 
 from rich.markup import escape
@@ -12,10 +12,8 @@ from rich.markup import escape
 from overhand.cli import options
 from overhand.cli.output import console, format_bytes, levels_table, plural, print_json, show_status
 from overhand.cli.services import Authorities, Insecure, Pinned
+from overhand.deploy.protocol.document import Document
 from overhand.errors import InvalidValue, ServiceError
-
-if TYPE_CHECKING:
-    from overhand.deploy.protocol.document import Document
 
 _PATH = "/v1/document"
 _TRUST = {
@@ -45,8 +43,6 @@ def verify(
     Args:
         document: The document: a file, or the shuffling service's address.
     """
-    from overhand.deploy.protocol.document import Document
-
     if document.startswith(("http://", "https://")):
         content = asyncio.run(_fetch(document, authorities, insecure=insecure))
         found = Document.from_bytes(content, pinned)
