@@ -236,13 +236,11 @@ class ServicesPlanOptions(PlanOptions):
     mechanism: ServicesMechanism = TWO_SERVICES
 
 
-def takes(
-    kind: Any, *, without: Collection[str] = (), into: str = "asked"
-) -> Callable[[Callable[..., None]], Any]:
+def takes(kind: Any, *, without: Collection[str] = ()) -> Callable[[Callable[..., None]], Any]:
     """Give a command the options that a dataclass has as fields, except some.
 
-    It gets them as its argument `asked`, or another. The docstrings of the dataclass and of its
-    bases describe them.
+    It gets them as its argument `asked`. The docstrings of the dataclass and of its bases describe
+    them.
     """
     chosen = [field for field in fields(kind) if field.name not in without]
     hints = get_type_hints(kind, include_extras=True)
@@ -253,7 +251,7 @@ def takes(
         @wraps(command)
         def run(**given: Any) -> None:
             asked = {field.name: given.pop(field.name, field.default) for field in chosen}
-            command(**{into: kind(**asked)}, **given)
+            command(asked=kind(**asked), **given)
 
         own = signature(command, eval_str=True)
         taken = [
@@ -263,10 +261,10 @@ def takes(
         parameters = [
             each
             for one in own.parameters.values()
-            for each in (taken if one.name == into else [one.replace(kind=_BY_NAME)])
+            for each in (taken if one.name == "asked" else [one.replace(kind=_BY_NAME)])
         ]
         run.__dict__["__signature__"] = own.replace(parameters=parameters)
-        run.__dict__["described"] = described | vars(command).get("described", {})
+        run.__dict__["described"] = described
         run.__annotations__ = {one.name: one.annotation for one in parameters}
         return run
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -78,40 +77,14 @@ KEYS_NOTE = (
 )
 
 
-@dataclass(frozen=True)
-class LearningOptions:
-    """How a recommender is asked to learn: each field is an option.
-
-    Args:
-        constant: The first feature of every arm, if all have the same.
-        policy: practical: constants from the distribution of the noise; theory: the paper's, which
-            learn very slowly.
-        features: The names of the features, separated by commas.
-        arms: Arms that are the same for everybody: a JSON object of names and features.
-    """
-
-    constant: float | None = None
-    policy: Annotated[ConstantsName | None, typer.Option(show_default="practical")] = None
-    features: str | None = None
-    arms: Path | None = None
-
-    def check_none(self) -> None:
-        """Refuse options of a recommender where there is none."""
-        for field in fields(self):
-            if getattr(self, field.name) is not None:
-                raise InvalidValue(f"--{field.name} is for recommenders: give --recommender, too")
-
-    def learning(self, plan: Plan, policy_key: bytes) -> Learning:
-        """What a document for this plan says of it."""
-        names = () if self.features is None else tuple(self.features.split(","))
-        arms = {} if self.arms is None else _arms_of(self.arms)
-        dimension, horizon = options.features_of(plan.values), plan.horizon
-        if self.policy != "theory":
-            return Learning(Practical(dimension, self.constant), policy_key, names, arms)
-        if self.constant is not None:
-            raise InvalidValue("--policy theory does not use --constant")
-        constants = Theory(dimension, horizon, max(1.0, plan.error_bound(1 / (2 * horizon))))
-        return Learning(constants, policy_key, names, arms)
+def _constants_of(plan: Plan, policy: str | None, constant: float | None) -> Practical | Theory:
+    """Of the policies for a recommender with this plan."""
+    dimension, horizon = options.features_of(plan.values), plan.horizon
+    if policy != "theory":
+        return Practical(dimension, constant)
+    if constant is not None:
+        raise InvalidValue("--policy theory does not use --constant")
+    return Theory(dimension, horizon, max(1.0, plan.error_bound(1 / (2 * horizon))))
 
 
 def _arms_of(path: Path) -> dict[str, tuple[float, ...]]:
@@ -132,17 +105,17 @@ def _to_dict(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return named
 
 
-@options.takes(
-    ServicesPlanOptions, without=("tree", "composition", "error", "max_messages"), into="planned"
-)
-@options.takes(LearningOptions)
+@options.takes(ServicesPlanOptions, without=("tree", "composition", "error", "max_messages"))
 def prepare(
     plan_file: Annotated[Path | None, typer.Option("--plan")] = None,
     directory: Path = Path(),
     recommender: Annotated[bool, typer.Option("--recommender")] = False,
     *,
-    planned: ServicesPlanOptions,
-    asked: LearningOptions,
+    asked: ServicesPlanOptions,
+    constant: float | None = None,
+    policy: Annotated[ConstantsName | None, typer.Option(show_default="practical")] = None,
+    features: str | None = None,
+    arms: Path | None = None,
     as_json: options.Json = False,
 ) -> None:
     """Make the files of a deployment: the server's key, the document, and a token.
@@ -157,20 +130,32 @@ def prepare(
         plan_file: A plan saved by `overhand plan`, instead of one for --horizon and so on.
         directory: Where the files are written.
         recommender: For a recommender that learns from the plan's statistics.
+        constant: The first feature of every arm, if all have the same.
+        policy: practical: constants from the distribution of the noise; theory: the paper's, which
+            learn very slowly.
+        features: The names of the features, separated by commas.
+        arms: Arms that are the same for everybody: a JSON object of names and features.
     """
     from overhand.deploy.server.store import ServerStore
 
-    if not recommender:
-        asked.check_none()
+    learnt = {"constant": constant, "policy": policy, "features": features, "arms": arms}
+    for name, given in learnt.items():
+        if given is not None and not recommender:
+            raise InvalidValue(f"--{name} is for recommenders: give --recommender, too")
     document, key = directory / "document.json", directory / "server.key"
     token, token_hash = directory / "token", directory / "token.sha256"
     policy_key, database_keys = directory / POLICY_KEY, directory / DATABASE_KEYS
     for path in (document, key, policy_key, database_keys, token, token_hash):
         if path.exists():
             raise InvalidValue(f"{path} exists: one directory holds one deployment")
-    plan = _choose_plan(plan_file, planned, recommender=recommender)
+    plan = _choose_plan(plan_file, asked, recommender=recommender)
     pair, signing = keys.KeyPair.generate(), keys.PolicyKey.generate() if recommender else None
-    learning = None if signing is None else asked.learning(plan, signing.public_key)
+    learning = None
+    if signing is not None:
+        constants = _constants_of(plan, policy, constant)
+        names = () if features is None else tuple(features.split(","))
+        by_name = {} if arms is None else _arms_of(arms)
+        learning = Learning(constants, signing.public_key, names, by_name)
     made = Document(plan, pair.public_key, learning)
     made.check_guarantee()
     directory.mkdir(parents=True, exist_ok=True)
@@ -193,13 +178,11 @@ def prepare(
         console.print(f"{database_keys}: {KEYS_NOTE}", style="yellow")
 
 
-def _choose_plan(
-    plan_file: Path | None, planned: ServicesPlanOptions, *, recommender: bool
-) -> Plan:
+def _choose_plan(plan_file: Path | None, asked: ServicesPlanOptions, *, recommender: bool) -> Plan:
     if plan_file is None:
         with show_status("searching for the best plan"):
-            return planned.plan_for_regret() if recommender else planned.plan()
-    if planned != ServicesPlanOptions():
+            return asked.plan_for_regret() if recommender else asked.plan()
+    if asked != ServicesPlanOptions():
         raise InvalidValue("--plan is a plan: leave out the options that another would be made by")
     return Plan.load(plan_file)
 

@@ -121,7 +121,7 @@ def sums(
         published = list(_publish(total, columns, places, advance, has_windows=has_windows))
     if not published:
         raise InvalidValue(f"{file} has no rows")
-    in_windows = [] if windows is None else list(total.windows(windows))
+    in_windows = [] if windows is None else [_published_in(one) for one in total.windows(windows)]
     names = kind.coordinate_names or [str(place) for place in range(kind.dimension)]
     if isinstance(kind, Vectors):
         names = column
@@ -155,9 +155,10 @@ def _publish(
     advance: Callable[[int], None],
     *,
     has_windows: bool,
-) -> Iterator[tuple[str | None, Estimate]]:
+) -> Iterator[Published]:
     """The estimates at these places and at the end of the file, with their times."""
-    time, place, is_current = None, next(places), True
+    time: dict[str, str] = {}
+    place, is_current = next(places), True
     for rows, times in columns.portions(total.plan.values):
         done = 0
         while done < len(rows):
@@ -166,14 +167,23 @@ def _publish(
             total.update_rows(
                 rows[part], times[part] if has_windows and times is not None else None
             )
-            time, done = None if times is None else str(times[until - 1]), until
+            time, done = {} if times is None else {"time": str(times[until - 1])}, until
             is_current = total.t == place
             if is_current:
-                yield time, total.estimate
+                yield {"users": total.t, **time}, total.estimate
                 place = next(places)
         advance(len(rows))
     if not is_current:
-        yield time, total.estimate
+        yield {"users": total.t, **time}, total.estimate
+
+
+def _published_in(window: Window) -> Published:
+    span = {"start": str(window.start), "stop": str(window.stop)}
+    return {**span, "users": window.estimate.users}, window.estimate
+
+
+Published = tuple[dict[str, Any], "Estimate"]
+"""After which users, or of which window, and what is published then."""
 
 
 class Reading(NamedTuple):
@@ -190,9 +200,8 @@ class Found(NamedTuple):
 
     kind: Values
     plan: Plan
-    points: list[tuple[str | None, Estimate]]
-    """What is published after some users, and the time of the last of them."""
-    windows: list[Window]
+    points: list[Published]
+    windows: list[Published]
     names: Sequence[str]
     """Of the coordinates of a sum: a vector's are those of its columns."""
 
@@ -221,30 +230,23 @@ class Found(NamedTuple):
     def last(self) -> Estimate:
         return self.points[-1][1]
 
-    def _lines(self) -> Iterator[dict[str, Any]]:
-        """One per point and number."""
-        for time, estimate in self.points:
-            timed = {} if time is None else {"time": time}
-            for reading in self._readings(estimate):
-                yield {"users": estimate.t, **timed, **self._named(reading)}
-
-    def _window_lines(self) -> Iterator[dict[str, Any]]:
-        for window in self.windows:
-            span = {"start": str(window.start), "stop": str(window.stop)}
-            for reading in self._readings(window.estimate):
-                yield {**span, "users": window.estimate.users, **self._named(reading)}
+    def _lines(self, published: list[Published]) -> list[dict[str, Any]]:
+        """One per estimate and number."""
+        return [
+            {**whose, **self._named(reading)}
+            for whose, estimate in published
+            for reading in self._readings(estimate)
+        ]
 
     def write(self, path: Path) -> None:
         """Write everything as JSON, or the estimates (or windows, if asked for) as CSV."""
         with path.open("w", newline="", encoding="utf-8") as file:
             if path.suffix == ".json":
-                json.dump({**self.summary(), "estimates": list(self._lines())}, file)
+                json.dump({**self.summary(), "estimates": self._lines(self.points)}, file)
                 return
-            lines = self._window_lines() if self.windows else self._lines()
-            first = next(lines)
-            writer = csv.DictWriter(file, list(first))
+            lines = self._lines(self.windows or self.points)
+            writer = csv.DictWriter(file, list(lines[0]))
             writer.writeheader()
-            writer.writerow(first)
             writer.writerows(lines)
 
     def draw(self, path: Path, title: str) -> None:
@@ -253,17 +255,12 @@ class Found(NamedTuple):
         if self.is_grouped:
             at_end = [reading for reading in at_end if reading.name.endswith(" sum")]
         largest = sorted(at_end, key=lambda reading: -reading.value)[:_CURVES]
-        curves: dict[str, list[Reading]] = {reading.name: [] for reading in largest}
-        users: dict[str, list[int]] = {name: [] for name in curves}
+        curves: dict[str, list[tuple[float, ...]]] = {reading.name: [] for reading in largest}
         for _, estimate in self.points:
-            for reading in self._readings(estimate):
-                if reading.name in curves:
-                    curves[reading.name].append(reading)
-                    users[reading.name].append(estimate.t)
-        bands = [
-            Band(name, np.array(users[name]), *np.array([one[1:] for one in curve]).T)
-            for name, curve in curves.items()
-        ]
+            for name, *numbers in self._readings(estimate):
+                if name in curves:
+                    curves[name].append((estimate.t, *numbers))
+        bands = [Band(name, *np.array(curve).T) for name, curve in curves.items()]
         sum_figure(bands, path, title=f"{title}: {self.last.t:,} users, {self.plan.privacy}")
 
     def summary(self) -> dict[str, Any]:
@@ -281,7 +278,7 @@ class Found(NamedTuple):
             "digest": self.plan.digest,
             "points": len(self.points),
             "last": numbers[0] if self.kind.is_scalar else numbers,
-            "windows": list(self._window_lines()),
+            "windows": self._lines(self.windows),
         }
 
     def show(self, title: str) -> None:
@@ -299,7 +296,7 @@ class Found(NamedTuple):
         if not self.windows:
             return
         table = new_table("window from", "of", "users", "estimate", "95 % band")
-        lines = list(self._window_lines())
+        lines = self._lines(self.windows)
         for line in lines[:_SHOWN_WINDOWS]:
             band = f"{_format(line['low'])} to {_format(line['high'])}"
             name = line.get("of", "all users")
