@@ -27,44 +27,34 @@ class Entry(NamedTuple):
 
     panel: str
     place: str
-    """Its module and function."""
+    """Its module, and its function if that is not called like the command."""
     summary: str
 
 
 _USE, _PLAN, _DEPLOY, _LAB = "Use", "Plan", "Deploy", "Laboratory"
 COMMANDS = {
     "sum": Entry(_USE, "sums:sums", "Private running estimates of your own CSV or Parquet file."),
-    "demo": Entry(
-        _USE, "demo:demo", "Run the whole system on this machine, with simulated clients."
-    ),
-    "plan": Entry(_PLAN, "plan:plan", "Choose the plan with the least error for a guarantee."),
-    "prepare": Entry(
-        _DEPLOY, "services:prepare", "Make the files of a deployment: key, document, token."
-    ),
-    "tokens": Entry(_DEPLOY, "services:tokens", "Make or revoke tokens for clients."),
-    "server": Entry(_DEPLOY, "services:server", "Run the server, with its dashboard."),
-    "shuffler": Entry(_DEPLOY, "services:shuffler", "Run the shuffling service."),
-    "client": Entry(_DEPLOY, "client:client", "Report values to a shuffling service."),
-    "verify": Entry(_DEPLOY, "verify:verify", "Check a document and recompute its guarantee."),
-    "settle": Entry(
-        _DEPLOY, "services:settle", "Record a finished plan's final sum, for the next plan."
-    ),
-    "lab simulate": Entry(
-        _LAB, "simulate:simulate", "Run a plan on a stream and measure its errors."
-    ),
-    "lab compare": Entry(_LAB, "simulate:compare", "Compare local, shuffled and trusted models."),
+    "demo": Entry(_USE, "demo", "Run the whole system on this machine, with simulated clients."),
+    "plan": Entry(_PLAN, "plan", "Choose the plan with the least error for a guarantee."),
+    "prepare": Entry(_DEPLOY, "services", "Make the files of a deployment: key, document, token."),
+    "tokens": Entry(_DEPLOY, "services", "Make or revoke tokens for clients."),
+    "server": Entry(_DEPLOY, "services", "Run the server, with its dashboard."),
+    "shuffler": Entry(_DEPLOY, "services", "Run the shuffling service."),
+    "client": Entry(_DEPLOY, "client", "Report values to a shuffling service."),
+    "verify": Entry(_DEPLOY, "verify", "Check a document and recompute its guarantee."),
+    "settle": Entry(_DEPLOY, "services", "Record a finished plan's final sum, for the next plan."),
+    "lab simulate": Entry(_LAB, "simulate", "Run a plan on a stream and measure its errors."),
+    "lab compare": Entry(_LAB, "simulate", "Compare local, shuffled and trusted models."),
     "lab frontier": Entry(
-        _LAB, "frontier:frontier", "Compare error and messages over mechanisms and shufflers."
+        _LAB, "frontier", "Compare error and messages over mechanisms and shufflers."
     ),
     "lab bandit": Entry(
-        _LAB, "bandit:bandit", "Measure the reward users lose while a recommender learns."
+        _LAB, "bandit", "Measure the reward users lose while a recommender learns."
     ),
     "lab audit": Entry(
-        _LAB, "audit:audit", "Attack the running code for lower bounds on epsilon and mu."
+        _LAB, "audit", "Attack the running code for lower bounds on epsilon and mu."
     ),
-    "lab reproduce": Entry(
-        _LAB, "reproduce:reproduce", "Measure every quantitative claim of the paper."
-    ),
+    "lab reproduce": Entry(_LAB, "reproduce", "Measure every quantitative claim of the paper."),
 }
 """By the words of the command."""
 
@@ -106,7 +96,7 @@ def load_command(words: str) -> Any:
             if find_spec(library) is None:  # better now than after minutes of work
                 raise OverhandError(f"{library} is not installed: pip install 'overhand[lab]'")
     module, _, function = entry.place.partition(":")
-    called = getattr(import_module(f"overhand.cli.{module}"), function)
+    called = getattr(import_module(f"overhand.cli.{module}"), function or name)
     help, described = read_docstring(called.__doc__ or "")
     alone = typer.Typer(add_completion=False)
     alone.command(
