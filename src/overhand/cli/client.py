@@ -59,9 +59,7 @@ def client(
     if [bool(value), file is not None, resend is not None].count(True) != 1:
         raise InvalidValue("give a value, --file or --resend")
     if resend is not None and device is not None:
-        raise InvalidValue(
-            "give --resend or --device, not both: each names the file of the reports"
-        )
+        raise InvalidValue("give --resend or --device, not both: each names a file of reports")
     whole("at_once", at_once, least=1)
     reporter = AsyncClient(
         url,
@@ -83,9 +81,7 @@ def client(
     answer(f"{counted:,} counted", {"counted": counted}, as_json=as_json)
 
 
-def _transport(
-    url: str, token: str | None, authorities: Path | None, *, insecure: bool
-) -> Transport:
+def _transport(url: str, token: str | None, ca: Path | None, *, insecure: bool) -> Transport:
     """Requests to a service, with a line on standard error while they go unanswered."""
     from overhand.deploy.transport import Answer, HttpTransport, Unreachable, Untrusted
 
@@ -103,7 +99,7 @@ def _transport(
                     say("waiting", f"{url} does not answer; trying again", style="yellow")
                 raise
 
-    return PatientTransport(url, token=token, authorities=authorities, insecure=insecure)
+    return PatientTransport(url, token=token, authorities=ca, insecure=insecure)
 
 
 async def _report(

@@ -207,15 +207,11 @@ def tokens(
         revoke: Remove a hash from the file: its token is no longer accepted.
     """
     if revoke and (count is not None or add):
-        raise InvalidValue(
-            "--revoke withdraws tokens: leave out --count and --add, which make them"
-        )
+        raise InvalidValue("--revoke withdraws tokens: leave out --count and --add")
     if revoke:
         # Hashes, and not tokens: others can see what stands in a command.
         if not all(re.fullmatch("[0-9a-fA-F]{64}", line) for line in revoke):
-            raise InvalidValue(
-                "--revoke takes hashes as they are in the file: 64 hexadecimal digits"
-            )
+            raise InvalidValue("--revoke takes hashes as in the file: 64 hexadecimal digits")
         left = keys.change_hashes(hashes, revoked={bytes.fromhex(line) for line in revoke})
         result = {"revoked": len(revoke), "left": left, "hashes": str(hashes)}
         answer(f"{len(revoke):,} revoked, {left:,} left in {hashes}", result, as_json=as_json)

@@ -66,9 +66,7 @@ def use_file(ctx: typer.Context, path: Path | None) -> Path | None:
                 f"{path}: [{name}] has no option {{}}", key, _options_of(load_command(name))
             )
             if mask(str(value)) != str(value) and path.stat().st_mode & 0o077:
-                raise InvalidValue(
-                    f"{path} contains a password and others may read it: chmod 600 it"
-                )
+                raise InvalidValue(f"{path} holds a password and others may read it: chmod 600 it")
     ctx.default_map = {
         own[key].name: _as_typed(ctx, own[key], value, f"{path}: {key}")
         for key, value in content.get(str(ctx.command.name), {}).items()

@@ -186,9 +186,7 @@ def compare(
     paper, of_services = _families(asked)
     known = _sides(paper, of_services, pending)
     with output.steps_bar("planning", known, lambda side: side[1]) as sides:
-        models = [
-            Model(name, label, trusted, calibrate()) for name, label, trusted, calibrate in sides
-        ]
+        models = [Model(name, label, trusted, find()) for name, label, trusted, find in sides]
     with output.progress_bar("running", runs * stream.users * len(models)) as advance:
         results = [
             simulation.simulate(model.counter, stream, runs=runs, seed=seed, progress=advance)
@@ -288,9 +286,7 @@ def _families(asked: PlanOptions) -> tuple[PlanOptions, list[str]]:
 
 def _as_text(rows: list[dict[str, Any]], suffix: str) -> str:
     names = list(rows[0])
-    cells = [
-        [row[n] if isinstance(row[n], str) else f"{row[n]:.6g}" for n in names] for row in rows
-    ]
+    cells = [[x if isinstance(x, str) else f"{x:.6g}" for x in row.values()] for row in rows]
     if suffix == ".md":
         lines = [names, ["---"] * len(names), *cells]
         return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"

@@ -100,9 +100,7 @@ def sums(
     columns.check_names()
     kind, read_off = columns.kind(values, clip=clip, trust_data=trust_data)
     if pending == "rate" and isinstance(kind, Grouped):
-        raise InvalidValue(
-            "--pending rate: groups allow for pending users anywhere, so leave it out"
-        )
+        raise InvalidValue("--pending rate: groups allow for pending users anywhere: leave it out")
     if read_off:
         say("--trust-data", f"{read_off} read from the data: released without privacy")
     if horizon is None and file == STANDARD_INPUT:
@@ -118,7 +116,7 @@ def sums(
     total = ContinualSum(plan, random, archive=has_windows or is_rate, pending=pending)
     with progress_bar(f"{users:,} rows", users) as advance:
         places = _places(plan, points)
-        published = list(_publish(total, columns, places, advance, has_windows=has_windows))
+        published = list(_publish(total, columns, places, advance, is_timed=has_windows))
     if not published:
         raise InvalidValue(f"{file} has no rows")
     in_windows = [] if windows is None else [_published_in(one) for one in total.windows(windows)]
@@ -154,7 +152,7 @@ def _publish(
     places: Iterator[int],
     advance: Callable[[int], None],
     *,
-    has_windows: bool,
+    is_timed: bool,
 ) -> Iterator[Published]:
     """The estimates at these places and at the end of the file, with their times."""
     time: dict[str, str] = {}
@@ -164,9 +162,7 @@ def _publish(
         while done < len(rows):
             until = min(len(rows), done + place - total.t)
             part = slice(done, until)
-            total.update_rows(
-                rows[part], times[part] if has_windows and times is not None else None
-            )
+            total.update_rows(rows[part], None if times is None or not is_timed else times[part])
             time, done = {} if times is None else {"time": str(times[until - 1])}, until
             is_current = total.t == place
             if is_current:
@@ -297,12 +293,10 @@ class Found(NamedTuple):
             return
         table = new_table("window from", "of", "users", "estimate", "95 % band")
         lines = self._lines(self.windows)
-        for line in lines[:_SHOWN_WINDOWS]:
-            band = f"{_format(line['low'])} to {_format(line['high'])}"
-            name = line.get("of", "all users")
-            table.add_row(
-                line["start"], name, f"{line['users']:,}", _format(line["estimate"]), band
-            )
+        for row in lines[:_SHOWN_WINDOWS]:
+            band = f"{_format(row['low'])} to {_format(row['high'])}"
+            name = row.get("of", "all users")
+            table.add_row(row["start"], name, f"{row['users']:,}", _format(row["estimate"]), band)
         console.print(table)
         _count_rest(len(lines) - _SHOWN_WINDOWS)
 

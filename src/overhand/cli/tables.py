@@ -326,9 +326,7 @@ class Columns:
         if not trust_data:
             return values_of(spec or "bit", clip=clip), ""
         if self.source == STANDARD_INPUT:
-            raise InvalidValue(
-                "--trust-data reads a file twice, and standard input can be read once"
-            )
+            raise InvalidValue("--trust-data reads twice, and standard input can be read once")
         found, what = spec, "kind"
         if found is None:
             found = "grouped" if self.group is not None else self._guess()
@@ -373,9 +371,7 @@ class Columns:
             raise InvalidValue(f"column {name!r} has no values")
         for label in found:
             if "," in label or ":" in label:
-                raise InvalidValue(
-                    f"column {name!r}: a label may not contain a comma or colon: {label!r}"
-                )
+                raise InvalidValue(f"column {name!r}: a comma or colon in the label {label!r}")
         return ",".join(sorted(found))
 
 
