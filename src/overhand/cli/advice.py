@@ -62,27 +62,19 @@ def advise(plan: Plan, composition: Composition, most: float = math.inf) -> Iter
     """
     if plan.noise_by == "services":
         return
-    own, known = {mechanism.kind for mechanism in plan.mechanisms}, [plan]
+    own = {mechanism.kind for mechanism in plan.mechanisms}
     terms = Requirements(plan.privacy, plan.honest, plan.reports, composition, plan.values)
     for kind in [kind for kind in kinds_of(plan.values, "users") if kind not in own]:
         choices = [
             replace(terms, noise_choice=one) for one in MECHANISMS[kind].noise_choices(plan.values)
         ]
-        found = _compare(known, choices)
-        if found is None:
-            continue
-        if found.other is not None:
-            known.append(found.other)
-        if found.messages <= most and (found.is_less or found.is_fewer):
+        found = _compare(plan, kind, choices)
+        if found and found.messages <= most and (found.is_less or found.is_fewer):
             yield found
 
 
-def _compare(known: list[Plan], choices: list[Requirements]) -> Advice | None:
-    """What a mechanism costs and reaches with the best of its kinds of noise, if it is feasible.
-
-    It is compared with the first of the known plans.
-    """
-    plan, kind = known[0], choices[0].noise_choice.mechanism.kind
+def _compare(plan: Plan, kind: str, choices: list[Requirements]) -> Advice | None:
+    """What a mechanism costs and reaches with the best of its kinds of noise, if it is feasible."""
     sent, values = plan.messages_per_user, plan.values
     split = tuple(m.noise_variance / values.width**2 for m in plan.mechanisms)
     is_small = values.is_whole or values.dimension <= _QUICK_DIMENSION
@@ -92,32 +84,13 @@ def _compare(known: list[Plan], choices: list[Requirements]) -> Advice | None:
         counts = (fewest_messages(terms, sizes, np.array(split)).sum() for terms in choices)
         messages = float(min(counts))
         return Advice(kind, messages, None, False, _FEWER * messages <= sent)
-    others = list(_with_known_noise(known, choices[0]))
-    if not others:  # its own noise at every level, in proportion
-        for terms in choices:
-            at = with_best_laplace(terms, plan.tree.levels)
-            with suppress(Infeasible):
-                mechanisms = calibrate(plan.tree.sizes, split, at)
-                others.append(replace(plan, mechanisms=mechanisms))
+    others = []
+    for terms in choices:  # its own noise at every level, in proportion
+        at = with_best_laplace(terms, plan.tree.levels)
+        with suppress(Infeasible):
+            others.append(replace(plan, mechanisms=calibrate(plan.tree.sizes, split, at)))
     if not others:
         return None
     other = min(others, key=lambda found: found.rms_error)
     messages, is_less = other.messages_per_user, other.rms_error <= _LESS * plan.rms_error
     return Advice(kind, messages, other, is_less, _FEWER * messages <= sent)
-
-
-def _with_known_noise(known: list[Plan], terms: Requirements) -> Iterator[Plan]:
-    """Plans with the noise and the steps of others that round alike: no search is needed."""
-    wanted = terms.noise_choice.mechanism
-    for plan in known:
-        has = type(plan.mechanisms[0])
-        if (has.rounding_share, has.norm_share) == (wanted.rounding_share, wanted.norm_share):
-            with suppress(Infeasible):
-                levels = plan.tree.levels
-                fitted = (
-                    terms.fit(m.size, m.noise_share, levels=levels, steps=m.steps)
-                    for m in plan.mechanisms
-                )
-                other = replace(plan, mechanisms=tuple(fitted))
-                if other.delta_spent <= plan.privacy.delta:
-                    yield other
