@@ -16,7 +16,7 @@ import overhand as oh
 from overhand.lab.baselines import local_counter
 from overhand.lab.plots import colours_of, new_figure
 from overhand.lab.recorded import Recorded, alternatives_to, covid_positives
-from overhand.lab.simulation import PlanCounter, Simulation, simulate
+from overhand.lab.simulation import Simulation, simulate
 
 PRIVACY, SHUFFLERS, RUNS = oh.Privacy(epsilon=1.0, delta=1e-6), 4, 100
 
@@ -30,7 +30,7 @@ def main() -> None:
     print(f"{len(tests):,} tests, {tests.rows.sum()} positive; {PRIVACY}")
     print(f"the guarantee is for {tests.unit}")
     sides = alternatives_to(plan)
-    sides |= {"any 2 tests protected": PlanCounter(twice), "persons protected": PlanCounter(person)}
+    sides |= {"any 2 tests protected": twice, "persons protected": person}
     results = {name: simulate(side, tests.rows, runs=RUNS) for name, side in sides.items()}
     print(f"{'positives so far':<22}  rms error  largest error  messages per test")
     for name, result in results.items():

@@ -13,7 +13,7 @@ import pytest
 
 import overhand as oh
 from overhand.errors import DamagedPlan, InvalidValue
-from overhand.lab.simulation import Engine, PlanCounter
+from overhand.lab.simulation import Engine, start_run
 from overhand.lab.simulation.run import ENGINES
 from overhand.mechanisms import MECHANISMS, BallotSum, Mechanism, PairsSum, SharesSum
 from overhand.model import Counts, Floats, Messages, Rows, Shuffled
@@ -112,7 +112,7 @@ def test_both_engines_run_it_exactly_if_it_has_no_noise(
     values: Values, choices: list[Any], engine: Engine
 ) -> None:
     plan, raw = silent(values), chosen(choices, REGULAR.horizon)
-    run = PlanCounter(plan, engine).start(seeded_random(3))
+    run = start_run(plan, seeded_random(3), engine)
     estimates = run.estimates(values.rows(raw)).reshape(len(raw), -1)
     lowest, truth = plan.tree.lowest, points(values, raw).cumsum(axis=0)
     assert np.allclose(estimates[lowest - 1 :: lowest], truth[lowest - 1 :: lowest])
@@ -155,11 +155,11 @@ def by_shufflers(plan: oh.Plan) -> Floats:
 
 
 def by_messages(plan: oh.Plan) -> Floats:
-    return PlanCounter(plan, "messages").start(seeded_random(3)).estimates(zeros(plan))
+    return start_run(plan, seeded_random(3), "messages").estimates(zeros(plan))
 
 
 def by_counts(plan: oh.Plan) -> Floats:
-    return PlanCounter(plan, "counts").start(seeded_random(4)).estimates(zeros(plan))
+    return start_run(plan, seeded_random(4), "counts").estimates(zeros(plan))
 
 
 def by_continual_sum(plan: oh.Plan) -> Floats:

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 import overhand as oh
-from overhand.lab.simulation import PlanCounter, simulate
+from overhand.lab.baselines.local import LocalResponse
+from overhand.lab.simulation import simulate, start_run
 from overhand.mechanisms import CoinSum
 from overhand.noise import Coins
 from overhand.planning import Plan
@@ -92,7 +93,7 @@ def test_a_simulation_has_the_estimates_of_a_sum(values: Any) -> None:
     plan = kind_plan(REGULAR, values)
     rows = values.uniform(oh.seeded_random(6), 53)
     total = ContinualSum(plan, oh.seeded_random(5), pending="rate")
-    run = PlanCounter(plan, pending="rate").start(oh.seeded_random(5))
+    run = start_run(plan, oh.seeded_random(5), pending="rate")
     cut = 3 * plan.tree.lowest
     found = np.concatenate([run.estimates(rows[:cut]), run.estimates(rows[cut:])])
     for t, row in enumerate(rows):
@@ -109,7 +110,7 @@ def test_where_few_hold_a_one_a_rate_is_closer() -> None:
     with pytest.raises(oh.InvalidValue, match="pending='half' must be one of"):
         simulate(EXACT, rare, pending="half")  # type: ignore[arg-type]
     with pytest.raises(oh.InvalidValue, match="pending='rate' are for a plan"):
-        simulate(PlanCounter(EXACT), rare, pending="rate")
+        simulate(LocalResponse.best(len(rare), EXACT.privacy), rare, pending="rate")
 
 
 def test_it_goes_on_where_it_was_saved_and_bad_words_are_refused() -> None:

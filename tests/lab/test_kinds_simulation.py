@@ -17,9 +17,9 @@ from overhand.lab.simulation import (
     CountsRun,
     Engine,
     MessagesRun,
-    PlanCounter,
     estimate_all,
     simulate,
+    start_run,
     stream_for,
 )
 from overhand.lab.simulation.counts import _RoundingErrors
@@ -67,7 +67,7 @@ from support.small_plans import PRIVACY, REGULAR
 
 def run_in_parts(plan: oh.Plan, engine: Engine, rows: Any, blocks: int, seed: int = 1) -> Floats:
     """All estimates, from calls of so many whole blocks."""
-    run, users = PlanCounter(plan, engine).start(oh.seeded_random(seed)), blocks * plan.tree.lowest
+    run, users = start_run(plan, oh.seeded_random(seed), engine), blocks * plan.tree.lowest
     parts = [run.estimates(rows[i : i + users]) for i in range(0, len(rows), users)]
     return np.concatenate(parts)
 

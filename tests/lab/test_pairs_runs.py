@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import overhand as oh
-from overhand.lab.simulation import Engine, MessagesRun, PlanCounter, estimate_all, simulate
+from overhand.lab.simulation import Engine, MessagesRun, estimate_all, simulate, start_run
 from overhand.lab.simulation.counts import _LevelNoise
 from overhand.lab.simulation.run import ENGINES
 from overhand.mechanisms import Mechanism, PairsSum
@@ -139,7 +139,7 @@ def noise_of_blocks(plan: oh.Plan, engine: Engine) -> Floats:
     true[np.arange(plan.horizon), users] = 1.0
     runs = []
     for seed in range(SAMPLES // WIDE.dimension):
-        run = PlanCounter(plan, engine).start(oh.seeded_random(seed))
+        run = start_run(plan, oh.seeded_random(seed), engine)
         estimates = np.concatenate([run.estimates(part) for part in parts])
         ends = (estimates - np.cumsum(true, axis=0))[SIZE - 1 :: SIZE]
         runs.append(np.diff(ends, axis=0, prepend=0.0))

@@ -18,7 +18,6 @@ from overhand.errors import InvalidValue, OverhandError
 from overhand.lab import recorded as streams
 from overhand.lab.baselines import SquareRoot
 from overhand.lab.recorded import LATE, QUESTIONS, RACES, Recorded
-from overhand.lab.simulation import PlanCounter
 from overhand.values import BITS, Values
 
 PAGE = (Path(__file__).parents[2] / "docs" / "streams.md").read_text(encoding="utf-8")
@@ -213,9 +212,9 @@ def test_sides_have_the_plans_users_values_and_guarantee() -> None:
         assert (side.horizon, side.values) == (plan.horizon, plan.values)
         assert side.delta_spent <= PRIVACY.delta * (1 + 1e-9)
     one, ours = sides["one shuffler"], sides[f"{plan.tree.levels} shufflers"]
-    assert isinstance(one, PlanCounter)
-    assert one.plan.tree.levels == 1
-    assert ours == PlanCounter(plan)
+    assert isinstance(one, oh.Plan)
+    assert one.tree.levels == 1
+    assert ours == plan
     assert isinstance(sides["trusted server"], SquareRoot)
     assert sides["local"].rms_error > one.rms_error > ours.rms_error
 

@@ -22,9 +22,8 @@ from overhand.lab import simulation
 from overhand.lab.baselines import SquareRoot, local_counter, trusted_tree
 from overhand.lab.lower_bound import repeats
 from overhand.lab.plots import Line, comparison, error_over_time
-from overhand.lab.simulation import Counter, Engine, PlanCounter, Simulation, read_rows
+from overhand.lab.simulation import Counter, Engine, Simulation, read_rows
 from overhand.planning import Plan, kinds_of
-from overhand.sums import Pending
 
 _SERVER = "the server"
 _TWO_SERVICES = "two services, not both"
@@ -61,11 +60,18 @@ def simulate(
         raise InvalidValue("give --plan or the options of a plan, not both")
     else:
         plan = Plan.load(plan_file)
-    counter = PlanCounter(plan, engine, pending)
     stream = simulation.plan_stream(input_form, plan, users)
     size = f"{plural(runs, 'run')} of {stream.users:,} users"
     with output.progress_bar(size, runs * stream.users) as advance:
-        result = simulation.simulate(counter, stream, runs=runs, seed=seed, progress=advance)
+        result = simulation.simulate(
+            plan,
+            stream,
+            runs=runs,
+            seed=seed,
+            engine=engine,
+            pending=pending,
+            progress=advance,
+        )
     t, predicted = result.curve.t, _predict(plan, result.curve.t)
     rms_error = plan.rms_error_over(max(plan.horizon, stream.users))
     if plot is not None:
@@ -143,6 +149,10 @@ class Model:
     trusted: str
     counter: Plan | Counter
 
+    @property
+    def is_ours(self) -> bool:
+        return self.name in ("one-shuffler", "concurrent") or self.trusted == _TWO_SERVICES
+
     def row(self, result: Simulation) -> dict[str, Any]:
         return {
             "name": self.name,
@@ -184,19 +194,26 @@ def compare(
         input_form, asked.users, values=asked.values, shufflers=k, epsilon=epsilon
     )
     paper, of_services = _families(asked)
-    known = _sides(paper, of_services, pending)
+    known = _sides(paper, of_services)
     with output.steps_bar("planning", known, lambda side: side[1]) as sides:
         models = [Model(name, label, trusted, find()) for name, label, trusted, find in sides]
     with output.progress_bar("running", runs * stream.users * len(models)) as advance:
         results = [
-            simulation.simulate(model.counter, stream, runs=runs, seed=seed, progress=advance)
+            simulation.simulate(
+                model.counter,
+                stream,
+                runs=runs,
+                seed=seed,
+                pending=pending if model.is_ours else "middle",
+                progress=advance,
+            )
             for model in models
         ]
     rows = [model.row(result) for model, result in zip(models, results, strict=True)]
     our_name = "concurrent" if paper is asked else of_services[0]
     ours = next(model.counter for model in models if model.name == our_name)
-    assert isinstance(ours, PlanCounter)
-    mechanism = ours.plan.mechanisms[0].kind
+    assert isinstance(ours, Plan)
+    mechanism = ours.mechanisms[0].kind
     bound = asked.values.width * repeats(asked.users, k, epsilon)
     if plot is not None:
         _plot_comparison(paper, of_services, models, results, plot)
@@ -211,7 +228,7 @@ def compare(
                 "delta": asked.delta,
                 "values": asked.spec,
                 "mechanism": mechanism,
-                "noise_by": ours.plan.noise_by,
+                "noise_by": ours.noise_by,
                 "input": input_form,
                 "runs": runs,
                 "seed": seed,
@@ -247,14 +264,11 @@ def compare(
 
 
 def _sides(
-    asked: PlanOptions, of_services: list[str], pending: Pending
+    asked: PlanOptions, of_services: list[str]
 ) -> list[tuple[str, str, str, Callable[[], Plan | Counter]]]:
     """Name, label, who is trusted, and how to calibrate it, which takes a moment."""
     users, k, privacy, values = asked.users, asked.most_shufflers, asked.privacy, asked.values
     one, several = "one shuffler", f"{k} shufflers"
-
-    def ours(plans: PlanOptions) -> Counter:
-        return PlanCounter(plans.plan(), pending=pending)
 
     published = partial(Plan.published, users, k, privacy, values=values)
     alone = replace(asked, shufflers=1, tree="regular")
@@ -264,10 +278,10 @@ def _sides(
     return [
         ("local", "local", "nobody", partial(local_counter, users, privacy, values)),
         ("published", f"{several}, published", several, published),
-        ("one-shuffler", one, one, partial(ours, alone)),
-        ("concurrent", f"{several}, ours", several, partial(ours, asked)),
+        ("one-shuffler", one, one, alone.plan),
+        ("concurrent", f"{several}, ours", several, asked.plan),
         *(
-            (kind, f"two services: {kind}", _TWO_SERVICES, partial(ours, plans))
+            (kind, f"two services: {kind}", _TWO_SERVICES, plans.plan)
             for kind, plans in blocks.items()
         ),
         ("trusted-tree", "trusted: binary tree", _SERVER, partial(tree, combine=False)),

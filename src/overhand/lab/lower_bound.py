@@ -20,17 +20,6 @@ from overhand import errors
 from overhand.model import Counts
 from overhand.randomness import HALF, Random
 
-__all__ = [
-    "LEAST_VARIANCE",
-    "HardInput",
-    "big_batch",
-    "bit_variance_root",
-    "is_proved",
-    "largest_delta",
-    "least_horizon",
-    "repeats",
-]
-
 LEAST_VARIANCE = 200.0**2
 """What the anti-concentration lemma requires of the single bits' variance (Lemma B.4)."""
 

@@ -16,25 +16,12 @@ from numpy.typing import NDArray
 
 from overhand.errors import OverhandError
 from overhand.lab.baselines import SquareRoot, local_counter
-from overhand.lab.simulation import Counter, PlanCounter
+from overhand.lab.simulation import Counter
 from overhand.model import Floats, Rows
 from overhand.planning import Plan
 from overhand.values import BITS, Histogram, Values, Vectors
 
-__all__ = [
-    "LATE",
-    "QUESTIONS",
-    "RACES",
-    "Recorded",
-    "Sides",
-    "alternatives_to",
-    "covid_positives",
-    "late_flights",
-    "stops_by_neighbourhood",
-    "stops_by_race",
-]
-
-Sides = dict[str, Counter]
+Sides = dict[str, Plan | Counter]
 """Counters by who must be trusted."""
 
 LATE = 15
@@ -166,8 +153,8 @@ def alternatives_to(plan: Plan) -> Sides:
     one = Plan.best(users, 1, privacy, values=values, mechanism="best")
     return {
         "local": local_counter(users, privacy, values),
-        "one shuffler": PlanCounter(one),
-        f"{plan.tree.levels} shufflers": PlanCounter(plan),
+        "one shuffler": one,
+        f"{plan.tree.levels} shufflers": plan,
         "trusted server": SquareRoot(users, privacy, values),
     }
 

@@ -5,10 +5,10 @@ from overhand.lab.simulation.messages import MessagesRun
 from overhand.lab.simulation.run import (
     Counter,
     Engine,
-    PlanCounter,
     Simulation,
     estimate_all,
     simulate,
+    start_run,
 )
 from overhand.lab.simulation.streams import plan_stream, read_rows, stream_for, values_stream
 
@@ -18,12 +18,12 @@ __all__ = [
     "CoverNoise",
     "Engine",
     "MessagesRun",
-    "PlanCounter",
     "Simulation",
     "estimate_all",
     "plan_stream",
     "read_rows",
     "simulate",
+    "start_run",
     "stream_for",
     "values_stream",
 ]

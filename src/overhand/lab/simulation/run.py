@@ -16,7 +16,7 @@ from overhand.lab.simulation.counts import CountsRun
 from overhand.lab.simulation.messages import MessagesRun
 from overhand.lab.simulation.streams import Stream, plan_stream, stream_for, values_stream
 from overhand.model import Counts, Floats, Rows
-from overhand.planning import DEFAULT_FAILURE_PROBABILITY, Plan
+from overhand.planning import Plan
 from overhand.randomness import Random, SeededRandom
 from overhand.sums import ContinualSum, Pending
 from overhand.values import Values
@@ -42,15 +42,16 @@ class CounterRun(Protocol):
 
 
 class Counter(Protocol):
-    """Anything that publishes running sums: a plan's counter or a baseline.
+    """Anything but a plan that publishes running sums: a baseline.
 
-    Three that hide the same bits: nobody is trusted, three shufflers are, a server is.
+    It has the numbers of a plan. Three that hide the same bits: nobody is trusted, three shufflers
+    are, a server is.
 
     >>> import overhand as oh
     >>> from overhand.lab.baselines import SquareRoot
     >>> from overhand.lab.baselines.local import LocalResponse
     >>> privacy = oh.Privacy(1.0, 1e-6)
-    >>> ours = PlanCounter(oh.Plan.best(10_000, shufflers=3, privacy=privacy, tree="paper"))
+    >>> ours = oh.Plan.best(10_000, shufflers=3, privacy=privacy, tree="paper")
     >>> counters = [LocalResponse.best(10_000, privacy), ours, SquareRoot(10_000, privacy)]
     >>> [round(counter.rms_error, 1) for counter in counters]
     [67.9, 31.2, 16.2]
@@ -72,63 +73,34 @@ class Counter(Protocol):
     def start(self, random: Any) -> CounterRun: ...
 
 
-@dataclass(frozen=True)
-class PlanCounter:
-    """A plan, run by one of the engines, as a counter.
+def start_run(
+    counter: Plan | Counter,
+    random: Random,
+    engine: Engine = "counts",
+    pending: Pending = "middle",
+) -> CounterRun:
+    """A run of a plan, by one of the engines, or of a baseline.
 
     Both engines have one law; one of them draws noise, the other sends every message:
 
     >>> import overhand as oh
     >>> plan = oh.Plan.best(300, shufflers=2, privacy=oh.Privacy(1.0, 1e-6), tree="paper")
     >>> for engine in ENGINES:
-    ...     error = simulate(PlanCounter(plan, engine), "ones", runs=30).rms_error
+    ...     error = simulate(plan, "ones", runs=30, engine=engine).rms_error
     ...     print(engine, 0.8 < error / plan.rms_error < 1.2)
     counts True
     messages True
     """
-
-    plan: Plan
-    engine: Engine = "counts"
-    pending: Pending = "middle"
-    """How pending users count. The plan's errors are those for the middle."""
-
-    def __post_init__(self) -> None:
-        errors.one_of("engine", self.engine, ENGINES)
-        if self.engine != "counts" and self.pending != "middle":
-            raise errors.InvalidValue(f"pending={self.pending!r} needs engine='counts'")
-
-    @property
-    def horizon(self) -> int:
-        return self.plan.horizon
-
-    @property
-    def values(self) -> Values:
-        return self.plan.values
-
-    @property
-    def rms_error(self) -> float:
-        return self.plan.rms_error
-
-    @property
-    def worst_std(self) -> float:
-        return self.plan.worst_std
-
-    @property
-    def delta_spent(self) -> float:
-        return self.plan.delta_spent
-
-    @property
-    def messages_per_user(self) -> int:
-        return self.plan.messages_per_user
-
-    def error_bound(self, failure_probability: float = DEFAULT_FAILURE_PROBABILITY) -> float:
-        return self.plan.error_bound(failure_probability)
-
-    def start(self, random: Random) -> CounterRun:
-        if self.pending != "middle":
-            return _SessionRun(self.plan, random, self.pending)
-        run = CountsRun if self.engine == "counts" else MessagesRun
-        return run(self.plan, random)
+    errors.one_of("engine", engine, ENGINES)
+    if not isinstance(counter, Plan):
+        if (engine, pending) != ("counts", "middle"):
+            raise errors.InvalidValue(f"{engine=} and {pending=} are for a plan")
+        return counter.start(random)
+    if pending == "middle":
+        return (CountsRun if engine == "counts" else MessagesRun)(counter, random)
+    if engine != "counts":
+        raise errors.InvalidValue(f"{pending=} needs engine='counts'")
+    return _SessionRun(counter, random, pending)
 
 
 class _SessionRun:
@@ -202,7 +174,7 @@ def estimate_all(
     rows = plan.values.rows(values)
     if len(rows) > plan.most_users:
         raise errors.InvalidValue(f"{len(rows)} values exceed the horizon {plan.most_users}")
-    run = PlanCounter(plan, engine).start(random)
+    run = start_run(plan, random, engine)
     if plan.values.is_scalar:
         return run.estimates(rows)
     result = np.empty((len(rows), plan.values.dimension))
@@ -244,26 +216,22 @@ def simulate(
     """
     runs = errors.whole("runs", runs, least=1)
     errors.whole("seed", seed, least=0)
-    if isinstance(counter, Plan):
-        counter = PlanCounter(counter, engine, pending)
-    elif (engine, pending) != ("counts", "middle"):
-        raise errors.InvalidValue(f"{engine=} and {pending=} are for a plan: a counter has its own")
     if isinstance(input, Stream):
         stream = input
     elif not isinstance(input, str):
         stream = values_stream(counter.values.rows(input))
-    elif isinstance(counter, PlanCounter):
-        stream = plan_stream(input, counter.plan)
+    elif isinstance(counter, Plan):
+        stream = plan_stream(input, counter)
     else:
         stream = stream_for(input, counter.horizon, values=counter.values)
-    most = counter.plan.most_users if isinstance(counter, PlanCounter) else counter.horizon
+    most = counter.most_users if isinstance(counter, Plan) else counter.horizon
     if not 0 < stream.users <= most:
         raise errors.InvalidValue(f"{stream.users} values for a horizon of {most}")
     tally = _Tally(stream.users, counter.values)
     started = time.perf_counter()
     for run in range(runs):
         values, noise = SeededRandom(np.random.default_rng([seed, run])).spawn(2)
-        tally.add(counter.start(noise), stream.parts(values), progress)
+        tally.add(start_run(counter, noise, engine, pending), stream.parts(values), progress)
     return tally.result(time.perf_counter() - started)
 
 
