@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -13,9 +11,17 @@ import numpy as np
 
 from overhand.estimates import Estimate
 from overhand.lab.evidence.accuracy import mean_squares
+from overhand.lab.evidence.coverage import (
+    CONFIDENCE,
+    Held,
+    Known,
+    Times,
+    compare,
+    count_held,
+    least_and_most,
+    shares_held,
+)
 from overhand.lab.evidence.sections import Check, Evidence, Scale, Section, Task
-from overhand.lab.simulation import CoverNoise
-from overhand.model import Floats, Rows
 from overhand.planning import Plan
 from overhand.randomness import SeededRandom
 from overhand.sums import ContinualSum
@@ -32,8 +38,6 @@ _RUNS, _LONG_RUNS = 2_000, 500  # for a standard error of 0.7 %, and of 3 % beyo
 _TOLERANCE, _LONG_TOLERANCE = 0.02, 0.1
 _MOST_RATIO = 1.28  # of the error at ten times the horizon, to that of a plan for so many
 _BANDS = "bands of pairs"
-_CONFIDENCE = 0.95
-_LEAST, _MOST = 0.94, 0.985
 _TASK_RUNS = 2_000
 _READ_A_SECOND = 300
 _DRAWS_A_SECOND = 5e6
@@ -88,17 +92,8 @@ def _plan_for(scale: Scale, kind: str, spec: str) -> Plan:
     return plan
 
 
-class Spans(NamedTuple):
-    """Stretches of users, the sums there, and what the real sum says of itself."""
-
-    plan: Plan
-    places: tuple[tuple[int, int], ...]
-    sums: Floats
-    stated: tuple[Estimate, ...]
-
-
 @lru_cache(maxsize=2)
-def _spans(scale: Scale) -> Spans:
+def _spans(scale: Scale) -> Known:
     """Prefixes, ranges and windows, all at ends of blocks; the last beyond the horizon."""
     plan = Plan.best(10 * scale.coverage_users, 1, scale.privacy, mechanism="pairs")
     size, expected = plan.tree.lowest, plan.horizon // plan.tree.lowest
@@ -107,56 +102,31 @@ def _spans(scale: Scale) -> Spans:
         *((0, end) for end in (half, expected, 2 * expected)),
         *((half - window, half), (half, half + window), (half + 1, half + 2), (3, expected - 1)),
     )
-    rows = _held(2 * expected * size)
+    rows = (np.arange(2 * expected * size) % 3 > 0).astype(np.uint8)
     total = ContinualSum(plan, SeededRandom(np.random.default_rng(0)))
     total.update_rows(rows)
     places = tuple((first * size, stop * size) for first, stop in in_blocks)
-    sums = np.array([rows[first:stop].sum() for first, stop in places], np.float64)
-    return Spans(plan, places, sums, tuple(total.between(*place) for place in places))
+    sums = tuple(np.asarray(rows[first:stop].sum(), np.float64) for first, stop in places)
+    return Known(plan, places, sums, sums, tuple(total.between(*place) for place in places))
 
 
-def _held(users: int) -> Rows:
-    return (np.arange(users) % 3 > 0).astype(np.uint8)
-
-
-def tally_spans(scale: Scale, first: int) -> Counter[tuple[str, str]]:
-    """How often intervals held the truth, by what and where, in so many runs from this one on."""
-    known, runs = _spans(scale), min(_TASK_RUNS, scale.reading_runs - first)
+def tally_spans(scale: Scale, first: int) -> Times:
+    """Some runs, from this one on."""
     random = SeededRandom(np.random.default_rng([scale.seed, 29, first]))
-    blocks = known.places[2][1] // known.plan.tree.lowest
-    noise = CoverNoise(known.plan, random, runs=(runs,)).at(0, blocks, np.empty(0))
-    ends = np.array(known.places) // known.plan.tree.lowest
-    of_places = noise[ends[:, 1]] - noise[ends[:, 0]]
-    held: Counter[tuple[str, str]] = Counter()
-    for run in range(runs):
-        values = known.sums + of_places[:, run]
-        estimates = [
-            replace(one, value=float(v)) for one, v in zip(known.stated, values, strict=True)
-        ]
-        for what, where, is_held in _read(known, estimates):
-            held[what, where] += is_held
-    return held
+    return count_held(_spans(scale), _read, min(_TASK_RUNS, scale.reading_runs - first), random)
 
 
-def _read(known: Spans, estimates: list[Estimate]) -> Iterator[tuple[str, str, bool]]:
-    for place, (start, stop) in enumerate(known.places):
-        what = "range" if start else "prefix"
-        low, high = estimates[place].interval(_CONFIDENCE)
-        yield what, f"{start} .. {stop}", bool(low <= known.sums[place] <= high)
+def _read(known: Known, estimates: list[Estimate]) -> Iterator[Held]:
+    for (start, _), total, estimate in zip(known.places, known.sums, estimates, strict=True):
+        low, high = estimate.interval(CONFIDENCE)
+        yield "range" if start else "prefix", low <= total <= high
     for one, other in ((1, 0), (2, 1), (4, 3), (6, 4)):
-        where = " and ".join(str(known.places[place]) for place in (one, other))
-        left, right = known.sums[one], known.sums[other]
-        low, high = (estimates[one] - estimates[other]).interval(_CONFIDENCE)
-        yield "difference", where, bool(low <= left - right <= high)
-        low, high = (estimates[one] / estimates[other]).interval(_CONFIDENCE)
-        yield "ratio", where, bool(low <= left / right <= high)
+        yield from compare(known, estimates, one, other)
 
 
 def _judge(scale: Scale, found: dict[Any, list[Any]]) -> Evidence:
-    held = sum(found[_BANDS], Counter[tuple[str, str]]())
-    coverage: dict[str, list[float]] = {}
-    for (what, _), times in held.items():
-        coverage.setdefault(what, []).append(times / scale.reading_runs)
+    held = shares_held(found[_BANDS], scale.reading_runs)
+    coverage = {f"coverage of a {what}": shares for what, shares in held.items()}
     rows, checks = [], []
     for case in _CASES:
         (errors,), name = found[case], ", ".join(case)
@@ -169,11 +139,7 @@ def _judge(scale: Scale, found: dict[Any, list[Any]]) -> Evidence:
             Check.near(f"{name}: the same at {_BEYOND} times", far, 1.0, _LONG_TOLERANCE),
             Check(f"{name}: stated there / of a plan for so many", ratio, 0.0, _MOST_RATIO),
         ]
-    checks += [
-        Check(f"coverage of a {what}, the {end}", value, _LEAST, 1.0 if what == "ratio" else _MOST)
-        for what, shares in coverage.items()
-        for end, value in (("least", min(shares)), ("most", max(shares)))
-    ]
+    checks += least_and_most(coverage, at_least=("coverage of a ratio",))
     return Evidence(
         key="blocks",
         title="Blocks with noise of two services",

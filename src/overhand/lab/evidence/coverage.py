@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import chain
@@ -12,8 +11,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from overhand.estimates import Bounded, Estimate
-from overhand.lab.evidence.sections import Check, Evidence, Figure, Scale, Section, Task
+from overhand.estimates import Estimate
+from overhand.lab.evidence.sections import Check, Evidence, Figure, Scale, Section, Task, curves
 from overhand.lab.plots import Line
 from overhand.lab.simulation import CoverNoise
 from overhand.model import Counts, Floats, Rows
@@ -24,7 +23,7 @@ from overhand.values import values_of
 
 _KINDS = ("bit", "real:0:10", "vector:3", "histogram:5", "matrix:2", "regression:2")
 _SHUFFLERS = 3
-_CONFIDENCE = 0.95
+CONFIDENCE = 0.95
 _LEAST, _MOST = 0.94, 0.985
 _STDS = 5.0  # of a mean that is called biased
 _TASK_RUNS = 5_000
@@ -115,7 +114,7 @@ def _state_bands(scale: Scale, kind: str) -> Stated:
     half_widths = []
     for place in range(lowest - 1, users):
         total.update_rows(rows[place : place + 1])
-        low, high = total.estimate.interval(_CONFIDENCE)
+        low, high = total.estimate.interval(CONFIDENCE)
         half_widths.append(np.broadcast_to((np.asarray(high) - low) / 2, shape).ravel())
     times = np.arange(lowest, users + 1)
     missed = np.multiply.outer(times % lowest, (one - plan.imputed).ravel())
@@ -155,25 +154,23 @@ def _judge_coverage(scale: Scale, parts: dict[str, list[Tally]]) -> Evidence:
     found = {kind: _sum_of(tallies) for kind, tallies in parts.items()}
     coverages = {kind: tally.coverage for kind, tally in found.items()}
     largest_bias = max(tally.largest_bias for tally in found.values())
-    rows, lines = [], []
+    rows, lines = [], list[Line]()
     for kind, covered in coverages.items():
         first = scale.coverage_users - len(covered) + 1
         rows.append(
             (
                 kind,
                 f"{first:,} .. {scale.coverage_users:,}",
-                f"{100 * covered.min():.2f} % (t = {first + covered.argmin():,})",
-                f"{100 * covered.mean():.2f} %",
-                f"{100 * covered.max():.2f} % (t = {first + covered.argmax():,})",
+                f"{_percent(covered.min())} (t = {first + covered.argmin():,})",
+                _percent(covered.mean()),
+                f"{_percent(covered.max())} (t = {first + covered.argmax():,})",
                 round(found[kind].largest_bias, 2),
             )
         )
         starts = np.arange(0, len(covered), -(-len(covered) // _POINTS))
-        times = (first + starts).astype(float)
         lowest = 100 * np.minimum.reduceat(covered, starts)  # of every few times in a row
-        lines.append(Line(kind, tuple(times.tolist()), tuple(lowest.tolist())))
-    least = min(float(covered.min()) for covered in coverages.values())
-    most = max(float(covered.max()) for covered in coverages.values())
+        lines += curves(first + starts, {kind: lowest})
+    ends = [float(end) for covered in coverages.values() for end in (covered.min(), covered.max())]
     return Evidence(
         key="coverage",
         title="Bands hold what they promise",
@@ -190,11 +187,14 @@ def _judge_coverage(scale: Scale, parts: dict[str, list[Tally]]) -> Evidence:
         rows=tuple(rows),
         figures=(Figure("users t", "bands that hold the truth, %", tuple(lines), "plot"),),
         checks=(
-            Check("coverage, the least", least, _LEAST, _MOST),
-            Check("coverage, the most", most, _LEAST, _MOST),
+            *least_and_most({"coverage": ends}),
             Check("mean error in standard errors, the largest", largest_bias, 0.0, _STDS),
         ),
     )
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.2f} %"
 
 
 _HELD: dict[str, Callable[[int], Any]] = {
@@ -207,19 +207,28 @@ _HELD: dict[str, Callable[[int], Any]] = {
 }
 """By kind of value, what users hold: nothing that depends on their place."""
 
-Held = tuple[str, str, bool]
-"""What was read, where, and whether its interval held the truth."""
+Held = tuple[str, bool]
+"""What was read, and whether its interval held the truth."""
+Times = dict[str, Counts]
+"""By what was read, how often intervals held the truth: of every place, in the order of reading."""
 
 
 @dataclass(frozen=True)
 class Known:
-    """A plan, times that are looked at, the sums there, and what the real sum says of itself."""
+    """A plan, stretches of users, the sums there, and what the real sum says of itself.
+
+    An estimate is `exact`, and noise; it is the sum, unless users are pending.
+    """
 
     plan: Plan
-    rows: Any
-    times: tuple[int, ...]
+    places: tuple[tuple[int, int], ...]
     sums: tuple[Floats, ...]
+    exact: tuple[Floats, ...]
     stated: tuple[Estimate, ...]
+
+    @property
+    def times(self) -> tuple[int, ...]:
+        return tuple(stop for _, stop in self.places)
 
 
 @lru_cache(maxsize=8)
@@ -235,75 +244,102 @@ def _prepare(scale: Scale, kind: str) -> Known:
     # As intervals are made for the worst that pending users can hold, that is what they hold.
     rows[times[1] : times[2]] = plan.values.opposites(np.ones(lowest // 2, np.uint8))
     total = ContinualSum(plan, SeededRandom(np.random.default_rng(0)))
-    stated, sums, place = [], [], 0
+    stated, sums, exact, place = [], [], [], 0
     for t in times:
         total.update_rows(rows[place:t])
         stated.append(total.estimate)
+        finished, place = t - t % lowest, t
         sums.append(np.asarray(plan.values.total(rows[:t]), np.float64))
-        place = t
-    return Known(plan, rows, times, tuple(sums), tuple(stated))
+        exact.append(plan.values.total(rows[:finished]) + (t - finished) * plan.imputed)
+    places = tuple((0, t) for t in times)
+    return Known(plan, places, tuple(sums), tuple(exact), tuple(stated))
 
 
-def _draw_estimates(known: Known, runs: int, random: SeededRandom) -> Iterator[list[Estimate]]:
-    """Run by run, the estimates at all times: those of the real sum, except for their noise."""
-    plan, lowest = known.plan, known.plan.tree.lowest
-    noise = CoverNoise(plan, random, runs=(runs,)).at(0, plan.tree.blocks, np.empty(0))
-    finished = [
-        np.asarray(plan.values.total(known.rows[: t - t % lowest]), np.float64) for t in known.times
-    ]
+def draw_estimates(known: Known, runs: int, random: SeededRandom) -> Iterator[list[Estimate]]:
+    """Run by run, the estimates at all places: those of the real sum, except for their noise."""
+    starts, stops = np.transpose(known.places) // known.plan.tree.lowest
+    noise = CoverNoise(known.plan, random, runs=(runs,)).at(0, int(stops.max()), np.empty(0))
+    of_places = noise[stops] - noise[starts]
     for run in range(runs):
         yield [
-            replace(stated, value=done + t % lowest * plan.imputed + noise[t // lowest, run])
-            for stated, t, done in zip(known.stated, known.times, finished, strict=True)
+            replace(stated, value=exact + of_place)
+            for stated, exact, of_place in zip(
+                known.stated, known.exact, of_places[:, run], strict=True
+            )
         ]
+
+
+def count_held(known: Known, read: Read, runs: int, random: SeededRandom) -> Times:
+    """How often intervals held the truth in so many runs."""
+    held: dict[str, list[bool]] = {}
+    for estimates in draw_estimates(known, runs, random):
+        for what, is_held in read(known, estimates):
+            held.setdefault(what, []).append(is_held)
+    return {what: np.reshape(of_runs, (runs, -1)).sum(axis=0) for what, of_runs in held.items()}
+
+
+def shares_held(parts: Iterable[Times], runs: int) -> dict[str, Floats]:
+    """In which part of all runs intervals held the truth."""
+    total: dict[str, Any] = {}
+    for part in parts:
+        for what, times in part.items():
+            total[what] = total.get(what, 0) + times
+    return {what: times / runs for what, times in total.items()}
+
+
+def least_and_most(shares: Mapping[str, Any], at_least: Collection[str] = ()) -> Iterator[Check]:
+    """Whether all is held as often as it says, or (some of it) at least as often."""
+    for what, held in shares.items():
+        most = 1.0 if what in at_least else _MOST
+        yield Check(f"{what}, the least", float(min(held)), _LEAST, most)
+        yield Check(f"{what}, the most", float(max(held)), _LEAST, most)
 
 
 def _read_bins(known: Known, estimates: list[Estimate]) -> Iterator[Held]:
     edges = np.array(known.plan.values.edges)  # type: ignore[attr-defined]
     for t, counts, estimate in zip(known.times, known.sums, estimates, strict=True):
         truth = np.concatenate([[0.0], np.cumsum(counts) / t])
-        band = estimate.cdf(_CONFIDENCE)
+        band = estimate.cdf(CONFIDENCE)
         held = (band.low <= truth) & (truth <= band.high)
-        yield from (("cdf", f"t = {t}, below {edges[j]:g}", bool(held[j])) for j in range(1, 10))
-        every = estimate.cdf(_CONFIDENCE, simultaneous=True)
-        inside = (every.low <= truth) & (truth <= every.high)
-        yield "cdf, all at once", f"t = {t}", bool(inside.all())
-        for part, found in zip(_PARTS, estimate.quantile(_PARTS, _CONFIDENCE), strict=True):
+        yield from (("cdf", is_held) for is_held in held[1:10])
+        every = estimate.cdf(CONFIDENCE, simultaneous=True)
+        yield "cdf, all at once", bool(((every.low <= truth) & (truth <= every.high)).all())
+        for part, found in zip(_PARTS, estimate.quantile(_PARTS, CONFIDENCE), strict=True):
             above = int(np.argmax(truth >= part))
-            within = found.low <= edges[above - 1] and edges[above] <= found.high
-            yield "quantile", f"t = {t}, {part:g}", bool(within)
+            yield "quantile", found.low <= edges[above - 1] and edges[above] <= found.high
 
 
 def _read_groups(known: Known, estimates: list[Estimate]) -> Iterator[Held]:
-    for t, cells, estimate in zip(known.times, known.sums, estimates, strict=True):
+    for cells, estimate in zip(known.sums, estimates, strict=True):
         counts, sums = known.plan.values.counts_and_sums(cells)  # type: ignore[attr-defined]
-        for group, count, total in zip(estimate.groups(_CONFIDENCE), counts, sums, strict=True):
-            place = f"t = {t}, {group.label}"
-            yield "group: count", place, _holds(group.count, count)
-            yield "group: sum", place, _holds(group.sum, total)
-            mean = group.mean
-            yield "group: mean", place, mean is None or _holds(mean, total / count)
+        for group, count, total in zip(estimate.groups(CONFIDENCE), counts, sums, strict=True):
+            for what, found, truth in (
+                ("count", group.count, count),
+                ("sum", group.sum, total),
+                ("mean", group.mean, total / count),
+            ):
+                yield f"group: {what}", found is None or found.low <= truth <= found.high
 
 
-def _holds(found: Bounded, truth: float) -> bool:
-    return bool(found.low <= truth <= found.high)
+def compare(known: Known, estimates: list[Estimate], one: int, other: int) -> Iterator[Held]:
+    """The sums of two places: much of their noise is in common."""
+    left, right = known.sums[one], known.sums[other]
+    is_pending = known.places[other][1] % known.plan.tree.lowest > 0
+    low, high = (estimates[one] - estimates[other]).interval(CONFIDENCE)
+    yield "difference, users pending" if is_pending else "difference", low <= left - right <= high
+    low, high = (estimates[one] / estimates[other]).interval(CONFIDENCE)
+    yield "ratio", low <= left / right <= high
 
 
-def _read_pairs(known: Known, estimates: list[Estimate]) -> Iterator[Held]:
-    """The last against those before: most of their noise is in common."""
-    last, true_last = estimates[-1], float(known.sums[-1])
-    for t, truth, estimate in zip(known.times[:-1], known.sums, estimates, strict=False):
-        low, high = (last - estimate).interval(_CONFIDENCE)
-        is_end = t % known.plan.tree.lowest == 0
-        what = "difference" if is_end else "difference, users pending"
-        yield what, f"t = {t}", bool(low <= true_last - truth <= high)
-        low, high = (last / estimate).interval(_CONFIDENCE)
-        yield "ratio", f"t = {t}", bool(low <= true_last / truth <= high)
+def _read_bits(known: Known, estimates: list[Estimate]) -> Iterator[Held]:
+    """The last against those before."""
+    last = len(estimates) - 1
+    for earlier in range(last):
+        yield from compare(known, estimates, last, earlier)
 
 
-_READ: dict[str, Callable[[Known, list[Estimate]], Iterator[Held]]] = dict(
-    zip(_HELD, (_read_bins, _read_groups, _read_pairs), strict=True)
-)
+Read = Callable[[Known, list[Estimate]], Iterator[Held]]
+_READ: dict[str, Read] = dict(zip(_HELD, (_read_bins, _read_groups, _read_bits), strict=True))
 _AT_LEAST = ("cdf, all at once", "quantile", "group: mean", "difference, users pending", "ratio")
 """By their nature held more often than they say: see the method."""
 
@@ -319,25 +355,15 @@ def readings(scale: Scale) -> Section:
     )
 
 
-def tally_readings(scale: Scale, kind: str, first: int) -> Counter[tuple[str, str]]:
-    """How often intervals held the truth, by name and place, in so many runs from this one on."""
-    known = _prepare(scale, kind)
+def tally_readings(scale: Scale, kind: str, first: int) -> Times:
+    """Some runs, from this one on."""
     random = np.random.default_rng([scale.seed, list(_HELD).index(kind), first])
     runs = min(_READING_RUNS, scale.reading_runs - first)
-    held: Counter[tuple[str, str]] = Counter()
-    for estimates in _draw_estimates(known, runs, SeededRandom(random)):
-        for name, place, is_held in _READ[kind](known, estimates):
-            held[name, place] += is_held
-    return held
+    return count_held(_prepare(scale, kind), _READ[kind], runs, SeededRandom(random))
 
 
-def _judge_readings(scale: Scale, parts: dict[str, list[Counter[tuple[str, str]]]]) -> Evidence:
-    total: Counter[tuple[str, str]] = Counter()
-    for held_times in chain.from_iterable(parts.values()):
-        total.update(held_times)
-    found: dict[str, list[float]] = {}
-    for (name, _), times in total.items():
-        found.setdefault(name, []).append(times / scale.reading_runs)
+def _judge_readings(scale: Scale, parts: dict[str, list[Times]]) -> Evidence:
+    found = shares_held(chain.from_iterable(parts.values()), scale.reading_runs)
     return Evidence(
         key="readings",
         title="Quantiles, groups, differences and ratios hold what they promise",
@@ -355,15 +381,11 @@ def _judge_readings(scale: Scale, parts: dict[str, list[Counter[tuple[str, str]]
             (
                 name,
                 len(held),
-                *(f"{100 * one:.2f} %" for one in (min(held), sum(held) / len(held), max(held))),
+                *map(_percent, (held.min(), held.mean(), held.max())),
             )
             for name, held in found.items()
         ),
-        checks=tuple(
-            Check(f"{name}, the {end}", value, _LEAST, 1.0 if name in _AT_LEAST else _MOST)
-            for name, held in found.items()
-            for end, value in (("least", min(held)), ("most", max(held)))
-        ),
+        checks=tuple(least_and_most(found, _AT_LEAST)),
     )
 
 
@@ -399,7 +421,7 @@ def tally_history(scale: Scale, mechanism: str, first: int) -> tuple[Counts, Cou
     plan = Plan.best(users, _MANY, scale.privacy, mechanism=mechanism)
     seed = [scale.seed, 18, _MECHANISMS.index(mechanism), first]
     history = _draw_history(plan, runs, SeededRandom(np.random.default_rng(seed)))
-    low, high = history.interval(_CONFIDENCE)
+    low, high = history.interval(CONFIDENCE)
     return history.t, np.count_nonzero((low <= 0) & (high >= 0), axis=1)
 
 
@@ -414,7 +436,7 @@ def measure_gain(scale: Scale, mechanism: str) -> tuple[float, float, float]:
 
 def _judge_history(scale: Scale, found: dict[tuple[str, str], list[Any]]) -> Evidence:
     runs = scale.coverage_runs // _PART
-    rows, lines, measured, computed, shares = [], [], [], [], list[float]()
+    rows, measured, computed, lines, shares = [], [], [], list[Line](), list[float]()
     for name in _MECHANISMS:
         (told, published, implied), bands = found[name, "gain"][0], found[name, "bands"]
         covered = np.asarray(sum(held for _, held in bands) / runs)
@@ -423,10 +445,9 @@ def _judge_history(scale: Scale, found: dict[tuple[str, str], list[Any]]) -> Evi
         roots = (round(math.sqrt(one), 1) for one in (published, told))
         ends = float(covered.min()), float(covered.max())
         shares += ends
-        shown = (f"{100 * end:.2f} %" for end in ends)
-        rows.append((name, *roots, round(measured[-1], 3), round(implied, 3), *shown))
-        times = bands[0][0].astype(float)
-        lines.append(Line(name, tuple(times.tolist()), tuple((100 * covered).tolist())))
+        ratios = round(measured[-1], 3), round(implied, 3)
+        rows.append((name, *roots, *ratios, *map(_percent, ends)))
+        lines += curves(bands[0][0], {name: 100 * covered})
     return Evidence(
         key="hindsight",
         title="The history in hindsight",
@@ -445,7 +466,6 @@ def _judge_history(scale: Scale, found: dict[tuple[str, str], list[Any]]) -> Evi
         checks=(
             Check("ratio, computed, the largest", max(computed), 0.0, _MOST_RATIO),
             Check("ratio, measured, the largest", max(measured), 0.0, _MOST_RATIO),
-            Check("coverage, the least", min(shares), _LEAST, _MOST),
-            Check("coverage, the most", max(shares), _LEAST, _MOST),
+            *least_and_most({"coverage": shares}),
         ),
     )  # fmt: skip

@@ -181,7 +181,7 @@ class Section:
         return cls.of_groups({name: [task(name, n) for n in numbers] for name in names}, conclude)
 
 
-def curves(x: Iterable[float], found: Mapping[str, Sequence[float]]) -> tuple[Line, ...]:
+def curves(x: Iterable[float], found: Mapping[str, Iterable[float]]) -> tuple[Line, ...]:
     """One for every name, all over the same x."""
     over = tuple(map(float, x))
     return tuple(Line(name, over, tuple(map(float, y))) for name, y in found.items())
