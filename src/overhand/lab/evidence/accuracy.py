@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any, cast
 
 import numpy as np
@@ -98,11 +99,11 @@ def _squares(noise: Floats, missed: Floats) -> Floats:
 def shufflers(scale: Scale) -> Section:
     """(b) What more shufflers gain, and the bound that no algorithm can beat."""
     cost = 1.0 + scale.users * scale.runs / _USERS_A_SECOND["hard inputs"]
-    tasks = (
-        Task(f"hard inputs for {k} shufflers", _errors_of, (scale, k), cost)
+    tasks = {
+        k: [Task(f"hard inputs for {k} shufflers", _errors_of, (scale, k), cost)]
         for k in scale.shufflers
-    )
-    return Section(tuple(tasks), lambda results: _judge_shufflers(scale, results))
+    }
+    return Section(tasks, partial(_judge_shufflers, scale))
 
 
 def _errors_of(scale: Scale, shufflers: int) -> tuple[float, float, float, float, float]:
@@ -122,8 +123,8 @@ def _errors_of(scale: Scale, shufflers: int) -> tuple[float, float, float, float
     )
 
 
-def _judge_shufflers(scale: Scale, results: list[Any]) -> Evidence:
-    privacy = scale.privacy
+def _judge_shufflers(scale: Scale, found: dict[int, list[Any]]) -> Evidence:
+    privacy, results = scale.privacy, [result for (result,) in found.values()]
     names = ("as published", "ours, all ones", "ours, hard inputs", "ours, hard inputs, largest")
     *errors, bound = zip(*results, strict=True)
     x = tuple(map(float, scale.shufflers))
@@ -156,12 +157,14 @@ def _judge_shufflers(scale: Scale, results: list[Any]) -> Evidence:
 def models(scale: Scale) -> Section:
     """(c) Whom to trust, and what it costs in accuracy."""
     cost = 2.0 + scale.users * scale.runs / _USERS_A_SECOND["models"]
-    return Section.of_pairs(
-        _MODELS,
-        scale.epsilons,
-        lambda name, e: Task(f"{name} at epsilon {e:g}", _error_of_model, (scale, name, e), cost),
-        lambda errors: _judge_models(scale, errors),
-    )
+    tasks = {
+        name: [
+            Task(f"{name} at epsilon {e:g}", _error_of_model, (scale, name, e), cost)
+            for e in scale.epsilons
+        ]
+        for name in _MODELS
+    }
+    return Section(tasks, partial(_judge_models, scale))
 
 
 def _error_of_model(scale: Scale, name: str, epsilon: float) -> float:
@@ -204,12 +207,14 @@ def _judge_models(scale: Scale, errors: dict[str, list[float]]) -> Evidence:
 
 def composition(scale: Scale) -> Section:
     """(d) What exact accounting is worth."""
-    return Section.of_pairs(
-        _WAYS,
-        scale.shufflers,
-        lambda way, k: Task(f"{way} composition, {k} shufflers", _variance, (scale, way, k)),
-        lambda variances: _judge_composition(scale, variances),
-    )
+    tasks = {
+        way: [
+            Task(f"{way} composition, {k} shufflers", _variance, (scale, way, k))
+            for k in scale.shufflers
+        ]
+        for way in _WAYS
+    }
+    return Section(tasks, partial(_judge_composition, scale))
 
 
 def _variance(scale: Scale, way: str, shufflers: int) -> float:
@@ -243,12 +248,14 @@ def _judge_composition(scale: Scale, variances: dict[str, list[float]]) -> Evide
 
 def messages(scale: Scale) -> Section:
     """(f) What a user sends."""
-    return Section.of_pairs(
-        _MECHANISMS,
-        scale.shufflers,
-        lambda name, k: Task(f"messages of {name}, {k} shufflers", _plan_with, (scale, name, k)),
-        lambda plans: _judge_messages(scale, plans),
-    )
+    tasks = {
+        name: [
+            Task(f"messages of {name}, {k} shufflers", _plan_with, (scale, name, k))
+            for k in scale.shufflers
+        ]
+        for name in _MECHANISMS
+    }
+    return Section(tasks, partial(_judge_messages, scale))
 
 
 def _plan_with(scale: Scale, mechanism: str, shufflers: int) -> tuple[int, int, float]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -55,7 +55,7 @@ def blocks(scale: Scale) -> Section:
         Task(_BANDS, tally_spans, (scale, first), of_bands)
         for first in range(0, scale.reading_runs, _TASK_RUNS)
     ]
-    return Section.of_groups(tasks, lambda found: _judge(scale, found))
+    return Section(tasks, partial(_judge, scale))
 
 
 class Errors(NamedTuple):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -81,14 +81,14 @@ class Tally(NamedTuple):
 
 def coverage(scale: Scale) -> Section:
     """(g) Some runs per task, of every kind of value."""
-    return Section.of_pairs(
-        _KINDS,
-        range(0, scale.coverage_runs, _TASK_RUNS),
-        lambda kind, first: Task(
-            f"bands of {kind}", tally_bands, (scale, kind, first), _cost(scale, kind)
-        ),
-        lambda found: _judge_coverage(scale, found),
-    )
+    tasks = {
+        kind: [
+            Task(f"bands of {kind}", tally_bands, (scale, kind, first), _cost(scale, kind))
+            for first in range(0, scale.coverage_runs, _TASK_RUNS)
+        ]
+        for kind in _KINDS
+    }
+    return Section(tasks, partial(_judge_coverage, scale))
 
 
 def _sum_of(tallies: Iterable[Tally]) -> Tally:
@@ -347,12 +347,14 @@ _AT_LEAST = ("cdf, all at once", "quantile", "group: mean", "difference, users p
 def readings(scale: Scale) -> Section:
     """(h) Some runs per task, of every kind of value that something is read off."""
     cost = 0.5 + min(_READING_RUNS, scale.reading_runs) / _READ_A_SECOND
-    return Section.of_pairs(
-        _HELD,
-        range(0, scale.reading_runs, _READING_RUNS),
-        lambda kind, first: Task(f"readings of {kind}", tally_readings, (scale, kind, first), cost),
-        lambda found: _judge_readings(scale, found),
-    )
+    tasks = {
+        kind: [
+            Task(f"readings of {kind}", tally_readings, (scale, kind, first), cost)
+            for first in range(0, scale.reading_runs, _READING_RUNS)
+        ]
+        for kind in _HELD
+    }
+    return Section(tasks, partial(_judge_readings, scale))
 
 
 def tally_readings(scale: Scale, kind: str, first: int) -> Times:
@@ -402,7 +404,7 @@ def hindsight(scale: Scale) -> Section:
             Task(f"bands of hindsight, {name}", tally_history, (scale, name, first), cost_of_bands)
             for first in range(0, scale.coverage_runs // _PART, _TASK_RUNS)
         ]
-    return Section.of_groups(tasks, lambda found: _judge_history(scale, found))
+    return Section(tasks, partial(_judge_history, scale))
 
 
 def _draw_history(plan: Plan, runs: int, random: SeededRandom) -> Hindsight:

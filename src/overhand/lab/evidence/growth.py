@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import numpy as np
 
@@ -59,7 +59,7 @@ def exponents(scale: Scale) -> Section:
         for label, k in _SHOWN.items()
         for n in scale.horizons
     }
-    return Section.of_groups(tasks, lambda found: _growth_of_error(scale, found))
+    return Section(tasks, partial(_growth_of_error, scale))
 
 
 def _parts(scale: Scale, label: str, shufflers: int, horizon: int) -> Iterator[Task]:
@@ -155,7 +155,7 @@ def regret(scale: Scale) -> Section:
         for name in _RIVALS
         for n in scale.rounds
     }
-    return Section.of_groups(tasks, lambda found: _growth_of_regret(scale, found))
+    return Section(tasks, partial(_growth_of_regret, scale))
 
 
 def _race(scale: Scale, name: str, rounds: int, first: int) -> Regret:

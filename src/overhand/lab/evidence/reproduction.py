@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from html import escape
-from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -109,7 +108,7 @@ def reproduce(
     started = time.perf_counter()
     made = [SECTIONS[key](scale) for key in dict.fromkeys(sections)]
     results = iter(_run([task for section in made for task in section.tasks], jobs, progress))
-    evidence = tuple(s.conclude(list(islice(results, len(s.tasks)))) for s in made)
+    evidence = tuple(section.conclude(results) for section in made)
     return Reproduction(scale, evidence, time.perf_counter() - started)
 
 

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple
 
 from overhand.lab.plots import Line
 from overhand.model import Privacy
-
-N = TypeVar("N", int, float)
-Key = TypeVar("Key")
 
 
 @dataclass(frozen=True)
@@ -148,37 +145,19 @@ class Task:
         return self.work(*self.arguments)
 
 
-@dataclass(frozen=True)
-class Section:
-    """The tasks of a claim, and what is made of their results."""
+class Section(NamedTuple):
+    """The tasks of a claim, by what they are of, and what is made of their results."""
 
-    tasks: tuple[Task, ...]
-    conclude: Callable[[list[Any]], Evidence] = field(repr=False)
+    groups: Mapping[Any, Sequence[Task]]
+    judge: Callable[[dict[Any, list[Any]]], Evidence]
 
-    @classmethod
-    def of_groups(
-        cls,
-        tasks: Mapping[Key, Sequence[Task]],
-        conclude: Callable[[dict[Key, list[Any]]], Evidence],
-    ) -> Section:
-        """Tasks by what they are of; so are their results."""
+    @property
+    def tasks(self) -> list[Task]:
+        return [task for group in self.groups.values() for task in group]
 
-        def by_key(results: list[Any]) -> Evidence:
-            left = iter(results)
-            return conclude({key: [next(left) for _ in of_key] for key, of_key in tasks.items()})
-
-        return cls(tuple(task for of_key in tasks.values() for task in of_key), by_key)
-
-    @classmethod
-    def of_pairs(
-        cls,
-        names: Iterable[str],
-        numbers: Collection[N],
-        task: Callable[[str, N], Task],
-        conclude: Callable[[dict[str, list[Any]]], Evidence],
-    ) -> Section:
-        """A task for every name and number; the results come by name."""
-        return cls.of_groups({name: [task(name, n) for n in numbers] for name in names}, conclude)
+    def conclude(self, results: Iterator[Any]) -> Evidence:
+        """From the results of its tasks, in their order."""
+        return self.judge({key: [next(results) for _ in of] for key, of in self.groups.items()})
 
 
 def curves(x: Iterable[float], found: Mapping[str, Iterable[float]]) -> tuple[Line, ...]:
