@@ -159,14 +159,13 @@ def test_errors_are_tallied_as_they_are(values: Values, choices: list[Any]) -> N
 
 
 @pytest.mark.parametrize(("values", "choices"), KINDS)
-def test_parts_and_threads_change_nothing_but_the_noise(
+def test_parts_change_nothing_but_the_noise(
     values: Values, choices: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan, raw = kind_plan(REGULAR, values, noise_bits=0), chosen(choices, 53)
     expected = np.array([expected_sum(plan, raw, 0, t)[0] for t in range(1, 54)])
     quiet = simulate(plan, raw).rms_error
     monkeypatch.setattr("overhand.lab.simulation.run._CHUNK", 1)
-    monkeypatch.setattr("overhand.lab.simulation.counts._LARGE", 1)
     monkeypatch.setattr("overhand.lab.simulation.counts._MANY", 1)
     monkeypatch.setattr("overhand.lab.simulation.counts._BUFFER", 1)
     monkeypatch.setattr("overhand.lab.simulation.messages._AT_ONCE", 1)

@@ -213,14 +213,6 @@ def test_chunks_meet_without_a_seam() -> None:
         assert np.concatenate(parts).tolist() == whole.tolist()
 
 
-def test_large_arrays_are_filled_as_small_ones_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    plan = oh.Plan.best(5000, 2, PRIVACY)
-    bits = np.random.default_rng(1).integers(0, 2, 5000)
-    small = estimate_all(plan, bits, oh.seeded_random(1))
-    monkeypatch.setattr("overhand.lab.simulation.counts._LARGE", 1)
-    assert estimate_all(plan, bits, oh.seeded_random(1)).tolist() == small.tolist()
-
-
 @pytest.mark.filterwarnings("ignore::overhand.errors.WeakDelta")
 def test_memory_does_not_grow_with_the_horizon() -> None:
     peaks: list[int] = []

@@ -17,7 +17,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from overhand import errors
-from overhand.model import Counts
 from overhand.randomness import HALF, Random
 
 LEAST_VARIANCE = 200.0**2
@@ -114,12 +113,9 @@ class HardInput:
         errors.whole("prefix_bit", self.prefix_bit, least=0, most=1)
 
     @classmethod
-    def against(
-        cls, horizon: int, shufflers: int, epsilon: float, *, prefix: int = 0, prefix_bit: int = 0
-    ) -> HardInput:
-        """The member of Delta_{n,k} with this prefix."""
-        copies = max(1, math.floor(repeats(horizon, shufflers, epsilon)))
-        return cls(horizon, copies, prefix, prefix_bit)
+    def against(cls, horizon: int, shufflers: int, epsilon: float) -> HardInput:
+        """The member of Delta_{n,k} without a prefix."""
+        return cls(horizon, max(1, math.floor(repeats(horizon, shufflers, epsilon))))
 
     def draw(self, random: Random) -> NDArray[np.uint8]:
         """One input."""
@@ -130,12 +126,3 @@ class HardInput:
         tail = np.repeat(coins.reshape(-1), lengths)
         head = np.full(self.prefix, self.prefix_bit, np.uint8)
         return np.concatenate([head, tail])[: self.horizon]
-
-    def single_places(self) -> Counts:
-        """The places of the bits that have no copies."""
-        return np.arange(self.prefix, self.horizon, self.copies + 1)
-
-    def spaced_places(self, distance: float) -> Counts:
-        """Bits_{n,k}: single bits at least `distance` (Big_{n,k}) apart, as many as there are."""
-        step = max(1, math.ceil(distance / (self.copies + 1)))
-        return self.single_places()[::step]
