@@ -48,14 +48,14 @@ def delta_of(sums: Sums) -> float:
     """What it costs, from what it is made of."""
     match sums:
         case PlanSums():
-            return sums.plan.delta_spent
+            return sums.source.delta_spent
         case TrustedSums():
-            return sums.tree.delta_spent
+            return sums.source.delta_spent
         case GrowingBatches():
             return sums.delta_spent
         case LocalSums():
-            assert sums.counter.epsilon_spent <= PRIVACY.epsilon
-            return sums.counter.delta_spent
+            assert sums.source.epsilon_spent <= PRIVACY.epsilon
+            return sums.source.delta_spent
     raise AssertionError(f"{sums} is not private")
 
 
@@ -93,7 +93,7 @@ def test_rivals_are_those_that_their_names_say() -> None:
     assert isinstance(real, PlanSums)
     assert isinstance(stand_in, PlanSums)
     assert (real.gaussian, stand_in.gaussian) == (False, True)
-    assert real.plan == stand_in.plan
+    assert real.source == stand_in.source
 
 
 @pytest.mark.parametrize("constant", [None, 0.3, 0.9])

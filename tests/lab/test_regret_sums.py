@@ -80,7 +80,7 @@ def test_the_noise_of_two_services_is_that_of_their_plan_up_to_the_horizon() -> 
     assert isinstance(sums, PlanSums)
     times = [time for time in release_times(sums, 2000) if time <= 2000]
     told = [sums.std(time) ** 2 for time in times]
-    assert told == pytest.approx(sums.plan.noise_variance(np.array(times)))
+    assert told == pytest.approx(sums.source.noise_variance(np.array(times)))
     assert told == sorted(told)
 
 
@@ -88,7 +88,7 @@ def test_the_noise_of_two_services_is_that_of_their_plan_up_to_the_horizon() -> 
 def test_noise_of_a_planned_sum_is_that_of_its_cover(name: str) -> None:
     sums = small(name).sums
     assert isinstance(sums, PlanSums)
-    plan = sums.plan
+    plan = sums.source
     for t in [time for time in release_times(sums, 2000) if time <= 2000]:
         nodes = plan.tree.cover(t)
         variance = sum(plan.combination.variances[node.level - 1] for node in nodes)

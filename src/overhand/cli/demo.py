@@ -284,12 +284,12 @@ def _mean_rewards(means: Floats, arms: Counts) -> dict[str, Floats]:
 
 def _simulate_others(plan: Plan, place: Diverse, users: int, seed: int) -> dict[str, Floats]:
     """What others miss, of all people and of the last quarter: the mean over crowds like this."""
-    from overhand.lab.regret import Field, measure, rival
+    from overhand.lab.regret import Field, PlanSums, measure, rival
 
     field = Field(plan.horizon, plan.shufflers, plan.privacy, place.dimension)
     rivals = [
         rival("local", field),
-        field.of_plan("simulated", "the same", "two services", plan),
+        field.rival("simulated", "the same", "two services", PlanSums(plan)),
         rival("not-private", field),
     ]
     last, missed = users * 3 // 4, {}

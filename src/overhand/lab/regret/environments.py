@@ -114,7 +114,7 @@ class Diverse(Environment):
         def draw(users: int) -> tuple[Singles, Singles]:
             features = np.full((len(randoms), users, *axes), _HALF_ROOT, np.float32)
             for of_run, random in zip(features, randoms, strict=True):
-                _draw_on_sphere(random, of_run[..., 1:])
+                of_run[..., 1:] = _points_on_sphere(random, of_run[..., 1:].shape)
             return features, _means(features, thetas)
 
         return Audience(randoms, draw)
@@ -209,26 +209,21 @@ def _means(features: Singles, thetas: Singles) -> Singles:
 
 def _points_on_sphere(random: np.random.Generator, shape: tuple[int, ...]) -> Singles:
     """Even on the sphere of radius sqrt(1/2) in the last axis."""
-    points = np.empty(shape, np.float32)
-    _draw_on_sphere(random, points)
-    return points
-
-
-def _draw_on_sphere(random: np.random.Generator, points: Singles) -> None:
-    """Fill an array: coordinate by coordinate, for the last axis is short."""
-    *shape, size = points.shape
+    *users, size = shape
     if size == 2:  # much the quickest
-        angles = random.random(shape, np.float32)
+        angles = random.random(users, np.float32)
         angles *= np.float32(2 * math.pi)
         coordinates, radius = [np.cos(angles), np.sin(angles)], np.float32(_HALF_ROOT)
     else:
-        normal = random.standard_normal(points.shape, np.float32)
+        normal = random.standard_normal(shape, np.float32)
         if size == 1:  # a sign: single floats are zero now and then, and have no direction
             normal = np.copysign(np.float32(1.0), normal)
         radius = np.float32(_HALF_ROOT) / np.sqrt(np.einsum("...i,...i->...", normal, normal))
         coordinates = [normal[..., i] for i in range(size)]
-    for index, coordinate in enumerate(coordinates):
+    points = np.empty(shape, np.float32)
+    for index, coordinate in enumerate(coordinates):  # one by one, for the last axis is short
         np.multiply(coordinate, radius, out=points[..., index])
+    return points
 
 
 Places = NDArray[np.intp]

@@ -43,6 +43,8 @@ _LEAST_PATIENT, _MOST_PATIENT = 8, 64
 class Sums(ABC):
     """A continual sum of moments: when it is released, and with how much noise."""
 
+    source: LocalSum | GaussianTree | Plan
+    """What makes the noise of those sums that are not counted here."""
     lowest: int = 1
     """Releases come after multiples of so many users."""
 
@@ -60,9 +62,13 @@ class Sums(ABC):
         """The standard deviation of a coordinate's noise in the release at t."""
 
     @property
-    @abstractmethod
     def delta_spent(self) -> float:
         """What a user's part in it costs, at the epsilon that it was made for."""
+        return self.source.delta_spent
+
+    def error_bound(self, failure_probability: float) -> float:
+        """On all entries of all sums at once."""
+        return self.source.error_bound(failure_probability)
 
     @abstractmethod
     def start(self, randoms: Sequence[Random]) -> Releases:
@@ -105,6 +111,9 @@ class ExactSums(Sums):
     def std(self, t: int) -> float:
         return 0.0
 
+    def error_bound(self, failure_probability: float) -> float:
+        return 0.0
+
     def start(self, randoms: Sequence[Random]) -> Releases:
         return Releases(self)
 
@@ -113,20 +122,16 @@ class ExactSums(Sums):
 class LocalSums(Sums):
     """Every user adds noise of its own (Zheng et al. 2020)."""
 
-    counter: LocalSum
+    source: LocalSum
 
     def std(self, t: int) -> float:
-        return math.sqrt(t * self.counter.user_variance)
-
-    @property
-    def delta_spent(self) -> float:
-        return self.counter.delta_spent
+        return math.sqrt(t * self.source.user_variance)
 
     def start(self, randoms: Sequence[Random]) -> Releases:
         random = randoms[0]  # one stream for all runs: they are as independent
 
         def add(rows: Floats) -> Floats:
-            answers = self.counter.answers(rows.reshape(-1, rows.shape[-1]), random)
+            answers = self.source.answers(rows.reshape(-1, rows.shape[-1]), random)
             return np.asarray(answers.reshape(rows.shape).sum(axis=1))
 
         return Releases(self, add)
@@ -136,18 +141,14 @@ class LocalSums(Sums):
 class TrustedSums(Sums):
     """A trusted server's binary tree (Shariff and Sheffet 2018)."""
 
-    tree: GaussianTree
+    source: GaussianTree
 
     def std(self, t: int) -> float:
-        return self.tree.std(t)
-
-    @property
-    def delta_spent(self) -> float:
-        return self.tree.delta_spent
+        return self.source.std(t)
 
     def start(self, randoms: Sequence[Random]) -> Releases:
-        shape = len(randoms), self.tree.values.dimension
-        drawn = self.tree.noise(generator_of(randoms[0]), shape)
+        shape = len(randoms), self.source.values.dimension
+        drawn = self.source.noise(generator_of(randoms[0]), shape)
         return Releases(self, noise=lambda t, rows: drawn.at(t))
 
 
@@ -161,12 +162,12 @@ class PlanSums(Sums):
     (0, True)
     """
 
-    plan: Plan
+    source: Plan
     gaussian: bool = False
 
     @property
     def lowest(self) -> int:  # type: ignore[override]
-        return self.plan.tree.lowest
+        return self.source.tree.lowest
 
     def std(self, t: int) -> float:
         return float(self._stds[t // self.lowest])
@@ -174,16 +175,12 @@ class PlanSums(Sums):
     @cached_property
     def _stds(self) -> Floats:
         """After every block: asked for so often that all are computed at once."""
-        blocks = min(self.plan.tree.blocks, 1 + self.plan.horizon // self.lowest)
-        return np.sqrt(self.plan.noise_variance(np.arange(blocks + 1) * self.lowest))
-
-    @property
-    def delta_spent(self) -> float:
-        return self.plan.delta_spent
+        blocks = min(self.source.tree.blocks, 1 + self.source.horizon // self.lowest)
+        return np.sqrt(self.source.noise_variance(np.arange(blocks + 1) * self.lowest))
 
     def start(self, randoms: Sequence[Random]) -> Releases:
         runs = (len(randoms),)
-        cover = CoverNoise(self.plan, randoms[0], runs=runs, gaussian=self.gaussian)
+        cover = CoverNoise(self.source, randoms[0], runs=runs, gaussian=self.gaussian)
         lowest = self.lowest
 
         def noise(t: int, rows: Floats) -> Floats:
@@ -312,7 +309,7 @@ class Rival:
 
     @property
     def plan(self) -> Plan | None:
-        return self.sums.plan if isinstance(self.sums, PlanSums) else None
+        return self.sums.source if isinstance(self.sums, PlanSums) else None
 
     @property
     def is_one_shuffler(self) -> bool:
@@ -356,22 +353,15 @@ class Field:
         """That of noise for values that are bounded in l2."""
         return MECHANISMS[self.mechanism].noise_choices(self.moments)[0]
 
-    def rival(
-        self, name: str, label: str, trusted: str, sums: Sums, entry_error: Callable[[float], float]
-    ) -> Rival:
-        """One who is given these sums, of which `entry_error` bounds all entries at all times."""
+    def rival(self, name: str, label: str, trusted: str, sums: Sums) -> Rival:
+        """One who is given these sums."""
         # Every entry is wrong by one user at least: those who are pending.
-        bound = max(1.0, entry_error(1 / (2 * self.horizon)))
+        bound = max(1.0, sums.error_bound(1 / (2 * self.horizon)))
         theory = Theory(self.dimension, self.horizon, bound)
         constants: Constants = theory
         if self.constants == "practical":
             constants = Practical(self.dimension, self.constant)
         return Rival(name, label, trusted, sums, LinUCB(constants), theory)
-
-    def of_plan(
-        self, name: str, label: str, trusted: str, plan: Plan, *, gaussian: bool = False
-    ) -> Rival:
-        return self.rival(name, label, trusted, PlanSums(plan, gaussian), plan.error_bound)
 
     def plan(self, degrees: tuple[int, ...]) -> Plan:
         """A plan over a given tree, all levels with the same noise."""
@@ -406,41 +396,42 @@ def rival(name: str, field: Field) -> Rival:
     ['not private', 'local', 'one, batches n^0.5']
     """
     errors.one_of("rival", name, RIVALS)
+    return field.rival(name, *_told(name, field))
+
+
+def _told(name: str, field: Field) -> tuple[str, str, Sums]:
+    """What a rival is called, who must be trusted, and the sums that it is given."""
     horizon, privacy, moments = field.horizon, field.privacy, field.moments
     match name:
         case "not-private":
-            return field.rival(name, "not private", "everybody", ExactSums(), lambda failure: 1.0)
+            return "not private", "everybody", ExactSums()
         case "trusted":
             tree = GaussianTree(horizon, privacy, moments)
-            sums = TrustedSums(tree)
-            return field.rival(name, "trusted binary tree", "the server", sums, tree.error_bound)
-        case "local" | "local-best":
-            local: LocalSum = GaussianResponse(horizon, moments, privacy)
-            label = "local"
-            if name == "local-best":
-                local, label = local_counter(horizon, privacy, moments), "local, best known"
-            return field.rival(name, label, "nobody", LocalSums(local), local.error_bound)
+            return "trusted binary tree", "the server", TrustedSums(tree)
+        case "local":
+            return "local", "nobody", LocalSums(GaussianResponse(horizon, moments, privacy))
+        case "local-best":
+            local = local_counter(horizon, privacy, moments)
+            return "local, best known", "nobody", LocalSums(local)
         case "one-shuffler-growing":
-            batches = GrowingBatches.best(
-                horizon, privacy, moments, noise_choice=field.noise_choice
-            )
-            label = "one, growing batches"
-            return field.rival(name, label, _ONE_SHUFFLER, batches, batches.error_bound)
+            choice = field.noise_choice
+            batches = GrowingBatches.best(horizon, privacy, moments, noise_choice=choice)
+            return "one, growing batches", _ONE_SHUFFLER, batches
         case "concurrent" | "stand-in":
             asked = horizon, field.shufflers, privacy, field.dimension
             plan = plan_for_regret(*asked, mechanism=field.mechanism)
             many = f"{plan.tree.levels} shufflers" if plan.tree.levels > 1 else _ONE_SHUFFLER
             gaussian = name == "stand-in"
             label = f"{many}, normal noise" if gaussian else f"{many}, {field.mechanism}"
-            return field.of_plan(name, label, many, plan, gaussian=gaussian)
+            return label, many, PlanSums(plan, gaussian)
         case "services":
             plan = plan_for_regret(horizon, field.shufflers, privacy, field.dimension)
-            return field.of_plan(name, "two services, ours", "one of two services", plan)
+            return "two services, ours", "one of two services", PlanSums(plan)
         case "binary":
             degrees = binary_degrees(horizon)
             many = f"{len(degrees)} shufflers"
-            return field.of_plan(name, f"{many}, binary", many, field.plan(degrees))
+            return f"{many}, binary", many, PlanSums(field.plan(degrees))
         case _:
             power = float(name.removeprefix("one-shuffler-"))
             plan = field.plan((max(2, round(horizon**power)),))
-            return field.of_plan(name, f"one, batches n^{power:g}", _ONE_SHUFFLER, plan)
+            return f"one, batches n^{power:g}", _ONE_SHUFFLER, PlanSums(plan)
