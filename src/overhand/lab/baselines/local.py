@@ -57,6 +57,7 @@ class LocalSum(ABC):
     horizon: int
     values: Values
 
+    messages_per_user: ClassVar[int] = 1
     is_simulated: ClassVar[bool] = False
     """Whether it is never deployed, as its noise is not made of integers."""
 
@@ -95,10 +96,6 @@ class LocalSum(ABC):
     @property
     def delta_spent(self) -> float:
         return 0.0
-
-    @property
-    def messages_per_user(self) -> int:
-        return 1
 
     @property
     def rms_error(self) -> float:

@@ -6,7 +6,7 @@ import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from scipy.fft import irfft, next_fast_len, rfft
@@ -14,13 +14,7 @@ from scipy.fft import irfft, next_fast_len, rfft
 from overhand import errors
 from overhand.accounting import gaussian_delta, gaussian_mu
 from overhand.model import Floats, Privacy, Rows
-from overhand.planning import (
-    DEFAULT_FAILURE_PROBABILITY,
-    Plan,
-    Requirements,
-    best_split,
-    calibrate,
-)
+from overhand.planning import DEFAULT_FAILURE_PROBABILITY, Plan, Requirements, best_split, calibrate
 from overhand.randomness import Random, generator_of
 from overhand.tree import RegularTree
 from overhand.values import BITS, Values
@@ -179,6 +173,8 @@ class SquareRoot(_NormalNoise):
     (16.2, '1.0e-06')
     """
 
+    messages_per_user: ClassVar[int] = 1
+
     @cached_property
     def _squares(self) -> tuple[float, float]:
         """A_n, and the mean of A_t over t = 1 .. n."""
@@ -196,10 +192,6 @@ class SquareRoot(_NormalNoise):
     @property
     def shift(self) -> float:
         return math.sqrt(self._squares[0])
-
-    @property
-    def messages_per_user(self) -> int:
-        return 1
 
     @property
     def rms_error(self) -> float:

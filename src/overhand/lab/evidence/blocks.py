@@ -26,12 +26,7 @@ from overhand.planning import Plan
 from overhand.randomness import SeededRandom
 from overhand.sums import ContinualSum
 
-_CASES = (
-    ("pairs", "bit"),
-    ("ballots", "bit"),
-    ("pairs", "histogram:5"),
-    ("ballots", "histogram:5"),
-)
+_CASES = tuple((kind, spec) for spec in ("bit", "histogram:5") for kind in ("pairs", "ballots"))
 _BLOCKS = 1_000
 _BEYOND = 10
 _RUNS, _LONG_RUNS = 2_000, 500  # for a standard error of 0.7 %, and of 3 % beyond the horizon
@@ -82,7 +77,6 @@ def measure_errors(scale: Scale, kind: str, spec: str) -> Errors:
     return Errors(users, measured, *stated, planned.rms_error)
 
 
-@lru_cache(maxsize=8)
 def _plan_for(scale: Scale, kind: str, spec: str) -> Plan:
     """One of about a thousand blocks."""
     users = 20 * _BLOCKS

@@ -380,11 +380,7 @@ def _judge_readings(scale: Scale, parts: dict[str, list[Times]]) -> Evidence:
         "mean can be hold more often than they say: for them, only the least is judged.",
         columns=("what", "places", "least", "mean", "most"),
         rows=tuple(
-            (
-                name,
-                len(held),
-                *map(_percent, (held.min(), held.mean(), held.max())),
-            )
+            (name, len(held), *map(_percent, (held.min(), held.mean(), held.max())))
             for name, held in found.items()
         ),
         checks=tuple(least_and_most(found, _AT_LEAST)),

@@ -135,10 +135,7 @@ class CoverNoise:
         closed, covering = self._tree.closed_nodes(end), self._tree.in_cover(end)
         total = np.zeros(self._shape)
         for level, c, k in zip(self._levels, closed, covering, strict=True):
-            first = int(c[0] - k[0])
-            level.forget(first)
-            if k[0]:
-                total += level.after(first)
+            total += level.cut(int(c[0] - k[0]))
         return total
 
     def _fill(self, first: int, last: int, result: Floats) -> None:
@@ -219,17 +216,14 @@ class _LevelNoise:
     def until(self, nodes: Counts) -> Floats:
         return self._running[nodes - self._first]
 
-    def after(self, node: int) -> Floats:
-        """The noise of all nodes from this one on."""
-        return np.asarray(self._running[-1] - self._running[node - self._first])
-
     def stretch(self, start: int, stop: int) -> Floats:
         return self._running[start - self._first : stop - self._first]
 
-    def forget(self, before: int) -> None:
-        """Drop what no later cover needs."""
-        self._running = self._running[before - self._first :].copy()
-        self._first = before
+    def cut(self, first: int) -> Floats:
+        """The noise of all nodes from this one on; no later cover needs those before it."""
+        self._running = self._running[first - self._first :].copy()
+        self._first = first
+        return np.asarray(self._running[-1] - self._running[0])
 
 
 class _RoundingErrors:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal, Protocol
 
@@ -74,10 +74,7 @@ class Counter(Protocol):
 
 
 def start_run(
-    counter: Plan | Counter,
-    random: Random,
-    engine: Engine = "counts",
-    pending: Pending = "middle",
+    counter: Plan | Counter, random: Random, engine: Engine = "counts", pending: Pending = "middle"
 ) -> CounterRun:
     """A run of a plan, by one of the engines, or of a baseline.
 
@@ -174,21 +171,7 @@ def estimate_all(
     rows = plan.values.rows(values)
     if len(rows) > plan.most_users:
         raise errors.InvalidValue(f"{len(rows)} values exceed the horizon {plan.most_users}")
-    run = start_run(plan, random, engine)
-    if plan.values.is_scalar:
-        return run.estimates(rows)
-    result = np.empty((len(rows), plan.values.dimension))
-    for start, stop in _parts(len(rows), run, plan.values):
-        result[start:stop] = run.estimates(rows[start:stop])
-    return result
-
-
-def _parts(users: int, run: CounterRun, values: Values) -> Iterator[tuple[int, int]]:
-    """Stretches of users that a run takes at once: whole blocks, that fit the cache."""
-    blocks = max(1, _CHUNK // (run.granularity * values.dimension))
-    chunk = blocks * run.granularity
-    for start in range(0, users, chunk):
-        yield start, min(start + chunk, users)
+    return start_run(plan, random, engine).estimates(rows)
 
 
 def simulate(
@@ -253,8 +236,11 @@ class _Tally:
     ) -> None:
         true_sum: Any = 0
         largest = 0.0
-        for start, stop in _parts(self._users, run, self._values):
-            rows = part(start, stop)
+        # Whole blocks, that fit the cache.
+        blocks = max(1, _CHUNK // (run.granularity * self._values.dimension))
+        users = blocks * run.granularity
+        for start in range(0, self._users, users):
+            rows = part(start, min(start + users, self._users))
             error = run.estimates(rows)
             truth = self._values.running_sums(rows)
             truth += true_sum
