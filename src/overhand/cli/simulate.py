@@ -147,7 +147,7 @@ class Model:
     name: str
     label: str
     trusted: str
-    counter: Plan | Counter
+    counter: Counter
 
     @property
     def is_ours(self) -> bool:
@@ -265,7 +265,7 @@ def compare(
 
 def _sides(
     asked: PlanOptions, of_services: list[str]
-) -> list[tuple[str, str, str, Callable[[], Plan | Counter]]]:
+) -> list[tuple[str, str, str, Callable[[], Counter]]]:
     """Name, label, who is trusted, and how to calibrate it, which takes a moment."""
     users, k, privacy, values = asked.users, asked.most_shufflers, asked.privacy, asked.values
     one, several = "one shuffler", f"{k} shufflers"

@@ -21,7 +21,7 @@ from overhand.model import Floats, Rows
 from overhand.planning import Plan
 from overhand.values import BITS, Histogram, Values, Vectors
 
-Sides = dict[str, Plan | Counter]
+Sides = dict[str, Counter]
 """Counters by who must be trusted."""
 
 LATE = 15

@@ -29,7 +29,7 @@ _WAYS = ("published", "simple", "advanced", "exact")
 _BY_SERVICES = kinds_of(BITS, "services")  # on one level, whatever the number of shufflers
 _MECHANISMS = ("published", *kinds_of(BITS, "users"), *_BY_SERVICES)
 _OURS = "4 shufflers"
-_MODELS: dict[str, Callable[[int, Privacy], Plan | Counter]] = {
+_MODELS: dict[str, Callable[[int, Privacy], Counter]] = {
     "local": lambda users, privacy: local_counter(users, privacy, BITS),
     "one shuffler": lambda users, privacy: Plan.best(users, 1, privacy, mechanism="best"),
     _OURS: lambda users, privacy: Plan.best(users, 4, privacy, mechanism="best"),

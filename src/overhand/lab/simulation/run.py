@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -20,6 +20,9 @@ from overhand.planning import Plan
 from overhand.randomness import Random, SeededRandom
 from overhand.sums import ContinualSum, Pending
 from overhand.values import Values
+
+if TYPE_CHECKING:
+    from overhand.lab.baselines import LocalSum, SquareRoot
 
 Engine = Literal["counts", "messages"]
 """Draw the noise of a batch at once, or make, permute and analyze every message of it."""
@@ -41,40 +44,12 @@ class CounterRun(Protocol):
         """The estimates after each of the next users, whose values were checked."""
 
 
-class Counter(Protocol):
-    """Anything but a plan that publishes running sums: a baseline.
-
-    It has the numbers of a plan. Three that hide the same bits: nobody is trusted, three shufflers
-    are, a server is.
-
-    >>> import overhand as oh
-    >>> from overhand.lab.baselines import SquareRoot
-    >>> from overhand.lab.baselines.local import LocalResponse
-    >>> privacy = oh.Privacy(1.0, 1e-6)
-    >>> ours = oh.Plan.best(10_000, shufflers=3, privacy=privacy, tree="paper")
-    >>> counters = [LocalResponse.best(10_000, privacy), ours, SquareRoot(10_000, privacy)]
-    >>> [round(counter.rms_error, 1) for counter in counters]
-    [67.9, 31.2, 16.2]
-    """
-
-    @property
-    def horizon(self) -> int: ...
-    @property
-    def values(self) -> Values: ...
-    @property
-    def rms_error(self) -> float: ...
-    @property
-    def worst_std(self) -> float: ...
-    @property
-    def delta_spent(self) -> float: ...
-    @property
-    def messages_per_user(self) -> int: ...
-    def error_bound(self, failure_probability: float = ...) -> float: ...
-    def start(self, random: Any) -> CounterRun: ...
+Counter: TypeAlias = "Plan | LocalSum | SquareRoot"
+"""What publishes running sums: a plan, or a baseline that has the same numbers."""
 
 
 def start_run(
-    counter: Plan | Counter, random: Random, engine: Engine = "counts", pending: Pending = "middle"
+    counter: Counter, random: Random, engine: Engine = "counts", pending: Pending = "middle"
 ) -> CounterRun:
     """A run of a plan, by one of the engines, or of a baseline.
 
@@ -175,7 +150,7 @@ def estimate_all(
 
 
 def simulate(
-    counter: Plan | Counter,
+    counter: Counter,
     input: str | Stream | ArrayLike = "zeros",
     *,
     runs: int = 1,
@@ -196,6 +171,15 @@ def simulate(
     >>> measured = simulate(plan, "ones", runs=100).rms_error
     >>> 0.9 < measured / plan.rms_error < 1.1
     True
+
+    Three that hide the same bits: nobody is trusted, three shufflers are, a server is.
+
+    >>> from overhand.lab.baselines import SquareRoot, local_counter
+    >>> privacy = oh.Privacy(1.0, 1e-6)
+    >>> ours = oh.Plan.best(10_000, shufflers=3, privacy=privacy, tree="paper")
+    >>> local = local_counter(10_000, privacy, ours.values)
+    >>> [round(one.rms_error, 1) for one in (local, ours, SquareRoot(10_000, privacy))]
+    [67.9, 31.2, 16.2]
     """
     runs = errors.whole("runs", runs, least=1)
     errors.whole("seed", seed, least=0)
