@@ -21,6 +21,7 @@ import secrets
 import struct
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from threading import Lock
 from typing import NamedTuple
@@ -71,16 +72,15 @@ class BatchKeys:
         self._path = Path(path)
         self._lock = Lock()
         content = read_secret(path)
-        saved = _parse(content, self._path)
-        self._is_whole = content == 2 * saved.record()  # or a crash left older keys in it
-        self._saved = saved
-        self._levels = {level: _LevelKeys(keys) for level, keys in saved.levels.items()}
+        self._saved = _parse(content, self._path)
+        self._is_whole = content == 2 * self._saved.record()  # or a crash left older keys in it
 
     @classmethod
     def create(cls, path: str | Path, levels: Sequence[int], document: bytes) -> BatchKeys:
         """New keys in a new file, for a store of the document with this digest."""
-        fresh = {level: _SavedLevel(_Link(0, _draw_key()), {}) for level in levels}
-        record = _Saved(_draw_key(), document, False, fresh).record()
+        draw = partial(secrets.token_bytes, _KEY_BYTES)
+        fresh = {level: _LevelKeys(_Link(0, draw()), {}) for level in levels}
+        record = _Saved(draw(), document, False, fresh).record()
         write_secret(path, record + record)
         return cls(path)
 
@@ -120,24 +120,24 @@ class BatchKeys:
 
     @property
     def levels(self) -> list[int]:
-        return list(self._levels)
+        return list(self._saved.levels)
 
     def claim(self) -> None:
         """They belong to a database now."""
         if not self._saved.is_claimed:
             with self._lock, self._hold_file() as (file, saved):
-                self._saved = saved._replace(is_claimed=True)
-                _overwrite(file, self._saved.record())
+                _overwrite(file, saved._replace(is_claimed=True).record())
+                self._saved = self._saved._replace(is_claimed=True)
 
     def has(self, batch: Batch) -> bool:
         """Whether the key of a batch is still there."""
         with self._lock:
-            return self._levels[batch.level].saved.has(batch.number)
+            return self._saved.levels[batch.level].has(batch.number)
 
     def has_from(self, batch: Batch) -> bool:
         """Whether the keys of a batch and of all later ones of its level are still there."""
         with self._lock:
-            return batch.number >= self._levels[batch.level].saved.first.number
+            return batch.number >= self._saved.levels[batch.level].first.number
 
     @property
     def name(self) -> str:
@@ -168,7 +168,7 @@ class BatchKeys:
 
     def _cipher(self, batch: Batch) -> AESGCM:
         with self._lock:
-            return AESGCM(self._levels[batch.level].seal(batch.number))
+            return AESGCM(self._saved.levels[batch.level].seal(batch.number))
 
     def keep_only(self, needed: Mapping[int, Collection[int]]) -> None:
         """Destroy all keys, here and in the file, but those of these batches, by level.
@@ -177,19 +177,14 @@ class BatchKeys:
         wait, the keys of some that do not are kept with theirs.
         """
         with self._lock:
-            if self._is_whole and all(
-                self._levels[level].keeps_only(numbers) for level, numbers in needed.items()
-            ):
+            known = self._saved.levels
+            if self._is_whole and all(known[one].keeps_only(needed[one]) for one in needed):
                 return
             with self._hold_file() as (file, saved):
-                levels = {
-                    level: self._levels[level].narrow(numbers, saved.levels[level])
-                    for level, numbers in needed.items()
-                }
-                self._saved = saved._replace(levels=levels)
-                _overwrite(file, self._saved.record())
-            self._is_whole = True
-            self._levels = {level: _LevelKeys(keys) for level, keys in levels.items()}
+                left = {one: known[one].narrow(needed[one], saved.levels[one]) for one in needed}
+                saved = saved._replace(levels=left)
+                _overwrite(file, saved.record())
+            self._is_whole, self._saved = True, saved
 
     @contextmanager
     def _hold_file(self) -> Iterator[tuple[int, _Saved]]:
@@ -208,10 +203,6 @@ class BatchKeys:
             raise UnsafeSecret(f"cannot write {self._path}: {error}") from error
 
 
-def _draw_key() -> bytes:
-    return secrets.token_bytes(_KEY_BYTES)
-
-
 class _Link(NamedTuple):
     """A batch's place in the chain of its level."""
 
@@ -219,48 +210,44 @@ class _Link(NamedTuple):
     key: bytes
 
 
-class _SavedLevel(NamedTuple):
-    """The chain of a level from its first link on, and the keys of batches before that."""
+class _LevelKeys:
+    """The keys of a level's batches: each link is made of the one before, each key of its link.
 
-    first: _Link
-    held: dict[int, bytes]
+    The chain goes on from its first link; of batches before that some keys are held.
+    """
+
+    def __init__(self, first: _Link, held: dict[int, bytes]) -> None:
+        self.first, self.held = first, held
+        self._links = [first.key]
 
     def has(self, number: int) -> bool:
         return number >= self.first.number or number in self.held
 
-
-class _LevelKeys:
-    """The keys of a level's batches: each link is made of the one before, each key of its link."""
-
-    def __init__(self, saved: _SavedLevel) -> None:
-        self.saved = saved
-        self._links = [saved.first.key]
-
     def seal(self, number: int) -> bytes:
         """The key of a batch."""
-        if not self.saved.has(number):
-            first = self.saved.first.number
+        if not self.has(number):
+            first = self.first.number
             raise KeyGone(f"the key of batch {number} is gone, the first is that of {first}")
-        if number in self.saved.held:
-            return self.saved.held[number]
+        if number in self.held:
+            return self.held[number]
         return hmac.digest(self._link(number).key, b"seal", "sha256")
 
     def _link(self, number: int) -> _Link:
-        first = self.saved.first.number
+        first = self.first.number
         while len(self._links) <= number - first:
             self._links.append(hmac.digest(self._links[-1], b"next", "sha256"))
         return _Link(number, self._links[number - first])
 
     def keeps_only(self, numbers: Collection[int]) -> bool:
         held, first = _divide(numbers)
-        return first <= self.saved.first.number and self.saved.held.keys() <= set(held)
+        return first <= self.first.number and self.held.keys() <= set(held)
 
-    def narrow(self, numbers: Collection[int], file: _SavedLevel) -> _SavedLevel:
+    def narrow(self, numbers: Collection[int], file: _LevelKeys) -> _LevelKeys:
         """What is left if only these are needed; what another process has destroyed stays so."""
-        needed = {number for number in numbers if self.saved.has(number) and file.has(number)}
-        frontier = max(self.saved.first.number, file.first.number)
+        needed = {number for number in numbers if self.has(number) and file.has(number)}
+        frontier = max(self.first.number, file.first.number)
         held, first = _divide({*needed, max([frontier, *needed])})
-        return _SavedLevel(self._link(first), {number: self.seal(number) for number in held})
+        return _LevelKeys(self._link(first), {number: self.seal(number) for number in held})
 
 
 def _divide(numbers: Collection[int]) -> tuple[list[int], int]:
@@ -277,15 +264,16 @@ class _Saved(NamedTuple):
     document: bytes
     is_claimed: bool
     """Whether a database was opened with the keys: they are for no other."""
-    levels: dict[int, _SavedLevel]
+    levels: dict[int, _LevelKeys]
 
     def record(self) -> bytes:
         """Of a length that never changes, with a digest at its end."""
         body = _HEADER.pack(_MAGIC + b"%d" % _VERSION, *self[:-1], len(self.levels))
-        for level, (first, held) in self.levels.items():
-            links = [first, *(_Link(*one) for one in held.items())]
-            links += [_Link(0, bytes(_KEY_BYTES))] * (_LINKS - len(links))
-            body += _LEVEL.pack(level, len(held)) + b"".join(_LINK.pack(*link) for link in links)
+        for level, keys in self.levels.items():
+            links = [keys.first, *keys.held.items()]
+            links += [(0, bytes(_KEY_BYTES))] * (_LINKS - len(links))
+            body += _LEVEL.pack(level, len(keys.held))
+            body += b"".join(_LINK.pack(*link) for link in links)
         return body + hashlib.sha256(body).digest()
 
 
@@ -317,7 +305,7 @@ def _read(body: bytes) -> _Saved:
         level, held = _LEVEL.unpack_from(body, place)
         place += _LEVEL.size
         links = [_Link(*_LINK.unpack_from(body, place + i * _LINK.size)) for i in range(1 + held)]
-        levels[level] = _SavedLevel(links[0], dict(links[1:]))
+        levels[level] = _LevelKeys(links[0], dict(links[1:]))
         place += _LINKS * _LINK.size
     return _Saved(marking, document, is_claimed, levels)
 

@@ -98,9 +98,9 @@ class Transaction(ABC):
     def rows(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
         """What a query finds."""
 
-    @abstractmethod
     def lock_rows(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
         """What a query finds; nobody else changes these rows until the transaction ends."""
+        return self.rows(statement, *values)
 
     @abstractmethod
     def change(self, statement: str, *values: Any) -> int:
@@ -181,20 +181,27 @@ class Database(ABC):
     the database does.
     """
 
+    _BEGIN_READING: str
+    _BEGIN_WRITING: str
+
     def __init__(self) -> None:
         self._claimed: set[tuple[str, int]] = set()
         self._claiming = Lock()
 
-    @abstractmethod
     def read(self, work: Callable[[Transaction], T]) -> T:
         """Work on one state of the database, without changing it."""
+        return self._transact(self._BEGIN_READING, work)
 
-    @abstractmethod
     def write(self, work: Callable[[Transaction], T]) -> T:
         """Work in one transaction: durable when this returns, undone if it raises.
 
         After a conflict or a lost connection the work may be run again from its beginning.
         """
+        return self._transact(self._BEGIN_WRITING, work)
+
+    @abstractmethod
+    def _transact(self, begin: str, work: Callable[[Transaction], T]) -> T:
+        """Work in a transaction that begins with this statement."""
 
     @abstractmethod
     def sweep(self, tables: Collection[str]) -> None:
@@ -229,15 +236,13 @@ class Database(ABC):
         """Let others work on a row."""
         with self._claiming:
             self._claimed.discard((table, key))
-            self._let_in_others(table, key)
 
-    @abstractmethod
     def _keep_out_others(self, table: str, key: int) -> bool:
-        """Whether no other process has claimed the row, and none can now."""
+        """Whether no other process has claimed the row, and none can now.
 
-    @abstractmethod
-    def _let_in_others(self, table: str, key: int) -> None:
-        """Other processes may claim the row."""
+        On one machine none is kept out: it would find no more processors than the first.
+        """
+        return True
 
 
 def is_postgres(address: str | Path) -> bool:
@@ -301,17 +306,16 @@ class SqliteDatabase(Database):
     A child process opens the database itself: a connection does not survive a fork.
     """
 
+    _BEGIN_READING, _BEGIN_WRITING = "BEGIN", "BEGIN IMMEDIATE"
+
     def __init__(self, path: str | Path, contents: Contents) -> None:
         super().__init__()
         self._path = Path(path)
         self._lock = Lock()
         with self._one_error():
             self._connection = self._connect()
-            try:
+            with self.close_on_error():
                 self._open(contents)
-            except BaseException:
-                self._connection.close()
-                raise
 
     def _connect(self) -> sqlite3.Connection:
         try:
@@ -330,7 +334,7 @@ class SqliteDatabase(Database):
             self._keep_a_log()
             for setting in (*_SETTINGS, f"PRAGMA cache_size = -{contents.cache}"):
                 self._connection.execute(setting)
-            with self._transaction("BEGIN IMMEDIATE") as transaction:
+            with self._transaction(self._BEGIN_WRITING) as transaction:
                 found = int(self._value("PRAGMA user_version")) if self._tables() else None
                 if found is None:
                     transaction.change(f"PRAGMA application_id = {contents.application}")
@@ -361,12 +365,8 @@ class SqliteDatabase(Database):
     def _value(self, statement: str) -> Any:
         return self._connection.execute(statement).fetchone()[0]
 
-    def read(self, work: Callable[[Transaction], T]) -> T:
-        with self._one_error(), self._lock, self._transaction("BEGIN") as transaction:
-            return work(transaction)
-
-    def write(self, work: Callable[[Transaction], T]) -> T:
-        with self._one_error(), self._lock, self._transaction("BEGIN IMMEDIATE") as transaction:
+    def _transact(self, begin: str, work: Callable[[Transaction], T]) -> T:
+        with self._one_error(), self._lock, self._transaction(begin) as transaction:
             return work(transaction)
 
     @contextmanager
@@ -402,13 +402,6 @@ class SqliteDatabase(Database):
         with self._lock:
             self._connection.close()
 
-    def _keep_out_others(self, table: str, key: int) -> bool:
-        """One machine: a second process would find no more processors than the first."""
-        return True
-
-    def _let_in_others(self, table: str, key: int) -> None:
-        """They were never out."""
-
 
 class SqliteTransaction(Transaction):
     """A transaction of SQLite, which lets in one writer at a time."""
@@ -418,9 +411,6 @@ class SqliteTransaction(Transaction):
 
     def rows(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
         return self._connection.execute(statement, values).fetchall()
-
-    def lock_rows(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
-        return self.rows(statement, *values)
 
     def change(self, statement: str, *values: Any) -> int:
         with closing(self._connection.execute(statement, values)) as cursor:

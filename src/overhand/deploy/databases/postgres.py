@@ -25,8 +25,6 @@ _LOST = (None, "57P01", "57P02", "57P03")  # no connection, server stops, crashe
 _CREATION_LOCK = 0x4F564853
 _VERSION = "overhand_schema"  # a table of one row
 _FOREIGN = "the tables belong to another program or service"
-_READ = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
-_WRITE = "BEGIN ISOLATION LEVEL READ COMMITTED"
 # A machine that is gone keeps its claims and locks only until the server has missed it.
 _LONG_WAIT = "SET lock_timeout = '10s'"
 _SHORT_WAIT = "SET lock_timeout = '500ms'"
@@ -67,8 +65,24 @@ _DIALECT = Dialect(
 )
 
 
+def _reason(error: psycopg.Error) -> str:
+    """What happened, without the values of the statement."""
+    return error.diag.message_primary or str(error).strip().partition("\n")[0]
+
+
+@contextmanager
+def _one_error() -> Iterator[None]:
+    try:
+        yield
+    except psycopg.Error as error:
+        raise StoreUnavailable(f"PostgreSQL: {_reason(error)}") from error
+
+
 class PostgresDatabase(Database):
     """The database `dsn`, in the first schema of its search path."""
+
+    _BEGIN_READING = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
+    _BEGIN_WRITING = "BEGIN ISOLATION LEVEL READ COMMITTED"
 
     def __init__(self, dsn: str, contents: Contents) -> None:
         super().__init__()
@@ -78,14 +92,7 @@ class PostgresDatabase(Database):
         with self.close_on_error():
             self.write(lambda transaction: _open(transaction, contents))
 
-    def read(self, work: Callable[[Transaction], T]) -> T:
-        with _one_error():
-            return self._transact(_READ, work)
-
-    def write(self, work: Callable[[Transaction], T]) -> T:
-        with _one_error():
-            return self._transact(_WRITE, work)
-
+    @_one_error()
     def _transact(self, begin: str, work: Callable[[Transaction], T]) -> T:
         """Try again after a conflict or a lost connection: every step may be run twice."""
         attempt = 1
@@ -155,18 +162,19 @@ class PostgresDatabase(Database):
 
     # Claims belong to a connection of their own, so that they end with this process.
 
+    @_one_error()
     def _keep_out_others(self, table: str, key: int) -> bool:
-        with _one_error():
-            try:
-                return self._ask_claims("pg_try_advisory_lock", table, key)
-            except psycopg.OperationalError:
-                return self._ask_claims("pg_try_advisory_lock", table, key)
+        try:
+            return self._ask_claims("pg_try_advisory_lock", table, key)
+        except psycopg.OperationalError:
+            return self._ask_claims("pg_try_advisory_lock", table, key)
 
-    def _let_in_others(self, table: str, key: int) -> None:
-        """A connection that is lost has let go already."""
-        if self._claims is not None:
-            with suppress(psycopg.Error):
-                self._ask_claims("pg_advisory_unlock", table, key)
+    def unclaim(self, table: str, key: int) -> None:
+        with self._claiming:
+            if self._claims is not None:  # one that is lost has let go already
+                with suppress(psycopg.Error):
+                    self._ask_claims("pg_advisory_unlock", table, key)
+        super().unclaim(table, key)
 
     def _ask_claims(self, function: str, table: str, key: int) -> bool:
         if self._claims is None:
@@ -252,16 +260,3 @@ def _wait_for_others(connection: Connection) -> None:
             if time.monotonic() > until:
                 raise StoreUnavailable("PostgreSQL: a transaction may still read what was deleted")
             time.sleep(_POLL)
-
-
-@contextmanager
-def _one_error() -> Iterator[None]:
-    try:
-        yield
-    except psycopg.Error as error:
-        raise StoreUnavailable(f"PostgreSQL: {_reason(error)}") from error
-
-
-def _reason(error: psycopg.Error) -> str:
-    """What happened, without the values of the statement."""
-    return error.diag.message_primary or str(error).strip().partition("\n")[0]
