@@ -20,7 +20,7 @@ from overhand.deploy.databases import batch_keys
 from overhand.deploy.databases.batch_keys import MOST_HELD, BatchKeys, KeyGone
 from overhand.deploy.protocol.keys import UnsafeSecret
 from overhand.deploy.protocol.wire import Batch, Release
-from overhand.deploy.shuffler.batching import Outcome, Piece, ReportFingerprints
+from overhand.deploy.shuffler.batching import Outcome, Piece
 from overhand.deploy.shuffler.store import Store, StoreTables
 from overhand.errors import InvalidValue, ProtocolViolation, StoreUnavailable
 from support.database_fixtures import Places
@@ -446,11 +446,11 @@ def test_nobody_can_try_which_messages_make_up_a_report(store: Store) -> None:
 def test_what_is_kept_of_a_report_says_nothing_of_its_parts(store: Store) -> None:
     """Else whoever has the keys could try a share in the clear against the server's seeds."""
     one, other = report(1, b"t" * 32), arrival(report(2).parts, b"t" * 32, id=id_of(1))
-    marks = [ReportFingerprints.of(each, store._keys) for each in (one, other)]
+    marks = [each.marks(store._keys) for each in (one, other)]
     assert marks[0] == marks[1]
     store.admit([one])
     rows = store._database.read(lambda reading: reading.rows("SELECT mark FROM seen"))
-    assert {mark for (mark,) in rows} == {marks[0].report, *marks[0].token}
+    assert {mark for (mark,) in rows} == set(marks[0])
 
 
 def test_pieces_that_somebody_changed_are_not_released(store: Store) -> None:

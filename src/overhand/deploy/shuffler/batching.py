@@ -110,26 +110,15 @@ class Arrival:
         if len(self.id) != ID_BYTES:
             raise InvalidValue(f"a report's id has {ID_BYTES} bytes, not {len(self.id)}")
 
-
-class ReportFingerprints(NamedTuple):
-    """What the store remembers of a report, apart from its messages."""
-
-    report: bytes
-    token: list[bytes]
-    """One, if the report has a token."""
-
-    @classmethod
-    def of(cls, arrival: Arrival, keys: BatchKeys) -> ReportFingerprints:
-        tokens = [] if arrival.token is None else [arrival.token]
-        return cls(
-            keys.mark(b"report", arrival.id),
-            [keys.mark(b"token", token) for token in tokens],
-        )
+    def marks(self, keys: BatchKeys) -> list[bytes]:
+        """What the store remembers of a report: a mark of its id, and one of its token if any."""
+        report = keys.mark(b"report", self.id)
+        return [report] if self.token is None else [report, keys.mark(b"token", self.token)]
 
 
 def judge(
     arrivals: Sequence[Arrival],
-    marks: Sequence[ReportFingerprints],
+    marks: Sequence[Sequence[bytes]],
     unused: set[bytes],
     arrived: int,
     horizon: int,
@@ -142,7 +131,7 @@ def judge(
     repeat.
     """
     unused, outcomes = set(unused), []
-    for arrival, (report, token) in zip(arrivals, marks, strict=True):
+    for arrival, (report, *token) in zip(arrivals, marks, strict=True):
         if report not in unused:
             outcomes.append(Outcome.REPEATED)
         elif not unused.issuperset(token):
@@ -225,28 +214,14 @@ def pieces(
     """What the reports after the first `arrived` add to batches: cut exactly where one ends."""
     random = secure_random()
     for place, level in enumerate(levels):
-        for batch, part in _cut(level, len(admitted), arrived):
-            reports = admitted[part]
+        start = 0
+        while start < len(admitted):
+            number, taken = divmod(arrived + start, level.size)
+            reports = admitted[start : start + level.size - taken]
             rows = level.rows(report.parts[place] for report in reports)
             own = sum(one.is_own for one in reports)
-            yield Piece(batch, own, permute(rows, random).tobytes())
-
-
-def empty_pieces(levels: Sequence[LevelFormat], places: int, arrived: int) -> Iterator[Piece]:
-    """What this many places after the first `arrived` add to batches if nobody takes them."""
-    for level in levels:
-        for batch, part in _cut(level, places, arrived):
-            yield Piece(batch, part.stop - part.start, b"")
-
-
-def _cut(level: LevelFormat, places: int, arrived: int) -> Iterator[tuple[Batch, slice]]:
-    """The batches that have the places after the first `arrived`, and which of these they have."""
-    start = 0
-    while start < places:
-        number, taken = divmod(arrived + start, level.size)
-        stop = min(places, start + level.size - taken)
-        yield Batch(level.level, number), slice(start, stop)
-        start = stop
+            yield Piece(Batch(level.level, number), own, permute(rows, random).tobytes())
+            start += len(reports)
 
 
 class Gathered(NamedTuple):

@@ -35,11 +35,13 @@ import secrets
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from enum import Enum, IntEnum
-from itertools import groupby, takewhile
+from functools import partial
+from itertools import chain, groupby, takewhile
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -63,7 +65,6 @@ from overhand.deploy.shuffler.batching import (
     Outcome,
     OwnNoise,
     Piece,
-    ReportFingerprints,
     build_release,
     judge,
     lowest_of,
@@ -115,17 +116,8 @@ class Record(NamedTuple):
     digest: bytes
     own: int
     repeats: int
-    state: State
     answer: bytes
     """The digest of the answer that its sum is for; nothing if it is a release."""
-
-
-class Next(NamedTuple):
-    """The next batches to be frozen, and the state of the noise before them, sealed."""
-
-    number: int
-    state: bytes
-    blocks: list[Block]
 
 
 class Block(NamedTuple):
@@ -178,12 +170,6 @@ def table_of(level: int) -> str:
     return f"messages_{level}"
 
 
-def origin(transaction: Transaction) -> tuple[str, str] | None:
-    """The plan that a store was made for, and its keys' name, if it is a store."""
-    found = transaction.rows("SELECT plan, keys FROM progress")
-    return next(((str(plan), str(keys)) for plan, keys in found), None)
-
-
 def describe(formats: Formats) -> str:
     """Everything that a store is made for, in one line."""
     levels = [asdict(level) for level in formats.levels]
@@ -199,7 +185,9 @@ class StoreTables:
 
     def __init__(self, transaction: Transaction, keys: BatchKeys) -> None:
         self._transaction = transaction
+        self._rows, self._change = transaction.rows, transaction.change
         self._keys = keys
+        self._level = keys.levels[0]
 
     def lock(self) -> int:
         """How many reports arrived; none can until this transaction ends."""
@@ -210,15 +198,14 @@ class StoreTables:
         return self._transaction.insert_new("seen", "mark", marks)
 
     def begin(self, plan: str) -> None:
-        self._transaction.change(
-            "INSERT INTO progress (plan, keys, arrived) VALUES (?, ?, 0)", plan, self._keys.name
-        )
+        statement = "INSERT INTO progress (plan, keys, arrived) VALUES (?, ?, 0)"
+        self._change(statement, plan, self._keys.name)
 
     def count_arrived(self) -> int:
-        return int(self._transaction.rows("SELECT arrived FROM progress")[0][0])
+        return int(self._rows("SELECT arrived FROM progress")[0][0])
 
     def advance(self, arrived: int) -> None:
-        self._transaction.change("UPDATE progress SET arrived = ?", arrived)
+        self._change("UPDATE progress SET arrived = ?", arrived)
 
     def touch(self, open_batches: Callable[[int], Iterable[Batch]]) -> None:
         """Write what is there, if the keys of all batches that are open then are there as well."""
@@ -228,9 +215,8 @@ class StoreTables:
         self.advance(arrived)
 
     def forget(self, marks: Iterable[bytes]) -> None:
-        self._transaction.change_many(
-            "DELETE FROM seen WHERE mark = ?", [(mark,) for mark in sorted(marks)]
-        )
+        statement = "DELETE FROM seen WHERE mark = ?"
+        self._transaction.change_many(statement, [(mark,) for mark in sorted(marks)])
 
     def add(self, pieces: Iterable[Piece]) -> None:
         """Put pieces, lowest level first, into their batches."""
@@ -242,23 +228,22 @@ class StoreTables:
                 f"INSERT INTO {table_of(level)} (number, key, own, body) VALUES (?, ?, ?, ?)",
                 [
                     (
-                        piece.batch.number,
+                        batch.number,
                         secrets.token_bytes(KEY_BYTES),
-                        piece.own,
-                        self._keys.seal(piece.batch, piece.own, piece.body),
+                        own,
+                        self._keys.seal(batch, own, body),
                     )
-                    for piece in group
+                    for batch, own, body in group
                 ],
             )
 
     def pieces(self, batch: Batch) -> Iterator[Piece]:
         """All of a batch, a few of them in memory at a time."""
         table, last = table_of(batch.level), b""
-        while found := self._transaction.rows(
+        while found := self._rows(
             f"SELECT key, own, body FROM {table} WHERE number = ? AND key > ? "
             f"ORDER BY key LIMIT {_PIECES_AT_ONCE}",
-            batch.number,
-            last,
+            *(batch.number, last),
         ):
             last = found[-1][0]
             for _, own, sealed in found:
@@ -266,53 +251,49 @@ class StoreTables:
 
     def numbers(self, level: int) -> set[int]:
         """The batches of a level of which there are pieces: those that are not frozen."""
-        found = self._transaction.rows(f"SELECT DISTINCT number FROM {table_of(level)}")
+        found = self._rows(f"SELECT DISTINCT number FROM {table_of(level)}")
         return {number for (number,) in found}
 
     # Of the one level whose noise the service makes.
 
-    def noise(self, level: int) -> tuple[int, bytes] | None:
-        """The number of the next batch to be frozen and the sealed state, if they are there."""
-        found = self._transaction.rows(f"SELECT number, body FROM {NOISE} WHERE level = ?", level)
-        return next(((number, state) for number, state in found), None)
+    def noise(self) -> tuple[int, bytes]:
+        """The number of the next batch to be frozen, and the sealed state if it is there."""
+        found = self._rows(f"SELECT body FROM {NOISE}")
+        return self.next_number(), found[0][0] if found else b""
 
-    def hold_noise(self, level: int) -> int:
-        """The same number; nobody else offers or freezes batches until this transaction ends."""
-        self.start_noise(level)
-        statement = f"SELECT number FROM {NOISE} WHERE level = ?"
-        return int(self._transaction.lock_rows(statement, level)[0][0])
-
-    def next_number(self, level: int) -> int:
+    def next_number(self) -> int:
         """Of the next batch to be frozen."""
-        found = self._transaction.rows(f"SELECT number FROM {NOISE} WHERE level = ?", level)
-        return int(found[0][0]) if found else self._first_missing("releases", level)
+        found = self._rows(f"SELECT number FROM {NOISE}")
+        return int(found[0][0]) if found else self._after_frozen()
 
-    def _first_missing(self, table: str, level: int) -> int:
-        found = self._transaction.rows(f"SELECT max(number) FROM {table} WHERE level = ?", level)
-        return 0 if found[0][0] is None else 1 + int(found[0][0])
+    def hold_noise(self) -> int:
+        """The same number; nobody else offers or freezes batches until this transaction ends."""
+        self.start_noise()
+        return int(self._transaction.lock_rows(f"SELECT number FROM {NOISE}")[0][0])
 
-    def start_noise(self, level: int) -> None:
+    def start_noise(self) -> None:
         """A row without a state, if there is none."""
-        self._transaction.change(
+        self._change(
             f"INSERT INTO {NOISE} (level, number, body) VALUES (?, ?, ?) ON CONFLICT DO NOTHING",
-            level,
-            self._first_missing("releases", level),
-            b"",
+            *(self._level, self._after_frozen(), b""),
         )
 
-    def first_unoffered(self) -> int:
-        """The number of the next batch to be offered."""
-        found = self._transaction.rows(f"SELECT max(number) FROM {OFFERS}")
-        return 0 if found[0][0] is None else 1 + int(found[0][0])
+    def _after_frozen(self) -> int:
+        return self.after_last(f"releases WHERE level = {self._level}")
+
+    def after_last(self, rows: str) -> int:
+        """The number of the batch after all those in some rows."""
+        ((last,),) = self._rows(f"SELECT max(number) FROM {rows}")
+        return 0 if last is None else 1 + int(last)
 
     def unanswered(self, until: float) -> set[int]:
         """Batches that were offered by then and are not frozen."""
-        found = self._transaction.rows(f"SELECT number FROM {OFFERS} WHERE since <= ?", int(until))
+        found = self._rows(f"SELECT number FROM {OFFERS} WHERE since <= ?", int(until))
         return {number for (number,) in found}
 
-    def add_offers(self, level: int, blocks: Iterable[Block], since: float) -> None:
+    def add_offers(self, blocks: Iterable[Block], since: float) -> None:
         """Of batches that were neither offered nor frozen; one that is damaged has no order."""
-        first = self.hold_noise(level)
+        first = self.hold_noise()
         rows = []
         for batch, _, arranged in blocks:
             row: tuple[int, bytes, bytes] = 0, b"", b""
@@ -329,57 +310,38 @@ class StoreTables:
 
     def offer(self, batch: Batch) -> Arranged | None:
         """What was offered of a batch, if it was and is not damaged."""
-        found = self._transaction.rows(
-            f"SELECT own, places, body FROM {OFFERS} WHERE number = ?", batch.number
-        )
-        for own, places, body in found:
-            try:
-                return Arranged(Offer(batch, own, body), self._keys.open(batch, own, places))
-            except KeyGone:
-                raise
-            except ProtocolViolation:
-                break
+        statement = f"SELECT own, places, body FROM {OFFERS} WHERE number = ?"
+        for own, sealed, body in self._rows(statement, batch.number):
+            places = _unless_damaged(partial(self._keys.open, batch, own, sealed))
+            return None if places is None else Arranged(Offer(batch, own, body), places)
         return None
 
     def freeze_next(
-        self,
-        before: Next,
-        state: bytes,
-        level: int,
-        frozen: Iterable[tuple[Batch, Outgoing | None]],
+        self, first: int, state: bytes, frozen: Sequence[tuple[Batch, Outgoing | None]]
     ) -> bool:
         """What is sent of the next batches, and the state after them, unless somebody was faster.
 
         Of a batch that is damaged nothing is sent.
         """
-        frozen = list(frozen)
-        number = before.number + len(frozen)
-        is_first = self._transaction.change(
-            f"UPDATE {NOISE} SET number = ?, body = ? WHERE level = ? AND number = ?",
-            number,
-            self._keys.seal(Batch(level, number), STATE, state),
-            level,
-            before.number,
-        )
+        number = first + len(frozen)
+        sealed = self._keys.seal(Batch(self._level, number), STATE, state)
+        self.start_noise()
+        statement = f"UPDATE {NOISE} SET number = ?, body = ? WHERE number = ?"
+        is_first = self._change(statement, number, sealed, first)
         if is_first:
             for batch, outgoing in frozen:
                 self.freeze(batch, outgoing)
-                self._transaction.change(f"DELETE FROM {OFFERS} WHERE number = ?", batch.number)
+                self._change(f"DELETE FROM {OFFERS} WHERE number = ?", batch.number)
         return bool(is_first)
 
     # Of all levels.
 
     def record(self, batch: Batch) -> Record | None:
-        found = self._transaction.rows(
-            "SELECT digest, own, repeats, state, answer FROM releases "
-            "WHERE level = ? AND number = ?",
+        found = self._rows(
+            "SELECT digest, own, repeats, answer FROM releases WHERE level = ? AND number = ?",
             *batch,
         )
-        records = (
-            Record(digest, own, repeats, State(state), answer)
-            for digest, own, repeats, state, answer in found
-        )
-        return next(records, None)
+        return Record(*found[0]) if found else None
 
     def freeze_all(self, releases: Iterable[Release]) -> bool:
         """Whether all of them are new; those that are not stay as they were."""
@@ -387,53 +349,44 @@ class StoreTables:
 
     def freeze(self, batch: Batch, outgoing: Outgoing | None) -> bool:
         """What is sent instead of pieces, unless somebody was faster; nothing, if it is lost."""
-        record = Record(b"", 0, 0, State.SCRUBBED, b"")
+        record = Record(b"", 0, 0, b"")
         if isinstance(outgoing, Release):
-            record = Record(outgoing.digest, outgoing.own, outgoing.repeats, State.FROZEN, b"")
+            record = Record(outgoing.digest, outgoing.own, outgoing.repeats, b"")
         elif outgoing is not None:
-            record = Record(outgoing.digest, outgoing.own, 0, State.FROZEN, outgoing.answer)
-        first = self._transaction.change(
-            "INSERT INTO releases (level, number, digest, own, repeats, state, answer) "
+            record = Record(outgoing.digest, outgoing.own, 0, outgoing.answer)
+        first = self._change(
+            "INSERT INTO releases (level, number, digest, own, repeats, answer, state) "
             "VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING",
-            *batch,
-            *map(_plain, record),
+            *(*batch, *record, int(State.SCRUBBED if outgoing is None else State.FROZEN)),
         )
         if first:
             self.drop_pieces(batch)
             if outgoing is not None:
-                self._transaction.change(
-                    f"INSERT INTO {BODIES} (level, number, body) VALUES (?, ?, ?)",
-                    *batch,
-                    outgoing.body,
-                )
+                statement = f"INSERT INTO {BODIES} (level, number, body) VALUES (?, ?, ?)"
+                self._change(statement, *batch, outgoing.body)
         return bool(first)
 
     def body(self, batch: Batch) -> bytes | None:
         """The body of what is sent, if it is still there."""
-        found = self._transaction.rows(
-            f"SELECT body FROM {BODIES} WHERE level = ? AND number = ?", *batch
-        )
-        return next((body for (body,) in found), None)
+        found = self._rows(f"SELECT body FROM {BODIES} WHERE level = ? AND number = ?", *batch)
+        return found[0][0] if found else None
 
     def drop_pieces(self, batch: Batch) -> None:
-        self._transaction.change(
-            f"DELETE FROM {table_of(batch.level)} WHERE number = ?", batch.number
-        )
+        self._change(f"DELETE FROM {table_of(batch.level)} WHERE number = ?", batch.number)
 
     def drop_body(self, batch: Batch) -> None:
-        self._transaction.change(f"DELETE FROM {BODIES} WHERE level = ? AND number = ?", *batch)
+        self._change(f"DELETE FROM {BODIES} WHERE level = ? AND number = ?", *batch)
 
     def in_state(self, state: State) -> list[Batch]:
         """Batches whose release got so far."""
-        found = self._transaction.rows(
-            f"SELECT level, number FROM releases WHERE state = {int(state)}"
-        )
+        found = self._rows(f"SELECT level, number FROM releases WHERE state = {int(state)}")
         return sorted(Batch(*row) for row in found)
 
     def count_frozen(self) -> dict[int, int]:
         """By level, how many batches the server does not have yet."""
-        statement = "SELECT level, count(*) FROM releases WHERE state = 0 GROUP BY level"
-        return dict(self._transaction.rows(statement))
+        return dict(
+            self._rows("SELECT level, count(*) FROM releases WHERE state = 0 GROUP BY level")
+        )
 
     def acknowledge(self, digests: Mapping[Batch, bytes]) -> None:
         for batch, digest in digests.items():
@@ -444,30 +397,34 @@ class StoreTables:
                 raise ProtocolViolation(
                     f"{batch} has the digest {record.digest.hex()}, {digest.hex()} was acknowledged"
                 )
-            self.move(batch, State.FROZEN, State.ACKNOWLEDGED)
+            self._move(batch, State.FROZEN, State.ACKNOWLEDGED)
 
     def end(self, batches: Iterable[Batch]) -> int:
         """Acknowledged batches are scrubbed now; how many were not before."""
-        return sum(self.move(batch, State.ACKNOWLEDGED, State.SCRUBBED) for batch in batches)
+        return sum(self._move(batch, State.ACKNOWLEDGED, State.SCRUBBED) for batch in batches)
 
-    def move(self, batch: Batch, before: State, after: State) -> bool:
+    def _move(self, batch: Batch, before: State, after: State) -> int:
         """Take a release one state further, unless somebody did."""
         statement = "UPDATE releases SET state = ? WHERE level = ? AND number = ? AND state = ?"
-        return bool(self._transaction.change(statement, int(after), *batch, int(before)))
+        return self._change(statement, int(after), *batch, int(before))
 
 
-def _plain(value: Any) -> Any:
-    return int(value) if isinstance(value, State) else value
+def _unless_damaged(read: Callable[[], T]) -> T | None:
+    """What can be read of a batch; None if it is damaged. A key that is gone is no damage."""
+    try:
+        return read()
+    except KeyGone:
+        raise
+    except ProtocolViolation:
+        return None
 
 
 class Store:
     """The reports of one document, in a SQLite file or a PostgreSQL database of their own.
 
     Many threads and, if the database allows it, many processes may use stores of the same document
-    at the same time. It closes after the last whole batch: later reports could never be released.
-    A database that is full, locked, read-only or down raises `StoreUnavailable` and changes
-    nothing; the store works again when the database does. All steps may be run again, so the
-    database may retry a transaction whose end it did not see.
+    at the same time, and run any step again. It closes after the last whole batch: later reports
+    could never be released.
 
     Nothing in it keeps the order or the time of arrival: rows have random keys. Both databases
     write a log that shows the order of commit groups, SQLite until the next checkpoint; PostgreSQL
@@ -489,12 +446,11 @@ class Store:
     ) -> None:
         self._keys_path = keys_of(address, keys, "store")
         self._levels = {level.level: level for level in formats.levels}
-        lowest = lowest_of(formats)
-        self._lowest, self._is_filled, self._formats = lowest.size, lowest.is_filled, formats
-        self._horizon = self._lowest * formats.levels[0].batches
-        self._origin, self._digest = describe(formats), formats.digest
+        self._formats, self._lowest = formats, lowest_of(formats)
+        self._horizon = self._lowest.size * self._lowest.batches
+        self._origin = describe(formats)
         self._noise, self.alarms = noise, Counter[Alarm]()
-        if (noise is None) != lowest.is_filled:
+        if (noise is None) != self._lowest.is_filled:
             raise InvalidValue(
                 "noise= is for plans of which services make it, and for all of these"
             )
@@ -508,21 +464,21 @@ class Store:
 
     def _create(self, transaction: Transaction, dialect: Dialect) -> None:
         if not self._keys_path.exists():  # or somebody was killed before the database was whole
-            BatchKeys.create(self._keys_path, list(self._levels), self._digest)
-        keys = BatchKeys.for_new_store(self._keys_path, self._digest, "store", _ADVICE)
+            BatchKeys.create(self._keys_path, list(self._levels), self._formats.digest)
+        keys = BatchKeys.for_new_store(self._keys_path, self._formats.digest, "store", _ADVICE)
         for statement in schema(self._levels, dialect):
             transaction.change(statement)
         tables = StoreTables(transaction, keys)
         tables.begin(self._origin)
-        if not self._is_filled:
-            tables.start_noise(self._only.level)
+        if not self._lowest.is_filled:
+            tables.start_noise()
 
     def _check(self, transaction: Transaction) -> None:
         """Refuse a store that was made for another plan or with other keys, or is out of date."""
-        found = origin(transaction)
-        if found is None:
+        found = transaction.rows("SELECT plan, keys FROM progress")
+        if not found:
             raise InvalidValue("the database is not a store: its table progress is empty")
-        made_for, keys = found
+        ((made_for, keys),) = found
         if made_for != self._origin:
             before, now = json.loads(made_for), json.loads(self._origin)
             difference = f"{before['levels']}, not {now['levels']}"
@@ -545,18 +501,17 @@ class Store:
     def _needed_batches(self, tables: StoreTables) -> dict[int, Collection[int]]:
         """By level, the batches that are not frozen, and the one that is open or to come."""
         opened = self._open_batches(tables.count_arrived())
-        if not self._is_filled:
-            return {level: range(tables.next_number(level), number + 1) for level, number in opened}
+        if not self._lowest.is_filled:
+            return {level: range(tables.next_number(), number + 1) for level, number in opened}
         return {level: {*tables.numbers(level), number} for level, number in opened}
 
     def _open_batches(self, arrived: int) -> list[Batch]:
-        shapes = self._levels.items()
-        return [Batch(level, self._open_batch(shape, arrived)) for level, shape in shapes]
-
-    def _open_batch(self, level: LevelFormat, arrived: int) -> int:
-        """After the last report, one that will never be."""
+        """One of each level; after the last report, one that will never be."""
         is_over = arrived == self._horizon
-        return -(-arrived // level.size) if is_over else arrived // level.size
+        return [
+            Batch(level, -(-arrived // shape.size) if is_over else arrived // shape.size)
+            for level, shape in self._levels.items()
+        ]
 
     def _read(self, work: Callable[[StoreTables], T]) -> T:
         return self._database.read(lambda transaction: work(StoreTables(transaction, self._keys)))
@@ -572,23 +527,19 @@ class Store:
         reports may be sent again as they are: those that were taken after all are repeats then.
         """
         for arrival in arrivals:
-            arrival.check(list(self._levels.values()))
+            arrival.check(self._formats.levels)
         return self._write(lambda tables: self._admit(tables, arrivals)) if arrivals else []
 
     def _admit(self, tables: StoreTables, arrivals: Sequence[Arrival]) -> list[Outcome]:
         """Marks before the lock, so that processes wait for each other only to be counted."""
-        marks = [ReportFingerprints.of(arrival, self._keys) for arrival in arrivals]
-        fresh = tables.remember({mark for report, token in marks for mark in (report, *token)})
+        marks = [arrival.marks(self._keys) for arrival in arrivals]
+        fresh = tables.remember(set(chain.from_iterable(marks)))
         arrived = tables.lock()
-        outcomes, unused = judge(arrivals, marks, fresh, arrived, self._horizon, self._lowest)
+        outcomes, unused = judge(arrivals, marks, fresh, arrived, self._horizon, self._lowest.size)
         tables.forget(unused)
-        admitted = [
-            arrival
-            for arrival, outcome in zip(arrivals, outcomes, strict=True)
-            if outcome is Outcome.ADMITTED
-        ]
-        if admitted:
-            tables.add(batching.pieces(list(self._levels.values()), admitted, arrived))
+        judged = zip(arrivals, outcomes, strict=True)
+        if admitted := [one for one, outcome in judged if outcome is Outcome.ADMITTED]:
+            tables.add(batching.pieces(self._formats.levels, admitted, arrived))
             tables.advance(arrived + len(admitted))
         return outcomes
 
@@ -597,13 +548,13 @@ class Store:
         self._write(lambda tables: tables.touch(self._open_batches))
 
     def leave_empty(self, number: int) -> int:
-        """Close this late lowest batch: nobody takes the rest of its places any more.
+        """Close this late batch: nobody takes the rest of its places any more.
 
         Where services make the noise, which does not depend on how many users there are. Returns
-        how many places stay empty, at all levels; none if the batch is not the open one, or if
-        nobody is in it: a batch is for somebody.
+        how many places stay empty; none if the batch is not the open one, or if nobody is in it: a
+        batch is for somebody.
         """
-        if self._is_filled:
+        if self._lowest.is_filled:
             raise InvalidValue(
                 "vacant places of this plan must be filled with reports: it needs noise"
             )
@@ -611,10 +562,10 @@ class Store:
 
     def _leave_empty(self, tables: StoreTables, number: int) -> int:
         arrived = tables.lock()
-        if not may_be_late(number, arrived, self._lowest):
+        if not may_be_late(number, arrived, self._lowest.size):
             return 0
-        missing = self._lowest - arrived % self._lowest
-        tables.add(batching.empty_pieces(list(self._levels.values()), missing, arrived))
+        missing = self._lowest.size - arrived % self._lowest.size
+        tables.add([Piece(Batch(self._lowest.level, number), missing, b"")])
         tables.advance(arrived + missing)
         return missing
 
@@ -635,21 +586,15 @@ class Store:
 
     def _unfrozen(self, tables: StoreTables) -> list[Batch]:
         arrived = tables.count_arrived()
-        if not self._is_filled:
-            level = self._only.level
-            numbers = range(tables.next_number(level), arrived // self._lowest)
-            return [Batch(level, number) for number in numbers]
+        if not self._lowest.is_filled:
+            numbers = range(tables.next_number(), arrived // self._lowest.size)
+            return [Batch(self._lowest.level, number) for number in numbers]
         return [
             Batch(level, number)
             for level, shape in self._levels.items()
             for number in sorted(tables.numbers(level))
             if number < arrived // shape.size
         ]
-
-    @property
-    def _only(self) -> LevelFormat:
-        """The level whose noise services make."""
-        return next(iter(self._levels.values()))
 
     def frozen(self) -> list[Batch]:
         """Batches that are frozen and not acknowledged, lowest level and number first."""
@@ -664,9 +609,10 @@ class Store:
         """Where users make the noise, batches that are full wait for nobody and are frozen."""
         levels, frozen = self._levels, tables.count_frozen()
         waiting = sum(number * levels[level].batch_bytes() for level, number in frozen.items())
-        if not self._is_filled:
-            full = tables.count_arrived() // self._lowest - tables.next_number(self._only.level)
-            waiting += full * self._lowest * self._only.part_bytes
+        if not self._lowest.is_filled:
+            size = self._lowest.size
+            full = tables.count_arrived() // size - tables.next_number()
+            waiting += full * size * self._lowest.part_bytes
         return waiting
 
     def outgoing(self, batches: Sequence[Batch]) -> list[Outgoing]:
@@ -700,7 +646,7 @@ class Store:
         must be the next ones, and one that is damaged is lost. If batches are offered, no answer
         to these counts any more.
         """
-        if self._is_filled:
+        if self._lowest.is_filled:
             self._retry_gone(lambda: self._freeze_any(batches))
         else:
             self.offer_all(batches)
@@ -711,9 +657,9 @@ class Store:
         """Of levels whose noise users make: in any order."""
 
         def look(tables: StoreTables) -> list[Gathered]:
-            unfrozen = [batch for batch in batches if self._is_unfrozen(tables, batch)]
             return [
-                Gathered.of(batch, self._level(batch), tables.pieces(batch)) for batch in unfrozen
+                Gathered.of(batch, self._level(batch), tables.pieces(batch))
+                for batch in self._unfrozen_of(tables, batches)
             ]
 
         while found := self._read(look):
@@ -721,22 +667,22 @@ class Store:
             if self._write(lambda tables: tables.freeze_all(releases)):  # noqa: B023
                 break  # or somebody was faster with one of them
 
-    def _is_unfrozen(self, tables: StoreTables, batch: Batch) -> bool:
-        """Of full batches; of another, `ProtocolViolation`."""
-        level = self._level(batch)
-        arrived = min(level.size, max(0, tables.count_arrived() - batch.number * level.size))
-        if arrived < level.size:
-            raise ProtocolViolation(
-                f"{batch} cannot be frozen at {arrived} of {level.size} reports"
-            )
-        return tables.record(batch) is None
+    def _unfrozen_of(self, tables: StoreTables, batches: Iterable[Batch]) -> Iterator[Batch]:
+        """Those of full batches that are not frozen; one that is not full: `ProtocolViolation`."""
+        for batch in batches:
+            level = self._level(batch)
+            arrived = min(level.size, max(0, tables.count_arrived() - batch.number * level.size))
+            if arrived < level.size:
+                raise ProtocolViolation(
+                    f"{batch} cannot be frozen at {arrived} of {level.size} reports"
+                )
+            if tables.record(batch) is None:
+                yield batch
 
     def _retry_gone(self, work: Callable[[], T]) -> T:
         """A key may go while its batch is read: frozen since then, as another reading shows."""
-        try:
+        with suppress(KeyGone):
             return work()
-        except KeyGone:
-            pass
         try:
             return work()
         except KeyGone as error:
@@ -749,15 +695,14 @@ class Store:
 
     def unoffered(self) -> list[Batch]:
         """Batches that are full and were not offered yet, lowest number first."""
-        return self._read(self._unoffered) if self._only.is_offered else []
-
-    def _unoffered(self, tables: StoreTables) -> list[Batch]:
-        first = tables.first_unoffered()
-        return [batch for batch in self._unfrozen(tables) if batch.number >= first]
+        if not self._lowest.is_offered:
+            return []
+        found = self._read(lambda tables: (self._unfrozen(tables), tables.after_last(OFFERS)))
+        return [batch for batch in found[0] if batch.number >= found[1]]
 
     def unanswered(self, seconds: float) -> list[Batch]:
         """The next batches to be frozen that were offered so long ago, lowest number first."""
-        if not self._only.is_offered:
+        if not self._lowest.is_offered:
             return []
         until = time.time() - seconds
         due = self._read(lambda tables: (self._unfrozen(tables), tables.unanswered(until)))
@@ -768,44 +713,34 @@ class Store:
 
         Those that are frozen, or damaged, are left out.
         """
-        if not self._only.is_offered:
+        if not self._lowest.is_offered:
             return []
         found = self._retry_gone(lambda: self._offers(batches))
         missing = [batch for batch, one in found.items() if one is None]
-        if fresh := self._retry_gone(lambda: self._arrange(missing)):
+        if missing and (fresh := self._retry_gone(lambda: self._arrange(missing))):
             since = time.time()
-            self._write(lambda tables: tables.add_offers(self._only.level, fresh, since))
+            self._write(lambda tables: tables.add_offers(fresh, since))
             found = self._retry_gone(lambda: self._offers(batches))
         return [one.offer for one in found.values() if one is not None]
 
     def _offers(self, batches: Sequence[Batch]) -> dict[Batch, Arranged | None]:
-        def look(tables: StoreTables) -> dict[Batch, Arranged | None]:
-            unfrozen = [batch for batch in batches if self._is_unfrozen(tables, batch)]
-            return {batch: tables.offer(batch) for batch in unfrozen}
-
-        return self._read(look)
+        return self._read(
+            lambda tables: {one: tables.offer(one) for one in self._unfrozen_of(tables, batches)}
+        )
 
     def _arrange(self, batches: Sequence[Batch]) -> list[Block]:
-        """Offers of batches that have none, in an order drawn now."""
-
-        def look(tables: StoreTables) -> list[Block]:
-            unfrozen = [batch for batch in batches if self._is_unfrozen(tables, batch)]
-            return [self._block(tables, batch) for batch in unfrozen]
-
-        blocks = self._read(look) if batches else []
+        """Offers of batches that have none, in an order drawn now; of damaged ones nothing."""
+        found = self._read(
+            lambda tables: [self._block(tables, one) for one in self._unfrozen_of(tables, batches)]
+        )
         return [
-            one._replace(arranged=one.gathered and Arranged.of(self._only, one.gathered))
-            for one in blocks
+            Block(batch, gathered, gathered and Arranged.of(self._lowest, gathered))
+            for batch, gathered, _ in found
         ]
 
     def _block(self, tables: StoreTables, batch: Batch) -> Block:
-        try:
-            gathered = Gathered.of(batch, self._only, tables.pieces(batch))
-        except KeyGone:
-            raise
-        except ProtocolViolation:
-            return Block(batch, None)
-        return Block(batch, gathered, tables.offer(batch))
+        found = _unless_damaged(lambda: Gathered.of(batch, self._lowest, tables.pieces(batch)))
+        return Block(batch, found, found and tables.offer(batch))
 
     def answer_all(self, answers: Mapping[Batch, bytes]) -> list[Outgoing]:
         """Freeze those that are next of the batches with these answers of the server's.
@@ -833,79 +768,62 @@ class Store:
         nobody has seen it.
         """
         assert self._noise is not None
-        found = self._look(batches, bool(answers))
-        if not found.blocks:
+        first, sealed, blocks = self._read(lambda t: self._look(t, batches, bool(answers)))
+        if not blocks:
             return True
         refused = {  # before noise is drawn: nothing that comes after may undo it
             batch: self._formats.unpack_answer(self._formats.pack_offer(arranged.offer), answer)
-            for batch, _, arranged in found.blocks
+            for batch, _, arranged in blocks
             if arranged is not None and (answer := answers.get(batch)) is not None
         }
-        state, is_lost = self._open_state(found)
-        whole = sum(block.is_whole(self._only) for block in found.blocks)
+        state, is_lost = self._open_state(first, sealed)
+        whole = sum(block.is_whole(self._lowest) for block in blocks)
         added, after = self._noise.draw(state, whole) if whole else ([], state)
         noise = iter(added)
         frozen = [
-            (block.batch, self._freeze_block(block, answers, refused, noise))
-            for block in found.blocks
+            (block.batch, self._freeze_block(block, answers, refused, noise)) for block in blocks
         ]
-        level = self._only.level
-        is_first = self._write(lambda tables: tables.freeze_next(found, after, level, frozen))
+        is_first = self._write(lambda tables: tables.freeze_next(first, after, frozen))
         if is_first:
             if is_lost:
-                self._raise_alarm(Alarm.NOISE, found.blocks[0].batch)
+                self._raise_alarm(Alarm.NOISE, blocks[0].batch)
             for batch, outgoing in frozen:
                 if outgoing is None:
                     self._raise_alarm(Alarm.DAMAGED, batch)
         return is_first
 
-    def _look(self, batches: Sequence[Batch], is_answered: bool) -> Next:
-        """The next batches to be frozen, among these."""
-        level = self._only.level
+    def _look(
+        self, tables: StoreTables, batches: Sequence[Batch], is_answered: bool
+    ) -> tuple[int, bytes, list[Block]]:
+        """The next batch to be frozen and the sealed state before it; those of these from it on."""
+        number, state = tables.noise()
+        blocks: list[Block] = []
+        for batch in self._unfrozen_of(tables, sorted(batches)):
+            if batch.number != number + len(blocks):
+                if is_answered:
+                    break
+                raise ProtocolViolation(f"{batch} cannot be frozen before those before it")
+            blocks.append(block := self._block(tables, batch))
+            if is_answered and block.gathered is not None and block.arranged is None:
+                raise ProtocolViolation(f"{batch} was not offered")
+        return number, state, blocks
 
-        def look(tables: StoreTables) -> Next | None:
-            held = tables.noise(level)
-            if held is None:
-                return None
-            number, state = held
-            blocks: list[Block] = []
-            for batch in sorted(batches):
-                if not self._is_unfrozen(tables, batch):
-                    continue
-                if batch.number != number + len(blocks):
-                    if is_answered:
-                        break
-                    raise ProtocolViolation(f"{batch} cannot be frozen before those before it")
-                blocks.append(block := self._block(tables, batch))
-                if is_answered and block.gathered is not None and block.arranged is None:
-                    raise ProtocolViolation(f"{batch} was not offered")
-            return Next(number, state, blocks)
-
-        found = self._read(look)
-        if found is None:
-            self._write(lambda tables: tables.start_noise(level))
-            return self._look(batches, is_answered)
-        return found
-
-    def _open_state(self, found: Next) -> tuple[bytes, bool]:
-        """The state of the noise, and whether it was lost."""
+    def _open_state(self, number: int, sealed: bytes) -> tuple[bytes, bool]:
+        """The state of the noise before a batch, and whether it was lost."""
         assert self._noise is not None
-        try:
-            if found.state:
-                batch = Batch(self._only.level, found.number)
-                return self._keys.open(batch, STATE, found.state), False
-        except KeyGone:
-            raise
-        except ProtocolViolation:
-            pass
-        return self._noise.start(), found.number > 0
+        if sealed:
+            batch = Batch(self._lowest.level, number)
+            state = _unless_damaged(partial(self._keys.open, batch, STATE, sealed))
+            if state is not None:
+                return state, False
+        return self._noise.start(), number > 0
 
     def _freeze_block(
         self, block: Block, answers: Mapping[Batch, bytes],
         refused: Mapping[Batch, NDArray[np.int64]], noise: Iterator[Added],
     ) -> Outgoing | None:  # fmt: skip
         """What is sent of a batch: None if it is damaged."""
-        level, (batch, gathered, arranged) = self._only, block
+        level, (batch, gathered, arranged) = self._lowest, block
         if gathered is None:
             return None
         if not level.is_offered:
@@ -953,10 +871,10 @@ class Store:
     def _drop(self, tables: StoreTables) -> tuple[list[Batch], list[Batch]]:
         """Batches that the server has, and those that will never be full."""
         arrived = tables.count_arrived()
-        last = [Batch(level, arrived // shape.size) for level, shape in self._levels.items()]
-        is_over = arrived == self._horizon
         unfinished = [
-            batch for batch in last if is_over and batch.number in tables.numbers(batch.level)
+            Batch(level, arrived // shape.size)
+            for level, shape in self._levels.items()
+            if arrived == self._horizon and arrived // shape.size in tables.numbers(level)
         ]
         acknowledged = tables.in_state(State.ACKNOWLEDGED)
         for batch in acknowledged:
