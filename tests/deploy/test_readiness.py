@@ -20,6 +20,7 @@ from overhand.deploy.http.telemetry import Readiness, RecurringFault
 from overhand.deploy.protocol.document import Document
 from overhand.deploy.protocol.keys import KeyPair
 from overhand.deploy.shuffler.app import Admission, ShufflerMetrics
+from overhand.deploy.shuffler.batching import Arrival
 from overhand.deploy.shuffler.store import Store
 from overhand.errors import InvalidValue, ProtocolViolation, StoreUnavailable
 from support.deployments import LOWEST, small_plan
@@ -97,7 +98,7 @@ def older(system: System) -> Iterator[None]:
     ):
         live.backup(before)
         for body in [system.report() for _ in range(system.plan.tree.lowest)]:
-            arrival = system.shuffler._arrival(body, None)
+            arrival = Arrival.of(system.document.formats, body)
             system.store.admit([arrival])
         system.store.freeze_all(system.store.full())
         live.backup(now)

@@ -12,6 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 import overhand
 from overhand.deploy.protocol.wire import Batch
 from overhand.deploy.server.app import ServerMetrics, publish
+from overhand.deploy.shuffler.batching import Arrival
 from overhand.deploy.shuffler.running import MetricsCollector, OpenBatches
 from overhand.deploy.transport import Answer
 from support.deployments import DEGREE, HORIZON, LOWEST, small_plan
@@ -94,7 +95,7 @@ def test_a_report_is_timed_from_when_it_is_whole_to_its_commit(tmp_path: Path) -
         system = System(tmp_path, small_plan())
         watch = watched(system)
         waiting = asyncio.create_task(
-            system.admission.admit(system.shuffler._arrival(system.report(), None))
+            system.admission.admit(Arrival.of(system.document.formats, system.report()))
         )
         while not system.admission.waiting:
             await asyncio.sleep(0)

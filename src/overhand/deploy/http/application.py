@@ -11,6 +11,7 @@ from http import HTTPStatus
 from typing import Any
 
 from starlette.applications import Starlette
+from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
@@ -25,7 +26,7 @@ MOST_CONNECTIONS = 4096
 _RETRY_SECONDS = 5
 _PIECE = 1 << 14
 
-BINARY = b"application/octet-stream"
+BINARY = "application/octet-stream"
 """The only type of a body. A page from elsewhere cannot send it without a preflight request, which
 succeeds only for the origins that the operator names: so no other page makes its readers report."""
 PATIENCE = 20.0
@@ -87,14 +88,13 @@ class Application(Starlette):
             await check()
             return Reply(HTTPStatus.OK, {"status": "ready"})
 
+        healthy = Reply(HTTPStatus.OK, {"status": "healthy"})  # a restart would repair no database
+        alive = Route("/healthz", healthy, methods=["GET"])
         super().__init__(
-            routes=[*routes, Route("/healthz", _alive), Route("/readyz", ready)],
-            exception_handlers={
-                Refused: self._answer_refused,
-                HTTPException: self._answer_missing,
-                Gone: _answer_nobody,
-                Exception: self._answer_fault,
-            },
+            routes=[*routes, alive, Route("/readyz", ready)],
+            exception_handlers=dict.fromkeys(
+                (Refused, Gone, HTTPException, Exception), self._answer_error
+            ),
         )
         self.router.redirect_slashes = False  # it believes whatever host it is told
 
@@ -105,32 +105,25 @@ class Application(Starlette):
         """Answer a request whose body is within limits."""
         await super().__call__(scope, receive, send)
 
-    def note(self, refusal: Refused) -> None:
-        """A request is refused: a service may count it."""
-
     def refusal(self, refusal: Refused) -> Reply:
-        """The answer to a refused request."""
-        self.note(refusal)
+        """The answer to a refused request: a service may count it."""
         headers = {"retry-after": str(_RETRY_SECONDS)} if refusal.retry else {}
         if refusal.allow is not None:
             headers["allow"] = refusal.allow
         return Reply(refusal.status, {"error": str(refusal)}, headers)
 
-    async def _answer_refused(self, request: Request, error: Exception) -> Response:
-        assert isinstance(error, Refused)
-        return self.refusal(error)
+    async def _answer_error(self, request: Request, error: Exception) -> Response:
+        """A refusal, also one by the framework, in our words.
 
-    async def _answer_missing(self, request: Request, error: Exception) -> Response:
-        """A refusal by the framework, in our words."""
-        assert isinstance(error, HTTPException)
-        methods = (error.headers or {}).get("Allow")
-        if methods is None:
-            return self.refusal(no_such_page())
-        return self.refusal(wrong_method(", ".join(sorted(methods.split(", ")))))
-
-    async def _answer_fault(self, request: Request, error: Exception) -> Response:
-        """A fault of ours: it is in the log, and the client learns nothing of it."""
-        return self.refusal(fault())
+        A fault of ours is in the log, and the client learns nothing of it.
+        """
+        if isinstance(error, Gone):
+            return Response()  # to a client that has gone: it is not sent
+        if isinstance(error, HTTPException):
+            methods = (error.headers or {}).get("Allow")
+            allowed = ", ".join(sorted((methods or "").split(", ")))
+            error = no_such_page() if methods is None else wrong_method(allowed)
+        return self.refusal(error if isinstance(error, Refused) else fault())
 
 
 def fault() -> Refused:
@@ -162,14 +155,6 @@ def _in_pieces(send: Send) -> Send:
     return send_pieces
 
 
-async def _alive(request: Request) -> Response:  # a restart would repair no database
-    return Reply(HTTPStatus.OK, {"status": "healthy"})
-
-
-async def _answer_nobody(request: Request, error: Exception) -> Response:
-    return Response()  # to a client that has gone: it is not sent
-
-
 class Refused(ServiceError):
     """A request that is answered with an error: its status, and words for the sender."""
 
@@ -186,18 +171,10 @@ class Gone(ServiceError):
     """The client disconnected before its request was complete: there is nobody to answer."""
 
 
-def header(scope: Scope, name: bytes) -> bytes | None:
-    """A header's value, if it is there."""
-    for key, value in scope["headers"]:
-        if key == name:
-            return bytes(value)
-    return None
-
-
-def bearer(authorization: bytes | None) -> str | None:
-    """The token of a request that has this header."""
-    kind, _, token = (authorization or b"").partition(b" ")
-    return token.decode("latin-1").strip() if kind.lower() == b"bearer" and token else None
+def bearer(scope: Scope) -> str | None:
+    """The token of a request, if it has one."""
+    kind, _, token = Headers(scope=scope).get("authorization", "").partition(" ")
+    return token.strip() if kind.lower() == "bearer" and token else None
 
 
 async def body_of(
@@ -211,10 +188,10 @@ async def body_of(
     One that is longer may have a better reason to be refused: if it says that it has up to
     `most_looked_at` bytes, `look` sees its beginning first.
     """
-    kind = (header(scope, b"content-type") or b"").partition(b";")[0].strip().lower()
-    if kind != BINARY:
-        raise Refused(415, f"the content-type must be {BINARY.decode()}")
-    if header(scope, b"content-encoding") not in (None, b"identity"):
+    headers = Headers(scope=scope)
+    if headers.get("content-type", "").partition(";")[0].strip(" \t").lower() != BINARY:
+        raise Refused(415, f"the content-type must be {BINARY}")
+    if headers.get("content-encoding", "identity") != "identity":
         raise Refused(415, "bodies must not be compressed")
     too_long = Refused(413, f"a body has at most {most} bytes")
     length, coming = _content_length(scope), scope.get(_BODY)
@@ -232,8 +209,8 @@ async def body_of(
 
 def _content_length(scope: Scope) -> int:
     """How long a body is by what its request says; 0 if it says nothing."""
-    length = header(scope, b"content-length") or b""
-    return int(length) if length.isdigit() else 0
+    length = Headers(scope=scope).get("content-length", "")
+    return int(length) if length.isascii() and length.isdigit() else 0
 
 
 class BodyLimits:
@@ -257,7 +234,7 @@ class BodyLimits:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         length = _content_length(scope)
-        if not length and header(scope, b"transfer-encoding") is None:
+        if not length and "transfer-encoding" not in Headers(scope=scope):
             return await self._app(scope, receive, send)
         body = scope[_BODY] = _Body(self, min(length, self._most_body), receive, send)
         try:
@@ -339,11 +316,10 @@ class _Body:
             return
         self._limits.lingering += 1
         try:
-            async with asyncio.timeout(_LINGER):
-                while not self._is_whole:
-                    await self.receive()
-        except TimeoutError:
-            pass
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_LINGER):
+                    while not self._is_whole:
+                        await self.receive()
         finally:
             self._limits.lingering -= 1
 
@@ -366,15 +342,16 @@ def check_origins(origins: Iterable[str]) -> list[str]:
     >>> check_origins(["https://poll.example"])
     ['https://poll.example']
     """
-    checked = [_check_origin(origin) for origin in origins]
+    checked = list(origins)
+    for origin in checked:
+        if origin != _EVERY:
+            _check_origin(origin)
     if _EVERY in checked and len(set(checked)) > 1:
         raise InvalidValue(f"origin {_EVERY!r} means every origin: give it alone, or leave it out")
     return checked
 
 
-def _check_origin(origin: Any) -> str:
-    if origin == _EVERY:
-        return _EVERY
+def _check_origin(origin: Any) -> None:
     found = _ORIGIN.fullmatch(origin) if isinstance(origin, str) else None
     if found is None or int((found[2] or ":0")[1:]) > _LAST_PORT:
         raise InvalidValue(
@@ -384,7 +361,6 @@ def _check_origin(origin: Any) -> str:
     scheme, port = origin.partition("://")[0], found[2]
     if port is not None and port == _USUAL_PORTS.get(scheme):
         raise InvalidValue(f"origin {origin!r} must be as browsers write it: without {port}")
-    return str(origin)
 
 
 async def pause(until: asyncio.Event, seconds: float) -> None:

@@ -43,6 +43,7 @@ _PATIENCE = 3.0
 _HOLD = 5.0
 """Seconds for which a fault of real work stands, whatever a probe says: it may be for a part of the
 work only, as where the last pages of a disk are enough for the probe."""
+_SILENT = "does not answer", TimeoutError.__name__
 QUICK = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
 SLOW = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
 """Bounds of histograms, in seconds: of what a client waits for, and of work on whole batches."""
@@ -87,16 +88,12 @@ class _Lines(logging.Formatter):
         self._role = role
 
     def format(self, record: logging.LogRecord) -> str:
-        entry = {"role": self._role, "level": record.levelname.lower(), "event": _event(record)}
+        kind = record.exc_info[0] if record.exc_info else None
+        event = f"{record.name}: {kind.__name__ if kind else 'error'}"
+        if record.name == _LOGGER.name:  # others' errors may quote data: only their kind is told
+            event = record.getMessage()
+        entry = {"role": self._role, "level": record.levelname.lower(), "event": event}
         return json.dumps(entry | getattr(record, "numbers", {}))
-
-
-def _event(record: logging.LogRecord) -> str:
-    """Our own events as they are; only the kind of others' errors, because they may quote data."""
-    if record.name == _LOGGER.name:
-        return record.getMessage()
-    kind = record.exc_info[0] if record.exc_info else None
-    return f"{record.name}: {kind.__name__ if kind else 'error'}"
 
 
 class Readiness:
@@ -138,20 +135,17 @@ class Readiness:
     async def check(self) -> None:
         """Raise `Refused` if the service is not ready."""
         answer = asyncio.wrap_future(self._latest_answer())
-        done, _ = await asyncio.wait([answer], timeout=_PATIENCE)
-        self._note(is_silent=not done)
+        if not (await asyncio.wait([answer], timeout=_PATIENCE))[0]:
+            self._begin(*_SILENT)
         if self.reason is not None:
             raise Refused(HTTPStatus.SERVICE_UNAVAILABLE, self.reason, retry=True)
 
     def look(self) -> bool:
         """Find out how things are; whether the database says anything, be it that it cannot."""
         done, _ = concurrent.futures.wait([self._latest_answer()], timeout=_PATIENCE)
-        self._note(is_silent=not done)
+        if not done:
+            self._begin(*_SILENT)
         return bool(done)
-
-    def _note(self, *, is_silent: bool) -> None:
-        if is_silent:
-            self._begin("does not answer", TimeoutError.__name__)
 
     def _latest_answer(self) -> concurrent.futures.Future[None]:
         """Done when it is known how things are, or were less than a second ago."""

@@ -39,7 +39,6 @@ from overhand.deploy.http.application import (
     Reply,
     bearer,
     body_of,
-    header,
     no_such_page,
     pause,
 )
@@ -163,7 +162,7 @@ class ServerApp(Application):
         self, request: Request, unpack: Callable[[bytes], Came], keep: Callable[[Came], T]
     ) -> T:
         """What the store says to what the shuffling service sends of a batch."""
-        token = bearer(header(request.scope, b"authorization"))
+        token = bearer(request.scope)
         is_known = token is not None and any([matches(token, known) for known in self._tokens])
         if not is_known and not self._has_stranger:  # its operator may have mixed up the tokens
             log("a release came with an unknown token", level=logging.WARNING)

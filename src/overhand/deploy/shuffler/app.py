@@ -27,7 +27,6 @@ from overhand.deploy.http.application import (
     bearer,
     body_of,
     fault,
-    header,
     pause,
     wrong_method,
 )
@@ -86,13 +85,15 @@ class ShufflerApp(Application):
         self._per_token = Rate(per_token)
         self._formats = document.formats
         headers = {"etag": f'"{document.digest}"', "cache-control": "no-store"}
-        self._document = Response(document.to_json(), 200, headers, "application/json")
-        most = self._formats.report_length
-        routes = [Route("/v1/document", self._send_document)]
+        told = Response(document.to_json(), 200, headers, "application/json")
+        routes = [Route("/v1/document", told, methods=["GET"])]
         if document.learning is not None:
             routes.append(Route("/v1/policy", self._policy))
         super().__init__(
-            routes, lambda: self.admission.readiness.check(), most_body=most, origins=origins
+            routes,
+            lambda: self.admission.readiness.check(),
+            most_body=self._formats.report_length,
+            origins=origins,
         )
         self.metrics.watch(self.limits)
 
@@ -102,11 +103,9 @@ class ShufflerApp(Application):
             raise Refused(HTTPStatus.NOT_FOUND, "there is no policy yet: any arm will do")
         return Response(newest, 200, {"cache-control": "no-store"}, "application/json")
 
-    def note(self, refusal: Refused) -> None:
+    def refusal(self, refusal: Refused) -> Reply:
         self.metrics.refused.labels(refusal.status).inc()
-
-    async def _send_document(self, request: Request) -> Response:
-        return self._document
+        return super().refusal(refusal)
 
     async def route(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Reports go past the framework, which would take as long again as the rest of the way."""
@@ -123,11 +122,16 @@ class ShufflerApp(Application):
     async def _count(self, scope: Scope) -> Reply:
         if scope["method"] != "POST":
             raise wrong_method("POST")
-        client = scope.get("client")
-        token = self._check_sender(client and client[0], header(scope, b"authorization"))
-        most = self._formats.report_length
-        body = await body_of(scope, most, self._check_plan, MOST_REPORT_BYTES)
-        arrival = self._arrival(body, token)
+        token, formats = self._check_sender(scope), self._formats
+        try:
+            most = formats.report_length
+            body = await body_of(scope, most, formats.check_plan, MOST_REPORT_BYTES)
+            arrival = Arrival.of(formats, body, token)
+        except WrongPlan as error:
+            words = f"{error}: fetch the document again"
+            raise Refused(HTTPStatus.CONFLICT, words) from error
+        except InvalidValue as error:
+            raise Refused(HTTPStatus.BAD_REQUEST, str(error)) from error
         try:
             outcome = await self.admission.admit(arrival)
         except Backlogged as error:
@@ -142,25 +146,21 @@ class ShufflerApp(Application):
         self.metrics.outcomes[outcome].inc()
         return _ANSWERS[outcome]
 
-    def _check_plan(self, head: bytes) -> None:
-        """Of another plan a report may be longer: its sender is to fetch the document again."""
-        try:
-            self._formats.check_plan(head)
-        except WrongPlan as error:
-            raise _outdated_report(error) from error
-
-    def _check_sender(self, address: str | None, authorization: bytes | None) -> bytes | None:
+    def _check_sender(self, scope: Scope) -> bytes | None:
         """Who wants to report, by the hash of a token if one is needed: before the body is read.
 
         A client that reports too often, or has no token, is `Refused`.
         """
-        sender = address_key(address)
-        if sender is not None and not self._per_address.allows(sender):
-            raise _too_often()
-        token = self._token(authorization)
-        if token is not None and not self._per_token.allows(token):
-            raise _too_often()
-        return token
+        client = scope.get("client")
+        self._per_address.check(address_key(client and client[0]))
+        if self.tokens is None:
+            return None
+        token = bearer(scope)
+        known = hash_token(token) if token is not None else None
+        if known is None or known not in self.tokens:  # any such token is the same refusal
+            raise Refused(HTTPStatus.UNAUTHORIZED, "a known token is needed to report")
+        self._per_token.check(known)
+        return known
 
     async def forget_senders(self, stopping: asyncio.Event) -> None:
         """Every few seconds, also if nobody else reports any more."""
@@ -168,33 +168,6 @@ class ShufflerApp(Application):
             self._per_address.forget()
             self._per_token.forget()
             await pause(stopping, BURST)
-
-    def _arrival(self, body: bytes, token: bytes | None) -> Arrival:
-        try:
-            return Arrival.of(self._formats, body, token)
-        except WrongPlan as error:
-            raise _outdated_report(error) from error
-        except InvalidValue as error:
-            raise Refused(HTTPStatus.BAD_REQUEST, str(error)) from error
-
-    def _token(self, authorization: bytes | None) -> bytes | None:
-        """The hash of a token that may report; any other is the same refusal."""
-        if self.tokens is None:
-            return None
-        token = bearer(authorization)
-        known = hash_token(token) if token is not None else None
-        if known is None or known not in self.tokens:
-            raise Refused(HTTPStatus.UNAUTHORIZED, "a known token is needed to report")
-        return known
-
-
-def _outdated_report(error: WrongPlan) -> Refused:
-    return Refused(HTTPStatus.CONFLICT, f"{error}: fetch the document again")
-
-
-def _too_often() -> Refused:
-    words = "too many reports from here: try again later"
-    return Refused(HTTPStatus.TOO_MANY_REQUESTS, words, retry=True)
 
 
 class Rate:
@@ -224,6 +197,12 @@ class Rate:
         if len(used) > _MOST_KEYS:
             del used[next(iter(used))]
         return is_allowed
+
+    def check(self, key: Hashable | None) -> None:
+        """Refuse somebody who may not ask now; None may always."""
+        if key is not None and not self.allows(key):
+            words = "too many reports from here: try again later"
+            raise Refused(HTTPStatus.TOO_MANY_REQUESTS, words, retry=True)
 
     def forget(self) -> None:
         """Let go of all keys that may ask as if they had never asked."""
