@@ -97,14 +97,12 @@ def run(service: Coroutine[Any, Any, None]) -> None:
     If any part of it fails the whole ends, with that part's error.
     """
     try:
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(service)
+        uvloop.run(service)
     except ExceptionGroup as group:
-        raise _first(group) from group
-
-
-def _first(error: Exception) -> Exception:
-    return _first(error.exceptions[0]) if isinstance(error, ExceptionGroup) else error
+        error: Exception = group
+        while isinstance(error, ExceptionGroup):
+            error = error.exceptions[0]
+        raise error from group
 
 
 @dataclass(frozen=True)

@@ -40,18 +40,11 @@ _AT_ONCE = 256  # reports that are made together: all of them wait for their com
 
 @dataclass(frozen=True)
 class ShufflerSettings:
-    """Where the shuffling service finds what it needs.
+    """Where the shuffling service finds what it needs, as the options of `overhand shuffler` say.
 
-    `store` is the path of a SQLite file or the address of a PostgreSQL database, `store_keys` the
-    file of its keys, by default next to the SQLite file. `server` is an address; `http://` to
-    another machine, where anyone on the way can read the token and the releases, needs `insecure`.
-    `pinned` is the agreed digest of the document to serve. `workers` processes seal what the
-    service itself adds to batches, if it adds messages: one per core by default. `per_address` and
-    `per_token` limit the reports per second from one address and with one token, unless they are 0:
-    many people share an address, and a token is for one report and its repeats. Web pages may
-    report if their origin is named, or all pages if "*" is. A batch that the server leaves
-    unanswered for `answer_within` seconds is frozen without an answer; while `most_waiting` bytes
-    of full batches wait for the server, reports are refused.
+    `store` is the path of a SQLite file or the address of a PostgreSQL database, `pinned` the
+    agreed digest of the document. Many people share an address, and a token is for one report and
+    its repeats: so they have two rates, of which 0 is none.
     """
 
     document: Path
@@ -170,10 +163,10 @@ class BatchPadder:
     """Completes a lowest batch that did not fill within the deadline.
 
     If users make the noise, it adds reports of its own: reports like any others, at all levels at
-    once. If services do, nobody's noise is missing, and vacant places stay empty, at all levels at
-    once. The server learns how many of a batch these are. They never begin a batch: a real report
-    that came in the meantime makes one of them superfluous, and so does another process that
-    completes the same batch. No time is stored: after a restart the deadline starts again.
+    once. If services do, nobody's noise is missing, and vacant places stay empty. The server learns
+    how many of a batch these are. They never begin a batch: a real report that came in the meantime
+    makes one of them superfluous, and so does another process that completes the same batch. No
+    time is stored: after a restart the deadline starts again.
     """
 
     def __init__(
@@ -183,10 +176,8 @@ class BatchPadder:
         self._admission = admission
         self._document = document
         self._deadline = deadline
-        lowest = document.formats.levels[0]
-        self._lowest, self._is_filled = lowest.size, lowest.is_filled
-        self._batch = -1
-        self._since = 0.0
+        self._lowest = document.formats.levels[0]
+        self._open, self._batch = OpenBatches(document.formats), 0
         self._trouble = RecurringFault("a late batch stays open", "late batches are closed again")
 
     async def run(self, stopping: asyncio.Event) -> None:
@@ -202,16 +193,13 @@ class BatchPadder:
 
     def _missing(self, arrived: int) -> int:
         """How many reports the open batch lacks, if it is late."""
-        batch, filled = divmod(arrived, self._lowest)
-        now = time.monotonic()
-        if not filled or batch != self._batch:
-            self._batch, self._since = batch if filled else -1, now
-            return 0
-        return self._lowest - filled if now - self._since >= self._deadline else 0
+        self._batch, filled = divmod(arrived, self._lowest.size)
+        age = self._open.ages(arrived, time.monotonic())[self._lowest.level]
+        return self._lowest.size - filled if filled and age >= self._deadline else 0
 
     async def fill(self, places: int) -> None:
         """Complete the batch that is late, which lacked this many reports."""
-        if self._is_filled:
+        if self._lowest.is_filled:
             log("a late batch was filled", own=await self._fill(places))
         else:
             empty = await asyncio.to_thread(self._store.leave_empty, self._batch)

@@ -60,6 +60,7 @@ class Sender:
     ) -> None:
         self._store = store
         self._formats = document.formats
+        self._is_offering = document.formats.levels[0].is_offered
         self._server = server
         self._metrics = metrics
         self._tick = tick
@@ -129,14 +130,7 @@ class Sender:
         try:
             # All of them before the first is sent: their keys go, whatever the server says.
             await self._freeze_full()
-            refused = None
-            for step in (self._offer_full, self._send_frozen):
-                try:
-                    await step()
-                except NotTaken as error:  # the others may be taken
-                    refused = error
-            if refused is not None:
-                raise refused
+            await _try_all(step() for step in (self._offer_full, self._send_frozen))
         finally:
             if is_ours:
                 await asyncio.to_thread(self._store.end_sending)
@@ -199,18 +193,8 @@ class Sender:
         return answer
 
     async def _send_frozen(self) -> None:
-        refused = None
-        for some in self._groups(await asyncio.to_thread(self._store.frozen)):
-            try:
-                await self._send(some)
-            except NotTaken as error:
-                refused = error
-        if refused is not None:
-            raise refused
-
-    @property
-    def _is_offering(self) -> bool:
-        return self._formats.levels[0].is_offered
+        frozen = await asyncio.to_thread(self._store.frozen)
+        await _try_all(self._send(some) for some in self._groups(frozen))
 
     def _groups(self, batches: Iterable[Batch]) -> Iterator[list[Batch]]:
         """Batches that are handled together: as many as memory may hold, or one that is larger."""
@@ -315,21 +299,18 @@ class Sender:
         return await self._put("releases", outgoing.batch, self._formats.pack_release(outgoing))
 
     async def _put(self, what: str, batch: Batch, body: bytes) -> Answer:
-        started, (level, number) = time.perf_counter(), batch
-        answer = await self._request(f"/v1/{what}/{level}/{number}", body)
-        self._metrics.send_seconds.observe(time.perf_counter() - started)
-        return answer
-
-    async def _request(self, path: str, body: bytes) -> Answer:
         """The server's answer, unless it is time to stop: a server may take long to say nothing."""
-        put = asyncio.create_task(self._server.request("PUT", path, body))
+        started, (level, number) = time.perf_counter(), batch
+        put = asyncio.create_task(self._server.request("PUT", f"/v1/{what}/{level}/{number}", body))
         stop = asyncio.create_task(self._stopping.wait())
         await asyncio.wait({put, stop}, return_when=asyncio.FIRST_COMPLETED)
         stop.cancel()
         if not put.done():
             put.cancel()
             raise Unreachable("told to stop before the server answered")
-        return put.result()
+        answer = put.result()
+        self._metrics.send_seconds.observe(time.perf_counter() - started)
+        return answer
 
     def _take_back(self, batches: Iterable[Batch]) -> None:
         """What was put aside is to be tried in another way."""
@@ -342,6 +323,18 @@ class Sender:
         self._set_aside.add(batch)
         self._metrics.set_aside.labels(batch.level).inc()
         log(why, level=logging.ERROR, batch_level=batch.level, number=batch.number)
+
+
+async def _try_all(steps: Iterable[Awaitable[None]]) -> None:
+    """If the server does not take what one sends, it may take the others': raise in the end."""
+    refused = None
+    for step in steps:
+        try:
+            await step
+        except NotTaken as error:
+            refused = error
+    if refused is not None:
+        raise refused
 
 
 def _raise_first(answers: Iterable[Answer | BaseException]) -> None:
