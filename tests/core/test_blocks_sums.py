@@ -103,7 +103,6 @@ def test_rows_are_numbered_as_they_are_drawn(
     due = intervals_of(known), intervals_of([row_of[block] for block in known])
     assert rows.of(first, stop) == due
     assert NoiseRows(*rows.state()).of(first, stop) == due
-    assert rows.copy().of(first, stop) == due
 
 
 def receive(server: SumServer, number: int, value: float = 2.0) -> None:

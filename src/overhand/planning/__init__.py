@@ -6,7 +6,7 @@ from overhand.planning.batch_sums import (
     chernoff_bound,
     run_of,
 )
-from overhand.planning.blocks import BlockErrors, Rows
+from overhand.planning.blocks import BlockErrors, Intervals, Rows
 from overhand.planning.costs import (
     DIGEST_BYTES,
     HEADER_BYTES,
@@ -50,6 +50,7 @@ __all__ = [
     "BlockErrors",
     "Composition",
     "Delay",
+    "Intervals",
     "NodeSum",
     "Objective",
     "Plan",

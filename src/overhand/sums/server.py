@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import math
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
@@ -18,7 +18,7 @@ from overhand import errors
 from overhand.errors import ProtocolViolation
 from overhand.estimates import Estimate, RunInfo
 from overhand.model import Counts, Floats, Node, Shuffled
-from overhand.planning import NodeSum, Plan, Rows, run_of
+from overhand.planning import Intervals, NodeSum, Plan, Rows, run_of
 from overhand.sums.hindsight import Hindsight, flat, in_hindsight
 from overhand.tree import RegularTree, own_weight
 
@@ -36,20 +36,20 @@ def is_rate(pending: Pending, *, archive: bool) -> bool:
 
 
 class IntervalSet:
-    """IntervalSet of received batches, as half-open intervals: its size is its number of gaps.
+    """Numbers of received batches, as half-open intervals: its size is its number of gaps.
 
     >>> numbers = IntervalSet()
     >>> [numbers.add(first, stop) for first, stop in ((0, 2), (5, 6), (4, 5), (2, 3), (1, 3))]
     [True, True, True, True, False]
-    >>> numbers.stop, numbers.intervals, list(numbers.gaps(below=8))
-    (6, 2, [3, 6, 7])
+    >>> numbers.stop, numbers.pairs(), list(numbers.gaps(below=8))
+    (6, ((0, 3), (4, 6)), [3, 6, 7])
     """
 
-    def __init__(self, starts: list[int] | None = None, stops: list[int] | None = None) -> None:
-        self._starts, self._stops = list(starts or []), list(stops or [])
+    def __init__(self, starts: Sequence[int] = (), stops: Sequence[int] = ()) -> None:
+        self._starts, self._stops = list(starts), list(stops)
 
-    def copy(self) -> IntervalSet:
-        return IntervalSet(self._starts, self._stops)
+    def pairs(self) -> Intervals:
+        return tuple(zip(self._starts, self._stops, strict=True))
 
     def state(self) -> list[list[int]]:
         return [self._starts.copy(), self._stops.copy()]
@@ -58,10 +58,6 @@ class IntervalSet:
     def stop(self) -> int:
         """One more than the largest."""
         return self._stops[-1] if self._stops else 0
-
-    @property
-    def intervals(self) -> int:
-        return len(self._starts)
 
     def __contains__(self, number: int) -> bool:
         place = bisect_right(self._starts, number)
@@ -89,7 +85,7 @@ class IntervalSet:
     def gaps(self, below: int) -> Iterator[int]:
         """The numbers that are not there, smallest first."""
         start = 0
-        for first, stop in zip(self._starts, self._stops, strict=True):
+        for first, stop in self.pairs():
             yield from range(start, min(first, below))
             start = stop
         yield from range(start, below)
@@ -108,11 +104,8 @@ class NoiseRows:
     ((((0, 3),), ((0, 2), (3, 4))), (((3, 4),), ((2, 3),)))
     """
 
-    def __init__(self, runs: list[list[int]] | None = None, drawn: int = 0) -> None:
-        self._runs, self._drawn = [list(run) for run in runs or []], drawn
-
-    def copy(self) -> NoiseRows:
-        return NoiseRows(self._runs, self._drawn)
+    def __init__(self, runs: Sequence[Sequence[int]] = (), drawn: int = 0) -> None:
+        self._runs, self._drawn = [list(run) for run in runs], drawn
 
     def state(self) -> list[Any]:
         return [[list(run) for run in self._runs], self._drawn]
@@ -131,23 +124,13 @@ class NoiseRows:
 
     def of(self, first: int, stop: int) -> Rows:
         """The rows in the sums of these blocks that are known."""
-        blocks, draws = [], []
+        blocks, draws = IntervalSet(), IntervalSet()
         for start, after, row in self._runs:
             low, high = max(first, start), min(stop, after)
             if low < high:
-                blocks.append((low, high))
-                draws.append((row + low - start, row + high - start))
-        return _merge(blocks), _merge(draws)
-
-
-def _merge(intervals: list[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
-    merged: list[tuple[int, int]] = []
-    for first, stop in sorted(intervals):
-        if merged and merged[-1][1] == first:
-            merged[-1] = merged[-1][0], stop
-        else:
-            merged.append((first, stop))
-    return tuple(merged)
+                blocks.add(low, high)
+                draws.add(row + low - start, row + high - start)
+        return blocks.pairs(), draws.pairs()
 
 
 class Span(NamedTuple):
@@ -169,14 +152,8 @@ class Span(NamedTuple):
         """Settled batches and settled ones right after them."""
         assert self.best is not None
         assert after.best is not None
-        return Span(
-            after.stop,
-            None,
-            self.best.plus(after.best),
-            True,
-            self.is_lost or after.is_lost,
-            self.lost_users + after.lost_users,
-        )
+        lost = self.is_lost or after.is_lost, self.lost_users + after.lost_users
+        return Span(after.stop, None, self.best.plus(after.best), True, *lost)
 
     def state(self) -> list[Any]:
         """Ready for JSON."""
@@ -254,6 +231,11 @@ class Prefix(NamedTuple):
     """Whether a batch of the cover is missing or lost."""
 
 
+def _nothing(plan: Plan) -> NodeSum:
+    """The sum of nobody."""
+    return NodeSum(0.0 if plan.values.is_scalar else np.zeros(plan.values.shape), 0.0, 0.0, 0.0)
+
+
 class SumServer:
     """Adds up the batches received so far, in any order, late ones included.
 
@@ -310,8 +292,7 @@ class SumServer:
         self._tails = [-1] * len(self._sizes)  # where the span starts that grew last
         self._upper_reach = 0  # where the last batch above the lowest level ends
         self._begin = 0  # every estimate begins with the same sum of this many users
-        nothing: Any = 0.0 if plan.values.is_scalar else np.zeros(plan.values.shape)
-        self._zero = self._beginning = NodeSum(nothing, 0.0, 0.0, 0.0)
+        self._zero = self._beginning = _nothing(plan)
         self._begin_lost = 0  # of those users, how many are in no batch that has a sum
         self._lost_stop = math.inf  # where the first lost batch ends that the beginning went into
         self._found: Prefix | None = None  # what `_prefix` says, while it holds
@@ -322,9 +303,9 @@ class SumServer:
         """A server that has received the same, without an archive and what needs one."""
         result = copy.copy(self)
         result.distrusted, result.archive, result._has_rate = [], None, False
-        result._came, result._tails = [came.copy() for came in self._came], self._tails.copy()
-        result._spans = [spans.copy() for spans in self._spans]
-        result._rows = None if self._rows is None else self._rows.copy()
+        result._came = [IntervalSet(*came.state()) for came in self._came]
+        result._spans, result._tails = [dict(spans) for spans in self._spans], self._tails.copy()
+        result._rows = None if self._rows is None else NoiseRows(*self._rows.state())
         return result
 
     def receive(self, node: Node, shuffled: Shuffled, noise: Counts | None = None) -> None:
@@ -436,7 +417,7 @@ class SumServer:
         if not span.is_settled:
             span = self._with_children(level, start, span)
             if self.archive is not None and span.own is not None and span.best is not None:
-                self.archive.keep_best(Node(level, start, span.stop), span.best)
+                self.archive.best[Node(level, start, span.stop)] = span.best
         self._put(level, start, span)
         if span.is_settled and level > 1:
             self._forget_below(level, start, span.stop)
@@ -569,10 +550,31 @@ class SumServer:
         return total.estimate(self.plan, t, pending=pending, rate=rate, run=self._run, rows=rows)
 
     def between(self, start: int, stop: int) -> Estimate:
-        """The sum of the users at places start .. stop - 1, from the fewest batches."""
-        archive, has_rate = self._require_archive("a sum of a range"), self._has_rate
-        return archive.between(
-            start, stop, self.covered, self._run, has_rate=has_rate, rows=self._rows
+        """The sum of the users at places start .. stop - 1, from the fewest batches.
+
+        Those in none of its batches count as the middle of their values, or at the rate of the last
+        blocks up to the one its end is in.
+        """
+        archive, covered = self._require_archive("a sum of a range"), self.covered
+        start = errors.whole("start", start, least=0)
+        stop = errors.whole("stop", stop, least=start)
+        lowest = self._sizes[0]
+        if stop > covered + lowest - 1:
+            raise errors.InvalidValue(f"stop={stop} is beyond the {covered} users counted")
+        first = -(-start // lowest)
+        last = max(first, min(stop, covered) // lowest)
+        if self._rows is None:
+            total, users = archive.add_nodes(first * lowest, last * lowest)
+            rows = None
+        else:
+            total, users = archive.add_blocks(first, last)
+            rows = self._rows.of(first, last)
+        if self.plan.values.is_scalar:
+            total = total._replace(value=float(total.value))
+        pending, reached = stop - start - users, -(-stop // lowest) * lowest
+        rate = archive.rate(min(covered, reached)) if pending and self._has_rate else None
+        return total.estimate(
+            self.plan, stop, pending=pending, start=start, rate=rate, run=self._run, rows=rows
         )
 
     def hindsight(self) -> Hindsight:
@@ -600,7 +602,7 @@ class SumServer:
     @property
     def kept(self) -> int:
         """How many spans and intervals of batches are in memory."""
-        return sum(came.intervals for came in self._came) + sum(map(len, self._spans))
+        return sum(len(came.pairs()) for came in self._came) + sum(map(len, self._spans))
 
     def state(self) -> dict[str, Any]:
         """Everything needed to go on, ready for JSON: nothing here is private."""
@@ -648,7 +650,8 @@ class Archive:
         self._lowest = plan.tree.lowest
         self._block = plan.mechanisms[0]
         self.sums = BatchSums(plan.tree, plan.values.shape)
-        self._best: dict[Node, NodeSum] = {}
+        self.best: dict[Node, NodeSum] = {}
+        """Above the lowest level, the estimate of a batch, which may become better."""
         self._rate: tuple[int, Any] = (-1, None)  # of the users after so many, while it holds
 
     def keep_blocks(self, values: Floats) -> None:
@@ -662,22 +665,18 @@ class Archive:
         row, self._rate = np.asarray(own.value)[np.newaxis], (-1, None)
         self.sums.put(node.level, slice(number, number + 1), row, own.bias_bound)
         if node.level > 1:
-            self._best[node] = own
-
-    def keep_best(self, node: Node, best: NodeSum) -> None:
-        """The estimate of a batch above the lowest level, which may be better than the last."""
-        self._best[node] = best
+            self.best[node] = own
 
     def lose(self, node: Node, users: int) -> None:
         """A batch of this many users has no sum, or none that is believed."""
         if node.level == 1:
             self.sums.lost_users[node.start // node.size] = users
-        elif self._best.pop(node, None) is not None:
+        elif self.best.pop(node, None) is not None:
             self.sums.drop(node.level, node.start // node.size)
 
     def _found(self, node: Node) -> NodeSum | None:
         if node.level > 1:
-            return self._best.get(node)
+            return self.best.get(node)
         number = node.start // self._lowest
         if number >= self.sums.stops[0]:
             return None
@@ -720,38 +719,9 @@ class Archive:
             total = errors_of_blocks.range_variance(blocks)
         return total / (blocks * self._lowest) ** 2
 
-    def between(
-        self, start: int, stop: int, covered: int, run: RunInfo | None, *, has_rate: bool,
-        rows: NoiseRows | None = None,
-    ) -> Estimate:  # fmt: skip
-        """The sum of a range; users in none of its batches count as the middle of their values.
-
-        With `has_rate`, they count at the rate of the last blocks up to the one its end is in.
-        """
-        start = errors.whole("start", start, least=0)
-        stop = errors.whole("stop", stop, least=start)
-        if stop > covered + self._lowest - 1:
-            raise errors.InvalidValue(f"stop={stop} is beyond the {covered} users counted")
-        first = -(-start // self._lowest)
-        last = max(first, min(stop, covered) // self._lowest)
-        if rows is None:
-            total, users = self._add_nodes(first * self._lowest, last * self._lowest)
-            mine = None
-        else:
-            total, users = self._add_blocks(first, last)
-            mine = rows.of(first, last)
-        if self._plan.values.is_scalar:
-            total = total._replace(value=float(total.value))
-        pending, reached = stop - start - users, -(-stop // self._lowest) * self._lowest
-        rate = self.rate(min(covered, reached)) if pending and has_rate else None
-        return total.estimate(
-            self._plan, stop, pending=pending, start=start, rate=rate, run=run, rows=mine
-        )
-
-    def _add_nodes(self, place: int, end: int) -> tuple[NodeSum, int]:
+    def add_nodes(self, place: int, end: int) -> tuple[NodeSum, int]:
         """The sum of the fewest batches of these places, and how many users they have."""
-        zero = 0.0 if self._plan.values.is_scalar else np.zeros(self._plan.values.shape)
-        total, users = NodeSum(zero, 0.0, 0.0, 0.0), 0
+        total, users = _nothing(self._plan), 0
         while place + self._lowest <= end:
             nodes = self._plan.tree.starting_at(place, end)
             found = next(((n, s) for n in nodes if (s := self._found(n)) is not None), None)
@@ -762,8 +732,8 @@ class Archive:
             total, users, place = total.plus(known), users + node.size, node.stop
         return total, users
 
-    def _add_blocks(self, first: int, last: int) -> tuple[NodeSum, int]:
-        """The same, if there are blocks alone."""
+    def add_blocks(self, first: int, last: int) -> tuple[NodeSum, int]:
+        """The same of blocks by their numbers, if there are blocks alone."""
         values, bias_bounds = self.sums.of_level(1, last)
         is_here = ~np.isnan(flat(values[first:])).any(axis=1)
         value = values[first:][is_here].sum(axis=0)
@@ -774,14 +744,14 @@ class Archive:
 
     def state(self) -> dict[str, Any]:
         """Ready for JSON."""
-        nodes = [[*node, known.state()] for node, known in self._best.items()]
+        nodes = [[*node, known.state()] for node, known in self.best.items()]
         return {**self.sums.state(), "nodes": nodes}
 
     @classmethod
     def from_state(cls, plan: Plan, state: Mapping[str, Any]) -> Archive:
         archive = cls(plan)
         archive.sums = BatchSums.from_state(plan.tree, plan.values.shape, state)
-        archive._best = {
+        archive.best = {
             Node(level, start, stop): NodeSum.from_state(known)
             for level, start, stop, known in state["nodes"]
         }
