@@ -22,13 +22,7 @@ _SAME = 1e-12  # of a variance that cancelled out
 
 
 class RunInfo(Protocol):
-    """One run of a plan: estimates of runs of different names have nothing in common.
-
-    >>> run: RunInfo = TreeRun("a", RegularTree(2, (2,)), (1.0,), variances=(4.0,), fourths=(0.0,))
-    >>> whole = Segment(run, 0, 2, pending=0, imputed=0.0, variance=4.0)
-    >>> run.name, run.share(whole, whole)
-    ('a', [SharedNoise(left=1.0, right=1.0, variance=4.0, fourth=0.0)])
-    """
+    """One run of a plan: estimates of runs of different names have nothing in common."""
 
     @property
     def name(self) -> str: ...
@@ -71,7 +65,13 @@ class TreeRun:
         mine, theirs = one.nodes(self), other.nodes(self)
         if mine is None or theirs is None:
             return None
-        return list(_share(self, one, mine, other, theirs))
+        shared = list[SharedNoise]()
+        for (left, right), pairs in Counter(_nested_levels(mine, theirs)).items():
+            lower = min(left, right)
+            weights = self.weight_in(left, lower), self.weight_in(right, lower)
+            law = pairs * self.variances[lower - 1], pairs * self.fourths[lower - 1]
+            shared.append(SharedNoise(one.weight * weights[0], other.weight * weights[1], *law))
+        return shared
 
 
 class SharedNoise(NamedTuple):
@@ -150,7 +150,8 @@ def find_shared_noise(left: Origin, right: Origin) -> list[SharedNoise] | None:
     found: list[SharedNoise] = []
     for one in left:
         for other in right:
-            if one.run.name != other.run.name or _are_of_other_coordinates(one, other):
+            coordinates = {one.coordinate, other.coordinate} - {None}
+            if one.run.name != other.run.name or len(coordinates) > 1:
                 continue
             shared = one.run.share(one, other)
             if shared is None:
@@ -169,25 +170,7 @@ def _overlap(one: Segment, other: Segment) -> bool:
     return one.run.name == other.run.name and not is_beside
 
 
-def _are_of_other_coordinates(one: Segment, other: Segment) -> bool:
-    both = one.coordinate is not None and other.coordinate is not None
-    return both and one.coordinate != other.coordinate
-
-
-def _share(
-    run: TreeRun, one: Segment, mine: Sequence[Node], other: Segment, theirs: Sequence[Node]
-) -> Iterator[SharedNoise]:
-    for (left, right), pairs in Counter(_overlaps(mine, theirs)).items():
-        lower = min(left, right)
-        yield SharedNoise(
-            one.weight * run.weight_in(left, lower),
-            other.weight * run.weight_in(right, lower),
-            pairs * run.variances[lower - 1],
-            pairs * run.fourths[lower - 1],
-        )
-
-
-def _overlaps(mine: Sequence[Node], theirs: Sequence[Node]) -> Iterator[tuple[int, int]]:
+def _nested_levels(mine: Sequence[Node], theirs: Sequence[Node]) -> Iterator[tuple[int, int]]:
     """The levels of all pairs of nodes that are nested, both lists being in order."""
     i = j = 0
     while i < len(mine) and j < len(theirs):
@@ -198,18 +181,6 @@ def _overlaps(mine: Sequence[Node], theirs: Sequence[Node]) -> Iterator[tuple[in
             i += 1
         if right.stop <= left.stop:
             j += 1
-
-
-def check_alike(left: Estimate, right: Estimate, what: str) -> None:
-    """Refuse what is not of the same coordinates."""
-    if not hasattr(right, "origin"):
-        raise errors.InvalidValue(f"no {what} of an estimate and {right!r}: both must be estimates")
-    shapes = np.shape(left.value), np.shape(right.value)
-    if shapes[0] != shapes[1]:
-        raise errors.InvalidValue(f"no {what} of estimates of shapes {shapes[0]} and {shapes[1]}")
-    kinds = left.values, right.values
-    if shapes[0] and None not in kinds and kinds[0] != kinds[1]:
-        raise errors.InvalidValue(f"no {what} of estimates of {kinds[0]} and {kinds[1]}")
 
 
 class Pair(NamedTuple):
@@ -224,7 +195,18 @@ class Pair(NamedTuple):
 
     @classmethod
     def of(cls, left: Estimate, right: Estimate, what: str) -> Pair:
-        check_alike(left, right, what)
+        """For a sum, a difference or a ratio, refused unless both are of the same coordinates."""
+        if not hasattr(right, "origin"):
+            raise errors.InvalidValue(
+                f"no {what} of an estimate and {right!r}: both must be estimates"
+            )
+        shapes, kinds = (np.shape(left.value), np.shape(right.value)), (left.values, right.values)
+        if shapes[0] != shapes[1]:
+            raise errors.InvalidValue(
+                f"no {what} of estimates of shapes {shapes[0]} and {shapes[1]}"
+            )
+        if shapes[0] and None not in kinds and kinds[0] != kinds[1]:
+            raise errors.InvalidValue(f"no {what} of estimates of {kinds[0]} and {kinds[1]}")
         if left.std == 0 or right.std == 0:
             return cls(left, right, [])
         if left.origin is None or right.origin is None:
