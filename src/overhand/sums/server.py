@@ -155,6 +155,22 @@ class Span(NamedTuple):
         lost = self.is_lost or after.is_lost, self.lost_users + after.lost_users
         return Span(after.stop, None, self.best.plus(after.best), True, *lost)
 
+    @classmethod
+    def of_children(cls, spans: Mapping[int, Span], size: int, start: int, stop: int) -> Span:
+        """What spans of this size tell of the batch above: a sum if every one has come."""
+        total: NodeSum | None = None
+        lost_users, is_whole, is_settled, is_lost, place = 0, True, True, False, start
+        while place < stop:
+            child = spans.get(place)
+            is_lost = is_lost or (child is not None and child.is_lost)
+            if child is None or child.best is None:
+                is_whole, place = False, place + size
+                continue
+            total = child.best if total is None else total.plus(child.best)
+            lost_users += child.lost_users
+            is_settled, place = is_settled and child.is_settled, child.stop
+        return cls(stop, None, total if is_whole else None, is_settled, is_lost, lost_users)
+
     def state(self) -> list[Any]:
         """Ready for JSON."""
         own, best = [None if one is None else one.state() for one in (self.own, self.best)]
@@ -165,58 +181,6 @@ class Span(NamedTuple):
         stop, *sums, is_settled, is_lost, lost_users = state
         own, best = [None if one is None else NodeSum.from_state(one) for one in sums]
         return cls(stop, own, best, is_settled, is_lost, lost_users)
-
-
-class Children(NamedTuple):
-    """What is known of the batches below one."""
-
-    total: NodeSum | None
-    """The sum of those who are in one that has a sum, if every one has come."""
-    lost_users: int
-    is_settled: bool
-    is_lost: bool
-    """Whether one of them is lost."""
-
-    @classmethod
-    def of(cls, spans: Mapping[int, Span], size: int, places: range) -> Children:
-        """Those of this size that hold the users at these places."""
-        total: NodeSum | None = None
-        lost_users, is_whole, is_settled, is_lost, place = 0, True, True, False, places.start
-        while place < places.stop:
-            child = spans.get(place)
-            is_lost = is_lost or (child is not None and child.is_lost)
-            if child is None or child.best is None:
-                is_whole, place = False, place + size
-                continue
-            total = child.best if total is None else total.plus(child.best)
-            lost_users += child.lost_users
-            is_settled, place = is_settled and child.is_settled, child.stop
-        return cls(total if is_whole else None, lost_users, is_settled, is_lost)
-
-    def under(self, span: Span) -> Span:
-        """The batch above them at its best: combined with them, or they stand in if it is lost."""
-        own, total = span.own, self.total
-        if total is None or (own is None and not self.is_settled):
-            return span
-        if own is None:
-            return Span(span.stop, None, total, True, True, self.lost_users)
-        if self.is_lost:
-            return span._replace(is_settled=True)
-        weight = own_weight(own.variance, total.variance)
-        return Span(span.stop, own, own.combine_with(total, weight), self.is_settled)
-
-    def agree(self, plan: Plan, level: int, own: NodeSum) -> bool:
-        """Whether they can be of the same users as the batch above, as far as they are there.
-
-        Those who are lost count as the middle of what they may hold.
-        """
-        if self.total is None:
-            return True
-        value = self.total.value + plan.imputed * self.lost_users
-        bias_bound = self.total.bias_bound + plan.pending_bias_bound * self.lost_users
-        return plan.plausibility.agree(
-            level, own, self.total._replace(value=value, bias_bound=bias_bound)
-        )
 
 
 class Prefix(NamedTuple):
@@ -434,15 +398,35 @@ class SumServer:
         They are combined with its own sum, or stand in for it for good if it is lost.
         """
         own, has_checks = span.own, self._checks is not None
-        below = Children.of(self._spans[level - 2], self._sizes[level - 2], range(start, span.stop))
+        spans, size = self._spans[level - 2], self._sizes[level - 2]
+        below = Span.of_children(spans, size, start, span.stop)
         if own is not None and below.is_lost and not has_checks:
             return span._replace(is_settled=True)  # they never add up to this batch
-        if own is not None and has_checks and not below.agree(self.plan, level, own):
+        if own is not None and has_checks and not self._agree(level, own, below):
             self.distrusted.append(Node(level, start, span.stop))
             if self.archive is not None:
                 self.archive.lose(self.distrusted[-1], span.stop - start)
-            span = Span(span.stop, None, None, False, True)
-        return below.under(span)
+            own, span = None, Span(span.stop, None, None, False, True)
+        if below.best is None or (own is None and not below.is_settled):
+            return span
+        if own is None:
+            return below._replace(is_settled=True, is_lost=True)
+        if below.is_lost:
+            return span._replace(is_settled=True)
+        weight = own_weight(own.variance, below.best.variance)
+        return Span(span.stop, own, own.combine_with(below.best, weight), below.is_settled)
+
+    def _agree(self, level: int, own: NodeSum, below: Span) -> bool:
+        """Whether children can be of the same users as their batch, as far as they are there.
+
+        Those who are lost count as the middle of what they may hold.
+        """
+        if below.best is None:
+            return True
+        value = below.best.value + self.plan.imputed * below.lost_users
+        bias_bound = below.best.bias_bound + self.plan.pending_bias_bound * below.lost_users
+        total = below.best._replace(value=value, bias_bound=bias_bound)
+        return self.plan.plausibility.agree(level, own, total)
 
     def _put(self, level: int, start: int, span: Span) -> None:
         """Keep a span, joined to the one before it if neither can change any more."""
@@ -672,7 +656,8 @@ class Archive:
         if node.level == 1:
             self.sums.lost_users[node.start // node.size] = users
         elif self.best.pop(node, None) is not None:
-            self.sums.drop(node.level, node.start // node.size)
+            number = node.start // node.size
+            self.sums.put(node.level, slice(number, number + 1), np.nan, 0.0)
 
     def _found(self, node: Node) -> NodeSum | None:
         if node.level > 1:
@@ -778,16 +763,12 @@ class BatchSums:
         self.lost_users: dict[int, int] = {}
         """Users in a lowest batch that is lost, by its number: not all, if some are nobody."""
 
-    def put(self, level: int, numbers: slice | Counts, values: Floats, bias_bounds: Any) -> None:
+    def put(self, level: int, numbers: slice | Counts, values: Any, bias_bounds: Any) -> None:
         """The sums of these batches, and how far each may be off beyond its noise."""
         stop = numbers.stop if isinstance(numbers, slice) else 1 + int(numbers.max(initial=-1))
         self.stops[level - 1] = max(self.stops[level - 1], stop)
         kept_values, kept_bounds = self.of_level(level, stop)
         kept_values[numbers], kept_bounds[numbers] = values, bias_bounds
-
-    def drop(self, level: int, number: int) -> None:
-        """Forget a sum that is not believed."""
-        self._values[level - 1][number] = np.nan
 
     def of_level(self, level: int, batches: int) -> tuple[Floats, Floats]:
         """The sums of the first batches of a level, and their bias_bounds."""
