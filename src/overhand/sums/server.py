@@ -663,15 +663,8 @@ class Archive:
         if node.level > 1:
             return self.best.get(node)
         number = node.start // self._lowest
-        if number >= self.sums.stops[0]:
-            return None
-        values, bias_bounds = self.sums.of_level(1, number + 1)
-        if np.isnan(values[number]).any():
-            return None
-        law = self._block
-        return NodeSum(
-            values[number], law.variance, law.fourth_cumulant, float(bias_bounds[number])
-        )
+        own, users = self.add_blocks(number, number + 1)
+        return own if users else None
 
     def rate(self, covered: int) -> Any:
         """What one later user is likely to hold, by coordinate: the rate of the last blocks.
@@ -689,20 +682,17 @@ class Archive:
         rate, values = middle, self._plan.values
         if len(rows):
             away = rows.mean(axis=0) / self._lowest - middle
-            noise, square = self._recent_variance(len(rows)), np.mean(away**2)
+            of_blocks = self._plan.block_errors
+            if of_blocks is None:
+                variance = len(rows) * self._block.variance
+            else:  # correlated: a sum of many has less noise than that
+                variance = of_blocks.range_variance(len(rows))
+            noise, square = variance / (len(rows) * self._lowest) ** 2, np.mean(away**2)
             weight = max(0.0, 1 - noise / square) if square > 0 else 0.0
             rate = np.clip(middle + weight * away, values.lows, values.highs)
         found = float(rate[0]) if values.is_scalar else rate.reshape(values.shape)
         self._rate = covered, found
         return found
-
-    def _recent_variance(self, blocks: int) -> float:
-        """That of the rate of this many blocks in a row."""
-        errors_of_blocks = self._plan.block_errors
-        total = blocks * self._block.variance
-        if errors_of_blocks is not None:  # correlated: a sum of many has less noise than that
-            total = errors_of_blocks.range_variance(blocks)
-        return total / (blocks * self._lowest) ** 2
 
     def add_nodes(self, place: int, end: int) -> tuple[NodeSum, int]:
         """The sum of the fewest batches of these places, and how many users they have."""

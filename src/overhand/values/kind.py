@@ -190,8 +190,7 @@ class Values(ABC):
         exact /= unit
         exact += random.uniforms(rows.size).reshape(rows.shape)
         np.floor(exact, out=exact)
-        np.maximum(exact, 0, out=exact)
-        np.minimum(exact, most if self.shape else most[0], out=exact)
+        np.clip(exact, 0, most if self.shape else most[0], out=exact)
         return exact.astype(np.int64)
 
     def cells(self, rows: Rows) -> Rows:

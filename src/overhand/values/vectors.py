@@ -311,8 +311,8 @@ def _triangle(side: int) -> tuple[Counts, Counts]:
 @lru_cache(maxsize=64)
 def _diagonal(side: int) -> Counts:
     """The places of the diagonal in the packed upper triangle."""
-    lengths = np.arange(side, 0, -1)
-    return np.concatenate([[0], np.cumsum(lengths)[:-1]])
+    i, j = _triangle(side)
+    return np.flatnonzero(i == j)
 
 
 def _in_ball(random: Random, users: int, dimension: int) -> Rows:
