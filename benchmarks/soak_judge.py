@@ -14,7 +14,7 @@ from rich.table import Table
 from benchmarks.soak_crowd import Heads, Known, heads_of, known_of
 from benchmarks.soak_relay import Sent
 from overhand.deploy.databases.database import is_postgres
-from overhand.deploy.protocol.wire import Batch, LevelFormat
+from overhand.deploy.protocol.wire import Batch, LevelFormat, MaskedSum, Offer, Release
 from overhand.deploy.server.store import ServerStore
 from overhand.deploy.shuffler.batching import OwnNoise
 from overhand.deploy.shuffler.store import Store
@@ -88,11 +88,11 @@ def judge(run: Run, level: LevelFormat) -> Verdict:
     released = dict[int, _Found]()
     for (kind, at, number), sent in run.relay.kept.items():
         if at == level.level and kind == "releases":
-            body = formats.unpack_release(sent).body
+            body = formats.unpack(Release, sent).body
             released[number] = _Found.of_sent(level, body, body)
         elif at == level.level and kind == "sums":
-            offer = formats.unpack_offer(run.relay.kept[Sent("offers", at, number)])
-            clear = formats.unpack_sum(sent).body
+            offer = formats.unpack(Offer, run.relay.kept[Sent("offers", at, number)])
+            clear = formats.unpack(MaskedSum, sent).body
             released[number] = _Found.of_sent(level, offer.body, clear)
     waiting = _still_open(run, level, released)
     batches = [*released.values(), *waiting]

@@ -240,12 +240,12 @@ def test_a_sum_is_of_the_answer_that_was_given(offered: ServerStore) -> None:
     publisher, block, never = publisher_of(offered), block_of(0, ALL), block_of(1, ALL)
     answer = publisher.answer(block.offer)
     formats = PAIRS.formats
-    another = formats.pack_answer(formats.pack_offer(block.offer), [0])
+    another = formats.pack_answer(formats.pack(block.offer), [0])
     before = seen(offered)
     wrong = (
         block.masked(another),
         replace(block.masked(answer), own=1),
-        never.masked(formats.pack_answer(formats.pack_offer(never.offer), [])),
+        never.masked(formats.pack_answer(formats.pack(never.offer), [])),
         MaskedSum(Batch(1, 2), 0, block.masked(answer).answer, block.masked(answer).body),
     )
     for masked in wrong:
@@ -410,9 +410,9 @@ def test_routes_take_offers_and_sums(tmp_path: Path, monkeypatch: pytest.MonkeyP
         publisher = publisher_of(database)
         app = ServerApp(PAIRS, database, publisher, [hash_token(token)])
         site, block = Site(app, token), block_of(0, ALL)
-        offer = formats.pack_offer(block.offer)
+        offer = formats.pack(block.offer)
         assert Site(app, None).put("offers", 0, offer)[0] == 401
-        for body in (offer[:-1], offer + b"\0", b"", formats.pack_release(block.release())):
+        for body in (offer[:-1], offer + b"\0", b"", formats.pack(block.release())):
             assert site.put("offers", 0, body)[0] == 400
         assert site.put("offers", 1, offer)[0] == 400, "not of the batch in its path"
 
@@ -425,14 +425,14 @@ def test_routes_take_offers_and_sums(tmp_path: Path, monkeypatch: pytest.MonkeyP
         status, answer = site.put("offers", 0, offer)
         assert (status, block.refused(answer)) == (200, [])
         assert site.put("offers", 0, offer) == (200, answer)
-        assert site.put("offers", 0, formats.pack_offer(block_of(0, ALL).offer))[0] == 409
+        assert site.put("offers", 0, formats.pack(block_of(0, ALL).offer))[0] == 409
 
-        sent = formats.pack_sum(block.masked(answer))
+        sent = formats.pack(block.masked(answer))
         assert Site(app, None).put("sums", 0, sent)[0] == 401
         assert site.put("sums", 0, sent[:-1])[0] == 400
         for _ in range(2):
             assert site.put("sums", 0, sent)[0] == 200
-        assert site.put("sums", 0, formats.pack_sum(block.masked(answer, 1)))[0] == 409
+        assert site.put("sums", 0, formats.pack(block.masked(answer, 1)))[0] == 409
         assert app.arrived.is_set()
         assert len(app.status()["alarms"]) == 2
 

@@ -31,7 +31,7 @@ def test_strangers_who_ask_much_keep_nobody_waiting(
 
     async def test(system: System) -> None:
         await filled(system)
-        body = system.document.formats.pack_release(freeze(system.store, Batch(1, 0)))
+        body = system.document.formats.pack(freeze(system.store, Batch(1, 0)))
         monkeypatch.setattr(system.publisher, "hindsight", lambda coordinate: let_go.wait(60))
         async with system.at_server() as web:
             asked = [asyncio.create_task(web.get("/v1/hindsight")) for _ in range(40)]

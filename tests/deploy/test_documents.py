@@ -216,8 +216,8 @@ def test_reports_become_sums(spec: str, mechanism: str) -> None:
             joined = b"".join(parts[place] for parts in reports[users])
             ciphertexts = np.frombuffer(joined, f"V{level.ciphertext_bytes}")
             body = secure_random().permute(ciphertexts).tobytes()
-            packed = formats.pack_release(Release(Batch(level.level, number), 0, body))
-            release = formats.unpack_release(packed)
+            packed = formats.pack(Release(Batch(level.level, number), 0, body))
+            release = formats.unpack(Release, packed)
             shuffled, garbage = open_release(formats, release, Opener(KEY, formats.digest))
             expected = np.concatenate([messages[place] for messages in sent[users]])[np.newaxis]
             assert garbage == 0

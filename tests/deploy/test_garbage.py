@@ -22,6 +22,6 @@ def test_copied_and_foreign_ciphertexts_of_a_release_are_garbage() -> None:
     reports = [encode_report(document, 1, secure_random()) for _ in range(3)]
     first, _, third = (formats.unpack_report(report).parts for report in reports)
     body = first[0] + first[0] + third[1]
-    release = formats.unpack_release(formats.pack_release(Release(Batch(1, 0), 0, body)))
+    release = formats.unpack(Release, formats.pack(Release(Batch(1, 0), 0, body)))
     shuffled, garbage = open_release(formats, release, Opener(KEY, formats.digest))
     assert (shuffled.sealed.size, garbage) == (level.messages, 2 * level.messages)

@@ -19,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from overhand.deploy.databases.batch_keys import BatchKeys
-from overhand.deploy.protocol.wire import Batch, LevelFormat, MaskedSum, Release
+from overhand.deploy.protocol.wire import Batch, LevelFormat, MaskedSum, Offer, Release
 from overhand.deploy.shuffler.app import Admission, Backlogged, ShufflerMetrics
 from overhand.deploy.shuffler.batching import Arrival, Outcome, Piece
 from overhand.deploy.shuffler.sending import NotTaken, Sender
@@ -387,7 +387,7 @@ def test_a_crash_at_any_step_costs_no_report_and_no_second_noise(
         asyncio.run(sender_of(store, server).send_all())
         assert (store.full(), store.alarms) == ([], {})
     for block, masked in server.sums().items():
-        offer = PAIRS.formats.unpack_offer(server.kept["offers", block])
+        offer = PAIRS.formats.unpack(Offer, server.kept["offers", block])
         kept = [row for place, row in enumerate(in_offer(offer.body)) if place != 1]
         mine = [one for one in users if ciphertext(one) in kept]
         assert number_of(PAIRS, masked) == due(mine, block), "noise of the block, drawn in turn"
@@ -412,7 +412,7 @@ def test_the_crashes_are_seen_by_a_server_if_noise_is_drawn_again(where: Where) 
         asyncio.run(sender_of(store, server).send_all())
         (masked,) = server.sums().values()
         other = replace(masked, body=bytes([masked.body[0] ^ 1]) + masked.body[1:])
-        packed = PAIRS.formats.pack_sum(other)
+        packed = PAIRS.formats.pack(other)
         assert asyncio.run(server.request("PUT", "/v1/sums/1/0", packed)).status == 409
 
 

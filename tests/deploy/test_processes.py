@@ -305,7 +305,7 @@ def test_a_batch_of_which_the_server_has_another_release_holds_up_no_other(
 ) -> None:
     server = deployed.server()
     formats, token = deployed.document.formats, (deployed.folder / "token").read_text().strip()
-    other = formats.pack_release(Release(Batch(1, 0), 0, bytes(formats.level(1).batch_bytes())))
+    other = formats.pack(Release(Batch(1, 0), 0, bytes(formats.level(1).batch_bytes())))
     assert deployed.put(server, "/v1/releases/1/0", other, token) == 200
     shuffler = deployed.shuffler()
     deployed.reports.send_until_counted(shuffler.url)

@@ -15,6 +15,7 @@ import httpx
 import pytest
 
 from overhand.deploy.http.listening import Endpoint, Site, server_of
+from overhand.deploy.protocol.wire import Release
 from support.deployments import HORIZON, LOWEST, Deployment, lock_file
 from support.killed_processes import (
     SECONDS,
@@ -178,7 +179,7 @@ def test_a_late_batch_is_filled_although_the_database_was_away(
     finally:
         postgres.start()
     until("the batch is released", lambda: (1, 0) in deployed.releases)
-    assert deployed.document.formats.unpack_release(deployed.releases[1, 0]).own == LOWEST - 2
+    assert deployed.document.formats.unpack(Release, deployed.releases[1, 0]).own == LOWEST - 2
     assert shuffler.stopped() == 0
 
 

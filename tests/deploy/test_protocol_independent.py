@@ -230,7 +230,7 @@ def _offered(document: Document, store: Store) -> dict[Batch, int]:
         sealed = [offer.body[i : i + 64] for i in range(0, len(offer.body), 64)]
         seeds = [seed or b"" for seed in opener.open(1, sealed)]
         masks[offer.batch] = sum(client.masks(1, seed, 16, 1)[0] for seed in seeds)
-        answers[offer.batch] = b"OVA3" + hashlib.sha256(formats.pack_offer(offer)).digest()
+        answers[offer.batch] = b"OVA3" + hashlib.sha256(formats.pack(offer)).digest()
     totals = {}
     for one in store.answer_all(answers):
         total = masks[one.batch] + int.from_bytes(one.body, "little") & 0xFFFF

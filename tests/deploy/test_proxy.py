@@ -324,7 +324,7 @@ def test_a_long_release_arrives_over_a_slow_line(
     """10.6 MB at 400 kB/s, at the first attempt: longer than any request has without a length."""
     document = Document.from_json((made / "document.json").read_text())
     level = document.formats.level(2)
-    body = document.formats.pack_release(Release(Batch(2, 0), 0, os.urandom(level.batch_bytes())))
+    body = document.formats.pack(Release(Batch(2, 0), 0, os.urandom(level.batch_bytes())))
 
     async def put(port: int, service: Service) -> int:
         url = service.url.replace(str(service.port), str(port))
@@ -370,7 +370,7 @@ def releases(folder: Path) -> list[tuple[str, bytes]]:
         store.admit([Arrival.of(document.formats, body) for body in bodies])
         found = [freeze(store, batch) for batch in store.full()]
     return [
-        (f"/v1/releases/{level}/{number}", document.formats.pack_release(one))
+        (f"/v1/releases/{level}/{number}", document.formats.pack(one))
         for one in found
         for level, number in [one.batch]
     ]

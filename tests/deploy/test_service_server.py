@@ -36,7 +36,7 @@ async def filled(system: System, users: int) -> None:
 
 def release_of(system: System, level: int = 1, number: int = 0) -> bytes:
     release = freeze(system.store, Batch(level, number))
-    return system.document.formats.pack_release(release)
+    return system.document.formats.pack(release)
 
 
 def test_a_release_is_kept_once_and_other_bytes_raise_an_alarm(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from overhand.deploy.protocol.wire import Batch, Release
+from overhand.deploy.protocol.wire import Batch, MaskedSum, Release
 from overhand.deploy.shuffler.batching import Arrival, OwnNoise
 from overhand.deploy.shuffler.store import Outgoing, Store
 from support.noise_chains import answers_to
@@ -45,7 +45,7 @@ class Run(SimpleNamespace):
                 offers = store.offer_all(store.unoffered())
                 answers = answers_to(document, offers)
                 for offer in offers:
-                    run.hand_on("offers", offer.batch, formats.pack_offer(offer))
+                    run.hand_on("offers", offer.batch, formats.pack(offer))
                     run.relay.answers[run.sent("offers", offer.batch)] = {answers[offer.batch]}
                 outgoing = store.answer_all(answers)
             else:
@@ -73,9 +73,9 @@ class Run(SimpleNamespace):
     def end(self, one: Outgoing) -> None:
         formats = self.document.formats
         if isinstance(one, Release):
-            self.hand_on("releases", one.batch, formats.pack_release(one))
+            self.hand_on("releases", one.batch, formats.pack(one))
         else:
-            self.hand_on("sums", one.batch, formats.pack_sum(one))
+            self.hand_on("sums", one.batch, formats.pack(one))
 
     def verdict(self) -> Any:
         from benchmarks.soak_judge import judge
@@ -92,8 +92,8 @@ class Run(SimpleNamespace):
         return wrong
 
     def release(self, batch: Batch) -> Release:
-        release: Release = self.document.formats.unpack_release(
-            self.relay.kept[self.sent("releases", batch)]
+        release: Release = self.document.formats.unpack(
+            Release, self.relay.kept[self.sent("releases", batch)]
         )
         return release
 
@@ -193,7 +193,7 @@ def wild_clear(run: Run) -> None:
     """By half the modulus, which no noise comes to."""
     (level,) = run.document.formats.levels
     name = run.sent("sums", BLOCKS[0])
-    masked = run.document.formats.unpack_sum(run.relay.kept[name])
+    masked = run.document.formats.unpack(MaskedSum, run.relay.kept[name])
     half = np.array([1 << (level.clear_bits - 1)], np.uint64)
     clear = level.add_up(np.array([level.clear(masked.body), half]))
     run.end(type(masked)(BLOCKS[0], 0, masked.answer, level.pack(b"", clear)))

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from overhand.deploy.protocol.document import DamagedDocument, Document
 from overhand.deploy.protocol.learning import SignedPolicy
 from overhand.deploy.protocol.sealing import Opener
+from overhand.deploy.protocol.wire import MaskedSum, Offer
 from overhand.errors import ProtocolViolation
 from overhand.mechanisms import Mechanism, PairsSum
 from overhand.model import Messages
@@ -137,7 +138,8 @@ def test_offers_answers_and_sums_are_read_and_mean_what_they_say() -> None:
             document.formats, document.formats.levels, document.mechanisms
         )  # fmt: skip
         sent, answer = bytes.fromhex(one["offer"]), bytes.fromhex(one["answer"])
-        offer, masked = formats.unpack_offer(sent), formats.unpack_sum(bytes.fromhex(one["sum"]))
+        offer = formats.unpack(Offer, sent)
+        masked = formats.unpack(MaskedSum, bytes.fromhex(one["sum"]))
         assert offer[:2] == (masked.batch, masked.own) == ((1, one["batch"]), one["own"])
         assert masked.answer == hashlib.sha256(answer).digest()
         refused = set(formats.unpack_answer(sent, answer).tolist())

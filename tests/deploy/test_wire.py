@@ -176,25 +176,23 @@ def test_another_plan_is_told_apart_from_damage() -> None:
         formats().unpack_report(report_of(other_formats()))
     level = other_formats().level(2)
     with pytest.raises(WrongPlan):
-        formats().unpack_release(
-            other_formats().pack_release(Release(Batch(2, 0), 0, batch_of(level)))
-        )
+        formats().unpack(Release, other_formats().pack(Release(Batch(2, 0), 0, batch_of(level))))
 
 
 def test_a_report_is_no_release() -> None:
     body = report_of(formats())
     with pytest.raises(errors.InvalidValue, match="starts with b'OVR3', not b'OVH3'"):
-        formats().unpack_release(body)
+        formats().unpack(Release, body)
 
 
 @pytest.mark.parametrize(("level", "number", "own"), [(1, 0, 0), (1, 16, 3), (3, 1, 24)])
 def test_a_release_round_trips(level: int, number: int, own: int) -> None:
     body = batch_of(formats().level(level))
-    packed = formats().pack_release(Release(Batch(level, number), own, body))
+    packed = formats().pack(Release(Batch(level, number), own, body))
     assert len(packed) == RELEASE_HEADER + len(body)
     assert packed[:4] == RELEASE_MAGIC
     assert packed[37:45] == number.to_bytes(8, "big")
-    assert formats().unpack_release(packed) == Release(Batch(level, number), own, body)
+    assert formats().unpack(Release, packed) == Release(Batch(level, number), own, body)
 
 
 @pytest.mark.parametrize(
@@ -204,14 +202,14 @@ def test_a_release_round_trips(level: int, number: int, own: int) -> None:
 def test_no_plan_has_such_a_batch(level: int, number: int, own: int) -> None:
     body = batch_of(formats().levels[max(0, min(level, 3) - 1)])
     with pytest.raises(errors.InvalidValue, match="must be a whole number from"):
-        formats().pack_release(Release(Batch(level, number), own, body))
+        formats().pack(Release(Batch(level, number), own, body))
 
 
 def test_a_release_of_part_of_a_batch_is_refused() -> None:
     body = batch_of(formats().level(1))
     for short in (body[:-1], body[: -formats().level(1).part_bytes], body + b"\0", b""):
         with pytest.raises(errors.InvalidValue, match="batch of level 1 has 735 bytes"):
-            formats().pack_release(Release(Batch(1, 0), 0, short))
+            formats().pack(Release(Batch(1, 0), 0, short))
 
 
 def test_copies_of_a_ciphertext_count_once() -> None:
@@ -227,7 +225,7 @@ def test_any_bytes_are_a_report_or_an_error(body: bytes) -> None:
     with pytest.raises(errors.InvalidValue):
         formats().unpack_report(body)  # a random digest is never the plan's
     with pytest.raises(errors.InvalidValue):
-        formats().unpack_release(body)
+        formats().unpack(Release, body)
 
 
 @given(st.binary(max_size=900))
@@ -252,17 +250,17 @@ def test_any_release_header_is_taken_whole_or_refused(
     head = RELEASE_MAGIC + formats().digest + bytes([level])
     packed = head + number.to_bytes(8, "big") + own.to_bytes(4, "big") + bytes(length)
     if level == 1 and number < 17 and own <= 3 and length == 735:
-        assert formats().pack_release(formats().unpack_release(packed)) == packed
+        assert formats().pack(formats().unpack(Release, packed)) == packed
     else:
         with pytest.raises(errors.InvalidValue):
-            formats().unpack_release(packed)
+            formats().unpack(Release, packed)
 
 
 @given(st.integers(0, RELEASE_HEADER - 1))
 def test_a_release_cut_in_its_header_is_refused(length: int) -> None:
-    packed = formats().pack_release(Release(Batch(1, 0), 0, batch_of(formats().level(1))))
+    packed = formats().pack(Release(Batch(1, 0), 0, batch_of(formats().level(1))))
     with pytest.raises(errors.InvalidValue):
-        formats().unpack_release(packed[:length])
+        formats().unpack(Release, packed[:length])
 
 
 def test_too_many_levels_do_not_fit_a_byte() -> None:
@@ -291,7 +289,7 @@ def test_services_refuse_a_number_that_is_too_large(tmp_path: Path) -> None:
                 assert (await web.post("/v1/reports", content=system.report())).status_code == 200
         (kept,) = system.store.freeze_all(system.store.full())
         assert isinstance(kept, Release)
-        release = system.document.formats.pack_release(kept)
+        release = system.document.formats.pack(kept)
         async with system.at_server() as web:
             path = "/v1/releases/1/0"
             answer = await web.put(path, content=with_high_bit(release, 7))

@@ -22,7 +22,7 @@ import overhand as oh
 from overhand.deploy.client import AsyncClient, NotCounted
 from overhand.deploy.protocol.document import Document, encode_reports
 from overhand.deploy.protocol.keys import KeyPair
-from overhand.deploy.protocol.wire import ID_BYTES, Batch, Report
+from overhand.deploy.protocol.wire import ID_BYTES, Batch, Offer, Report
 from overhand.deploy.shuffler.batching import Arrival
 from overhand.deploy.shuffler.store import Store
 from overhand.mechanisms import BallotSum, PairsSum
@@ -296,7 +296,7 @@ class ChainSoak:
         if not self.level.is_offered or block not in self.taken("sums"):
             return users
         offer, answer = self.taken("offers")[block]
-        width, body = self.level.ciphertext_bytes, self.formats.unpack_offer(offer).body
+        width, body = self.level.ciphertext_bytes, self.formats.unpack(Offer, offer).body
         order = [body[at : at + width] for at in range(0, len(body), width)]
         assert Counter(order) == Counter(users)
         refused = set(self.formats.unpack_answer(offer, answer).tolist())

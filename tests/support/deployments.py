@@ -25,6 +25,7 @@ from overhand.deploy.databases.database import is_postgres
 from overhand.deploy.protocol.document import Document, encode_report
 from overhand.deploy.protocol.keys import KeyPair
 from overhand.deploy.protocol.sealing import Opener
+from overhand.deploy.protocol.wire import Release
 from overhand.model import Shuffled
 from overhand.noise import Coins
 from overhand.randomness import HALF
@@ -172,7 +173,7 @@ class Deployment:
             everybody = range(len(self.reports.bodies))
             owner = {c: user for user in everybody for c in self.reports.ciphertexts(user, level)}
             for number in range(shape.batches):
-                released = self.document.formats.unpack_release(found[level, number])
+                released = self.document.formats.unpack(Release, found[level, number])
                 assert released.own == 0
                 width = shape.ciphertext_bytes
                 sent = [
@@ -202,7 +203,7 @@ class Deployment:
         opener = Opener(KeyPair.load(self.folder / "server.key"), self.document.formats.digest)
         for (level, number), body in sorted(self.releases.items()):
             shape = self.document.formats.level(level)
-            width, sent = shape.ciphertext_bytes, self.document.formats.unpack_release(body).body
+            width, sent = shape.ciphertext_bytes, self.document.formats.unpack(Release, body).body
             opened = opener.open(
                 level, [sent[at : at + width] for at in range(0, len(sent), width)]
             )

@@ -71,9 +71,7 @@ def answers_to(
 ) -> dict[Batch, bytes]:
     """The server says that these of every offer do not count."""
     formats = document.formats
-    return {
-        offer.batch: formats.pack_answer(formats.pack_offer(offer), refused) for offer in offers
-    }
+    return {offer.batch: formats.pack_answer(formats.pack(offer), refused) for offer in offers}
 
 
 def answer_full(store: Store, document: Document, refused: Sequence[int] = ()) -> list[Outgoing]:
@@ -132,11 +130,11 @@ class AnsweringServer:
         if what == "offers":
             return Answer(200, self.answer(number))
         if what == "sums":
-            masked = self._formats.unpack_sum(body)
+            masked = self._formats.unpack(MaskedSum, body)
             assert masked.answer == hashlib.sha256(self.answer(number)).digest()
         else:
             assert ("sums", number) not in self.kept
-            self._formats.unpack_release(body)
+            self._formats.unpack(Release, body)
         return Answer(200, b"{}")
 
     def answer(self, number: int) -> bytes:
@@ -144,14 +142,14 @@ class AnsweringServer:
 
     def sums(self) -> dict[int, MaskedSum]:
         return {
-            number: self._formats.unpack_sum(body)
+            number: self._formats.unpack(MaskedSum, body)
             for (what, number), body in self.kept.items()
             if what == "sums"
         }
 
     def releases(self) -> dict[int, Release]:
         return {
-            number: self._formats.unpack_release(body)
+            number: self._formats.unpack(Release, body)
             for (what, number), body in self.kept.items()
             if what == "releases"
         }

@@ -57,7 +57,7 @@ class Block:
 
     def refused(self, answer: bytes) -> list[int]:
         formats = PAIRS.formats
-        return list(formats.unpack_answer(formats.pack_offer(self.offer), answer).tolist())
+        return list(formats.unpack_answer(formats.pack(self.offer), answer).tolist())
 
     def masked(self, answer: bytes, more: int = 0) -> MaskedSum:
         """The sum of all that count, without noise, or this `more`."""

@@ -293,7 +293,7 @@ class Soak:
             )
 
     async def put(self, name: Batch, own: int, body: bytes) -> int:
-        release = self.formats.pack_release(Release(name, own, body))
+        release = self.formats.pack(Release(name, own, body))
         path = f"/v1/releases/{name.level}/{name.number}"
         return (await self.system.to_server.inner.request("PUT", path, release)).status
 
@@ -378,7 +378,7 @@ class Soak:
         """The releases that the server took: all copies of one are the same, byte for byte."""
         result: dict[Batch, tuple[int, bytes]] = {}
         for handled in self.system.to_server.handled:
-            release = self.formats.unpack_release(handled.body)
+            release = self.formats.unpack(Release, handled.body)
             own, body = release.own, release.body
             assert handled.status in (200, 503)
             if handled.status == 200:

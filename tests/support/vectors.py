@@ -272,7 +272,7 @@ def _release_vector(name: str) -> dict[str, Any]:
         "own": own,
         "clear": [str(number) for number in clear],
         "body_sha256": release.digest.hex(),
-        "release": formats.pack_release(release).hex(),
+        "release": formats.pack(release).hex(),
     }
 
 
@@ -298,7 +298,7 @@ def _offer_vector(
     messages = mechanism.encode_rows(rows, Fixed(f"offer, {name}, {batch}"))
     seeds = [None if user is None else messages.sealed[user].tobytes() for user in users]
     offer = Offer(batch, level.size - len(seeds), b"".join(_sealed(formats, s) for s in seeds))
-    sent = formats.pack_offer(offer)
+    sent = formats.pack(offer)
     answer = formats.pack_answer(sent, refused)
     noise = np.arange(level.clear_numbers) - 1
     counted = messages.clear[[place for place in range(len(users)) if place not in refused]]
@@ -317,7 +317,7 @@ def _offer_vector(
         "refused": refused,
         "answer": answer.hex(),
         "clear": [str(number) for number in total],
-        "sum": formats.pack_sum(masked).hex(),
+        "sum": formats.pack(masked).hex(),
     }
 
 

@@ -25,7 +25,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -129,6 +129,14 @@ class MaskedSum:
     def digest(self) -> bytes:
         """Of the answer as well: another answer is another sum."""
         return hashlib.sha256(self.answer + self.body).digest()
+
+
+Sent = TypeVar("Sent", Release, Offer, MaskedSum)
+_KINDS = {
+    Release: ("release", RELEASE_MAGIC),
+    Offer: ("offer", OFFER_MAGIC),
+    MaskedSum: ("sum", SUM_MAGIC),
+}
 
 
 @dataclass(frozen=True)
@@ -345,27 +353,24 @@ class Formats:
         """The length of the longest release: no offer and no sum is longer."""
         return _HEADER.size + max(level.batch_bytes() for level in self.levels)
 
-    def pack_release(self, release: Release) -> bytes:
-        """The bytes of a release."""
-        self._check_body(release.batch, release.own, release.body)
-        return self._pack(RELEASE_MAGIC, release.batch, release.own) + release.body
+    def pack(self, sent: Release | Offer | MaskedSum) -> bytes:
+        """The bytes of what the shuffling service sends of a batch."""
+        self._check(sent)
+        head = _HEADER.pack(_KINDS[type(sent)][1], self.digest, *sent.batch, sent.own)
+        return head + (sent.answer if isinstance(sent, MaskedSum) else b"") + sent.body
 
-    def unpack_release(self, sent: bytes) -> Release:
-        """What was sent, if it is a batch of this plan."""
-        batch, own, body = self._unpack("release", RELEASE_MAGIC, sent)
-        self._check_body(batch, own, body)
-        return Release(batch, own, body)
-
-    def pack_offer(self, offer: Offer) -> bytes:
-        """The bytes of an offer."""
-        self._check_offer(offer)
-        return self._pack(OFFER_MAGIC, offer.batch, offer.own) + offer.body
-
-    def unpack_offer(self, sent: bytes) -> Offer:
-        """What was sent, if it offers a batch of this plan."""
-        offer = Offer(*self._unpack("offer", OFFER_MAGIC, sent))
-        self._check_offer(offer)
-        return offer
+    def unpack(self, kind: type[Sent], sent: bytes) -> Sent:
+        """What was sent, if it is one of this kind, of a batch of this plan."""
+        what, magic = _KINDS[kind]
+        self._check_header(what, magic, sent)
+        if len(sent) < _HEADER.size:
+            raise errors.InvalidValue(f"a {what} of {len(sent)} bytes ends in its header")
+        _, _, level, number, own = _HEADER.unpack_from(sent)
+        rest = sent[_HEADER.size :]
+        parts = (rest[:DIGEST_BYTES], rest[DIGEST_BYTES:]) if kind is MaskedSum else (rest,)
+        found = kind(Batch(level, number), own, *parts)
+        self._check(found)
+        return found
 
     def pack_answer(self, offer: bytes, refused: Sequence[int] | NDArray[Any]) -> bytes:
         """The bytes of the answer to these of an offer: where the ciphertexts are that don't count.
@@ -389,29 +394,6 @@ class Formats:
         self._check_positions(offer, positions)
         return positions
 
-    def pack_sum(self, masked: MaskedSum) -> bytes:
-        """The bytes of a sum."""
-        self._check_sum(masked)
-        header = self._pack(SUM_MAGIC, masked.batch, masked.own)
-        return header + masked.answer + masked.body
-
-    def unpack_sum(self, sent: bytes) -> MaskedSum:
-        """What was sent, if it is a sum of a batch of this plan."""
-        batch, own, rest = self._unpack("sum", SUM_MAGIC, sent)
-        masked = MaskedSum(batch, own, rest[:DIGEST_BYTES], rest[DIGEST_BYTES:])
-        self._check_sum(masked)
-        return masked
-
-    def _pack(self, magic: bytes, batch: Batch, own: int) -> bytes:
-        return _HEADER.pack(magic, self.digest, *batch, own)
-
-    def _unpack(self, what: str, magic: bytes, sent: bytes) -> tuple[Batch, int, bytes]:
-        self._check_header(what, magic, sent)
-        if len(sent) < _HEADER.size:
-            raise errors.InvalidValue(f"a {what} of {len(sent)} bytes ends in its header")
-        _, _, level, number, own = _HEADER.unpack_from(sent)
-        return Batch(level, number), own, sent[_HEADER.size :]
-
     def _check_header(self, what: str, magic: bytes, body: bytes) -> None:
         found = body[: len(magic)]
         if found != magic:
@@ -424,35 +406,28 @@ class Formats:
                 f"a {what} for the plan {digest.hex()[:12]}, not {self.digest.hex()[:12]}"
             )
 
-    def _check_body(self, batch: Batch, own: int, body: bytes) -> None:
-        shape = self._shape(batch, own)
-        _check_length(f"batch of level {batch.level}", body, shape.batch_bytes(own))
-        shape.clear(body)  # refuse numbers that are too large
-
-    def _check_offer(self, offer: Offer) -> None:
-        shape = self._offered_shape(offer.batch, offer.own)
-        due = shape.users(offer.own) * shape.ciphertext_bytes
-        _check_length(f"offer of level {offer.batch.level}", offer.body, due)
-
-    def _check_sum(self, masked: MaskedSum) -> None:
-        shape = self._offered_shape(masked.batch, masked.own)
-        _check_length("digest of an answer", masked.answer, DIGEST_BYTES)
-        _check_length(f"sum of level {masked.batch.level}", masked.body, shape.clear_bytes)
-        shape.clear(masked.body)
+    def _check(self, sent: Release | Offer | MaskedSum) -> None:
+        level, own = sent.batch.level, sent.own
+        shape = self._shape(sent.batch, own)
+        if isinstance(sent, Release):
+            _check_length(f"batch of level {level}", sent.body, shape.batch_bytes(own))
+        elif not shape.is_offered:
+            raise errors.InvalidValue(f"batches of level {level} are not offered")
+        elif isinstance(sent, Offer):
+            due = shape.users(own) * shape.ciphertext_bytes
+            return _check_length(f"offer of level {level}", sent.body, due)
+        else:
+            _check_length("digest of an answer", sent.answer, DIGEST_BYTES)
+            _check_length(f"sum of level {level}", sent.body, shape.clear_bytes)
+        shape.clear(sent.body)  # refuse numbers that are too large
 
     def _check_positions(self, offer: bytes, positions: NDArray[np.int64]) -> None:
-        batch, own, _ = self.unpack_offer(offer)
+        batch, own, _ = self.unpack(Offer, offer)
         users = self.level(batch.level).users(own)
         if positions.size and not (
             positions[0] >= 0 and positions[-1] < users and (np.diff(positions) > 0).all()
         ):
             raise errors.InvalidValue(f"positions of an answer ascend, from 0 on, below {users}")
-
-    def _offered_shape(self, batch: Batch, own: int) -> LevelFormat:
-        shape = self._shape(batch, own)
-        if not shape.is_offered:
-            raise errors.InvalidValue(f"batches of level {batch.level} are not offered")
-        return shape
 
     def _shape(self, batch: Batch, own: int) -> LevelFormat:
         shape = self.level(batch.level)

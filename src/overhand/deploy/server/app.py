@@ -46,7 +46,7 @@ from overhand.deploy.http.telemetry import SLOW, Metrics, Readiness, RecurringFa
 from overhand.deploy.protocol.document import Document
 from overhand.deploy.protocol.keys import matches
 from overhand.deploy.protocol.sealing import WorkersLost
-from overhand.deploy.protocol.wire import Batch, MaskedSum, Offer, Release
+from overhand.deploy.protocol.wire import Batch, MaskedSum, Offer, Release, Sent
 from overhand.deploy.server import dashboard
 from overhand.deploy.server.publishing import Publisher
 from overhand.deploy.server.store import ServerStore
@@ -54,7 +54,6 @@ from overhand.errors import InvalidValue, OverhandError, ProtocolViolation, Stor
 from overhand.values import Grouped
 
 T = TypeVar("T")
-Came = TypeVar("Came", Release, Offer, MaskedSum)
 
 TRUST = (
     "The shuffling service learns who reported, never what; this server learns what, never who. "
@@ -142,11 +141,11 @@ class ServerApp(Application):
             self.events.announce()
 
     async def _release(self, request: Request) -> Response:
-        await self._take_in(request, self._document.formats.unpack_release, self._store.receive)
+        await self._take_in(request, Release, self._store.receive)
         return self._kept()
 
     async def _sum(self, request: Request) -> Response:
-        await self._take_in(request, self._document.formats.unpack_sum, self._store.receive_sum)
+        await self._take_in(request, MaskedSum, self._store.receive_sum)
         return self._kept()
 
     def _kept(self) -> Response:
@@ -154,13 +153,10 @@ class ServerApp(Application):
         return Reply(HTTPStatus.OK, {"status": "kept"})
 
     async def _offer(self, request: Request) -> Response:
-        unpack = self._document.formats.unpack_offer
-        answer = await self._take_in(request, unpack, self._publisher.answer)
+        answer = await self._take_in(request, Offer, self._publisher.answer)
         return Response(answer, headers=_HEADERS, media_type="application/octet-stream")
 
-    async def _take_in(
-        self, request: Request, unpack: Callable[[bytes], Came], keep: Callable[[Came], T]
-    ) -> T:
+    async def _take_in(self, request: Request, kind: type[Sent], keep: Callable[[Sent], T]) -> T:
         """What the store says to what the shuffling service sends of a batch."""
         token = bearer(request.scope)
         is_known = token is not None and any([matches(token, known) for known in self._tokens])
@@ -171,7 +167,7 @@ class ServerApp(Application):
             raise Refused(HTTPStatus.UNAUTHORIZED, "the shuffling service's token is needed")
         body = await body_of(request.scope, self._most)
         try:
-            came = unpack(body)
+            came = self._document.formats.unpack(kind, body)
         except InvalidValue as error:
             raise Refused(HTTPStatus.BAD_REQUEST, str(error)) from error
         named = (request.path_params["level"], request.path_params["number"])

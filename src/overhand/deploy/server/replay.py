@@ -121,7 +121,7 @@ class ReplayProtection:
         """A release without messages that do not count by the answer to the offer of its batch."""
         level = self._formats.level(release.batch.level)
         sealed = level.ciphertexts(release.body).tobytes()
-        offer = self._formats.pack_offer(Offer(release.batch, release.own, sealed))
+        offer = self._formats.pack(Offer(release.batch, release.own, sealed))
         try:
             refused = self._formats.unpack_answer(offer, answer)
         except InvalidValue as error:
@@ -140,12 +140,12 @@ class ReplayProtection:
 
     def answer(self, offer: Offer, counts: NDArray[np.bool_]) -> bytes:
         """That these messages of an offer count."""
-        return self._formats.pack_answer(self._formats.pack_offer(offer), np.flatnonzero(~counts))
+        return self._formats.pack_answer(self._formats.pack(offer), np.flatnonzero(~counts))
 
     def is_answer(self, answer: bytes, offer: Offer) -> bool:
         """Whether this was the answer to exactly this offer."""
         try:
-            self._formats.unpack_answer(self._formats.pack_offer(offer), answer)
+            self._formats.unpack_answer(self._formats.pack(offer), answer)
         except InvalidValue:
             return False
         return True

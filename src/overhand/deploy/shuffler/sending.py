@@ -181,7 +181,7 @@ class Sender:
 
     async def _offer(self, offer: Offer) -> Answer:
         """The answer to an offer, if it is one."""
-        packed = self._formats.pack_offer(offer)
+        packed = self._formats.pack(offer)
         answer = await self._put("offers", offer.batch, packed)
         if answer.status == HTTPStatus.OK:
             try:
@@ -293,10 +293,10 @@ class Sender:
 
     async def _put_outgoing(self, outgoing: Outgoing) -> Answer:
         if not isinstance(outgoing, Release):
-            return await self._put("sums", outgoing.batch, self._formats.pack_sum(outgoing))
+            return await self._put("sums", outgoing.batch, self._formats.pack(outgoing))
         if outgoing.repeats:
             log("messages were copied", level=logging.WARNING, messages=outgoing.repeats)
-        return await self._put("releases", outgoing.batch, self._formats.pack_release(outgoing))
+        return await self._put("releases", outgoing.batch, self._formats.pack(outgoing))
 
     async def _put(self, what: str, batch: Batch, body: bytes) -> Answer:
         """The server's answer, unless it is time to stop: a server may take long to say nothing."""

@@ -772,7 +772,7 @@ class Store:
         if not blocks:
             return True
         refused = {  # before noise is drawn: nothing that comes after may undo it
-            batch: self._formats.unpack_answer(self._formats.pack_offer(arranged.offer), answer)
+            batch: self._formats.unpack_answer(self._formats.pack(arranged.offer), answer)
             for batch, _, arranged in blocks
             if arranged is not None and (answer := answers.get(batch)) is not None
         }

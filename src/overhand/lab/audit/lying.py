@@ -230,7 +230,7 @@ class LyingService(LiedTo):
         if level.is_offered:
             offer = Offer(batch, own, sealed.tobytes())
             answer = publisher.answer(offer)
-            refused = document.formats.unpack_answer(document.formats.pack_offer(offer), answer)
+            refused = document.formats.unpack_answer(document.formats.pack(offer), answer)
             total = self._move(level.add_up(np.delete(clear, refused, axis=0)), number)
             digest = hashlib.sha256(answer).digest()
             database.receive_sum(MaskedSum(batch, own, digest, level.pack(b"", total)))
@@ -403,7 +403,7 @@ class LyingServer(LiedTo):
         (mechanism,), (level,), formats = (
             document.mechanisms, document.formats.levels, document.formats
         )  # fmt: skip
-        packed = {one.batch: formats.pack_offer(one) for one in store.offer_all(batches)}
+        packed = {one.batch: formats.pack(one) for one in store.offer_all(batches)}
 
         def ask(batches: Sequence[Batch], refused: Sequence[int]) -> Floats:
             answers = {one: formats.pack_answer(packed[one], refused) for one in batches}
@@ -459,7 +459,7 @@ def _summing_again(home: Path, document: Document, *, draws_again: bool) -> Stor
 
         def _sum_again(self, batch: Batch, answer: bytes) -> MaskedSum:
             (_, gathered, arranged), added = self.frozen_blocks[batch]
-            offer = document.formats.pack_offer(arranged.offer)
+            offer = document.formats.pack(arranged.offer)
             refused = document.formats.unpack_answer(offer, answer)
             if draws_again and (again := noise):
                 ((added, *_), _) = again.draw(again.start(), 1)
