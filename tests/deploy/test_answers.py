@@ -38,10 +38,10 @@ def offered(where: Where) -> Iterator[ServerStore]:
 
 def seen(database: ServerStore) -> tuple[Any, ...]:
     """All that the database says, alarms aside."""
-    masks = database._read(lambda tables: tables._transaction.rows("SELECT * FROM masks"))
-    offers = database._read(lambda tables: tables._transaction.rows("SELECT * FROM offers"))
-    marks = database._read(lambda tables: tables.marks_after(0))
-    waiting = database._read(lambda tables: tables.waiting("number"))
+    masks = database.read(lambda tables: tables._transaction.rows("SELECT * FROM masks"))
+    offers = database.read(lambda tables: tables._transaction.rows("SELECT * FROM offers"))
+    marks = database.read(lambda tables: tables.marks_after(0))
+    waiting = database.read(lambda tables: tables.waiting("number"))
     return database.status(), offers, masks, marks, waiting, database.sums(0, 99)
 
 
@@ -201,15 +201,15 @@ def test_a_second_sum_is_refused_and_changes_nothing(
     """The difference of two sums over two subsets is one user's masked number."""
     publisher, block = publisher_of(offered), block_of(0, ALL)
     answer = publisher.answer(block.offer)
-    assert offered.receive_sum(block.masked(answer))
+    assert offered.receive(block.masked(answer))
     if is_published:
         drain(publisher)
     before = seen(offered)
     for other in (block.masked(answer, 1), block.masked(answer, 7)):
         with pytest.raises(ProtocolViolation, match="another sum of batch 0 of level 1"):
-            offered.receive_sum(other)
+            offered.receive(other)
     with closing(open_database(where, PAIRS)) as other_process:
-        assert not other_process.receive_sum(block.masked(answer)), "the same bytes are fine"
+        assert not other_process.receive(block.masked(answer)), "the same bytes are fine"
     assert seen(offered) == before
     assert len(offered.alarms()) == 1
     drain(publisher)
@@ -223,10 +223,10 @@ def test_a_second_sum_that_were_kept_would_be_seen(
     """The mutant of the test above: whatever comes is the first."""
     publisher, block = publisher_of(offered), block_of(0, ALL)
     answer = publisher.answer(block.offer)
-    offered.receive_sum(block.masked(answer))
+    offered.receive(block.masked(answer))
     monkeypatch.setattr(ServerTables, "register", lambda *_: True)
     monkeypatch.setattr(ServerTables, "keep", _keep_anew)
-    offered.receive_sum(block.masked(answer, 1))
+    offered.receive(block.masked(answer, 1))
     drain(publisher)
     assert summed(offered) != {0: (3.0, 0)}
 
@@ -252,7 +252,7 @@ def test_a_sum_is_of_the_answer_that_was_given(offered: ServerStore) -> None:
         with pytest.raises(
             ProtocolViolation, match=r"another sum of .*, or one for another answer"
         ):
-            offered.receive_sum(masked)
+            offered.receive(masked)
     assert seen(offered) == before
     assert len(offered.alarms()) == 3
 
@@ -315,7 +315,7 @@ def test_a_release_after_an_answer_has_the_messages_of_the_offer_in_its_order(
     assert len(offered.alarms()) == 1
     assert offered.receive(block.release())
     with pytest.raises(ProtocolViolation, match="another sum"):
-        offered.receive_sum(block.masked(answer))
+        offered.receive(block.masked(answer))
     drain(publisher)
     assert summed(offered) == {0: (3.0, 0)}
     assert publisher.answer(block.offer) == answer

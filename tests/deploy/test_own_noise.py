@@ -97,7 +97,7 @@ def ballots(number: int, users: int = FULL) -> Release:
 
 def state_of(database: ServerStore) -> tuple[int, bytes] | None:
     """How many rows were drawn, and the state after them, opened."""
-    found = database._read(lambda tables: tables.noise())
+    found = database.read(lambda tables: tables.noise())
     if found is None:
         return None
     assert database.protection is not None
@@ -142,7 +142,7 @@ def test_blocks_that_wait_have_their_noise_together_in_their_order(
     publisher, blocks = publisher_of(offered), [block_of(number, ALL) for number in range(5)]
     answers = [publisher.answer(block.offer) for block in blocks]
     for place in (3, 0, 4, 2, 1):
-        offered.receive_sum(blocks[place].masked(answers[place]))
+        offered.receive(blocks[place].masked(answers[place]))
     drawn = Drawn(monkeypatch, is_known=True)
     assert publisher.step()
     assert not publisher.step()
@@ -243,7 +243,7 @@ def test_what_looks_at_a_sum_cannot_undo_its_noise(
     drawn, publisher = Drawn(monkeypatch), publisher_of(offered)
     block = block_of(0, ALL)
     answer = publisher.answer(block.offer)
-    offered.receive_sum(block.masked(answer))
+    offered.receive(block.masked(answer))
     if broken == "alarm":  # a sum that honest users cannot have is looked at when it is stored
         monkeypatch.setattr(type(PAIRS.plan.plausibility), "is_possible", lambda *_: False)
     owner = {"_to_published": publishing, "keep_only": BatchKeys, "alarm": ServerStore}[broken]
@@ -317,7 +317,7 @@ def take(
     if block.batch.number % 2:
         publisher._store.receive(release)
     else:
-        publisher._store.receive_sum(block.masked(answer))
+        publisher._store.receive(block.masked(answer))
 
 
 def die_at_each_step(cases: Sequence[tuple[Where, str, Any, int]]) -> list[int]:
@@ -372,7 +372,7 @@ def test_a_state_cannot_be_opened_once_it_was_replaced(
     for number in range(4):
         send(publisher, block_of(number, ALL))
         drain(publisher)
-        found = offered._read(lambda tables: tables.noise())
+        found = offered.read(lambda tables: tables.noise())
         assert found is not None
         kept.append((found[0], bytes(found[1])))
     keys = BatchKeys(where.keys)
@@ -411,7 +411,7 @@ def test_a_state_of_another_time_is_no_state(offered: ServerStore) -> None:
     publisher = publisher_of(offered)
     send(publisher, block_of(0, ALL))
     drain(publisher)
-    old = offered._read(lambda tables: tables.noise())
+    old = offered.read(lambda tables: tables.noise())
     assert old is not None
     send(publisher, block_of(1, ALL))
     drain(publisher)
@@ -545,10 +545,10 @@ def test_a_sum_alone_waits_its_turn(offered: ServerStore) -> None:
     """An answer is given at once; only the noise has an order."""
     publisher, first, second = publisher_of(offered), block_of(0, ALL), block_of(1, ALL)
     answers = [publisher.answer(block.offer) for block in (second, first)]
-    offered.receive_sum(second.masked(answers[0]))
+    offered.receive(second.masked(answers[0]))
     drain(publisher)
     assert numbers_of(offered) == []
     masked: MaskedSum = first.masked(answers[1])
-    offered.receive_sum(masked)
+    offered.receive(masked)
     drain(publisher)
     assert numbers_of(offered) == [0, 1]

@@ -96,7 +96,7 @@ class Deployed:
         answers = {offer.batch: self.publisher.answer(offer) for offer in offers}
         for masked in self.store.answer_all(answers):
             assert isinstance(masked, MaskedSum)
-            self.database.receive_sum(masked)
+            self.database.receive(masked)
             self.store.acknowledge_all({masked.batch: masked.digest})
         self.store.scrub()
         while self.publisher.step():

@@ -103,4 +103,4 @@ def publisher_of(
 def send(publisher: Publisher, *blocks: Block) -> None:
     """In two steps, each block after the other."""
     for block in blocks:
-        publisher._store.receive_sum(block.masked(publisher.answer(block.offer)))
+        publisher._store.receive(block.masked(publisher.answer(block.offer)))

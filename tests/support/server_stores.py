@@ -100,7 +100,7 @@ def replayed(database: ServerStore, document: Document = DOCUMENT) -> list[Publi
 def estimates_of(database: ServerStore) -> list[Published]:
     """All that was ever published, in that order."""
     numbers = range(1, database.status().length.estimates + 1)
-    found = database._read(lambda tables: [tables.estimate(number) for number in numbers])
+    found = database.read(lambda tables: [tables.estimate(number) for number in numbers])
     return [one for one in found if one is not None]
 
 

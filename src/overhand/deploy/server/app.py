@@ -145,7 +145,7 @@ class ServerApp(Application):
         return self._kept()
 
     async def _sum(self, request: Request) -> Response:
-        await self._take_in(request, MaskedSum, self._store.receive_sum)
+        await self._take_in(request, MaskedSum, self._store.receive)
         return self._kept()
 
     def _kept(self) -> Response:

@@ -281,7 +281,8 @@ class Publisher:
         With replay protection, nothing is shown whose key this process has not destroyed.
         """
         known = self.estimates
-        return self._store.policy(known if number is None else min(number, known))
+        number = known if number is None else min(number, known)
+        return self._store.read(lambda tables: tables.policy(number))
 
     def lessons(self) -> dict[str, Any]:
         """What the recommender has learned: mean reward so far, theta by feature, the arms."""
@@ -304,7 +305,8 @@ class Publisher:
         tally = self._status.levels.get(1, LevelTally())
         if not (tally.own or tally.garbage):
             return times
-        rows = self._store.sums_of(REWARD_COORDINATE, self._total.count)
+        count = self._total.count
+        rows = self._store.read(lambda tables: tables.sums_of(REWARD_COORDINATE, count))
         lowest = sorted((number, own) for level, number, own, *_ in rows if level == 1)
         numbers, own = np.array(lowest, np.int64).reshape(-1, 2).T
         t = np.array(times, np.int64)
@@ -330,14 +332,14 @@ class Publisher:
             repaired, missing = mechanism.repair(shuffled, garbage)
         except LostBatch:
             log("a batch is lost", level=logging.ERROR, batch_level=level.level)
-            return BatchTotal(batch, own, garbage)
+            return BatchTotal(BatchSum(batch, own, garbage, 0.0, None))
         neutral = self._plan.values.neutral_sum(own if level.is_filled else 0)
         bias_bound = missing * mechanism.quantizer.unit
 
         def add(noise: Counts | None) -> Any:
             return mechanism.sum_of(repaired, noise) - neutral
 
-        return BatchTotal(batch, own, garbage, bias_bound, add)
+        return BatchTotal(BatchSum(batch, own, garbage, bias_bound, None), add)
 
     def _unmask(self, one: AnsweredSum) -> BatchTotal:
         """The sum of those whose messages count; the others are nobody."""
@@ -345,7 +347,7 @@ class Publisher:
         mechanism = self.document.mechanisms[level.level - 1]
         mechanism = mechanism.with_users(level.users(one.own) - one.refused)
         unmask = partial(mechanism.unmask, level.clear(one.body), one.masks)
-        return BatchTotal(one.batch, one.own, one.refused, 0.0, unmask, one.refused)
+        return BatchTotal(BatchSum(one.batch, one.own, one.refused, 0.0, None, one.refused), unmask)
 
     @property
     def estimates(self) -> int:
@@ -398,13 +400,19 @@ class Publisher:
         return {name: [getattr(one, name) for one in points] for name in Coordinate._fields}
 
     def thin_points(self, coordinate: int) -> list[Coordinate]:
-        before = [] if self._first is None else [self._first.coordinate(coordinate)]
-        most = _HISTORY - len(before)
+        """The estimates at even steps, as many as are allowed, the last included."""
+        first, points = self._first, list[Coordinate]()
+        if first is not None:
+            ends = (end[coordinate] for end in (first.value, first.low, first.high))
+            points.append(Coordinate(first.t, *ends))
         # With replay protection, nothing is shown whose key this process has not destroyed.
         known = (
             self._status if self._store.protection is not None else self._store.status()
         ).length.estimates
-        return before + self._store.thin(coordinate, known, most)
+        if known == 0:
+            return points
+        numbers = range(known, 0, -max(1, -(-known // (_HISTORY - len(points)))))
+        return points + self._store.read(lambda tables: tables.coordinates(numbers, coordinate))
 
     def hindsight(self, coordinate: int) -> dict[str, Any]:
         """The history of one coordinate by all sums that are known now, in at most 500 points.
@@ -429,7 +437,7 @@ class Publisher:
         self, total: Total, distrusted: Collection[Batch], coordinate: int
     ) -> dict[str, Any]:
         sums = BatchSums(self._plan.tree)
-        rows = self._store.sums_of(coordinate, total.count)
+        rows = self._store.read(lambda tables: tables.sums_of(coordinate, total.count))
         known = [row for row in rows if row[-1] is not None and Batch(*row[:2]) not in distrusted]
         for level, size in enumerate(self._plan.tree.sizes, start=1):
             here = [row[1:] for row in known if row[0] == level]
@@ -455,7 +463,7 @@ class Publisher:
         those users alone was full when that one was.
         """
         total, formats = self._total, self.document.formats
-        waiting = self._store.find_waiting(total.count)
+        waiting = self._store.read(lambda tables: tables.find_waiting(total.count))
         ends = (formats.level(level).size * (number + 1) for level, number in waiting)
         reach = max([total.server.reach, *ends])
         batches = (

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any
@@ -111,14 +110,14 @@ class ReplayProtection:
         result[order] = is_repeat
         return result
 
-    def strike_repeats(self, release: Release, tables: ServerTables) -> tuple[Release, int]:
-        """A release without messages that came before, and how many these are."""
+    def strike_repeats(self, release: Release, tables: ServerTables) -> tuple[bytes, int]:
+        """The body of a release without messages that came before, and how many these are."""
         messages = self._formats.level(release.batch.level).ciphertexts(release.body)
         struck = np.flatnonzero(self.mark(messages, tables))
         return self._strike(release, struck), len(struck)
 
-    def strike_refused(self, release: Release, answer: bytes) -> Release:
-        """A release without messages that do not count by the answer to the offer of its batch."""
+    def strike_refused(self, release: Release, answer: bytes) -> bytes:
+        """The same without messages that do not count by the answer to the offer of its batch."""
         level = self._formats.level(release.batch.level)
         sealed = level.ciphertexts(release.body).tobytes()
         offer = self._formats.pack(Offer(release.batch, release.own, sealed))
@@ -130,13 +129,10 @@ class ReplayProtection:
             ) from error
         return self._strike(release, refused)
 
-    def _strike(self, release: Release, struck: NDArray[np.intp]) -> Release:
-        """The same as if others had been sent: whoever opens the release sees no difference."""
-        if not len(struck):
-            return release
+    def _strike(self, release: Release, struck: NDArray[np.intp]) -> bytes:
+        """As if others had been sent: whoever opens the release sees no difference."""
         messages = self._formats.level(release.batch.level).ciphertexts(release.body)
-        body = strike_out(messages, struck).tobytes() + release.body[messages.size :]
-        return replace(release, body=body)
+        return strike_out(messages, struck).tobytes() + release.body[messages.size :]
 
     def answer(self, offer: Offer, counts: NDArray[np.bool_]) -> bytes:
         """That these messages of an offer count."""

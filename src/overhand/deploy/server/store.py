@@ -27,7 +27,7 @@ import logging
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import repeat
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -65,6 +65,8 @@ T = TypeVar("T")
 MasksOf = Callable[[NDArray[np.bool_]], NDArray[np.uint64]]
 """What the masks of some messages of an offer add up to."""
 _APPLICATION = 0x4F564842  # "OVHB"
+_COUNTS = "SELECT sums, estimates, told FROM server_store"
+_ENDS = ("value", "low", "high")
 _NUMBERS = ("std", "kurtosis", "unit")
 _LEAST = -math.ulp(0.0)  # so that 0 is above it
 
@@ -92,17 +94,15 @@ class BatchSum:
 class BatchTotal:
     """What a batch came to before the server's noise: nothing here depends on that."""
 
-    batch: Batch
-    own: int
-    garbage: int
-    bias_bound: float = 0.0
+    known: BatchSum
+    """All but its value."""
     add: Callable[[Counts | None], Any] | None = None
-    """What makes its sum, given a row of the server's noise if that makes any; None if lost."""
-    refused: int = 0
+    """What makes that, given a row of the server's noise if that makes any; None if it is lost."""
 
     def sum(self, noise: Counts | None) -> BatchSum:
-        value = None if self.add is None else by_coordinate(self.add(noise))
-        return BatchSum(self.batch, self.own, self.garbage, self.bias_bound, value, self.refused)
+        if self.add is None:
+            return self.known
+        return replace(self.known, value=by_coordinate(self.add(noise)))
 
 
 @dataclass(frozen=True)
@@ -129,9 +129,6 @@ class Published:
     lost_users: int = 0
     """Users who count as the middle of their range: all batches that held them are lost."""
 
-    def coordinate(self, coordinate: int) -> Coordinate:
-        return Coordinate(self.t, *(ends[coordinate] for ends in (self.value, self.low, self.high)))
-
 
 class Coordinate(NamedTuple):
     """One coordinate of a published estimate."""
@@ -156,10 +153,6 @@ class Offered(NamedTuple):
     own: int
     refused: int
     answer: bytes
-
-    @property
-    def digest(self) -> bytes:
-        return hashlib.sha256(self.answer).digest()
 
 
 class LevelTally(NamedTuple):
@@ -216,27 +209,30 @@ class ServerTables:
     def __init__(self, transaction: Transaction) -> None:
         self._transaction = transaction
 
+    def _insert(self, table: str, ending: str = "", /, **row: Any) -> bool:
+        """Whether there is a row more: always, unless the `ending` says what else to do."""
+        names, places = ", ".join(row), ", ".join("?" * len(row))
+        statement = f"INSERT INTO {table} ({names}) VALUES ({places}) {ending}"
+        return bool(self._transaction.change(statement, *row.values()))
+
+    def _first(self, statement: str, *values: Any) -> tuple[Any, ...] | None:
+        return next(iter(self._transaction.rows(statement, *values)), None)
+
     def begin(self, document: str, settled: str, keys: str) -> None:
-        self._transaction.change(
-            "INSERT INTO server_store (document, settled, keys, sums, estimates, told) "
-            "VALUES (?, ?, ?, 0, 0, 0)",
-            *(document, settled, keys),
-        )
+        origin = {"document": document, "settled": settled, "keys": keys}
+        self._insert("server_store", **origin, **Length()._asdict())
 
     def origin(self) -> tuple[str, str, str] | None:
         """What the store belongs to, what it goes on from, and its keys' name, if it is one."""
-        found = self._transaction.rows("SELECT document, settled, keys FROM server_store")
-        return next(((str(one), str(two), str(three)) for one, two, three in found), None)
+        return self._first("SELECT document, settled, keys FROM server_store")
 
     def length(self) -> Length:
-        ((*counts,),) = self._transaction.rows("SELECT sums, estimates, told FROM server_store")
+        (counts,) = self._transaction.rows(_COUNTS)
         return Length(*counts)
 
     def lock(self) -> Length:
         """The same; nobody else publishes, or adds marks, until this transaction ends."""
-        ((*counts,),) = self._transaction.lock_rows(
-            "SELECT sums, estimates, told FROM server_store"
-        )
+        (counts,) = self._transaction.lock_rows(_COUNTS)
         return Length(*counts)
 
     def advance(self, length: Length) -> None:
@@ -246,52 +242,26 @@ class ServerTables:
 
     def offer(self, batch: Batch) -> Offered | None:
         """What was answered to the offer of a batch, if it was offered."""
-        found = self._transaction.rows(
+        found = self._first(
             "SELECT own, refused, answer FROM offers WHERE level = ? AND number = ?", *batch
         )
-        return next((Offered(*row) for row in found), None)
+        return None if found is None else Offered(*found)
 
     def add_offer(self, batch: Batch, offered: Offered, masks: bytes) -> None:
-        self._transaction.change(
-            "INSERT INTO offers (level, number, own, refused, answer) VALUES (?, ?, ?, ?, ?)",
-            *(*batch, *offered),
-        )
-        self._transaction.change(
-            "INSERT INTO masks (level, number, own, body) VALUES (?, ?, ?, ?)",
-            *(*batch, offered.own, masks),
-        )
-
-    def masks(self, batch: Batch) -> tuple[int, bytes] | None:
-        """How many messages of a batch do not count, and the masks of the others, if any wait."""
-        found = self._transaction.rows(
-            "SELECT refused, body FROM masks JOIN offers USING (level, number) "
-            "WHERE level = ? AND number = ?",
-            *batch,
-        )
-        return next(((int(refused), body) for refused, body in found), None)
+        self._insert("offers", **batch._asdict(), **offered._asdict())
+        self._insert("masks", **batch._asdict(), own=offered.own, body=masks)
 
     def forget_masks(self, batch: Batch) -> None:
         self._transaction.change("DELETE FROM masks WHERE level = ? AND number = ?", *batch)
 
-    def register(self, release: Release | MaskedSum) -> bool:
+    def register(self, came: Release | MaskedSum) -> bool:
         """Whether this is the first release or sum of its batch."""
-        return bool(
-            self._transaction.change(
-                "INSERT INTO releases (level, number, own, digest) VALUES (?, ?, ?, ?) "
-                "ON CONFLICT DO NOTHING",
-                *(*release.batch, release.own, release.digest),
-            )
-        )
+        row = {**came.batch._asdict(), "own": came.own, "digest": came.digest}
+        return self._insert("releases", "ON CONFLICT DO NOTHING", **row)
 
-    def is_registered(self, release: Release | MaskedSum) -> bool:
-        """Whether it was this one."""
-        return self._registered(release.batch) == [(release.own, release.digest)]
-
-    def has_come(self, batch: Batch) -> bool:
-        return bool(self._registered(batch))
-
-    def _registered(self, batch: Batch) -> list[tuple[Any, ...]]:
-        return self._transaction.rows(
+    def registered(self, batch: Batch) -> tuple[int, bytes] | None:
+        """Which it was, by its own places and its digest."""
+        return self._first(
             "SELECT own, digest FROM releases WHERE level = ? AND number = ?", *batch
         )
 
@@ -303,14 +273,11 @@ class ServerTables:
         return [(int(place), body) for place, body in found]
 
     def add_marks(self, place: int, marks: bytes) -> None:
-        self._transaction.change("INSERT INTO stored (place, body) VALUES (?, ?)", place, marks)
+        self._insert("stored", place=place, body=marks)
 
     def keep(self, batch: Batch, own: int, body: bytes) -> None:
         """A release that is to be opened, or a sum."""
-        self._transaction.change(
-            "INSERT INTO unopened (level, number, own, body) VALUES (?, ?, ?, ?)",
-            *(*batch, own, body),
-        )
+        self._insert("unopened", **batch._asdict(), own=own, body=body)
 
     def waiting(self, order: str) -> dict[Batch, int]:
         """The first batches that wait, and their places, in order of `place` or of `number`."""
@@ -319,12 +286,16 @@ class ServerTables:
         )
         return {Batch(level, number): int(place) for level, number, place in found}
 
-    def read_unopened(self, place: int) -> Release | None:
-        found = self._transaction.rows(
-            "SELECT level, number, own, body FROM unopened WHERE place = ?", place
+    def read_unopened(self, place: int) -> tuple[Any, ...] | None:
+        """Level, number, own places and body of what waits; of a sum how many users do not count,
+        and the masks of the others, which nothing else has.
+        """
+        return self._first(
+            "SELECT level, number, unopened.own, unopened.body, refused, masks.body FROM unopened "
+            "LEFT JOIN masks USING (level, number) LEFT JOIN offers USING (level, number) "
+            "WHERE unopened.place = ?",
+            place,
         )
-        releases = (Release(Batch(level, number), own, body) for level, number, own, body in found)
-        return next(releases, None)
 
     def forget(self, batch: Batch) -> bool:
         """Drop what waits of a batch; whether there was anything."""
@@ -334,12 +305,11 @@ class ServerTables:
 
     def noise(self) -> tuple[int, bytes] | None:
         """How many batches have the server's noise, and its state, if there is one."""
-        found = self._transaction.rows("SELECT batches, body FROM noise")
-        return next(((int(batches), body) for batches, body in found), None)
+        return self._first("SELECT batches, body FROM noise")
 
     def keep_noise(self, batches: int, state: bytes) -> None:
         self._transaction.change("DELETE FROM noise")
-        self._transaction.change("INSERT INTO noise (batches, body) VALUES (?, ?)", batches, state)
+        self._insert("noise", batches=batches, body=state)
 
     def count_values(self) -> int:
         """How many batches have a sum that is not lost."""
@@ -347,6 +317,7 @@ class ServerTables:
         return int(count)
 
     def find_waiting(self, seen: int) -> set[Batch]:
+        """The batches that came, but not by the first `seen` sums."""
         rows = self._transaction.rows(
             "SELECT level, number FROM unopened "
             "UNION ALL SELECT level, number FROM sums WHERE place > ?",
@@ -355,11 +326,10 @@ class ServerTables:
         return {Batch(*row) for row in rows}
 
     def add_sum(self, place: int, one: BatchSum) -> None:
-        value = None if one.value is None else _bytes(one.value)
-        self._transaction.change(
-            "INSERT INTO sums (place, level, number, own, garbage, refused, bias_bound, value) "
-            "VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-            *(place, *one.batch, one.own, one.garbage, one.refused, float(one.bias_bound), value),
+        row = {"own": one.own, "garbage": one.garbage, "refused": one.refused}
+        bias, value = float(one.bias_bound), None if one.value is None else _bytes(one.value)
+        self._insert(
+            "sums", place=place, **one.batch._asdict(), **row, bias_bound=bias, value=value
         )
 
     def sums(self, after: int, most: int) -> list[BatchSum]:
@@ -369,54 +339,53 @@ class ServerTables:
             *(after, after + most),
         )
         return [
-            BatchSum(Batch(*batch), *rest, None if value is None else _floats(value), refused)
-            for *batch, own, garbage, bias_bound, value, refused in rows
-            for rest in [(own, garbage, bias_bound)]
+            BatchSum(Batch(level, number), own, garbage, bias, value and _floats(value), refused)
+            for level, number, own, garbage, bias, value, refused in rows
         ]
 
     def sums_of(self, coordinate: int, most: int) -> list[tuple[Any, ...]]:
         """Level, number, absent, bias bound and one coordinate of the first sums: None if lost."""
-        cut = f"substr(value, {1 + coordinate * _FLOAT.itemsize}, {_FLOAT.itemsize})"
         rows = self._transaction.rows(
-            f"SELECT level, number, own + refused, bias_bound, {cut} FROM sums WHERE place <= ?",
+            f"SELECT level, number, own + refused, bias_bound, {_cut('value', coordinate)} "
+            "FROM sums WHERE place <= ?",
             most,
         )
-        return [(*rest, None if value is None else _floats(value)[0]) for *rest, value in rows]
+        return [(*rest, value and _floats(value)[0]) for *rest, value in rows]
 
     def add_estimate(self, number: int, estimate: Published) -> None:
-        self._transaction.change(
-            "INSERT INTO published (number, t, value, low, high, std, fallback, lost) "
-            "VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-            *(number, estimate.t),
-            *map(_bytes, (estimate.value, estimate.low, estimate.high)),
-            *(float(estimate.std), int(estimate.is_fallback), estimate.lost_users),
-        )
+        ends = {name: _bytes(getattr(estimate, name)) for name in _ENDS}
+        rest = {"fallback": int(estimate.is_fallback), "lost": estimate.lost_users}
+        std = float(estimate.std)
+        self._insert("published", number=number, t=estimate.t, **ends, std=std, **rest)
 
     def add_policy(self, number: int, body: str) -> None:
-        self._transaction.change("INSERT INTO policies (number, body) VALUES (?, ?)", number, body)
+        self._insert("policies", number=number, body=body)
 
     def policy(self, number: int) -> str | None:
-        """That of this number, or the last before it."""
-        found = self._transaction.rows(
+        """That of an estimate, as it was signed; or the last before it."""
+        found = self._first(
             "SELECT body FROM policies WHERE number <= ? ORDER BY number DESC LIMIT 1", number
         )
-        return next((str(body) for (body,) in found), None)
+        return None if found is None else str(found[0])
 
     def estimate(self, number: int) -> Published | None:
-        columns = "t, value, low, high, std, fallback, lost"
-        found = self._transaction.rows(f"SELECT {columns} FROM published WHERE number = ?", number)
-        for t, value, low, high, std, fallback, lost in found:
-            curves = _floats(value), _floats(low), _floats(high)
-            return Published(t, *curves, std, bool(fallback), lost)
-        return None
+        found = self._first(
+            "SELECT t, value, low, high, std, fallback, lost FROM published WHERE number = ?",
+            number,
+        )
+        if found is None:
+            return None
+        t, value, low, high, std, fallback, lost = found
+        ends = _floats(value), _floats(low), _floats(high)
+        return Published(t, *ends, std, bool(fallback), lost)
 
     def coordinates(self, numbers: Sequence[int], coordinate: int) -> list[Coordinate]:
         """One coordinate of these estimates: the others are not read."""
-        start, length = 1 + coordinate * _FLOAT.itemsize, _FLOAT.itemsize
-        cuts = ", ".join(f"substr({name}, {start}, {length})" for name in ("value", "low", "high"))
-        places = ", ".join("?" * len(numbers))
+        cuts, places = (_cut(end, coordinate) for end in _ENDS), ", ".join("?" * len(numbers))
         rows = self._transaction.rows(
-            f"SELECT t, {cuts} FROM published WHERE number IN ({places}) ORDER BY number", *numbers
+            f"SELECT t, {', '.join(cuts)} FROM published WHERE number IN ({places}) "
+            "ORDER BY number",
+            *numbers,
         )
         return [Coordinate(t, *(_floats(cut)[0] for cut in parts)) for t, *parts in rows]
 
@@ -436,12 +405,16 @@ class ServerTables:
 
     def alarm(self, words: str) -> bool:
         """Keep an alarm; whether it is new."""
-        statement = "INSERT INTO alarms (words) VALUES (?) ON CONFLICT DO NOTHING"
-        return bool(self._transaction.change(statement, words))
+        return self._insert("alarms", "ON CONFLICT DO NOTHING", words=words)
 
     def alarms(self) -> list[str]:
         found = self._transaction.rows("SELECT words FROM alarms ORDER BY place")
         return [words for (words,) in found]
+
+
+def _cut(column: str, coordinate: int) -> str:
+    """One number of a column that has many."""
+    return f"substr({column}, {1 + coordinate * _FLOAT.itemsize}, {_FLOAT.itemsize})"
 
 
 def by_coordinate(value: Any) -> tuple[float, ...]:
@@ -539,8 +512,7 @@ class Settled:
         return cls.from_json(text)
 
 
-@dataclass(frozen=True)
-class StoreStatus:
+class StoreStatus(NamedTuple):
     """How far the store is, the last estimate, and counts by level."""
 
     length: Length
@@ -647,44 +619,54 @@ class ServerStore:
             self.protection.find(keys)
         self._is_readable_only = self.protection is None and bool(keys)
 
-    def _read(self, work: Callable[[ServerTables], T]) -> T:
+    def read(self, work: Callable[[ServerTables], T]) -> T:
+        """What somebody finds in one state of the store."""
         return self._database.read(lambda transaction: work(ServerTables(transaction)))
 
     def _write(self, work: Callable[[ServerTables], T]) -> T:
         return self._database.write(lambda transaction: work(ServerTables(transaction)))
 
-    def receive(self, release: Release) -> bool:
-        """Store a release, durable when this returns; returns whether it is new.
+    def receive(self, came: Release | MaskedSum) -> bool:
+        """Store a release or a sum, durable when this returns; returns whether it is new.
 
         The same bytes again are fine, at any time; others for the same batch raise
-        `ProtocolViolation`, and leave an alarm. Messages that came before in another batch leave
-        one as well, and are struck out. Where an offer of the batch was answered, the messages must
-        be those of it, in its order.
+        `ProtocolViolation`, and leave an alarm. Messages of a release that came before in another
+        batch leave one as well, and are struck out. Where an offer of the batch was answered, they
+        must be those of it, in its order; a sum must be of that answer.
         """
 
         def work(tables: ServerTables) -> bool | None:
-            if self.protection is not None:
+            if isinstance(came, MaskedSum):
+                if not _is_answered(came, tables.offer(came.batch)):
+                    return None
+            elif self.protection is not None:
                 tables.lock()  # or an answer to its offer, on its way, has marked its messages
-            if not tables.register(release):
-                return False if tables.is_registered(release) else None
-            kept, repeats = self._strike_out(tables, release)
-            self._keep(tables, kept, kept.body)
-            tables.count(release.batch.level, LevelTally(received=1, repeats=repeats))
+            if not tables.register(came):
+                is_same = tables.registered(came.batch) == (came.own, came.digest)
+                return False if is_same else None
+            body, repeats = self._strike_out(tables, came)
+            if self.protection is not None:
+                body = self.protection.keys.seal(came.batch, came.own, body)
+            tables.keep(came.batch, came.own, body)
+            tables.count(came.batch.level, LevelTally(received=1, repeats=repeats))
             return True
 
-        return self._take_in(release.batch, work, f"another release of {release.batch}")
+        words = f"another release of {came.batch}"
+        if isinstance(came, MaskedSum):
+            words = f"another sum of {came.batch}, or one for another answer"
+        return self._take_in(came.batch, work, words)
 
-    def _strike_out(self, tables: ServerTables, release: Release) -> tuple[Release, int]:
-        """A release without messages that do not count, and how many came before unnoticed."""
-        if self.protection is None:
-            return release, 0
-        offered = tables.offer(release.batch)
+    def _strike_out(self, tables: ServerTables, came: Release | MaskedSum) -> tuple[bytes, int]:
+        """What came without messages that do not count, and how many came before unnoticed."""
+        if self.protection is None or isinstance(came, MaskedSum):
+            return came.body, 0
+        offered = tables.offer(came.batch)
         if offered is not None:
-            tables.forget_masks(release.batch)
-            return self.protection.strike_refused(release, offered.answer), 0
-        kept, repeats = self.protection.strike_repeats(release, tables)
-        _warn_of_repeats(tables, release.batch, repeats)
-        return kept, repeats
+            tables.forget_masks(came.batch)
+            return self.protection.strike_refused(came, offered.answer), 0
+        body, repeats = self.protection.strike_repeats(came, tables)
+        _warn_of_repeats(tables, came.batch, repeats)
+        return body, repeats
 
     def answer(
         self,
@@ -706,7 +688,7 @@ class ServerStore:
             tables.lock()
             if (known := tables.offer(offer.batch)) is not None:
                 return known.answer if self.protection.is_answer(known.answer, offer) else None
-            if tables.has_come(offer.batch):  # it was offered in vain, and released in one step
+            if tables.registered(offer.batch):  # it was offered in vain, and released in one step
                 return None
             is_repeat = self.protection.mark(messages, tables)
             counts = opened & ~is_repeat
@@ -725,26 +707,10 @@ class ServerStore:
 
     def find_answer(self, offer: Offer) -> bytes | None:
         """What was answered to this offer before."""
-        known = self._read(lambda tables: tables.offer(offer.batch))
+        known = self.read(lambda tables: tables.offer(offer.batch))
         if known is None or self.protection is None:
             return None
         return known.answer if self.protection.is_answer(known.answer, offer) else None
-
-    def receive_sum(self, masked: MaskedSum) -> bool:
-        """Store the sum of a batch whose offer was answered, as `receive` does a release."""
-
-        def work(tables: ServerTables) -> bool | None:
-            offered = tables.offer(masked.batch)
-            if offered is None or (offered.own, offered.digest) != (masked.own, masked.answer):
-                return None
-            if not tables.register(masked):
-                return False if tables.is_registered(masked) else None
-            self._keep(tables, masked, masked.body)
-            tables.count(masked.batch.level, LevelTally(received=1))
-            return True
-
-        words = f"another sum of {masked.batch}, or one for another answer"
-        return self._take_in(masked.batch, work, words)
 
     def _take_in(self, batch: Batch, work: Callable[[ServerTables], T | None], words: str) -> T:
         """What came to the store, or an alarm in these words if it comes to nothing."""
@@ -764,11 +730,6 @@ class ServerStore:
             raise ProtocolViolation(words)
         return found
 
-    def _keep(self, tables: ServerTables, came: Release | MaskedSum, body: bytes) -> None:
-        if self.protection is not None:
-            body = self.protection.keys.seal(came.batch, came.own, body)
-        tables.keep(came.batch, came.own, body)
-
     def check_usable(self) -> None:
         """Raise what would keep a sum from being published now, and change nothing."""
         self._write(lambda tables: tables.advance(tables.lock()))
@@ -779,7 +740,7 @@ class ServerStore:
 
     def alarms(self) -> list[str]:
         """All alarms, in the order in which they were first raised."""
-        return self._read(lambda tables: tables.alarms())
+        return self.read(lambda tables: tables.alarms())
 
     @contextmanager
     def claim_releases(
@@ -792,7 +753,7 @@ class ServerStore:
         """
         is_in_order = self.protection is not None
         order, most = ("number", _TOGETHER) if is_in_order else ("place", 1)
-        places = self._read(lambda tables: tables.waiting(order))
+        places = self.read(lambda tables: tables.waiting(order))
         claimed, found = list[int](), list[Release | AnsweredSum]()
         try:
             for batch in select(list(places)):
@@ -812,23 +773,21 @@ class ServerStore:
                 self._database.unclaim("unopened", place)
 
     def _read_claimed(self, place: int) -> Release | AnsweredSum | None:
-        def work(tables: ServerTables) -> tuple[Release | None, tuple[int, bytes] | None]:
-            release = tables.read_unopened(place)
-            return release, None if release is None else tables.masks(release.batch)
-
-        release, offered = self._read(work)
-        if self.protection is None or release is None:
-            return release
-        batch, own = release.batch, release.own
+        found = self.read(lambda tables: tables.read_unopened(place))
+        if found is None:
+            return None
+        level, number, own, body, refused, masks = found
+        batch = Batch(level, number)
+        if self.protection is None:
+            return Release(batch, own, body)
         try:
-            opened = self.protection.keys.open(batch, own, release.body)
-            if offered is None:
+            opened = self.protection.keys.open(batch, own, body)
+            if masks is None:
                 return Release(batch, own, opened)
-            refused, sealed = offered
-            masks = np.frombuffer(self.protection.keys.open(batch, own, sealed), _MASKS)
-            return AnsweredSum(batch, own, refused, opened, masks.astype(np.uint64))
+            kept = np.frombuffer(self.protection.keys.open(batch, own, masks), _MASKS)
+            return AnsweredSum(batch, own, refused, opened, kept.astype(np.uint64))
         except KeyGone as error:
-            if self._read(lambda tables: tables.read_unopened(place)) is None:
+            if self.read(lambda tables: tables.read_unopened(place)) is None:
                 return None  # published since it was read
             raise ProtocolViolation(self.protection.too_old) from error
 
@@ -841,11 +800,11 @@ class ServerStore:
 
         def work(tables: ServerTables) -> None:
             length = tables.lock()
-            fresh = [one for one in totals if tables.forget(one.batch)]
+            fresh = [one for one in totals if tables.forget(one.known.batch)]
             rows: Iterator[Counts | None] = repeat(None)
             if own_noise is not None:
                 drawn = own_noise.draw(tables, sum(one.add is not None for one in fresh))
-                rows = (drawn[row : row + 1] for row in range(len(drawn)))
+                rows = iter(drawn[:, np.newaxis])
             for place, total in enumerate(fresh, start=length.sums + 1):
                 summed = total.sum(None if total.add is None else next(rows))
                 tables.add_sum(place, summed)
@@ -891,11 +850,7 @@ class ServerStore:
 
     def sums(self, after: int, most: int) -> list[BatchSum]:
         """Up to this many sums after the first ones, in the order of publication."""
-        return self._read(lambda tables: tables.sums(after, most))
-
-    def sums_of(self, coordinate: int, most: int) -> list[tuple[Any, ...]]:
-        """Level, number, absent, bias bound and one coordinate of the first sums: None if lost."""
-        return self._read(lambda tables: tables.sums_of(coordinate, most))
+        return self.read(lambda tables: tables.sums(after, most))
 
     def status(self) -> StoreStatus:
         """How far the store is now."""
@@ -904,25 +859,18 @@ class ServerStore:
             length = tables.length()
             return StoreStatus(length, tables.estimate(length.estimates), tables.tallies())
 
-        return self._read(work)
-
-    def find_waiting(self, seen: int) -> set[Batch]:
-        """The batches that came, but not by the first `seen` sums."""
-        return self._read(lambda tables: tables.find_waiting(seen))
-
-    def policy(self, number: int) -> str | None:
-        """The policy that was made of an estimate, as it was signed; or the last before it."""
-        return self._read(lambda tables: tables.policy(number))
-
-    def thin(self, coordinate: int, estimates: int, most: int) -> list[Coordinate]:
-        """Of the first estimates those at even steps, as many as are allowed, the last included."""
-        numbers = range(estimates, 0, -max(1, -(-estimates // most)))
-        if not numbers:
-            return []
-        return self._read(lambda tables: tables.coordinates(numbers, coordinate))
+        return self.read(work)
 
     def close(self) -> None:
         self._database.close()
+
+
+def _is_answered(masked: MaskedSum, offered: Offered | None) -> bool:
+    """Whether a sum is of the answer that was given."""
+    if offered is None:
+        return False
+    digest = hashlib.sha256(offered.answer).digest()
+    return (offered.own, digest) == (masked.own, masked.answer)
 
 
 def _alarm(tables: ServerTables, words: str) -> None:

@@ -233,7 +233,7 @@ class LyingService(LiedTo):
             refused = document.formats.unpack_answer(document.formats.pack(offer), answer)
             total = self._move(level.add_up(np.delete(clear, refused, axis=0)), number)
             digest = hashlib.sha256(answer).digest()
-            database.receive_sum(MaskedSum(batch, own, digest, level.pack(b"", total)))
+            database.receive(MaskedSum(batch, own, digest, level.pack(b"", total)))
             return
         nothing = Messages.of(np.empty((1, 0), mechanism.encode(0, random).sealed.dtype))
         quiet = np.zeros((1, mechanism.values.dimension), np.int64)
