@@ -94,19 +94,8 @@ class UnsafeSecret(ServiceError):
 
 def write_secret(path: str | Path, secret: bytes) -> None:
     """Write a new file only its owner can read, durable and whole when its name appears."""
-    target = Path(path)
-    partial = _partial(target)
-    try:
-        _write_durably(partial, secret)
-        try:
-            os.link(partial, target)  # unlike a rename, it does not replace what is there
-        finally:
-            partial.unlink()
-        _make_durable(target.parent)
-    except FileExistsError:
-        raise UnsafeSecret(f"{path} exists: a secret is never overwritten") from None
-    except OSError as error:
-        raise UnsafeSecret(f"cannot write {path}: {error}") from error
+    with _beside(path, secret) as partial:
+        os.link(partial, path)  # unlike a rename, it does not replace what is there
 
 
 def replace_file(target: Path, content: bytes, *, keeps_owner: bool = False) -> None:
@@ -114,18 +103,28 @@ def replace_file(target: Path, content: bytes, *, keeps_owner: bool = False) -> 
 
     Readable only by its owner, unless it keeps the owner and mode that it has.
     """
-    partial = _partial(target)
+    with _beside(target, content) as partial:
+        if keeps_owner:
+            _hand_over(partial, os.stat(target))
+        os.replace(partial, target)
+
+
+@contextmanager
+def _beside(path: str | Path, content: bytes) -> Iterator[Path]:
+    """A file next to this one with the content, until it has its name: that is durable, too."""
+    target = Path(path)
+    partial = target.with_name(f".{target.name}.{secrets.token_hex(8)}.partial")
     try:
         try:
             _write_durably(partial, content)
-            if keeps_owner:
-                _hand_over(partial, os.stat(target))
-            os.replace(partial, target)
+            yield partial
         finally:
             partial.unlink(missing_ok=True)
         _make_durable(target.parent)
+    except FileExistsError:
+        raise UnsafeSecret(f"{path} exists: a secret is never overwritten") from None
     except OSError as error:
-        raise UnsafeSecret(f"cannot write {target}: {error}") from error
+        raise UnsafeSecret(f"cannot write {path}: {error}") from error
 
 
 def _hand_over(path: Path, before: os.stat_result) -> None:
@@ -134,10 +133,6 @@ def _hand_over(path: Path, before: os.stat_result) -> None:
     if sys.platform != "win32" and (now.st_uid, now.st_gid) != (before.st_uid, before.st_gid):
         os.chown(path, before.st_uid, before.st_gid)
     os.chmod(path, stat.S_IMODE(before.st_mode))
-
-
-def _partial(target: Path) -> Path:
-    return target.with_name(f".{target.name}.{secrets.token_hex(8)}.partial")
 
 
 def read_secret(path: str | Path) -> bytes:

@@ -131,7 +131,7 @@ class MaskedSum:
         return hashlib.sha256(self.answer + self.body).digest()
 
 
-Sent = TypeVar("Sent", Release, Offer, MaskedSum)
+Sent = TypeVar("Sent", bound=Release | Offer | MaskedSum)
 _KINDS = {
     Release: ("release", RELEASE_MAGIC),
     Offer: ("offer", OFFER_MAGIC),
