@@ -12,20 +12,12 @@ import logging
 import re
 import time
 from collections import Counter
-from collections.abc import (
-    AsyncIterator,
-    Awaitable,
-    Callable,
-    Collection,
-    Iterable,
-    Iterator,
-    Mapping,
-)
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Iterator
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from functools import partial
 from http import HTTPStatus
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
@@ -113,7 +105,7 @@ class ServerApp(Application):
         events = Route("/v1/events", self._events)
         events.methods = {"GET"}  # an answer without end has no HEAD
         routes = [
-            Route("/v1/releases/{level}/{number}", self._release, methods=["PUT"]),
+            _put("releases", partial(self._keep, Release)),
             Route("/v1/status", self._status),
             Route("/v1/history", self._history),
             Route("/v1/hindsight", self._hindsight),
@@ -122,13 +114,13 @@ class ServerApp(Application):
             Route("/static/{name}", self._file),
         ]
         if any(level.is_offered for level in self._document.formats.levels):
-            routes.append(Route("/v1/offers/{level}/{number}", self._offer, methods=["PUT"]))
-            routes.append(Route("/v1/sums/{level}/{number}", self._sum, methods=["PUT"]))
+            routes += [_put("offers", self._offer), _put("sums", partial(self._keep, MaskedSum))]
         if isinstance(self._document.plan.values, Grouped):
-            routes.append(Route("/v1/groups", self._groups))
+            routes.append(Route("/v1/groups", partial(self._tell, self._publisher.groups)))
         if self._document.learning is not None:
             routes.append(Route("/v1/policy", self._policy))
-            routes.append(Route("/v1/policy/summary", self._lessons))
+            lessons = partial(self._tell, self._publisher.lessons)
+            routes.append(Route("/v1/policy/summary", lessons))
         return routes
 
     def show_late(self, batches: Iterable[Batch]) -> None:
@@ -140,15 +132,8 @@ class ServerApp(Application):
             log(words, level=logging.WARNING, batches=late.total())
             self.events.announce()
 
-    async def _release(self, request: Request) -> Response:
-        await self._take_in(request, Release, self._store.receive)
-        return self._kept()
-
-    async def _sum(self, request: Request) -> Response:
-        await self._take_in(request, MaskedSum, self._store.receive)
-        return self._kept()
-
-    def _kept(self) -> Response:
+    async def _keep(self, kind: type[Release] | type[MaskedSum], request: Request) -> Response:
+        await self._take_in(request, kind, self._store.receive)
         self.arrived.set()
         return Reply(HTTPStatus.OK, {"status": "kept"})
 
@@ -270,11 +255,8 @@ class ServerApp(Application):
             raise Refused(HTTPStatus.NOT_FOUND, "there is no policy yet: any arm will do")
         return Response(policy, headers=_HEADERS, media_type="application/json")
 
-    async def _lessons(self, request: Request) -> Response:
-        return await self._ask(lambda: JSONResponse(self._publisher.lessons(), headers=_HEADERS))
-
-    async def _groups(self, request: Request) -> Response:
-        return await self._ask(lambda: JSONResponse(self._publisher.groups(), headers=_HEADERS))
+    async def _tell(self, told: Callable[[], Any], request: Request) -> Response:
+        return await self._ask(lambda: JSONResponse(told(), headers=_HEADERS))
 
     async def _ask(self, question: Callable[[], T]) -> T:
         return await self._from_store(self._quick.answer(question))
@@ -294,12 +276,19 @@ class ServerApp(Application):
         return EventStream(self.events, {**_HEADERS, "X-Accel-Buffering": "no"})
 
     def _snapshot(self) -> Snapshot:
+        """All that may be told of the present, as it is sent."""
         estimate = self._publisher.estimate
-        now = {"levels": self._levels(), **({} if estimate is None else {"estimate": estimate})}
+        text = _event("levels", self._levels())
+        if estimate is not None:
+            text += _event("estimate", estimate)
         try:
-            return Snapshot.of(now, self._store.alarms())
+            return Snapshot(text, [_event("alarm", alarm) for alarm in self._store.alarms()])
         except StoreUnavailable:  # alarms are told when it is back
-            return Snapshot.of(now, None)
+            return Snapshot(text, None)
+
+
+def _put(what: str, handler: Callable[[Request], Awaitable[Response]]) -> Route:
+    return Route(f"/v1/{what}/{{level}}/{{number}}", handler, methods=["PUT"])
 
 
 class Questions:
@@ -311,17 +300,14 @@ class Questions:
 
     def __init__(self, threads: int, most: int) -> None:
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="asking")
-        self._most, self._ask = most, 0
+        self._free = asyncio.Semaphore(most)
 
     async def answer(self, question: Callable[[], T]) -> T:
         """What the question comes to, or `Refused`."""
-        if self._ask >= self._most:
+        if self._free.locked():
             raise Refused(HTTPStatus.SERVICE_UNAVAILABLE, "too many questions", retry=True)
-        self._ask += 1
-        try:
+        async with self._free:
             return await asyncio.get_running_loop().run_in_executor(self._threads, question)
-        finally:
-            self._ask -= 1
 
 
 async def publish(
@@ -406,19 +392,12 @@ class ServerMetrics(Metrics):
         self._alarms.set(len(status["alarms"]))
 
 
-@dataclass(frozen=True)
-class Snapshot:
-    """All that may be told of the present, as it is sent."""
+class Snapshot(NamedTuple):
+    """What is sent to listeners."""
 
     text: bytes
-    alarms: tuple[bytes, ...] | None
+    alarms: list[bytes] | None
     """One by one, because each is told once; None while the store is unavailable."""
-
-    @classmethod
-    def of(cls, now: Mapping[str, Any], alarms: list[str] | None) -> Snapshot:
-        text = b"".join(_event(name, data) for name, data in now.items())
-        told = None if alarms is None else tuple(_event("alarm", alarm) for alarm in alarms)
-        return cls(text, told)
 
 
 class EventBroadcaster:
@@ -501,7 +480,7 @@ class EventBroadcaster:
 class EventStream(StreamingResponse):
     """A stream that counts as a listener for as long as it is sent, however it ends."""
 
-    def __init__(self, events: EventBroadcaster, headers: Mapping[str, str]) -> None:
+    def __init__(self, events: EventBroadcaster, headers: dict[str, str]) -> None:
         super().__init__((), media_type="text/event-stream", headers=headers)
         self._events = events
 
