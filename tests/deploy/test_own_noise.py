@@ -199,7 +199,7 @@ def test_of_two_who_open_a_block_one_draws_noise(
             with publisher._store.claim_releases() as waiting:
                 totals.append([publisher._unmask(one) for one in waiting])  # type: ignore[arg-type]
         for publisher, total in zip(publishers, totals, strict=True):
-            publisher._store.add_sums(total, publisher._own_noise)
+            publisher._store.add_sums(total)
             publisher._publish()
         assert offered.sums(0, 9) == other.sums(0, 9)
         assert (len(offered.sums(0, 9)), drawn.rows) == (1, 1)

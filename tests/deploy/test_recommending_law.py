@@ -84,8 +84,8 @@ class Deployed:
         self.publisher = Publisher(
             self.document, self.database, InTheClear(self.document.formats), POLICY_KEY
         )
-        assert self.publisher._own_noise is not None
-        self.publisher._own_noise._random = random
+        assert self.database.protection is not None
+        self.database.protection._random = random
 
     def learn(self, features: Floats, rewards: Floats) -> None:
         """A block of users reports, and it is offered, answered, added up and published."""

@@ -17,7 +17,6 @@ from overhand.deploy.protocol.wire import Batch, Release
 from overhand.deploy.server.replay import (
     MARK_BYTES,
     CiphertextIndex,
-    fingerprints_from,
     fingerprints_of,
 )
 from overhand.deploy.server.store import ServerStore
@@ -135,7 +134,8 @@ def test_marks_are_a_set(added: list[list[int]], asked: list[int]) -> None:
 
     def marks(numbers: list[int]) -> Any:
         padding = MARK_BYTES - 2
-        return fingerprints_from(b"".join(bytes([n % 3, n]) + bytes(padding) for n in numbers))
+        marks = b"".join(bytes([n % 3, n]) + bytes(padding) for n in numbers)
+        return np.frombuffer(marks, f"S{MARK_BYTES}")
 
     found = CiphertextIndex()
     for some in added:

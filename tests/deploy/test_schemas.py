@@ -112,7 +112,7 @@ def test_a_database_without_keys_is_not_protected_later(place: str, tmp_path: Pa
     """What came before was not marked, so it could count twice: there is no way to catch up."""
     with closing(ServerStore(place, DOCUMENT.digest)):
         pass
-    protection = ReplayProtection(DOCUMENT.formats, tmp_path / "keys")
+    protection = ReplayProtection(DOCUMENT, tmp_path / "keys")
     with pytest.raises(InvalidValue, match="begun without keys"):
         ServerStore(place, DOCUMENT.digest, protection=protection)
 

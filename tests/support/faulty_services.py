@@ -255,7 +255,7 @@ class Deployment:
             self._database,
             ServerStore.of(self.document, self._home / "database.db"),
         )
-        writes = ("receive", "answer", "receive_sum", "add_sums", "publish", "claim_releases")
+        writes = ("receive", "answer", "add_sums", "publish", "claim_releases")
         faulty: Any = Faulty(self.database, writes, self.server_script)
         self.publisher = Publisher(self.document, faulty, self.opener)
         self.server = ServerApp(self.document, faulty, self.publisher, [hash_token(TOKEN)])

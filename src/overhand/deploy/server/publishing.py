@@ -23,7 +23,7 @@ from overhand.deploy.protocol.keys import PolicyKey
 from overhand.deploy.protocol.sealing import Opens, open_release
 from overhand.deploy.protocol.wire import Batch, Offer, Release
 from overhand.deploy.server.policy import REWARD_COORDINATE, PolicyMaker
-from overhand.deploy.server.replay import NOISE_LEVEL, Needed, OwnNoise
+from overhand.deploy.server.replay import NOISE_LEVEL, Needed
 from overhand.deploy.server.store import (
     AnsweredSum,
     BatchSum,
@@ -100,13 +100,12 @@ class Total:
         )
 
     def to_come(self) -> Needed:
-        """By level, the first batches without a sum, up to the one after all that have one.
+        """The first blocks without a sum, up to the one after all that have one.
 
         As many as keys are kept of one by one, and one more: it stands for all after it.
         """
-        levels = range(1, self.server.plan.tree.levels + 1)
-        first = {level: list(islice(self.server.to_come(level), 1 + MOST_HELD)) for level in levels}
-        return {NOISE_LEVEL: [self.drawn], **first}
+        blocks = islice(self.server.to_come(1), 1 + MOST_HELD)
+        return {NOISE_LEVEL: [self.drawn], 1: list(blocks)}
 
     def latest(self) -> Estimate | None:
         """The sum of all users so far, those of earlier plans included; None if there are none."""
@@ -171,13 +170,10 @@ class Publisher:
         self._opener = opener
         self._patience = patience
         self._lock = RLock()
-        self._own_noise: OwnNoise | None = None
-        if self._plan.noise_by == "services":
-            if store.protection is None:
-                raise InvalidValue(
-                    "services make the noise of this plan: its database needs replay protection"
-                )
-            self._own_noise = OwnNoise(document.mechanisms[0], store.protection)
+        if self._plan.noise_by == "services" and store.protection is None:
+            raise InvalidValue(
+                "services make the noise of this plan: its database needs replay protection"
+            )
         begun, self._status = Total.begin(self._plan, store), store.status()
         self._first = _to_published(begun)
         self._told = begun.follow(store, self._status.length.told)
@@ -200,13 +196,13 @@ class Publisher:
                 return False
             with ThreadPoolExecutor(_AT_A_TIME) as threads:  # small ones keep one worker busy each
                 totals = list(threads.map(self._total_of, waiting))
-            self._store.add_sums(totals, self._own_noise)
+            self._store.add_sums(totals)
         self._publish()
         return True
 
     def _select_due(self, waiting: list[Batch]) -> list[Batch]:
         """Those that may be published now, in that order."""
-        if self._own_noise is None:
+        if self._store.protection is None:
             return waiting
         numbers = [batch.number for batch in waiting]
         stop = self._turns.stop(numbers, list(self._total.to_come()[1]), time.monotonic())
@@ -217,14 +213,13 @@ class Publisher:
         known = self._store.find_answer(offer)
         if known is not None:
             return known
-        level = self.document.formats.level(offer.batch.level)
-        mechanism = self.document.mechanisms[level.level - 1]
+        (level,), (mechanism,) = self.document.formats.levels, self.document.mechanisms
         messages = np.frombuffer(offer.body, np.uint8).reshape(-1, level.ciphertext_bytes)
         opened = self._opener.open(level.level, (row.tobytes() for row in messages))
-        nothing, width = bytes(level.plaintext_bytes), level.plaintext_bytes
+        width = level.plaintext_bytes
         found = [one if one is not None and len(one) == width else None for one in opened]
         is_open = np.array([one is not None for one in found], np.bool_)
-        seeds = np.frombuffer(b"".join(one or nothing for one in found), np.uint8)
+        seeds = np.frombuffer(b"".join(one or bytes(width) for one in found), np.uint8)
         seeds = seeds.reshape(-1, width)
         masks = mechanism.mask_sums(seeds[np.newaxis, is_open])[0]
 
@@ -343,8 +338,7 @@ class Publisher:
 
     def _unmask(self, one: AnsweredSum) -> BatchTotal:
         """The sum of those whose messages count; the others are nobody."""
-        level = self.document.formats.level(one.batch.level)
-        mechanism = self.document.mechanisms[level.level - 1]
+        (level,), (mechanism,) = self.document.formats.levels, self.document.mechanisms
         mechanism = mechanism.with_users(level.users(one.own) - one.refused)
         unmask = partial(mechanism.unmask, level.clear(one.body), one.masks)
         return BatchTotal(BatchSum(one.batch, one.own, one.refused, 0.0, None, one.refused), unmask)

@@ -19,18 +19,18 @@ import logging
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from overhand.deploy.databases.batch_keys import BatchKeys, KeyGone
 from overhand.deploy.http.telemetry import log
+from overhand.deploy.protocol.document import Document
 from overhand.deploy.protocol.keys import UnsafeSecret
 from overhand.deploy.protocol.sealing import strike_out
-from overhand.deploy.protocol.wire import Batch, Formats, Offer, Release
+from overhand.deploy.protocol.wire import Batch, Offer, Release
 from overhand.errors import InvalidValue, ProtocolViolation
-from overhand.mechanisms import Mechanism
 from overhand.model import Counts
 from overhand.randomness import Random, secure_random
 
@@ -50,6 +50,7 @@ _ADVICE = (
 )
 
 MARK_BYTES = 16
+_MARK = np.dtype(f"S{MARK_BYTES}")
 NOISE_LEVEL = 0
 """In the place of a level, for the keys of the noise's state: their numbers are those of rows."""
 _GROWTH = 4  # few runs are quick to search, and seldom merged if each is so much longer
@@ -61,16 +62,22 @@ class NotOffered(ProtocolViolation):
 
 
 class ReplayProtection:
-    """The formats of a document, and the keys of its store's batches in the file `path`.
+    """Of a document's store, with the keys of its batches in the file `path`.
 
     Of every message that ever came the store keeps 16 bytes, in a row for each release (some 19
     bytes of a SQLite file for a message), and every process of the server has them in memory.
+
+    The server's noise is a row for every batch with a sum, drawn once. What is drawn is in the sum
+    that goes into the store in the same transaction, as the state that comes after it is, and
+    nowhere else.
     """
 
-    def __init__(self, formats: Formats, path: Path) -> None:
-        self._formats = formats
+    def __init__(self, document: Document, path: Path) -> None:
+        self._formats = document.formats
+        self._level, self._mechanism = self._formats.levels[0], document.mechanisms[0]
+        self._random: Random = secure_random()
         self._path = path
-        self._levels = [NOISE_LEVEL, *(level.level for level in formats.levels)]
+        self._levels = [NOISE_LEVEL, self._level.level]
         self.keys: BatchKeys
         """Those of the store, once it was found."""
         self._marks = CiphertextIndex()
@@ -112,14 +119,12 @@ class ReplayProtection:
 
     def strike_repeats(self, release: Release, tables: ServerTables) -> tuple[bytes, int]:
         """The body of a release without messages that came before, and how many these are."""
-        messages = self._formats.level(release.batch.level).ciphertexts(release.body)
-        struck = np.flatnonzero(self.mark(messages, tables))
+        struck = np.flatnonzero(self.mark(self._level.ciphertexts(release.body), tables))
         return self._strike(release, struck), len(struck)
 
     def strike_refused(self, release: Release, answer: bytes) -> bytes:
         """The same without messages that do not count by the answer to the offer of its batch."""
-        level = self._formats.level(release.batch.level)
-        sealed = level.ciphertexts(release.body).tobytes()
+        sealed = self._level.ciphertexts(release.body).tobytes()
         offer = self._formats.pack(Offer(release.batch, release.own, sealed))
         try:
             refused = self._formats.unpack_answer(offer, answer)
@@ -131,7 +136,9 @@ class ReplayProtection:
 
     def _strike(self, release: Release, struck: NDArray[np.intp]) -> bytes:
         """As if others had been sent: whoever opens the release sees no difference."""
-        messages = self._formats.level(release.batch.level).ciphertexts(release.body)
+        if not len(struck):
+            return release.body
+        messages = self._level.ciphertexts(release.body)
         return strike_out(messages, struck).tobytes() + release.body[messages.size :]
 
     def answer(self, offer: Offer, counts: NDArray[np.bool_]) -> bytes:
@@ -155,9 +162,43 @@ class ReplayProtection:
         tables.lock()
         with self._lock:
             while found := tables.marks_after(self._place):
-                self._marks.add(fingerprints_from(kept) for _, kept in found)
+                self._marks.add(np.frombuffer(kept, _MARK) for _, kept in found)
                 self._place = found[-1][0]
             return self._place + 1, self._marks.find(marks)
+
+    def draw_noise(self, tables: ServerTables, rows: int) -> Counts:
+        """The next rows of the noise; the store must be locked."""
+        if not rows:
+            return np.empty((0, self._mechanism.values.dimension), np.int64)
+        drawn, state = self._find_noise(tables)
+        noise, state = self._mechanism.advance_noise(state, self._random, rows)
+        key = Batch(NOISE_LEVEL, drawn + rows)
+        tables.keep_noise(key.number, self.keys.seal(key, 0, state.tobytes()))
+        return noise
+
+    def _find_noise(self, tables: ServerTables) -> tuple[int, Counts]:
+        """How many rows were drawn, and the state after them: a new one if it is lost.
+
+        That costs no privacy, but noise that does not cancel: somebody should know.
+        """
+        kept = tables.noise()
+        state = None if kept is None else self._open_noise(*kept)
+        if kept is not None and state is not None:
+            return kept[0], state
+        drawn = tables.count_values()
+        if drawn:
+            tables.alarm(f"the state of the server's noise was lost after {drawn} batches")
+            log("noise goes on from a new state", level=logging.ERROR, batches=drawn)
+        return drawn, self._mechanism.start_noise(self._random)
+
+    def _open_noise(self, drawn: int, sealed: bytes) -> Counts | None:
+        try:
+            content = self.keys.open(Batch(NOISE_LEVEL, drawn), 0, sealed)
+        except KeyGone as error:
+            raise ProtocolViolation(self.too_old) from error
+        except ProtocolViolation:  # it was damaged
+            return None
+        return np.frombuffer(content, np.int64).reshape(-1, self._mechanism.values.dimension).copy()
 
     def check(self, needed: Needed) -> None:
         """Refuse a store whose keys are ahead of it."""
@@ -175,53 +216,6 @@ class ReplayProtection:
         )
 
 
-class OwnNoise:
-    """The server's noise of a plan: a row of it for every batch with a sum, drawn once.
-
-    What is drawn is in the sum that goes into the store in the same transaction, as the state that
-    comes after it is, and nowhere else.
-    """
-
-    def __init__(self, mechanism: Mechanism, protection: ReplayProtection) -> None:
-        self._mechanism = mechanism
-        self._protection = protection
-        self._random: Random = secure_random()
-
-    def draw(self, tables: ServerTables, rows: int) -> Counts:
-        """The next rows; the store must be locked."""
-        if not rows:
-            return np.empty((0, self._mechanism.values.dimension), np.int64)
-        drawn, state = self._find(tables)
-        noise, state = self._mechanism.advance_noise(state, self._random, rows)
-        key = Batch(NOISE_LEVEL, drawn + rows)
-        tables.keep_noise(key.number, self._protection.keys.seal(key, 0, state.tobytes()))
-        return noise
-
-    def _find(self, tables: ServerTables) -> tuple[int, Counts]:
-        """How many rows were drawn, and the state after them: a new one if it is lost.
-
-        That costs no privacy, but noise that does not cancel: somebody should know.
-        """
-        kept = tables.noise()
-        state = None if kept is None else self._open(*kept)
-        if kept is not None and state is not None:
-            return kept[0], state
-        drawn = tables.count_values()
-        if drawn:
-            tables.alarm(f"the state of the server's noise was lost after {drawn} batches")
-            log("noise goes on from a new state", level=logging.ERROR, batches=drawn)
-        return drawn, self._mechanism.start_noise(self._random)
-
-    def _open(self, drawn: int, sealed: bytes) -> Counts | None:
-        try:
-            content = self._protection.keys.open(Batch(NOISE_LEVEL, drawn), 0, sealed)
-        except KeyGone as error:
-            raise ProtocolViolation(self._protection.too_old) from error
-        except ProtocolViolation:  # it was damaged
-            return None
-        return np.frombuffer(content, np.int64).reshape(-1, self._mechanism.values.dimension).copy()
-
-
 def fingerprints_of(ciphertexts: NDArray[np.uint8]) -> Fingerprints:
     """The first half of the key that a message was sealed with (HPKE's `enc`), one per row.
 
@@ -230,16 +224,7 @@ def fingerprints_of(ciphertexts: NDArray[np.uint8]) -> Fingerprints:
     with probability 2^-128. Only the service that has a message could forge its beginning before it
     comes, to have it struck out, and that service could simply drop it.
     """
-    return _marks(np.ascontiguousarray(ciphertexts[:, :MARK_BYTES]))
-
-
-def fingerprints_from(kept: bytes) -> Fingerprints:
-    """Those that `tobytes` wrote."""
-    return _marks(np.frombuffer(kept, np.uint8))
-
-
-def _marks(content: NDArray[Any]) -> Fingerprints:
-    return content.reshape(-1).view(f"S{MARK_BYTES}")
+    return np.ascontiguousarray(ciphertexts[:, :MARK_BYTES]).reshape(-1).view(_MARK)
 
 
 class CiphertextIndex:
@@ -253,7 +238,7 @@ class CiphertextIndex:
         self._runs: list[Fingerprints] = []
 
     def add(self, more: Iterable[Fingerprints]) -> None:
-        run = np.sort(np.concatenate([fingerprints_from(b""), *more]))
+        run = np.sort(np.concatenate([np.empty(0, _MARK), *more]))
         while self._runs and len(self._runs[-1]) <= _GROWTH * len(run):
             run = np.concatenate([self._runs.pop(), run])
             run.sort(kind="stable")  # which merges what is sorted

@@ -46,7 +46,7 @@ from overhand.deploy.databases.database import (
 from overhand.deploy.http.telemetry import log
 from overhand.deploy.protocol.document import Document
 from overhand.deploy.protocol.wire import Batch, MaskedSum, Offer, Release
-from overhand.deploy.server.replay import NotOffered, OwnNoise, ReplayProtection
+from overhand.deploy.server.replay import NotOffered, ReplayProtection
 from overhand.errors import InvalidValue, ProtocolViolation, finite_number, whole
 from overhand.estimates import Estimate
 from overhand.model import Counts
@@ -62,8 +62,6 @@ _MOST_BYTES = 1 << 22  # of batches that are taken together
 SCHEMA = 5
 """Whoever changes the tables adds to `Contents.migrations` what makes the next schema of this."""
 T = TypeVar("T")
-MasksOf = Callable[[NDArray[np.bool_]], NDArray[np.uint64]]
-"""What the masks of some messages of an offer add up to."""
 _APPLICATION = 0x4F564842  # "OVHB"
 _COUNTS = "SELECT sums, estimates, told FROM server_store"
 _ENDS = ("value", "low", "high")
@@ -572,14 +570,14 @@ class ServerStore:
             if keys is not None:
                 raise InvalidValue("users make the noise of this plan: its database has no keys")
             return cls(address, document.digest, settled)
-        protection = ReplayProtection(document.formats, keys_of(address, keys, "database"))
+        protection = ReplayProtection(document, keys_of(address, keys, "database"))
         return cls(address, document.digest, settled, protection)
 
     @staticmethod
     def make_keys(document: Document, path: Path) -> None:
         """Make the keys of the only store that a new document will have, if that needs any."""
         if document.plan.noise_by == "services":
-            ReplayProtection(document.formats, path).make_keys()
+            ReplayProtection(document, path).make_keys()
 
     def _create(self, transaction: Transaction, dialect: Dialect) -> None:
         if not self._begins:
@@ -637,7 +635,9 @@ class ServerStore:
 
         def work(tables: ServerTables) -> bool | None:
             if isinstance(came, MaskedSum):
-                if not _is_answered(came, tables.offer(came.batch)):
+                offered = tables.offer(came.batch)
+                told = offered and (offered.own, hashlib.sha256(offered.answer).digest())
+                if told != (came.own, came.answer):
                     return None
             elif self.protection is not None:
                 tables.lock()  # or an answer to its offer, on its way, has marked its messages
@@ -673,7 +673,7 @@ class ServerStore:
         offer: Offer,
         messages: NDArray[np.uint8],
         opened: NDArray[np.bool_],
-        masks_of: MasksOf,
+        masks_of: Callable[[NDArray[np.bool_]], NDArray[np.uint64]],
     ) -> bytes:
         """The answer to an offer, durable when this returns: with it, its messages came.
 
@@ -791,7 +791,7 @@ class ServerStore:
                 return None  # published since it was read
             raise ProtocolViolation(self.protection.too_old) from error
 
-    def add_sums(self, totals: Sequence[BatchTotal], own_noise: OwnNoise | None = None) -> None:
+    def add_sums(self, totals: Sequence[BatchTotal]) -> None:
         """Batches were opened: draw the server's noise, keep their sums, forget what they sent.
 
         Nothing that depends on the noise happens in this transaction: what has gone wrong with a
@@ -802,9 +802,9 @@ class ServerStore:
             length = tables.lock()
             fresh = [one for one in totals if tables.forget(one.known.batch)]
             rows: Iterator[Counts | None] = repeat(None)
-            if own_noise is not None:
-                drawn = own_noise.draw(tables, sum(one.add is not None for one in fresh))
-                rows = iter(drawn[:, np.newaxis])
+            if self.protection is not None:
+                needed = sum(one.add is not None for one in fresh)
+                rows = iter(self.protection.draw_noise(tables, needed)[:, np.newaxis])
             for place, total in enumerate(fresh, start=length.sums + 1):
                 summed = total.sum(None if total.add is None else next(rows))
                 tables.add_sum(place, summed)
@@ -863,14 +863,6 @@ class ServerStore:
 
     def close(self) -> None:
         self._database.close()
-
-
-def _is_answered(masked: MaskedSum, offered: Offered | None) -> bool:
-    """Whether a sum is of the answer that was given."""
-    if offered is None:
-        return False
-    digest = hashlib.sha256(offered.answer).digest()
-    return (offered.own, digest) == (masked.own, masked.answer)
 
 
 def _alarm(tables: ServerTables, words: str) -> None:
