@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import overhand as oh
-from overhand.deploy.protocol.document import Document, encode_report
+from overhand.deploy.protocol.document import Document
 from overhand.deploy.protocol.keys import KeyPair
 from overhand.deploy.protocol.wire import Formats
 from overhand.mechanisms import byte_width
@@ -13,6 +13,7 @@ from overhand.planning import costs
 from overhand.planning.costs import Costs
 from overhand.randomness import seeded_random
 from overhand.values import BITS, Histogram, Reals, Values
+from support.small_document import encode_report
 from support.small_plans import PRIVACY
 from support.tally_mechanism import tally
 

@@ -20,7 +20,6 @@ from overhand import errors
 from overhand.deploy.protocol.document import (
     DamagedDocument,
     Document,
-    encode_report,
     encode_reports,
 )
 from overhand.deploy.protocol.keys import KeyPair
@@ -35,7 +34,7 @@ from overhand.randomness import HALF, secure_random, seeded_random
 from overhand.shuffle import shuffle
 from overhand.values import values_of
 from support.kind_plans import kind_plan
-from support.small_document import KEY, coin_document
+from support.small_document import KEY, coin_document, encode_report
 from support.small_plans import coin_plan
 
 KINDS: list[tuple[str, str]] = [

@@ -108,7 +108,9 @@ def test_workers_seal_what_the_parent_draws() -> None:
     """One pool: that workers are replaced and end is seen to in `test_sealing`."""
     digest = BALLOTS.formats.digest
     with SealerPool(BALLOTS.public_key, digest, workers=1) as pool:
-        assert pool._check_edges == (BALLOTS.public_key, digest), "nothing else goes to a worker"
+        assert (pool._key, pool._digest) == (BALLOTS.public_key, digest), (
+            "nothing else goes to a worker"
+        )
         plaintexts = [number.to_bytes(2, "little") for number in range(2 * sealing.CHUNK + 3)]
         sealed = list(pool.seal(2, plaintexts))
         assert Opener(KEY, digest).open(2, sealed) == plaintexts

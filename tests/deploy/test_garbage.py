@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from overhand.deploy.protocol.document import encode_report
 from overhand.deploy.protocol.sealing import Opener, open_release, select_readable
 from overhand.deploy.protocol.wire import Batch, LevelFormat, Release
 from overhand.randomness import secure_random
-from support.small_document import KEY, coin_document
+from support.small_document import KEY, coin_document, encode_report
 
 
 def test_garbage_is_counted_by_what_is_wrong_with_it() -> None:

@@ -13,13 +13,12 @@ import pytest
 import overhand as oh
 from overhand.deploy.http.application import check_origins
 from overhand.deploy.http.listening import Endpoint, Site, server_of
-from overhand.deploy.protocol.document import encode_report
 from overhand.deploy.protocol.keys import hash_token
 from overhand.deploy.shuffler.app import Admission, ShufflerApp
 from overhand.deploy.shuffler.store import Store
 from overhand.errors import InvalidValue, StoreUnavailable
 from support.cli_runner import overhand
-from support.small_document import coin_document
+from support.small_document import coin_document, encode_report
 
 PAGE, OTHER = "https://poll.example", "https://other.example"
 BINARY = "content-type: application/octet-stream"

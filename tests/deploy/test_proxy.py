@@ -24,7 +24,7 @@ import httpx
 import pytest
 
 import overhand as oh
-from overhand.deploy.protocol.document import Document, encode_report, encode_reports
+from overhand.deploy.protocol.document import Document, encode_reports
 from overhand.deploy.protocol.keys import KeyPair, hash_token, new_token
 from overhand.deploy.protocol.wire import Batch, Release
 from overhand.deploy.server.store import ServerStore
@@ -42,6 +42,7 @@ from support.proxies import (
     running,
     sources,
 )
+from support.small_document import encode_report
 from support.small_plans import coin_plan
 from support.store_processes import freeze
 

@@ -15,7 +15,7 @@ import pytest
 
 import overhand as oh
 from overhand.deploy.http.listening import Endpoint
-from overhand.deploy.protocol.document import Document, encode_report
+from overhand.deploy.protocol.document import Document
 from overhand.deploy.protocol.keys import KeyPair, hash_token
 from overhand.deploy.shuffler.app import Admission, ShufflerApp
 from overhand.deploy.shuffler.batching import Arrival, Outcome
@@ -23,6 +23,7 @@ from overhand.deploy.shuffler.store import Store
 from overhand.errors import StoreUnavailable
 from overhand.planning import Plan
 from support.raw_connections import Line, Port, listening
+from support.small_document import encode_report
 
 TOKEN = "1" * 43
 COUNTED = (200, {"status": "counted"})

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 
 import overhand as oh
-from overhand.deploy.protocol.document import encode_report
 from overhand.deploy.protocol.keys import new_token
 from overhand.deploy.protocol.sealing import Opener
 from overhand.deploy.protocol.wire import Batch, Report
@@ -26,6 +25,7 @@ from overhand.errors import InvalidValue, StoreUnavailable
 from support.loopback_system import PRIVACY, System, plan_for, run
 from support.random_streams import keyed
 from support.server_stores import history_of, waiting
+from support.small_document import encode_report
 from support.store_processes import freeze
 
 

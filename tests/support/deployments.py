@@ -22,7 +22,7 @@ import psycopg
 
 import overhand as oh
 from overhand.deploy.databases.database import is_postgres
-from overhand.deploy.protocol.document import Document, encode_report
+from overhand.deploy.protocol.document import Document
 from overhand.deploy.protocol.keys import KeyPair
 from overhand.deploy.protocol.sealing import Opener
 from overhand.deploy.protocol.wire import Release
@@ -34,6 +34,7 @@ from support.all_reports import CLIENT, FORWARDED, Reports
 from support.killed_processes import SECONDS, WEB, Change, Service, fork, free_port, until
 from support.random_streams import keyed
 from support.relay import Relay
+from support.small_document import encode_report
 
 LOWEST, DEGREE, HORIZON = 4, 3, 48
 BATCHES = (HORIZON // LOWEST, HORIZON // (LOWEST * DEGREE))

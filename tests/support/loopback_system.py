@@ -13,7 +13,7 @@ import numpy as np
 
 import overhand as oh
 from overhand.deploy.client import AsyncClient, AsyncRecommenderClient
-from overhand.deploy.protocol.document import Document, encode_report
+from overhand.deploy.protocol.document import Document
 from overhand.deploy.protocol.keys import KeyPair, PolicyKey, hash_token, new_token
 from overhand.deploy.protocol.learning import Learning
 from overhand.deploy.protocol.sealing import Opener
@@ -26,6 +26,7 @@ from overhand.deploy.shuffler.sending import Sender
 from overhand.deploy.shuffler.store import Store
 from overhand.planning import Plan
 from support.asgi import AsgiTransport
+from support.small_document import encode_report
 
 PRIVACY = oh.Privacy(4.0, 1e-4)
 TOKEN = new_token()

@@ -7,12 +7,13 @@ from typing import Any, cast
 
 import httpx
 
-from overhand.deploy.protocol.document import Document, encode_report
+from overhand.deploy.protocol.document import Document
 from overhand.deploy.protocol.keys import hash_token
 from overhand.deploy.shuffler.app import Admission, Overloaded, ShufflerApp
 from overhand.deploy.shuffler.batching import Arrival, Outcome
 from overhand.errors import StoreUnavailable
 from overhand.randomness import secure_random
+from support.small_document import encode_report
 from support.vector_documents import documents
 
 _TOKEN = "A" * 43

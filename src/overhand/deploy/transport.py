@@ -79,9 +79,14 @@ class HttpTransport:
         self._session: aiohttp.ClientSession | None = None
 
     async def request(self, method: str, path: str, body: bytes | None = None) -> Answer:
-        session = self._session = self._session or self._open_session()
+        if self._session is None:  # made late, because it belongs to the running loop
+            self._session = aiohttp.ClientSession(
+                headers={"user-agent": "overhand"},
+                cookie_jar=aiohttp.DummyCookieJar(),
+                connector=aiohttp.TCPConnector(ssl=self._trust, limit=0),
+            )
         try:
-            async with session.request(
+            async with self._session.request(
                 method,
                 self._url + path,
                 data=_in_pieces(body),
@@ -103,14 +108,6 @@ class HttpTransport:
         return (
             f"the certificate of {self._url} is not trusted: {reason}. If your own authority "
             "issued it, name its file (--ca, authorities=); if not, check the clock"
-        )
-
-    def _open_session(self) -> aiohttp.ClientSession:
-        """Made late, because it belongs to the running loop."""
-        return aiohttp.ClientSession(
-            headers={"user-agent": "overhand"},
-            cookie_jar=aiohttp.DummyCookieJar(),
-            connector=aiohttp.TCPConnector(ssl=self._trust, limit=0),
         )
 
     async def close(self) -> None:

@@ -38,14 +38,8 @@ _DIGEST_MISSING = (
     "document.json`. Or set trust_service=True (--trust-service) if nobody needs protection from "
     "the shuffling service"
 )
-_TRY_AGAIN = {
-    HTTPStatus.REQUEST_TIMEOUT,
-    HTTPStatus.TOO_MANY_REQUESTS,
-    HTTPStatus.INTERNAL_SERVER_ERROR,
-    HTTPStatus.BAD_GATEWAY,
-    HTTPStatus.SERVICE_UNAVAILABLE,
-    HTTPStatus.GATEWAY_TIMEOUT,
-}
+_TRY_AGAIN = {408, 429, 500, 502, 503, 504}
+"""Statuses of those who are late, too busy or at fault for now."""
 
 
 class AsyncClient:

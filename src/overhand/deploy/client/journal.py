@@ -81,11 +81,8 @@ class _Kept(NamedTuple):
     is_delivered: bool
     report: bytes
 
-    def is_for(self, document: Document) -> bool:
-        return self.report.startswith(REPORT_MAGIC + document.formats.digest)
-
-    def is_policy_of(self, document: Document) -> bool:
-        return self.report.startswith(_POLICY_MAGIC + document.formats.digest)
+    def is_for(self, document: Document, magic: bytes = REPORT_MAGIC) -> bool:
+        return self.report.startswith(magic + document.formats.digest)
 
 
 class ReportJournal:
@@ -97,14 +94,13 @@ class ReportJournal:
     >>> import tempfile
     >>> import overhand as oh
     >>> from overhand.deploy.protocol.keys import KeyPair
-    >>> from overhand.deploy.protocol.document import encode_report
+    >>> from overhand.deploy.protocol.document import encode_reports
     >>> plan = oh.Plan.best(300, epsilon=1.0, delta=1e-6, mechanism="pairs")
     >>> document = Document(plan, KeyPair.generate().public_key)
+    >>> rows, random = plan.values.rows([1]), oh.secure_random()
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     kept = ReportJournal(Path(folder, "reports"))
-    ...     (made,) = kept.make(
-    ...         document, 1, lambda: [encode_report(document, 1, oh.secure_random())]
-    ...     )
+    ...     (made,) = kept.make(document, 1, lambda: encode_reports(document, rows, random))
     ...     assert kept.find_undelivered(document) == [made]
     ...     kept.note_delivered([made])
     ...     kept.find_undelivered(document)
@@ -165,14 +161,14 @@ class ReportJournal:
 
     def policy(self, document: Document) -> bytes | None:
         """The policy of this document that was seen last, as it was signed."""
-        policies = (one.report for one in self._read() if one.is_policy_of(document))
-        head = len(_POLICY_MAGIC + document.formats.digest)
-        return next((policy[head:] for policy in policies), None)
+        head, kept = len(_POLICY_MAGIC + document.formats.digest), self._read()
+        policies = (one.report[head:] for one in kept if one.is_for(document, _POLICY_MAGIC))
+        return next(policies, None)
 
     def keep_policy(self, document: Document, policy: bytes) -> None:
         """This one was seen last."""
         with self._hold() as kept:
-            others = (one for one in kept if not one.is_policy_of(document))
+            others = (one for one in kept if not one.is_for(document, _POLICY_MAGIC))
             self._replace([*others, _Kept(True, _POLICY_MAGIC + document.formats.digest + policy)])
 
     @contextmanager

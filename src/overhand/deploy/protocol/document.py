@@ -20,7 +20,6 @@ import secrets
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 from overhand import errors
 from overhand.bandits import learner_for
@@ -201,18 +200,13 @@ class Document:
         return document
 
 
-def encode_report(document: Document, value: Any, random: Random) -> bytes:
-    """The report of a value: encoded afresh for every level, every message sealed on its own.
-
-    Made once and sent until it is acknowledged: another report of the same value has other noise,
-    counts again, and costs privacy again.
-    """
-    (report,) = encode_reports(document, document.plan.values.rows([value]), random)
-    return report
-
-
 def encode_reports(document: Document, rows: Rows, random: Random) -> list[bytes]:
-    """The reports of many users, from checked values."""
+    """The reports of these checked values: encoded afresh for every level, every message sealed on
+    its own.
+
+    Made once and sent until they are acknowledged: another report of the same value has other
+    noise, counts again, and costs privacy again.
+    """
     formats = document.formats
     levels = zip(formats.levels, document.mechanisms, strict=True)
     parts = [

@@ -12,9 +12,9 @@ from __future__ import annotations
 import hashlib
 import hmac
 import os
+import re
 import secrets
 import stat
-import string
 import sys
 import time
 from collections.abc import Collection, Iterator
@@ -84,6 +84,7 @@ else:
 
 
 KEY_BYTES = 32
+_HASH = "[0-9a-fA-F]{64}"
 KEY_ID_BYTES = 8
 TOKEN_BYTES = 32
 
@@ -142,20 +143,17 @@ def read_secret(path: str | Path) -> bytes:
     except OSError as error:
         raise UnsafeSecret(f"cannot read {path}: {error}") from error
     try:
-        _check_private(path, os.fstat(descriptor).st_mode)  # of the file, not of what is named now
+        mode = os.fstat(descriptor).st_mode  # of the file, not of what is named now
+        if not stat.S_ISREG(mode):
+            raise UnsafeSecret(f"{path} is not a file")
+        if mode & _OTHERS and sys.platform != "win32":
+            raise UnsafeSecret(
+                f"{path} can be accessed by others (mode {stat.S_IMODE(mode):04o}): chmod 600 it, "
+                "and replace the secret if others may have read it"
+            )
         return os.read(descriptor, _MOST_SECRET_BYTES)
     finally:
         os.close(descriptor)
-
-
-def _check_private(path: str | Path, mode: int) -> None:
-    if not stat.S_ISREG(mode):
-        raise UnsafeSecret(f"{path} is not a file")
-    if mode & _OTHERS and sys.platform != "win32":
-        raise UnsafeSecret(
-            f"{path} can be accessed by others (mode {stat.S_IMODE(mode):04o}): chmod 600 it, and "
-            "replace the secret if others may have read it"
-        )
 
 
 def _write_durably(path: Path, secret: bytes) -> None:
@@ -288,17 +286,12 @@ def load_hashes(path: str | Path) -> frozenset[bytes]:
         lines = Path(path).read_text("ascii").splitlines()
     except (OSError, ValueError) as error:
         raise UnsafeSecret(f"cannot read hashes of tokens from {path}: {error}") from error
-    hashes = [_hash(line.strip(), f"{path}, line {i}") for i, line in enumerate(lines, 1)]
-    if not hashes:
+    for place, line in enumerate(lines, start=1):
+        if re.fullmatch(_HASH, line.strip()) is None:
+            raise UnsafeSecret(f"{path}, line {place}: a hash of a token has 64 hexadecimal digits")
+    if not lines:
         raise UnsafeSecret(f"{path} does not hold hashes of tokens: it is empty")
-    return frozenset(hashes)
-
-
-def _hash(line: str, where: str) -> bytes:
-    digits = 2 * hashlib.sha256().digest_size
-    if len(line) != digits or not set(line) <= set(string.hexdigits):
-        raise UnsafeSecret(f"{where}: a hash of a token has {digits} hexadecimal digits")
-    return bytes.fromhex(line)
+    return frozenset(bytes.fromhex(line.strip()) for line in lines)
 
 
 def hash_lines(hashes: Collection[bytes]) -> bytes:

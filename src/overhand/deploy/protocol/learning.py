@@ -57,7 +57,10 @@ class Learning:
         if self.features and len(self.features) != dimension:
             raise InvalidValue(f"{len(self.features)} names for {dimension} features")
         for name in (*self.features, *self.arms):
-            _check_name(name)
+            is_name = isinstance(name, str) and 0 < len(name) <= _MOST_NAME and name.isprintable()
+            if not is_name:
+                words = f"{name!r} is not a name of 1 to {_MOST_NAME} printable characters"
+                raise InvalidValue(words)
         if len(set(self.features)) != len(self.features):
             raise InvalidValue(f"names of features must differ: {', '.join(self.features)}")
         if len(self.arms) > _MOST_ARMS:
@@ -96,11 +99,6 @@ class Learning:
         arms = {name: tuple(arm) for name, arm in entry["arms"].items()}
         key = bytes.fromhex(entry["policy_key"])
         return cls(constants, key, tuple(entry["features"]), arms)
-
-
-def _check_name(name: object) -> None:
-    if not isinstance(name, str) or not 0 < len(name) <= _MOST_NAME or not name.isprintable():
-        raise InvalidValue(f"{name!r} is not a name of 1 to {_MOST_NAME} printable characters")
 
 
 @dataclass(frozen=True)

@@ -180,19 +180,21 @@ class _Task(Generic[Result]):
 class WorkerPool(Generic[Result]):
     """Does the same to all messages of a level, a chunk at a time, in processes of its own.
 
-    Workers are spawned when they are needed, never forked. Each gets `given` once, through a pipe,
-    and calls `begin` with it, which says what to do with a chunk. A worker that is killed costs its
-    chunk a second try. Many threads may use one pool.
+    Workers are spawned when they are needed, never forked. Each gets key and digest once, through a
+    pipe, and calls `begin` with them, which says what to do with a chunk. A worker that is killed
+    costs its chunk a second try. Many threads may use one pool.
     """
 
     def __init__(
         self,
         workers: int,
-        begin: Callable[..., Callable[[int, list[bytes]], list[Result]]],
-        *given: bytes,
+        begin: Callable[[bytes, bytes], Callable[[int, list[bytes]], list[Result]]],
+        key: bytes,
+        digest: bytes,
     ) -> None:
+        info(digest, 1)
         self._workers = errors.whole("workers", workers, least=1)
-        self._begin, self._check_edges = begin, given
+        self._begin, self._key, self._digest = begin, key, digest
         self._lock = threading.Lock()
         self._is_closed = False
         self._executor = self._start()
@@ -260,7 +262,7 @@ class WorkerPool(Generic[Result]):
             self._workers,
             multiprocessing.get_context("spawn"),
             initializer=_start_worker,
-            initargs=(self._begin, self._check_edges),
+            initargs=(self._begin, self._key, self._digest),
         )
 
 
@@ -274,10 +276,12 @@ _work: Callable[[int, list[bytes]], list[Any]] | None = None
 
 
 def _start_worker(
-    begin: Callable[..., Callable[[int, list[bytes]], list[Any]]], given: tuple[bytes, ...]
+    begin: Callable[[bytes, bytes], Callable[[int, list[bytes]], list[Any]]],
+    key: bytes,
+    digest: bytes,
 ) -> None:
     global _work
-    _work = begin(*given)
+    _work = begin(key, digest)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal: the parent decides what it means
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
@@ -300,7 +304,6 @@ class SealerPool(WorkerPool[bytes]):
 
     def __init__(self, public_key: bytes, digest: bytes, workers: int) -> None:
         Sealer(public_key, digest)  # refuse a key that hides nothing before anybody needs it
-        self._digest = digest
         super().__init__(workers, _begin_sealing, public_key, digest)
 
     def seal(self, level: int, plaintexts: Iterable[bytes]) -> Iterator[bytes]:
@@ -319,8 +322,6 @@ class OpenerPool(WorkerPool[Opened]):
     """Opens messages of one plan in processes of its own, which have the key."""
 
     def __init__(self, key: KeyPair, digest: bytes, workers: int) -> None:
-        info(digest, 1)
-        self._digest = digest
         super().__init__(workers, _begin_opening, key.raw, digest)
 
     def open(self, level: int, ciphertexts: Iterable[bytes]) -> Iterator[Opened]:
