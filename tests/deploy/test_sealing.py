@@ -40,9 +40,8 @@ def test_a_key_pair_comes_back_from_its_file(tmp_path: Path) -> None:
     loaded = KeyPair.load(tmp_path / "key")
     assert (loaded.raw, loaded.public_key) == (made.raw, made.public_key)
     assert len(made.public_key) == 32
-    assert made.key_id == hashlib.sha256(made.public_key).digest()[:8]
+    assert keys.key_id(made.public_key) == hashlib.sha256(made.public_key).digest()[:8]
     assert made.raw.hex() not in repr(made)
-    assert made.key_id.hex() in repr(made)
 
 
 @pytest.mark.parametrize("create", [new_key, keys.create_token], ids=["key", "token"])

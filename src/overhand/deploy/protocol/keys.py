@@ -216,13 +216,6 @@ class _PrivateKey:
             raise UnsafeSecret(f"{path} is not an {cls._name} key")
         return cls(private_key)
 
-    @property
-    def key_id(self) -> bytes:
-        return key_id(self.public_key)
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.key_id.hex()})"
-
 
 class KeyPair(_PrivateKey):
     """The server's HPKE key pair. One plan has one key: a new key comes with a new plan."""

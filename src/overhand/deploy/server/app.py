@@ -470,7 +470,10 @@ class EventBroadcaster:
             alarms = now.alarms or ()
             yield now.text + b"".join(alarms[told:])
             told = max(told, len(alarms))
-            while not await _is_set_soon(woken):
+            while True:
+                await pause(woken, _HEARTBEAT)
+                if woken.is_set():
+                    break
                 yield b": still here\n\n"
                 if now.alarms is None:
                     self._snapshot = None  # to look whether the store is back
@@ -488,13 +491,6 @@ class EventStream(StreamingResponse):
         with self._events.listen() as woken:
             self.body_iterator = self._events.stream(woken)
             await super().__call__(scope, receive, send)
-
-
-async def _is_set_soon(event: asyncio.Event) -> bool:
-    with suppress(TimeoutError):
-        async with asyncio.timeout(_HEARTBEAT):
-            return await event.wait()
-    return False
 
 
 def _event(name: str, data: Any) -> bytes:

@@ -445,7 +445,8 @@ class Publisher:
         step = max(1, -(-len(history) // _HISTORY))
         curve = history.at(np.arange(len(history) - 1, -1, -step)[::-1])
         if total.earlier is not None:
-            curve = curve.after(_coordinate_of(total.earlier, coordinate))
+            is_scalar = self._plan.values.is_scalar
+            curve = curve.after(total.earlier if is_scalar else total.earlier[coordinate])
         low, high = curve.interval(CONFIDENCE)
         lines = {"t": curve.t, "value": curve.value, "low": low, "high": high}
         return {**{name: one.tolist() for name, one in lines.items()}, "ratio": history.ratio}
@@ -472,15 +473,6 @@ class Publisher:
         since = self._since
         self._since = {batch: since.get(batch, now) for batch in self.find_missing()}
         return [batch for batch, first in self._since.items() if now - first >= self._patience]
-
-
-def _coordinate_of(estimate: Estimate, coordinate: int) -> Estimate:
-    """The same as a sum of numbers, of one coordinate alone."""
-    value, bias_bound = (
-        np.broadcast_to(one, np.shape(estimate.value)).flat[coordinate].item()
-        for one in (estimate.value, estimate.bias_bound)
-    )
-    return replace(estimate, value=value, bias_bound=bias_bound)
 
 
 def _to_published(total: Total) -> Published | None:
