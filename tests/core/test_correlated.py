@@ -138,7 +138,7 @@ def test_every_block_can_be_undone_bit_for_bit(coordinates: int) -> None:
     for _ in range(40):
         kept, forgotten = rng.normal(0, 2.0**50, (2, 1, coordinates)).astype(np.int64)
         offsets = rng.integers(0, noise._offset_masks + 1, (1, 18)).astype(np.int64)
-        drawn, after = noise._move_arrays(state, kept, forgotten, offsets, None)
+        drawn, after = noise._move(state, kept, forgotten, offsets, None, at_once=True)
         signals = signal_of(noise, state, kept[0], offsets[0])
         np.testing.assert_array_equal(
             drawn[0], (signals + forgotten[0] + noise.step // 2) // noise.step
@@ -167,8 +167,10 @@ def test_numbers_and_arrays_move_alike(blocks: int, seed: int, clips: bool) -> N
     state = noise.start(seeded_random(seed), 3)
     kept, forgotten = rng.normal(0, 2.0**50, (2, 5, 3)).astype(np.int64)
     offsets = rng.integers(0, noise._offset_masks + 1, (5, 18)).astype(np.int64)
-    moves = [noise._move_numbers, noise._move_arrays]
-    (one, after), (other, also) = (move(state, kept, forgotten, offsets, clip) for move in moves)
+    (one, after), (other, also) = (
+        noise._move(state, kept, forgotten, offsets, clip, at_once=at_once)
+        for at_once in (False, True)
+    )
     np.testing.assert_array_equal(one, other)
     np.testing.assert_array_equal(after, also)
     assert not clips or np.abs(one).max() <= 6
@@ -182,11 +184,13 @@ def test_many_blocks_at_once_follow_the_same_law_as_one_by_one(coordinates: int)
     rng = np.random.default_rng(2)
     kept, forgotten = rng.normal(0, 2.0**50, (2, 6, coordinates)).astype(np.int64)
     offsets = rng.integers(0, noise._offset_masks + 1, (6, 18)).astype(np.int64)
-    whole, after = noise._move_arrays(state, kept, forgotten, offsets, None)
+    whole, after = noise._move(state, kept, forgotten, offsets, None, at_once=True)
     rows = []
     for block in range(6):
         part = slice(block, block + 1)
-        row, state = noise._move_arrays(state, kept[part], forgotten[part], offsets[part], None)
+        row, state = noise._move(
+            state, kept[part], forgotten[part], offsets[part], None, at_once=True
+        )
         rows.append(row[0])
     np.testing.assert_array_equal(whole, rows)
     np.testing.assert_array_equal(after, state)
@@ -198,14 +202,14 @@ def test_every_shear_of_every_block_has_a_uniform_offset_of_its_own(
 ) -> None:
     noise, random = CorrelatedNoise.of(5.0, 10**6), keyed(3)
     seen = list[Counts]()
-    name = "_move_numbers" if coordinates == 1 else "_move_arrays"
-    move = getattr(CorrelatedNoise, name)
+    move = CorrelatedNoise._move
 
-    def keep(self: CorrelatedNoise, state: Counts, *draws: Any) -> Any:
+    def keep(self: CorrelatedNoise, state: Counts, *draws: Any, at_once: bool) -> Any:
+        assert at_once == (coordinates > 1)
         seen.append(draws[2])
-        return move(self, state, *draws)
+        return move(self, state, *draws, at_once=at_once)
 
-    monkeypatch.setattr(CorrelatedNoise, name, keep)
+    monkeypatch.setattr(CorrelatedNoise, "_move", keep)
     state = noise.start(random, coordinates)
     for _ in range(2):
         _, state = noise.advance(state, random, 2000)
@@ -249,13 +253,13 @@ def test_registers_and_blocks_take_fresh_draws_of_their_own_deviation(
         return given[-1]
 
     monkeypatch.setattr(DiscreteGaussian, "draw", note)
-    move, used = CorrelatedNoise._move_numbers, list[Counts]()
+    move, used = CorrelatedNoise._move, list[Counts]()
 
-    def keep(self: CorrelatedNoise, state: Counts, *draws: Any) -> Any:
+    def keep(self: CorrelatedNoise, state: Counts, *draws: Any, at_once: bool) -> Any:
         used.append(np.stack(draws[:2]))
-        return move(self, state, *draws)
+        return move(self, state, *draws, at_once=at_once)
 
-    monkeypatch.setattr(CorrelatedNoise, "_move_numbers", keep)
+    monkeypatch.setattr(CorrelatedNoise, "_move", keep)
     state = noise.start(random, 5)
     assert asked == [(Fraction(1 << 100) / r.weight, 5) for r in noise.rotations]
     np.testing.assert_array_equal(state, given)
@@ -274,9 +278,9 @@ def test_draws_that_are_all_larger_than_any_fit_the_words_of_a_state() -> None:
         state = (8 << 50) * rng.choice([-1, 1], (6, 3))
         kept, forgotten = (8 << 50) * rng.choice([-1, 1], (2, 30, 3))
         offsets = rng.integers(0, noise._offset_masks + 1, (30, 18)).astype(np.int64)
-        moves = [noise._move_numbers, noise._move_arrays]
         (one, after), (other, also) = (
-            move(state, kept, forgotten, offsets, None) for move in moves
+            noise._move(state, kept, forgotten, offsets, None, at_once=at_once)
+            for at_once in (False, True)
         )
         np.testing.assert_array_equal(one, other)
         np.testing.assert_array_equal(after, also)
@@ -303,7 +307,9 @@ def divergence_of_paths(noise: CorrelatedNoise, units: int, offsets: list[list[i
         chances = np.outer(registers, signals).reshape(-1) / len(offsets)
         registers = np.zeros_like(registers)
         for of_block in offsets:
-            out, after = noise._move_arrays(f, n, np.zeros_like(n), np.array([of_block]), None)
+            out, after = noise._move(
+                f, n, np.zeros_like(n), np.array([of_block]), None, at_once=True
+            )
             exponents += chances @ out[0] ** 2
             places = np.clip(after[0], -far, far) + far
             registers += np.bincount(places, chances, minlength=len(numbers))

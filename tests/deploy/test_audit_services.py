@@ -164,7 +164,7 @@ def test_the_filter_is_what_the_rotations_do() -> None:
     start = noise.start(random, 1)
     kept, forgotten = noise._samplers[0].draw(random, 2 * blocks).reshape(2, blocks, 1)
     no_offsets = np.zeros((blocks, 3 * len(start)), np.int64)
-    rows, after = noise._move_arrays(start, kept, forgotten, no_offsets, None)
+    rows, after = noise._move(start, kept, forgotten, no_offsets, None, at_once=True)
     state = start[:, 0].astype(float)
     for n, m, drawn in zip(kept[:, 0], forgotten[:, 0], rows[:, 0], strict=True):
         signal = chain.h @ state + chain.through * n + m

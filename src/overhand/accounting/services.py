@@ -15,7 +15,7 @@ from overhand.accounting.composition import spent_delta, spent_epsilon
 from overhand.accounting.divergence import Level, gaussian_delta
 from overhand.mechanisms import Mechanism
 from overhand.model import Privacy
-from overhand.noise import SERVICES, ServiceNoise
+from overhand.noise import SERVICES
 
 _UP = 1 + 1e-9
 _HALVINGS = 60
@@ -33,7 +33,7 @@ def services_mu(mechanism: Mechanism, reports: int = 1) -> float | None:
     (0.2357, 0.4715)
     """
     shift = mechanism.quantizer.sensitivity.norm
-    return _noise_of(mechanism).mu(reports * shift)
+    return mechanism.service_noise.mu(reports * shift)
 
 
 def services_delta(mechanism: Mechanism, reports: int, privacy: Privacy) -> float:
@@ -127,7 +127,7 @@ def charged_delta(mechanism: Mechanism, reports: int, epsilon: float) -> float:
 
 
 def _distance(mechanism: Mechanism, reports: int) -> float:
-    noise, moved = _noise_of(mechanism), mechanism.quantizer.sensitivity.counts
+    noise, moved = mechanism.service_noise, mechanism.quantizer.sensitivity.counts
     far = noise.state_distance(mechanism.values.dimension)
     far += reports * moved * noise.sampling_distance
     if mechanism.has_view_distance:
@@ -137,8 +137,3 @@ def _distance(mechanism: Mechanism, reports: int) -> float:
 
 def _level(mechanism: Mechanism, reports: int, contributors: int) -> Level:
     return Level(mechanism.noise(contributors), reports, mechanism.quantizer.sensitivity)
-
-
-def _noise_of(mechanism: Mechanism) -> ServiceNoise:
-    assert isinstance(mechanism.noise_share, ServiceNoise)
-    return mechanism.noise_share

@@ -143,7 +143,7 @@ class Mechanism(ABC):
         cls._check_noise(noise_share)
         quantizer = Quantizer(values, steps)
         fitted = cls.fit(Wanted(size, noise_share, quantizer, honest, distance))
-        return cls(**{"noise_share": noise_share, **fitted}, size=size, values=values, steps=steps)
+        return cls(size, noise_share, values, steps, **fitted)
 
     @classmethod
     def fit(cls, wanted: Wanted) -> dict[str, Any]:
@@ -206,7 +206,7 @@ class Mechanism(ABC):
 
     def start_noise(self, random: Random) -> Counts:
         """The state of one service's noise before its first block: secret, like those after it."""
-        return self._service_noise.start(random, self.values.dimension)
+        return self.service_noise.start(random, self.values.dimension)
 
     def advance_noise(
         self, state: Counts, random: Random, blocks: int = 1
@@ -215,10 +215,11 @@ class Mechanism(ABC):
 
         A block's noise is drawn once, and its state replaces the one before in the same step.
         """
-        return self._service_noise.advance(state, random, blocks, self._clip)
+        return self.service_noise.advance(state, random, blocks, self._clip)
 
     @property
-    def _service_noise(self) -> ServiceNoise:
+    def service_noise(self) -> ServiceNoise:
+        """The noise of each of the two services."""
         if not isinstance(self.noise_share, ServiceNoise):
             raise errors.InvalidValue(f"users make the noise of {self.kind}: services have none")
         return self.noise_share
@@ -231,11 +232,6 @@ class Mechanism(ABC):
     def added(self, noise: Counts) -> Messages:
         """What the shuffling service adds to blocks for its own noise of them, a row each."""
         raise errors.InvalidValue(f"the shuffling service adds nothing to batches of {self.kind}")
-
-    def _draw(self, random: Random, users: int) -> Counts:
-        """What single users add to the coordinates, one row each."""
-        drawn = self.noise_share.draw(random, users * self.values.dimension)
-        return drawn.reshape(users, self.values.dimension)
 
     def with_users(self, users: int) -> Self:
         """The same for a batch of fewer users, whose noise does not come from them."""
@@ -331,9 +327,10 @@ class Mechanism(ABC):
 
     def draw_noise(self, random: Random, batches: int) -> Floats:
         """The noise of users in the analyzed sums of this many batches, without messages."""
-        share, count = self.noise_share, batches * self.values.dimension
-        drawn = share.draw_sums(random, share.contributors(self.size), count, exact=False)
-        return self.quantizer.scale(drawn)
+        count = batches * self.values.dimension
+        return self.quantizer.scale(
+            self.noise_share.draw_sums(random, self.size, count, exact=False)
+        )
 
     def draw_services_noise(
         self, random: Random, blocks: int, states: Sequence[Counts] = ()

@@ -14,9 +14,8 @@ from numpy.typing import NDArray
 from overhand import errors
 from overhand.mechanisms.mechanism import MessageLayout, byte_width, to_numbers
 from overhand.mechanisms.shares import ModularSum
-from overhand.model import Counts, Floats, Messages, NoiseBy, Rows, Shuffled
+from overhand.model import Counts, Messages, NoiseBy, Rows, Shuffled
 from overhand.randomness import Random
-from overhand.values import Values
 
 SEED_BYTES = 16
 _START = modes.CTR(bytes(16))
@@ -57,18 +56,11 @@ class PairsSum(ModularSum):
     kind: ClassVar[str] = "pairs"
     rounding_share: ClassVar[float] = 0.001
     norm_share: ClassVar[float] = 0.001
-    has_view_distance: ClassVar[bool] = False  # a sum that wraps around is post-processing
+    # A sum that wraps around is post-processing: blocks have no view distance.
     is_shuffle_model: ClassVar[bool] = False
     noise_by: ClassVar[NoiseBy] = "services"
 
     context: bytes = b""
-
-    @classmethod
-    def fewest_messages(
-        cls, values: Values, steps: Counts, sizes: Floats, variances: Floats, *, honest: float,
-        distance: float,
-    ) -> Floats:  # fmt: skip
-        return np.ones(sizes.shape)
 
     def columns(self) -> dict[str, float]:
         return {"seeds": 1, "masked numbers": self.values.dimension, "bits each": self.modulus_bits}
@@ -80,19 +72,10 @@ class PairsSum(ModularSum):
     def layout(self) -> MessageLayout:
         return MessageLayout(1, 8 * SEED_BYTES, self.values.dimension, self.modulus_bits)
 
-    def view_distance(self, honest: int) -> float:
-        return 0.0
-
-    def summary(self) -> dict[str, Any]:
-        return super(ModularSum, self).summary() | {
-            "modulus_bits": self.modulus_bits,
-            "wrap_probability": self.wrap_probability,
-        }
-
     def encode_rows(self, rows: Rows, random: Random) -> Messages:
-        secrets = self._secrets(rows, random)
+        steps = self._steps(rows, random)
         seeds = random.words(SEED_BYTES * len(rows), np.uint8).reshape(len(rows), 1, SEED_BYTES)
-        return Messages(seeds, (secrets - self._masks(seeds)) & self._mask)
+        return Messages(seeds, (steps - self._masks(seeds)) & self._mask)
 
     def added(self, noise: Counts) -> Messages:
         """The noise, to be added to the sums of what is masked."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar
@@ -31,7 +30,7 @@ _LIKELY = 6.0  # standard deviations of noise on either side: the modulus has ro
 
 @dataclass(frozen=True, kw_only=True)
 class ModularSum(Mechanism):
-    """A user hides its steps, and noise if it makes any, modulo 2^modulus_bits by coordinate.
+    """A user hides its steps modulo 2^modulus_bits, coordinate by coordinate.
 
     A batch shows their sum, and the server brings it back to the range that sums and noise have.
 
@@ -40,9 +39,6 @@ class ModularSum(Mechanism):
     ['shares', 'pairs']
     """
 
-    rounding_share: ClassVar[float] = 0.01
-    norm_share: ClassVar[float] = 0.003
-    has_view_distance: ClassVar[bool] = True
     parameters: ClassVar[tuple[str, ...]] = ("modulus_bits",)
 
     modulus_bits: int
@@ -50,8 +46,6 @@ class ModularSum(Mechanism):
     def __post_init__(self) -> None:
         super().__post_init__()
         errors.whole("modulus_bits", self.modulus_bits, least=1, most=MOST_MODULUS_BITS)
-        if isinstance(self.noise_share, Coins) and not self.noise_share.opposed:
-            raise errors.InvalidValue(f"the coins of {self.kind} must be opposed")
 
     @classmethod
     def noise_choices(cls, values: Values) -> list[NoiseChoice]:
@@ -99,24 +93,16 @@ class ModularSum(Mechanism):
         """How far noise may go on either side of the sums without leaving the modulus."""
         return (self.modulus - 1 - self.largest_sum) // 2
 
-    @cached_property
-    def sampling_distance(self) -> float:
-        """How far the noise that hides a user may be from its law, if each draws its own."""
-        return self.size * self.noise_share.sampling_distance
-
     def summary(self) -> dict[str, Any]:
         return super().summary() | {
             "modulus_bits": self.modulus_bits,
-            "sampling_distance": self.sampling_distance,
             "wrap_probability": self.wrap_probability,
         }
 
-    def _secrets(self, rows: Rows, random: Random) -> NDArray[np.uint64]:
-        """The steps of every user and, if users make it, their noise, modulo 2^64."""
-        steps = self.quantizer.to_steps(rows, random).reshape(len(rows), self.values.dimension)
-        whole: Counts = steps.astype(np.int64)
-        if self.noise_by == "users":
-            whole += self._draw(random, len(rows))
+    def _steps(self, rows: Rows, random: Random) -> NDArray[np.uint64]:
+        """The steps of every user, a row each."""
+        steps = self.quantizer.to_steps(rows, random)
+        whole = steps.reshape(len(rows), self.values.dimension).astype(np.int64)
         return whole.astype(np.uint64)
 
     def _about_zero(self, residues: NDArray[np.uint64]) -> Counts:
@@ -132,9 +118,6 @@ class ModularSum(Mechanism):
     def _up_to(self, largest: int, residues: NDArray[np.uint64]) -> Counts:
         whole = (residues & self._mask).astype(np.int64)
         return np.asarray(np.where(whole > largest, whole - self.modulus, whole))
-
-    @abstractmethod
-    def view_distance(self, honest: int) -> float: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,6 +137,9 @@ class SharesSum(ModularSum):
     """
 
     kind: ClassVar[str] = "shares"
+    rounding_share: ClassVar[float] = 0.01
+    norm_share: ClassVar[float] = 0.003
+    has_view_distance: ClassVar[bool] = True
     parameters: ClassVar[tuple[str, ...]] = ("modulus_bits", "shares", "honest")
 
     shares: int
@@ -163,6 +149,8 @@ class SharesSum(ModularSum):
         super().__post_init__()
         errors.whole("shares", self.shares, least=2)
         errors.whole("honest", self.honest, least=1, most=self.size)
+        if isinstance(self.noise_share, Coins) and not self.noise_share.opposed:
+            raise errors.InvalidValue(f"the coins of {self.kind} must be opposed")
 
     @classmethod
     def fit(cls, wanted: Wanted) -> dict[str, Any]:
@@ -182,7 +170,11 @@ class SharesSum(ModularSum):
         return values.dimension * about_shares(users, bits, distance)
 
     def summary(self) -> dict[str, Any]:
-        return super().summary() | {"shares": self.shares, "view_distance": self.split_distance}
+        return super().summary() | {
+            "sampling_distance": self.sampling_distance,
+            "shares": self.shares,
+            "view_distance": self.split_distance,
+        }
 
     def columns(self) -> dict[str, float]:
         return {"shares per user": self.layout.messages_per_user, "bits": self.layout.message_bits}
@@ -192,6 +184,11 @@ class SharesSum(ModularSum):
         dimension = self.values.dimension
         bits = self.modulus_bits + (dimension - 1).bit_length()
         return MessageLayout(dimension * self.shares, bits)
+
+    @cached_property
+    def sampling_distance(self) -> float:
+        """How far the noise that hides a user may be from its law, as each draws its own."""
+        return self.size * self.noise_share.sampling_distance
 
     @cached_property
     def split_distance(self) -> float:
@@ -209,7 +206,9 @@ class SharesSum(ModularSum):
 
     def encode_rows(self, rows: Rows, random: Random) -> Messages:
         """The shares of every coordinate, side by side."""
-        secrets = self._secrets(rows, random)
+        secrets = self._steps(rows, random)
+        noise = self.noise_share.draw(random, secrets.size).reshape(secrets.shape)
+        secrets += noise.astype(np.uint64)
         messages = np.empty((*secrets.shape, self.shares), np.uint64)
         free = random.words(secrets.size * (self.shares - 1), np.uint64)
         messages[..., 1:] = free.reshape(*secrets.shape, self.shares - 1)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from overhand.model import Counts, Floats
 from overhand.noise.laws import Noise, Pmf
-from overhand.noise.tables import SCALE_BITS, Thresholds
+from overhand.noise.tables import SCALE_BITS, Thresholds, exactly
 from overhand.randomness import Random
 
 _DEVIATIONS = 16  # on either side: what lies beyond has a probability of 2^-188
@@ -65,13 +65,8 @@ class DiscreteGaussian:
 
         nearest = int(self._nearest(np.int64(cell))) if self._cell_bits else abs(cell)
         with mpmath.workprec(SCALE_BITS + 64):
-            exponent = mpmath.mpf(-(nearest**2)) / 2 / self._exact_variance()
+            exponent = mpmath.mpf(-(nearest**2)) / 2 / exactly(self.variance)
             return int(mpmath.floor(mpmath.ldexp(mpmath.exp(exponent), SCALE_BITS)))
-
-    def _exact_variance(self) -> Any:
-        import mpmath
-
-        return mpmath.mpf(self.variance.numerator) / self.variance.denominator
 
     def draw(self, random: Random, count: int) -> Counts:
         """`count` independent numbers; in a simulation, rounded floats of NumPy's."""
@@ -113,7 +108,7 @@ class DiscreteGaussian:
 
         more = int.from_bytes(random.words(_MORE_BITS // 8, np.uint8).tobytes(), "big")
         with mpmath.workprec(SCALE_BITS):
-            ratio = mpmath.exp(mpmath.mpf(near**2 - far**2) / 2 / self._exact_variance())
+            ratio = mpmath.exp(mpmath.mpf(near**2 - far**2) / 2 / exactly(self.variance))
             return bool(mpmath.ldexp(word << _MORE_BITS | more, -_WORD - _MORE_BITS) < ratio)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property, lru_cache
@@ -20,8 +20,9 @@ import numpy as np
 from overhand import errors
 from overhand.model import Counts, Floats, NoiseBy
 from overhand.noise.gaussian import DiscreteGaussian, GaussianNoise, discrete_gaussian
-from overhand.noise.laws import LaplaceNoise
+from overhand.noise.laws import LaplaceNoise, Noise
 from overhand.noise.shares import NoiseShare, Polya, share_of
+from overhand.noise.tables import exactly
 from overhand.randomness import Random
 
 SERVICES = 2
@@ -68,19 +69,8 @@ class ServiceNoise(NoiseShare):
 
     cap: int
 
-    def contributors(self, users: int) -> int:
-        return SERVICES
-
-    def draw_sums(
-        self, random: Random, contributors: int, count: int, *, exact: bool = True
-    ) -> Floats:
-        """Of the first block, in a run of its own for each."""
-        states = (self.start(random, count) for _ in range(contributors))
-        rows = [self.advance(state, random, 1)[0][0] for state in states]
-        return np.asarray(np.sum(rows, axis=0), np.float64)
-
-    def draw(self, random: Random, count: int) -> Counts:
-        raise errors.InvalidValue("services draw the noise of blocks one after the other")
+    def batch_law(self, users: int) -> Noise:
+        return self.law(SERVICES)
 
     @abstractmethod
     def start(self, random: Random, coordinates: int) -> Counts:
@@ -247,6 +237,16 @@ class _Poles(NamedTuple):
     def logs(self) -> Floats:
         return np.log1p(-self.lacks)
 
+    @property
+    def products(self) -> tuple[Floats, Floats]:
+        """What the products of two of them lack to 1, and their logarithms; 1 and 0 for the first.
+
+        (Sums of its powers are not those of a geometric series.)
+        """
+        lacks = self.lacks[:, np.newaxis] + self.lacks - self.lacks[:, np.newaxis] * self.lacks
+        lacks[0, 0] = 1.0
+        return lacks, self.logs[:, np.newaxis] + self.logs
+
 
 @dataclass(frozen=True)
 class CorrelatedNoise(ServiceNoise):
@@ -331,15 +331,15 @@ class CorrelatedNoise(ServiceNoise):
         self, state: Counts, random: Random, blocks: int, clip: Clip | None = None
     ) -> tuple[Counts, Counts]:
         registers, coordinates = state.shape
-        move = self._move_numbers if coordinates <= _FEW_COORDINATES else self._move_arrays
-        at_once, noise = max(1, _AT_ONCE // max(1, coordinates)), list[Counts]()
-        for start in range(0, blocks, at_once):
-            some = min(at_once, blocks - start)
+        most, noise = max(1, _AT_ONCE // max(1, coordinates)), list[Counts]()
+        for start in range(0, blocks, most):
+            some = min(most, blocks - start)
             drawn = self._samplers[0].draw(random, 2 * some * coordinates)
             kept, forgotten = drawn.reshape(2, some, coordinates)
             offsets = random.words(3 * registers * some, np.uint64).reshape(some, 3 * registers)
             offsets = (offsets & self._offset_masks).astype(np.int64)
-            rows, state = move(state, kept, forgotten, offsets, clip)
+            is_many = coordinates > _FEW_COORDINATES
+            rows, state = self._move(state, kept, forgotten, offsets, clip, at_once=is_many)
             noise.append(rows)
         return np.concatenate(noise) if noise else np.empty((0, coordinates), np.int64), state
 
@@ -348,64 +348,42 @@ class CorrelatedNoise(ServiceNoise):
         bits = [(r.sine_bits, r.tangent_bits, r.sine_bits) for r in self.rotations]
         return np.array([(1 << one) - 1 for three in bits for one in three], np.uint64)
 
-    def _move_arrays(
-        self, state: Counts, kept: Counts, forgotten: Counts, offsets: Counts, clip: Clip | None
-    ) -> tuple[Counts, Counts]:
-        """A block after the other, all coordinates at once."""
-        registers, half = state.copy(), self.step // 2
+    def _move(
+        self, state: Counts, kept: Counts, forgotten: Counts, offsets: Counts, clip: Clip | None,
+        *, at_once: bool,
+    ) -> tuple[Counts, Counts]:  # fmt: skip
+        """A block after the other: all coordinates at once, or each in Python's whole numbers."""
         noise = np.empty_like(kept)
-        scratch = np.empty_like(registers[0])
-        for block, of_block in enumerate(offsets.tolist()):
-            signal, place = kept[block].copy(), 0
-            for register, r in zip(registers, self.rotations, strict=True):
-                for target, source, factor, bits in (
-                    (signal, register, -r.sine, r.sine_bits),
-                    (register, signal, r.tangent, r.tangent_bits),
-                    (signal, register, -r.sine, r.sine_bits),
-                ):
-                    np.multiply(source, abs(factor), out=scratch)
-                    scratch += of_block[place]
-                    scratch >>= bits
-                    if factor < 0:
-                        target -= scratch
-                    else:
-                        target += scratch
-                    place += 1
-            signal += forgotten[block]
-            signal += half
-            np.floor_divide(signal, self.step, out=signal)
-            row = signal if clip is None else clip(signal[np.newaxis])[0]
-            noise[block] = row
-            for register, r in zip(registers, self.rotations, strict=True):
-                register += r.gain * row
-        return noise, registers
+        columns: list[Any] = [list(state)] if at_once else state.T.tolist()
 
-    def _move_numbers(
-        self, state: Counts, kept: Counts, forgotten: Counts, offsets: Counts, clip: Clip | None
-    ) -> tuple[Counts, Counts]:
-        """The same for few coordinates."""
-        columns: list[list[int]] = state.T.tolist()
-        noise = np.empty_like(kept)
-        shears = [(r.sine, r.sine_bits, r.tangent, r.tangent_bits) for r in self.rotations]
+        def split(row: Counts) -> list[Any]:
+            return [row] if at_once else row.tolist()
+
         gains, half = [r.gain for r in self.rotations], self.step // 2
-        blocks = zip(kept.tolist(), forgotten.tolist(), offsets.tolist(), strict=True)
-        for block, (signals, additions, of_block) in enumerate(blocks):
-            row = []
-            for registers, signal, more in zip(columns, signals, additions, strict=True):
-                for i, (sine, sine_bits, tangent, tangent_bits) in enumerate(shears):
-                    register = registers[i]
-                    signal -= (sine * register + of_block[3 * i]) >> sine_bits
-                    register += (tangent * signal + of_block[3 * i + 1]) >> tangent_bits
-                    signal -= (sine * register + of_block[3 * i + 2]) >> sine_bits
-                    registers[i] = register
-                row.append((signal + more + half) // self.step)
+        for block, of_block in enumerate(offsets.tolist()):
+            draws = zip(columns, split(kept[block]), split(forgotten[block]), strict=True)
+            signals = [self._rotate(one, signal, of_block) + more for one, signal, more in draws]
+            row = [(signal + half) // self.step for signal in signals]
+            here = noise[block : block + 1]
+            here[:] = row
             if clip is not None:
-                row = clip(np.array([row], np.int64))[0].tolist()
-            noise[block] = row
+                here[:] = clip(here)
+                row = split(here[0])
             for registers, drawn in zip(columns, row, strict=True):
                 for i, gain in enumerate(gains):
-                    registers[i] += gain * drawn
-        return noise, np.array(columns, np.int64).T.copy()
+                    registers[i] = registers[i] + gain * drawn
+        after = np.array(columns, np.int64)
+        return noise, after[0] if at_once else after.T.copy()
+
+    def _rotate(self, registers: list[Any], signal: Any, offsets: list[int]) -> Any:
+        """The signal after all sections; the registers are replaced."""
+        for i, (sine, sine_bits, tangent, tangent_bits, _) in enumerate(self.rotations):
+            register = registers[i]
+            signal = signal - ((sine * register + offsets[3 * i]) >> sine_bits)
+            register = register + ((tangent * signal + offsets[3 * i + 1]) >> tangent_bits)
+            signal = signal - ((sine * register + offsets[3 * i + 2]) >> sine_bits)
+            registers[i] = register
+        return signal
 
     # What errors depend on, in floats.
 
@@ -416,7 +394,7 @@ class CorrelatedNoise(ServiceNoise):
 
     @cached_property
     def _poles(self) -> _Poles:
-        return _invert(tuple((r.s, r.t, Fraction(r.gain, self.step)) for r in self.rotations))
+        return _invert(self.rotations, self.step)
 
     def law(self, contributors: int) -> GaussianNoise:
         """Of a single block, if nothing is known of others.
@@ -494,7 +472,7 @@ def _rule(blocks: int) -> tuple[tuple[tuple[int, int, int, int], float], ...]:
     shears = [_shears(lack) for lack in lacks[::2]]
     rotations = [Rotation(*one, 0) for one in shears]
     with mpmath.workprec(_WORK_BITS):
-        poles = [_exactly(r.pole) for r in rotations]
+        poles = [exactly(r.pole) for r in rotations]
         zeros = [1 - mpmath.mpf(lack) for lack in lacks[1::2]]
         residues = [
             mpmath.fprod(pole - zero for zero in zeros)
@@ -524,41 +502,33 @@ def _gains(rotations: list[Rotation], poles: list[Any], residues: list[Any]) -> 
     import mpmath
 
     gains: list[Any] = [mpmath.mpf(0)] * len(rotations)
-    for j in reversed(range(len(rotations))):
-        x = poles[j]
-        wanted = mpmath.fsum(w / (1 - p * x) for w, p in zip(residues, poles, strict=True))
-        for i in reversed(range(j + 1, len(rotations))):
-            wanted -= gains[i] * _transfer(rotations, poles, i, x)
-        gains[j] = wanted / _transfer(rotations, poles, j, x)
+    for j, x in reversed(list(enumerate(poles))):
+        through = _transfers(rotations, poles, x)
+        wanted = mpmath.fdot(residues, [1 / (1 - p * x) for p in poles])
+        gains[j] = (wanted - mpmath.fdot(gains, through)) / through[j]
     return [float(gain) for gain in gains]
 
 
-def _transfer(rotations: list[Rotation], poles: list[Any], i: int, x: Any) -> Any:
-    """From the register of section i to the output, through all sections after it."""
-    import mpmath
-
-    after = mpmath.fprod((pole - x) / (1 - pole * x) for pole in poles[i + 1 :])
-    return _exactly(rotations[i].through) / (1 - poles[i] * x) * after
-
-
-def _exactly(number: Fraction) -> Any:
-    import mpmath
-
-    return mpmath.mpf(number.numerator) / number.denominator
+def _transfers(rotations: Sequence[Rotation], poles: list[Any], x: Any) -> list[Any]:
+    """From the register of every section to the output, through all sections after it."""
+    found, after = list[Any](), 1
+    for rotation, pole in reversed(list(zip(rotations, poles, strict=True))):
+        found.append(exactly(rotation.through) / (1 - pole * x) * after)
+        after *= (pole - x) / (1 - pole * x)
+    return found[::-1]
 
 
 @lru_cache(maxsize=256)
-def _invert(sections: tuple[tuple[Fraction, Fraction, Fraction], ...]) -> _Poles:
-    """The running sums of C's inverse, from the sections' shears and gains in steps."""
+def _invert(rotations: tuple[Rotation, ...], step: int) -> _Poles:
+    """The running sums of C's inverse."""
     import mpmath
     from scipy.optimize import brentq
 
     with mpmath.workprec(_WORK_BITS):
-        lacks = [_exactly(s * t) for s, t, _ in sections]
-        gains = [_exactly(gain * s * (2 - s * t)) for s, t, gain in sections]
-        residues = [_residue(lacks, gains, m) for m in range(len(lacks))]
+        lacks = [exactly(r.s * r.t) for r in rotations]
+        gains = [exactly(r.through * r.gain / step) for r in rotations]
         order = sorted(range(len(lacks)), key=lambda m: lacks[m])
-        poles, weights = [lacks[m] for m in order], [residues[m] for m in order]
+        poles, weights = [lacks[m] for m in order], [_residue(lacks, gains, m) for m in order]
 
         def denominator(lack: Any) -> Any:
             return 1 + mpmath.fsum(w / (p - lack) for w, p in zip(weights, poles, strict=True))
@@ -587,30 +557,23 @@ def _residue(lacks: list[Any], gains: list[Any], m: int) -> Any:
     """How much of the m-th pole there is in C, through all sections after each register."""
     import mpmath
 
-    pole = 1 - lacks[m]
-    x = 1 / pole
-
-    def all_pass(j: int) -> Any:
-        return ((1 - lacks[j]) - x) / (1 - (1 - lacks[j]) * x)
-
-    total = gains[m] * mpmath.fprod(all_pass(j) for j in range(m + 1, len(lacks)))
+    poles = [1 - lack for lack in lacks]
+    x = 1 / poles[m]
+    passed = [(pole - x) / (1 - pole * x) for j, pole in enumerate(poles) if j != m]
+    total = gains[m] * mpmath.fprod(passed[m:])
     for i in range(m):
-        others = mpmath.fprod(all_pass(j) for j in range(i + 1, len(lacks)) if j != m)
-        total += gains[i] / (1 - (1 - lacks[i]) * x) * others * (pole - x)
+        total += gains[i] / (1 - poles[i] * x) * mpmath.fprod(passed[i + 1 :]) * (poles[m] - x)
     return total
 
 
 def _covariance(poles: _Poles, left: Counts, right: Counts) -> Floats:
     """Cov(N_t, N_u) = sum_ij a_i a_j r_j^(u-t) (1 - (r_i r_j)^t) / (1 - r_i r_j) for t <= u."""
-    lacks, amplitudes, logs = poles.lacks, poles.amplitudes, poles.logs
+    amplitudes, (both_lack, both_logs) = poles.amplitudes, poles.products
     t, u = np.broadcast_arrays(np.minimum(left, right), np.maximum(left, right))
     t, apart = t[..., np.newaxis, np.newaxis], (u - t)[..., np.newaxis]
-    both_logs = logs[:, np.newaxis] + logs
-    both_lack = lacks[:, np.newaxis] + lacks - lacks[:, np.newaxis] * lacks
-    both_lack[0, 0], both_logs[0, 0] = 1.0, 0.0
     terms = -np.expm1(t * both_logs) / both_lack
     terms[..., 0, 0] = t[..., 0, 0]
-    decayed = amplitudes * np.exp(apart * logs)
+    decayed = amplitudes * np.exp(apart * poles.logs)
     return np.asarray(np.einsum("i,...ij,...j->...", amplitudes, terms, decayed))
 
 
@@ -619,10 +582,7 @@ def _mean_prefix_variance(poles: _Poles, rows: int) -> float:
     if rows <= _MANY_TIMES:
         times = np.arange(rows)
         return float(_covariance(poles, times, times).mean()) if rows else 0.0
-    lacks, amplitudes, logs = poles.lacks, poles.amplitudes, poles.logs
-    both_logs = logs[:, np.newaxis] + logs
-    both_lack = lacks[:, np.newaxis] + lacks - lacks[:, np.newaxis] * lacks
-    both_lack[0, 0], both_logs[0, 0] = 1.0, -1.0
+    amplitudes, (both_lack, both_logs) = poles.amplitudes, poles.products
     terms = (rows + np.expm1(rows * both_logs) / both_lack) / both_lack
     terms[0, 0] = rows * (rows - 1) / 2
     return float(amplitudes @ terms @ amplitudes) / rows
@@ -630,7 +590,6 @@ def _mean_prefix_variance(poles: _Poles, rows: int) -> float:
 
 def _sum_of_squares(poles: _Poles) -> float:
     """Of the coefficients of C's inverse: the differences of those of its running sums."""
-    lacks, steps = poles.lacks[1:], poles.amplitudes[1:] * -poles.lacks[1:]
+    steps, (both, _) = poles.amplitudes[1:] * -poles.lacks[1:], poles.products
     # b_0 = 1, and then b_k - b_(k-1) = sum_i a_i (r_i - 1) r_i^(k-1)
-    both = lacks[:, np.newaxis] + lacks - lacks[:, np.newaxis] * lacks
-    return 1 + float(steps @ (1 / both) @ steps)
+    return 1 + float(steps @ (1 / both[1:, 1:]) @ steps)

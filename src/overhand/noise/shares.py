@@ -39,30 +39,24 @@ class NoiseShare(ABC):
 
     made_by: ClassVar[NoiseBy] = "users"
 
-    def contributors(self, users: int) -> int:
-        """How many contributors add a share to a batch of this many users."""
-        return users
-
     @abstractmethod
     def law(self, contributors: int) -> Noise:
         """The law of what this many contributors add."""
 
     def batch_law(self, users: int) -> Noise:
         """The law of what all of them add to a batch of this many users."""
-        return self.law(self.contributors(users))
+        return self.law(users)
 
-    @abstractmethod
-    def draw_sums(
-        self, random: Random, contributors: int, count: int, *, exact: bool = True
-    ) -> Floats:
-        """What this many contributors add together, minus its mean, `count` times.
+    def draw_sums(self, random: Random, users: int, count: int, *, exact: bool = True) -> Floats:
+        """What this many users add together, minus its mean, `count` times.
 
         Exact coins are drawn one by one; else, where they are many, from a table.
         """
+        raise errors.InvalidValue("services draw the noise of blocks one after the other")
 
-    @abstractmethod
     def draw(self, random: Random, count: int) -> Counts:
-        """What single contributors add, minus its mean."""
+        """What single users add, minus its mean."""
+        raise errors.InvalidValue("services draw the noise of blocks one after the other")
 
     def toss(self, random: Random, users: int) -> NDArray[np.uint8]:
         """The single coins of this many users, a row each, if coins can be sent."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fractions import Fraction
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -125,8 +126,7 @@ def _scaled_power(base: Fraction, exponent: Fraction) -> int:
     import mpmath
 
     with mpmath.workprec(SCALE_BITS + 64):
-        value = mpmath.mpf(base.numerator) / base.denominator
-        power = value ** (mpmath.mpf(exponent.numerator) / exponent.denominator)
+        power = exactly(base) ** exactly(exponent)
         return int(mpmath.floor(mpmath.ldexp(power, SCALE_BITS)))
 
 
@@ -138,3 +138,10 @@ def _scaled_binomial(trials: int, ones: int, probability: BinaryFraction) -> int
         p = mpmath.mpf(probability.numerator) / (1 << probability.bits)
         mass = mpmath.binomial(trials, ones) * p**ones * (1 - p) ** (trials - ones)
         return int(mpmath.floor(mpmath.ldexp(mass, SCALE_BITS)))
+
+
+def exactly(number: Fraction) -> Any:
+    """In mpmath's numbers, at its precision."""
+    import mpmath
+
+    return mpmath.mpf(number.numerator) / number.denominator

@@ -84,9 +84,7 @@ def least_cost(asked: Requirements) -> float:
 
 def blocks_tree(mechanism: Mechanism) -> RegularTree:
     """One level of blocks, as many as there may ever be."""
-    noise = mechanism.noise_share
-    assert isinstance(noise, ServiceNoise)
-    return RegularTree(noise.cap * mechanism.size, (mechanism.size,))
+    return RegularTree(mechanism.service_noise.cap * mechanism.size, (mechanism.size,))
 
 
 def _best_of_choice(asked: Requirements) -> tuple[float, Mechanism]:
@@ -262,9 +260,7 @@ class BlockErrors:
 
     @property
     def noise(self) -> ServiceNoise:
-        noise = self.mechanism.noise_share
-        assert isinstance(noise, ServiceNoise)
-        return noise
+        return self.mechanism.service_noise
 
     def noise_variance(self, blocks: Any) -> Floats:
         """Of the first blocks together, all of which came in order."""

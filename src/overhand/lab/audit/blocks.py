@@ -317,7 +317,9 @@ class PlainBuffers(CorrelatedNoise):
             self._samplers[0].draw(random, 2 * blocks * coordinates).reshape(2, blocks, coordinates)
         )
         no_offsets = np.zeros((blocks, 3 * len(state)), np.int64)
-        return self._move_arrays(state, np.zeros_like(drawn[0]), drawn.sum(0), no_offsets, clip)
+        return self._move(
+            state, np.zeros_like(drawn[0]), drawn.sum(0), no_offsets, clip, at_once=True
+        )
 
 
 class StateNotAdvanced(CorrelatedNoise):
