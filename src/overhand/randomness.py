@@ -188,14 +188,9 @@ class Random(ABC):
 
     def permute(self, array: NDArray[Any]) -> NDArray[Any]:
         """A copy of `array` in uniformly random order along its first axis."""
-        if array.ndim == 1 and array.dtype == np.uint8 and (array.size == 0 or array.max() < 2):
-            return self.permute_rows(array[np.newaxis]).reshape(-1)
-        while True:
-            keys = self.words(len(array), np.uint64)
-            order = np.argsort(keys)
-            if not _find_ties(keys[np.newaxis, order]).any():
-                permuted: NDArray[Any] = array[order]
-                return permuted
+        is_bits = array.ndim == 1 and array.dtype == np.uint8 and array.max(initial=0) < 2
+        (permuted,) = self.permute_rows(array[np.newaxis], 1 if is_bits else WORD_BITS)
+        return np.asarray(permuted)
 
     def permute_rows(self, rows: NDArray[Any], message_bits: int = 1) -> NDArray[Any]:
         """Permute every row of messages of this many bits uniformly at random, each on its own.

@@ -40,12 +40,7 @@ def with_added(batches: Messages, mechanism: Mechanism, noise: Counts) -> Messag
     >>> with_added(Messages.of(np.array([[0, 1, 1]])), votes, np.array([[-1]])).sealed
     array([[0, 1, 1, 0, 0, 0, 1]])
     """
-    added, sealed = mechanism.added(noise), batches.sealed
-    if mechanism.layout.added_messages:
-        sealed = np.concatenate([sealed, added.sealed], axis=1)
-    if not mechanism.layout.clear_numbers:
-        return Messages(sealed, batches.clear)
+    added, mask = mechanism.added(noise), np.uint64(2**mechanism.layout.clear_bits - 1)
+    sealed = np.concatenate([batches.sealed, added.sealed], axis=1)
     # Modulo 2^clear_bits: how often the sum wrapped around must not be seen.
-    return Messages(
-        sealed, (batches.clear + added.clear) & np.uint64(2**mechanism.layout.clear_bits - 1)
-    )
+    return Messages(sealed, (batches.clear + added.clear) & mask)

@@ -92,8 +92,9 @@ class RegularTree:
         number = errors.whole("number", number, least=0, most=self.horizon // size - 1)
         return Node(level, number * size, (number + 1) * size)
 
-    def nodes_of(self, place: int) -> list[Node]:
-        """All nodes that hold this place, lowest first."""
+    def joins(self, t: int) -> list[Node]:
+        """The nodes that user `t` sends to, lowest first: at most one per level."""
+        place = errors.whole("t", t, least=1, most=self.horizon) - 1
         nodes: list[Node] = []
         for level, size in enumerate(self.sizes, start=1):
             start = place - place % size
@@ -101,11 +102,6 @@ class RegularTree:
                 break
             nodes.append(Node(level, start, start + size))
         return nodes
-
-    def joins(self, t: int) -> list[Node]:
-        """The nodes that user `t` sends to, lowest first: at most one per level."""
-        t = errors.whole("t", t, least=1, most=self.horizon)
-        return self.nodes_of(t - 1)
 
     def closes(self, t: int) -> list[Node]:
         """The nodes that are full once user `t` has sent, lowest first."""

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from overhand.accounting import delta, hockey_stick
 from overhand.accounting.divergence import profile
 from overhand.noise import CoinNoise
+from support.divergences import delta, hockey_stick
 from support.enumeration import (
     MOST,
     cut_off,

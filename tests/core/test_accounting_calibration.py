@@ -16,7 +16,6 @@ from overhand.accounting import (
     Level,
     advanced_share,
     certified_delta,
-    delta,
     gaussian_delta,
     gaussian_mu,
     gaussian_variance,
@@ -27,6 +26,7 @@ from overhand.accounting.divergence import check_delta
 from overhand.errors import Infeasible
 from overhand.mechanisms import CoinSum
 from overhand.model import Privacy
+from support.divergences import delta
 from support.enumeration import ACCOUNTANTS, fair, one_law
 
 # --- the Gaussian limit ---------------------------------------------------------------------------

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from overhand.accounting import Level, composition, hockey_stick, spent_delta, spent_epsilon
+from overhand.accounting import Level, composition, spent_delta, spent_epsilon
 from overhand.accounting.composition import search_delta
 from overhand.accounting.divergence import shifted_pair
 from overhand.errors import InvalidValue
@@ -19,6 +19,7 @@ from overhand.model import Privacy
 from overhand.noise import CoinNoise, LaplaceNoise
 from overhand.randomness import BinaryFraction
 from overhand.values import Sensitivity
+from support.divergences import hockey_stick
 from support.enumeration import (
     ACCOUNTANTS,
     BUCKETS,

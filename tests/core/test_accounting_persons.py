@@ -11,12 +11,13 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from overhand.accounting import Level, certified_delta, hockey_stick
+from overhand.accounting import Level, certified_delta
 from overhand.accounting import composition as composition_module
 from overhand.accounting.composition import search_delta
 from overhand.model import Floats
 from overhand.noise import GaussianNoise, LaplaceNoise, Noise
 from overhand.values import Sensitivity
+from support.divergences import hockey_stick
 from support.enumeration import (
     ACCOUNTANTS,
     BUCKETS,

@@ -13,11 +13,12 @@ import pytest
 from scipy import stats
 
 import overhand as oh
-from overhand.accounting import charged_delta, delta, gaussian_delta
+from overhand.accounting import charged_delta, gaussian_delta
 from overhand.mechanisms import BallotSum, PairsSum
 from overhand.noise import BEYOND, CorrelatedNoise, IndependentNoise
-from overhand.planning import Requirements
+from overhand.planning import Objective, Requirements
 from overhand.planning.blocks import _certify, _cost
+from support.divergences import delta
 
 PRIVACY = oh.Privacy(1.0, 1e-6)
 
@@ -220,12 +221,9 @@ def test_no_plan_can_have_noise_by_name() -> None:
 
 
 def test_the_objective_chooses_the_blocks() -> None:
-    class Impatient:
+    class Impatient(Objective):
         def cost(self, noise: Any, pending: Any) -> Any:
             return noise + 9 * pending**2
-
-        def largest_lowest(self, variance: float, horizon: int) -> float:
-            return horizon
 
     assert best(10**5, objective=Impatient()).tree.lowest < best(10**5).tree.lowest
 

@@ -14,7 +14,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from overhand import accounting
 from overhand.errors import Infeasible, InvalidValue
 from overhand.mechanisms import CoinSum
 from overhand.mechanisms.coins import BITS_CONSTANT, binary_sum
@@ -22,6 +21,7 @@ from overhand.model import Privacy, Shuffled
 from overhand.noise import CoinNoise, Coins
 from overhand.randomness import HALF, BinaryFraction, seeded_random
 from support.chosen_coins import EIGHTH, QUARTER, Chosen, one_batch
+from support.divergences import delta
 from support.reference_twins import coins_law
 
 Law = dict[int, Fraction]
@@ -235,7 +235,7 @@ def test_a_small_published_batch_sends_fair_coins(guarantee: str) -> None:
         assert mechanism.layout.messages_per_user == rounds + 1
         assert mechanism.noise().mean == size * rounds / 2
         assert mechanism.variance == size * rounds / 4
-        assert accounting.delta(mechanism.noise(), privacy.epsilon) <= privacy.delta
+        assert delta(mechanism.noise(), privacy.epsilon) <= privacy.delta
 
 
 @pytest.mark.parametrize("guarantee", PRIVACY)
@@ -249,7 +249,7 @@ def test_a_large_published_batch_sends_one_coin_each(guarantee: str) -> None:
         assert math.isclose(probability, tau(privacy) / (2 * size), rel_tol=1e-9)
         assert math.isclose(mechanism.noise().mean, tau(privacy) / 2, rel_tol=1e-9)
         assert mechanism.variance <= tau(privacy) / 2
-        assert accounting.delta(mechanism.noise(), privacy.epsilon) <= privacy.delta
+        assert delta(mechanism.noise(), privacy.epsilon) <= privacy.delta
 
 
 def test_the_published_constant_is_a_parameter() -> None:
@@ -264,7 +264,7 @@ def test_without_the_published_noise_the_check_of_delta_would_fail() -> None:
     privacy = Privacy(1.0, 1e-6)
     for size in (7, 10**5):
         mechanism = binary_sum(size, privacy, constant=4)
-        assert accounting.delta(mechanism.noise(), privacy.epsilon) > privacy.delta
+        assert delta(mechanism.noise(), privacy.epsilon) > privacy.delta
 
 
 # --- the noise ------------------------------------------------------------------------------------

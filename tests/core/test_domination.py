@@ -15,7 +15,6 @@ from overhand.accounting import (
     certified_delta,
     gaussian_delta,
     gaussian_variance,
-    hockey_stick,
     least_scale,
     spent_delta,
 )
@@ -28,6 +27,7 @@ from overhand.model import Privacy
 from overhand.noise import CoinNoise
 from overhand.randomness import HALF, BinaryFraction
 from overhand.values import Sensitivity
+from support.divergences import hockey_stick
 from support.enumeration import (
     MOST,
     Pair,

@@ -21,7 +21,7 @@ from overhand.mechanisms import CoinSum
 from overhand.model import Privacy
 from overhand.noise import CoinNoise
 from overhand.randomness import BinaryFraction
-from support.enumeration import MOST, fair, level, opposed, probabilities, skewed
+from support.enumeration import MOST, cut_off, fair, level, opposed, probabilities, skewed
 
 
 @cache
@@ -93,9 +93,7 @@ def test_the_slope_is_that_of_its_definition(noise: CoinNoise, largest: int, log
 def test_of_two_directions_neither_is_easier(noise: CoinNoise, largest: int, log: float) -> None:
     """A Gaussian is as far from its shift as its shift from it: one direction bounds both."""
     law = probabilities(noise)
-    there, back = (
-        domination_module._slope(of, 0.0, largest, 10**log) for of in (law, law[::-1].copy())
-    )
+    there, back = (slope(cut_off(of, 0.0), largest, 10**log) for of in (law, law[::-1].copy()))
     assert there == pytest.approx(back, rel=1e-9)
 
 
@@ -126,7 +124,8 @@ def test_where_a_wide_law_is_not_steep_nothing_is_missed(
     size: int, variance: float, largest: int, exception: float
 ) -> None:
     """A part of the law is left out of most shifts: here is all of it, shift by shift."""
-    law = CoinSum.with_variance(size, variance).noise().pmf
+    noise = CoinSum.with_variance(size, variance).noise()
+    law = noise.pmf
     excluded = exception * domination_module._EXCLUDED - 2 * law.missing
     below = np.cumsum(law.probabilities)
     above = np.append(np.cumsum(law.probabilities[:0:-1])[::-1], 0.0)
@@ -138,14 +137,13 @@ def test_where_a_wide_law_is_not_steep_nothing_is_missed(
         float(np.max(unmoved[first : last + s + 1] - moved[first - s : last + 1])) / s
         for s in range(1, largest + 1)
     )
-    claimed = domination_module._slope(law.probabilities, law.missing, largest, exception)
+    claimed = slope(noise, largest, exception)
     assert steepest * (1 - 1e-12) <= claimed <= steepest * 1.003
 
 
 def test_shifts_in_steps_cost_next_to_nothing() -> None:
     noise = CoinSum.with_variance(1000, 2500.0**2).noise()
-    pmf = noise.pmf
-    every = max(domination_module._slope(pmf.probabilities, pmf.missing, s, 1e-9) for s in (1, 256))
+    every = max(slope(noise, s, 1e-9) for s in (1, 256))
     assert every <= slope(noise, 900, 1e-9) <= 1.003 * every
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from overhand.accounting import Level, certified_delta, hockey_stick
+from overhand.accounting import Level, certified_delta
 from overhand.accounting.composition import search_delta
 from overhand.accounting.domination import dominated_delta
 from overhand.mechanisms import CoinSum, Mechanism
@@ -25,6 +25,7 @@ from overhand.values import (
     Values,
     Vectors,
 )
+from support.divergences import hockey_stick
 from support.enumeration import MOST, assert_bounds, probabilities, product
 
 # --- from a value to the counts of its batch, rounding included -----------------------------------

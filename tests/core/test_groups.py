@@ -16,12 +16,13 @@ from scipy.fft import irfft, next_fast_len, rfft
 from scipy.stats import binom
 
 import overhand as oh
-from overhand.accounting import Level, hockey_stick, leaked_delta, shifted_pair
+from overhand.accounting import Level, leaked_delta, shifted_pair
 from overhand.lab.baselines import local_counter
 from overhand.mechanisms import MECHANISMS, CoinSum, SharesSum
 from overhand.model import Floats
 from overhand.noise import LaplaceNoise
 from overhand.values import BITS, values_of
+from support.divergences import hockey_stick
 from support.enumeration import fair, skewed
 from support.kind_plans import kind_plan
 from support.sampling import FALSE_FAIL

@@ -26,7 +26,7 @@ import pytest
 
 import overhand as oh
 from overhand import reference
-from overhand.accounting import Level, certified_delta, delta
+from overhand.accounting import Level, certified_delta
 from overhand.accounting.composition import search_delta
 from overhand.bandits import LinUCB, Recommender, Theory
 from overhand.lab.lower_bound import (
@@ -51,6 +51,7 @@ from overhand.sums import SumServer
 from overhand.tree import Combination, RegularTree, binary_degrees, published_degrees
 from overhand.values import BITS, Reals, Sensitivity, Values
 from support.chosen_coins import EIGHTH, QUARTER, Given
+from support.divergences import delta
 from support.reference_twins import (
     counts_as,
     cover,

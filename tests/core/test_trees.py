@@ -108,7 +108,7 @@ def test_the_cover_of_a_range_partitions_it_as_far_as_blocks_can(
 @given(regular_trees())
 def test_the_nodes_of_a_place_hold_it_lowest_first(tree: RegularTree) -> None:
     for place in range(tree.horizon):
-        assert tree.nodes_of(place) == [n for n in nodes(tree) if n.start <= place < n.stop]
+        assert tree.joins(place + 1) == [n for n in nodes(tree) if n.start <= place < n.stop]
 
 
 @given(regular_trees())

@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 from scipy.stats import binom
 
 import overhand as oh
-from overhand.accounting import delta, hockey_stick
 from overhand.lab.lower_bound import HardInput, big_batch, bit_variance_root, repeats
 from overhand.lab.simulation import simulate
 from overhand.planning import Plan
 from overhand.tree import RegularTree, binary_degrees, published_degrees
+from support.divergences import delta, hockey_stick
 from support.message_sums import ShuffledSum
 from support.sampling import assert_probability
 from support.small_plans import PRIVACY, coin_plan

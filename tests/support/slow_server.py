@@ -64,7 +64,7 @@ class ForgetsNothing:
         self.sums[node] = NodeSum(
             value_of(node), mechanism.variance, mechanism.fourth_cumulant, bias_bound
         )
-        for held in self.plan.tree.nodes_of(node.start):
+        for held in self.plan.tree.joins(node.start + 1):
             best = self.best(held)
             if best is not None:
                 self.bests.setdefault(held, []).append(best)

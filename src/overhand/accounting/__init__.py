@@ -14,11 +14,9 @@ from overhand.accounting.divergence import (
     SMALLEST_DELTA,
     Level,
     check_delta,
-    delta,
     gaussian_delta,
     gaussian_mu,
     gaussian_variance,
-    hockey_stick,
     shifted_pair,
 )
 from overhand.accounting.services import (
@@ -37,11 +35,9 @@ __all__ = [
     "certified_delta",
     "charged_delta",
     "check_delta",
-    "delta",
     "gaussian_delta",
     "gaussian_mu",
     "gaussian_variance",
-    "hockey_stick",
     "leaked_delta",
     "least_scale",
     "outside_epsilon",

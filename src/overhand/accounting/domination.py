@@ -63,10 +63,7 @@ def slope(law: Noise, largest: int, exception: float) -> float:
     mu(s) is the largest difference of normal quantiles over all of them. A Gaussian is as far from
     its shift as its shift from it, so one direction bounds both, skewed laws' too.
     """
-    return _slope(law.pmf.probabilities, law.pmf.missing, largest, exception)
-
-
-def _slope(probabilities: Floats, missing: float, largest: int, exception: float) -> float:
+    probabilities, missing = law.pmf.probabilities, law.pmf.missing
     # Each tail is known up to `missing`, which is excepted as well.
     excluded = exception * _EXCLUDED - 2 * missing
     if excluded <= 0:

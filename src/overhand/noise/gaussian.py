@@ -22,8 +22,6 @@ _SURE = 2.0**-40  # a comparison of floats that is closer than this is not trust
 _WORD = 64
 _MORE_BITS = 128  # by which a word is made longer where a float cannot decide
 _LOG_TAIL = 46.0
-_WIDEST = 2.0**32
-_LARGEST_EXPONENT = 700.0
 
 
 class DiscreteGaussian:
@@ -135,18 +133,11 @@ class GaussianNoise(Noise):
     mean_square: float
     rounding: float = 0.5
 
-    mean = 0.0
     fourth_cumulant = 0.0
-    is_symmetric = True
-    mgf_limit = _LARGEST_EXPONENT
 
     @property
     def variance(self) -> float:
         return self.mean_square
-
-    @property
-    def is_tabulated(self) -> bool:
-        return self.variance <= _WIDEST
 
     @cached_property
     def pmf(self) -> Pmf:

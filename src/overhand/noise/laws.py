@@ -50,8 +50,8 @@ class Noise(ABC):
     """
 
     @property
-    @abstractmethod
-    def mean(self) -> float: ...
+    def mean(self) -> float:
+        return 0.0
 
     @property
     @abstractmethod
@@ -63,19 +63,19 @@ class Noise(ABC):
         """What sets the tails apart from a Gaussian's."""
 
     @property
-    @abstractmethod
     def is_symmetric(self) -> bool:
         """Whether the noise and its mirror image have one law."""
+        return True
 
     @property
-    @abstractmethod
     def is_tabulated(self) -> bool:
         """Whether `pmf` is known."""
+        return self.variance <= _WIDEST
 
     @property
-    @abstractmethod
     def mgf_limit(self) -> float:
         """The s up to which `log_mgf_bound` is finite."""
+        return _LARGEST_EXPONENT
 
     @property
     @abstractmethod
@@ -175,10 +175,6 @@ class CoinNoise(Noise):
             return self.variance * 2 * math.sinh(s / 2) ** 2  # without cancellation
         return self.mean * (math.expm1(s) - s)
 
-    @property
-    def mgf_limit(self) -> float:
-        return _LARGEST_EXPONENT
-
     def tail(self, beyond: float) -> float:
         """Chernoff's, with ln E exp(s (X - mean)) <= variance (cosh s - 1)."""
         if not self.is_symmetric:
@@ -226,9 +222,6 @@ class LaplaceNoise(Noise):
     shape: Fraction
     ratio: float
 
-    mean = 0.0
-    is_symmetric = True
-
     def __post_init__(self) -> None:
         errors.finite_number("shape", float(self.shape), above=0)
         errors.finite_number("ratio", self.ratio, above=0, below=1)
@@ -237,7 +230,7 @@ class LaplaceNoise(Noise):
     def is_tabulated(self) -> bool:
         """Whether `pmf` is known: for whole shapes, unless it would take too long or much."""
         is_whole = self.shape.denominator == 1
-        return is_whole and self.shape <= MOST_SHAPE and self.variance <= _WIDEST
+        return is_whole and self.shape <= MOST_SHAPE and super().is_tabulated
 
     def summary(self) -> dict[str, Any]:
         return {"law": "laplace", "shape": float(self.shape), "ratio": self.ratio}

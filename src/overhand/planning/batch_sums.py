@@ -47,21 +47,12 @@ class NodeSum(NamedTuple):
 
     def plus(self, other: NodeSum) -> NodeSum:
         """The sum of these users and of others, whose noise is independent."""
-        return NodeSum(
-            self.value + other.value,
-            self.variance + other.variance,
-            self.fourth_cumulant + other.fourth_cumulant,
-            self.bias_bound + other.bias_bound,
-        )
+        return NodeSum(*(own + more for own, more in zip(self, other, strict=True)))
 
     def combine_with(self, children: NodeSum, weight: float) -> NodeSum:
         """The estimate of a node, this being its own sum: see `Combination`."""
-        return NodeSum(
-            combine_sums(self.value, children.value, weight),
-            combine_sums(self.variance, children.variance, weight, power=2),
-            combine_sums(self.fourth_cumulant, children.fourth_cumulant, weight, power=4),
-            combine_sums(self.bias_bound, children.bias_bound, weight),
-        )
+        both = zip(self, children, (1, 2, 4, 1), strict=True)
+        return NodeSum(*(combine_sums(own, of, weight, power=power) for own, of, power in both))
 
     def estimate(
         self,

@@ -6,7 +6,6 @@ How large a block should be, how much noise it needs, and what errors it leaves.
 from __future__ import annotations
 
 import math
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
@@ -75,11 +74,7 @@ def best_blocks(asked: Requirements) -> tuple[RegularTree, Mechanism]:
 
 def least_cost(asked: Requirements) -> float:
     """What the best blocks cost: see `Objective`."""
-    costs = list[float]()
-    for choice in asked.choices():
-        with suppress(errors.Infeasible):
-            costs.append(_best_of_choice(choice)[0])
-    return min(costs, default=math.inf)
+    return _cost(asked, best_blocks(asked)[1])
 
 
 def blocks_tree(mechanism: Mechanism) -> RegularTree:
@@ -111,13 +106,10 @@ def _best_of_choice(asked: Requirements) -> tuple[float, Mechanism]:
     if asked.noise_choice.mechanism.adds_messages:
         size = least = min(asked.horizon, _BALLOTS_SIZE * size)
         for _ in range(_ROUNDS):  # fewer blocks need a little less noise
-            size = min(asked.horizon, max(least, _size_for_dummies(_draft(asked, size))))
+            enough = math.ceil(_draft(asked, size).layout.added_messages / _MOST_DUMMIES)
+            size = min(asked.horizon, max(least, enough))
     mechanism = _certify(asked, size)
     return _cost(asked, mechanism), mechanism
-
-
-def _size_for_dummies(mechanism: Mechanism) -> int:
-    return math.ceil(mechanism.layout.added_messages / _MOST_DUMMIES)
 
 
 def _rough_size(asked: Requirements) -> int:

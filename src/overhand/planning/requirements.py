@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import Literal, Protocol, get_args
+from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -64,19 +64,18 @@ def check_epsilon(privacy: Privacy) -> None:
         )
 
 
-class Objective(Protocol):
-    """A cost of noise (a variance, in squared widths of a coordinate) and of pending users.
+@dataclass(frozen=True)
+class Objective:
+    """A cost of noise and of pending users: the mean squared error of a running sum.
 
-    One that counts those who wait twice, so that batches are smaller:
+    Pending users are taken to be at the middle of their interval, and all at one end, so each is
+    off by half its width. An objective that counts those who wait twice has smaller batches:
 
     >>> from overhand.model import Privacy
     >>> from overhand.planning import Plan
-    >>> class Impatient:
+    >>> class Impatient(Objective):
     ...     def cost(self, noise, pending):
     ...         return noise + pending**2
-    ...
-    ...     def largest_lowest(self, variance, horizon):
-    ...         return SQUARED_ERROR.largest_lowest(variance, horizon)
     >>> for objective in (SQUARED_ERROR, Impatient()):
     ...     plan = Plan.best(10_000, 1, Privacy(1.0, 1e-6), objective=objective)
     ...     print(plan.tree.lowest)
@@ -85,29 +84,22 @@ class Objective(Protocol):
     """
 
     def cost(self, noise: Floats, pending: Floats) -> Floats:
-        """To be minimised; `pending` is the root mean square of the number of pending users."""
+        """To be minimised: `noise` is a variance, in squared widths of a coordinate.
 
-    def largest_lowest(self, variance: float, horizon: int) -> float:
-        """The largest lowest batch that can pay in any tree, if one level needs this variance."""
-
-
-@dataclass(frozen=True)
-class SquaredError:
-    """The mean squared error of a running sum, the pending users all at one end.
-
-    They are taken to be at the middle of their interval, so each is off by at most half its width.
-    """
-
-    def cost(self, noise: Floats, pending: Floats) -> Floats:
+        `pending` is the root mean square of the number of pending users.
+        """
         return np.asarray(noise + (_MIDPOINT * pending) ** 2)
 
     def largest_lowest(self, variance: float, horizon: int) -> float:
-        """One level has a cost of v n / (2 b) + b^2 / 12, least at b^3 = 3 v n."""
+        """The largest lowest batch that can pay in any tree, if one level needs this variance.
+
+        One level has a cost of v n / (2 b) + b^2 / 12, least at b^3 = 3 v n.
+        """
         return 2 * math.cbrt(3 * variance * horizon)
 
 
 @dataclass(frozen=True)
-class Delay:
+class Delay(Objective):
     """What noise and waiting cost a learner that uses the sums, in users.
 
     Noise of one width is as bad as `users_per_width` more users who are served by an old policy.
@@ -134,7 +126,7 @@ class Delay:
         return 2 * math.cbrt(3 / 8 * self.users_per_width**2 * variance * horizon)
 
 
-SQUARED_ERROR = SquaredError()
+SQUARED_ERROR = Objective()
 """The default objective by which plans are chosen."""
 
 
