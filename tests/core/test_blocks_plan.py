@@ -13,7 +13,7 @@ import pytest
 from scipy import stats
 
 import overhand as oh
-from overhand.accounting import charged_delta, gaussian_delta
+from overhand.accounting import BlocksGuarantee, gaussian_delta
 from overhand.mechanisms import BallotSum, PairsSum
 from overhand.noise import BEYOND, CorrelatedNoise, IndependentNoise
 from overhand.planning import Objective, Requirements
@@ -103,7 +103,7 @@ def test_the_certificate_is_that_of_a_gaussian_and_of_what_is_charged(
     mu = plan.reports * moved * math.sqrt(1 + registers) * noise.step / (2**50 * math.sqrt(2))
     normal = stats.norm
     seen = normal.cdf(mu / 2 - 1 / mu) - math.e * normal.cdf(-mu / 2 - 1 / mu)
-    charged = charged_delta(plan.mechanisms[0], plan.reports, 1.0)
+    charged = BlocksGuarantee(plan.mechanisms[0], plan.reports, plan.privacy).charged_delta(1.0)
     assert plan.mu is not None
     assert math.isclose(plan.mu, mu, rel_tol=1e-9)
     assert math.isclose(plan.delta_spent, seen + charged, rel_tol=1e-6)
@@ -120,7 +120,7 @@ def test_clipping_is_charged_for_all_blocks_and_buckets_that_there_may_be() -> N
     assert isinstance(noise, CorrelatedNoise)
     spread = math.sqrt(noise.law(1).variance)
     least = noise.cap * 5 * stats.norm.sf(votes.bound / spread)
-    assert charged_delta(votes, 1, 1.0) > (1 + math.e) * least
+    assert BlocksGuarantee(votes, 1, PRIVACY).charged_delta(1.0) > (1 + math.e) * least
     fewer = replace(plan, mechanisms=(replace(votes, dummies=5 * votes.bound),))
     assert fewer.delta_spent > 1000 * plan.delta_spent  # they show more
 
@@ -172,7 +172,8 @@ def test_others_are_told_less(asked: dict[str, Any]) -> None:
     if plan.mu is not None:
         assert math.isclose(plan.outside_epsilon, 0.689, abs_tol=0.003)
         seen = gaussian_delta(plan.mu / math.sqrt(2), plan.outside_epsilon)
-        seen += 2 * charged_delta(plan.mechanisms[0], plan.reports, plan.outside_epsilon)
+        blocks = BlocksGuarantee(plan.mechanisms[0], plan.reports, plan.privacy)
+        seen += 2 * blocks.charged_delta(plan.outside_epsilon)
         assert math.isclose(seen, 1e-6, rel_tol=1e-6)  # both services' noise may be inexact
 
 

@@ -66,7 +66,7 @@ def shown_delta(plan: oh.Plan, parts: tuple[int, ...]) -> float:
         return gaussian_delta(shown_mu(plan, parts))
     first, total = 0, np.ones(1)
     for mechanism in plan.mechanisms:
-        chances = mechanism.honest_noise(mechanism.size).pmf.probabilities
+        chances = mechanism.honest_noise().pmf.probabilities
         chances = chances[chances > 0] / chances.sum()
         for shift in shifts(mechanism, parts):
             seen = chances[: max(0, len(chances) - shift)]  # others tell for certain
@@ -125,7 +125,7 @@ def test_delta_is_that_of_one_large_shift_by_another_route(sent: str) -> None:
     for is_pessimistic in (False, True):
         composed: Any = None
         for mechanism in plan.mechanisms:
-            log = np.log(mechanism.honest_noise(mechanism.size).pmf.probabilities)
+            log = np.log(mechanism.honest_noise().pmf.probabilities)
             for shift in shifts(mechanism, (REPORTS,)):
                 loss = privacy_loss_distribution.from_two_probability_mass_functions(
                     dict(enumerate(log)),

@@ -11,7 +11,7 @@ from scipy.signal import fftconvolve
 from scipy.stats import norm
 
 import overhand as oh
-from overhand.accounting import services_delta
+from overhand.accounting import BlocksGuarantee
 from overhand.mechanisms import BallotSum, PairsSum
 from overhand.model import Counts, Floats
 from overhand.noise import CorrelatedNoise
@@ -59,7 +59,7 @@ def shown(with_user: Floats, without: Floats, epsilon: float) -> float:
 
 def certified(noise: CorrelatedNoise, epsilon: float, reports: int = 1) -> float:
     pairs = PairsSum(20, noise, modulus_bits=20)
-    return services_delta(pairs, reports, oh.Privacy(epsilon or 1e-9, 0.5))
+    return BlocksGuarantee(pairs, reports, oh.Privacy(epsilon or 1e-9, 0.5)).spent_delta
 
 
 def gaussian_delta(mu: float, epsilon: float) -> float:
@@ -167,7 +167,7 @@ def test_clipped_noise_shows_no_more_than_is_charged(
 
     moved, still = (transcripts(NOISE, BLOCKS, MOST, one, clip) for one in (moves, nothing))
     for epsilon in EPSILONS:
-        charged = services_delta(votes, 1, oh.Privacy(epsilon or 1e-9, 0.5))
+        charged = BlocksGuarantee(votes, 1, oh.Privacy(epsilon or 1e-9, 0.5)).spent_delta
         assert shown(moved, still, epsilon) <= charged + 1e-9
 
 

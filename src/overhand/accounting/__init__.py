@@ -19,33 +19,23 @@ from overhand.accounting.divergence import (
     gaussian_variance,
     shifted_pair,
 )
-from overhand.accounting.services import (
-    charged_delta,
-    outside_epsilon,
-    services_delta,
-    services_mu,
-    usable_privacy,
-)
+from overhand.accounting.services import BlocksGuarantee
 
 __all__ = [
     "MOST_REPORTS",
     "SMALLEST_DELTA",
+    "BlocksGuarantee",
     "Level",
     "advanced_share",
     "certified_delta",
-    "charged_delta",
     "check_delta",
     "gaussian_delta",
     "gaussian_mu",
     "gaussian_variance",
     "leaked_delta",
     "least_scale",
-    "outside_epsilon",
     "quick_delta",
-    "services_delta",
-    "services_mu",
     "shifted_pair",
     "spent_delta",
     "spent_epsilon",
-    "usable_privacy",
 ]

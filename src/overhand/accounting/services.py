@@ -9,7 +9,8 @@ accounted for like that of one batch.
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 from overhand.accounting.composition import spent_delta, spent_epsilon
 from overhand.accounting.divergence import Level, gaussian_delta
@@ -22,118 +23,97 @@ _HALVINGS = 60
 _CHARGED_SHARE = 1 / 16  # of delta
 
 
-def services_mu(mechanism: Mechanism, reports: int = 1) -> float | None:
-    """The mu of all blocks together, for a person with so many reports; None if not Gaussian.
+@dataclass(frozen=True)
+class BlocksGuarantee:
+    """What all blocks together spend of a guarantee for a person with so many reports.
 
     >>> from overhand.mechanisms import PairsSum
     >>> from overhand.noise import CorrelatedNoise
     >>> noise = CorrelatedNoise.of(deviation=8.9, blocks=40_000)
     >>> pairs = PairsSum.with_noise(25, noise, honest=25, distance=1e-12)
-    >>> round(services_mu(pairs), 4), round(services_mu(pairs, reports=2), 4)
-    (0.2357, 0.4715)
-    """
-    shift = mechanism.quantizer.sensitivity.norm
-    return mechanism.service_noise.mu(reports * shift)
-
-
-def services_delta(mechanism: Mechanism, reports: int, privacy: Privacy) -> float:
-    """The certificate: a bound on the delta that all blocks of one user spend at this epsilon.
-
-    What is spent at a smaller epsilon is spent at this one, too: see `usable_privacy`.
-
-    >>> from overhand.mechanisms import PairsSum
-    >>> from overhand.noise import CorrelatedNoise
-    >>> noise = CorrelatedNoise.of(deviation=8.9, blocks=40_000)
-    >>> pairs = PairsSum.with_noise(25, noise, honest=25, distance=1e-12)
-    >>> f"{services_delta(pairs, reports=1, privacy=Privacy(1.0, 1e-6)):.2g}"
-    '9.2e-07'
-    """
-    usable = usable_privacy(mechanism, reports, privacy)
-    return min(_spent_delta(mechanism, reports, one) for one in {privacy, usable})
-
-
-def _spent_delta(mechanism: Mechanism, reports: int, privacy: Privacy) -> float:
-    charged = charged_delta(mechanism, reports, privacy.epsilon)
-    mu = services_mu(mechanism, reports)
-    if mu is None:
-        return spent_delta([_level(mechanism, reports, contributors=1)], privacy) + charged
-    return gaussian_delta(mu, privacy.epsilon) * _UP + charged
-
-
-def usable_privacy(mechanism: Mechanism, reports: int, privacy: Privacy) -> Privacy:
-    """The guarantee, or one of a smaller epsilon, at which little of delta is charged.
-
-    What is charged grows with e^epsilon: so an epsilon that is very large gives no more.
-
-    >>> from overhand.mechanisms import PairsSum
-    >>> from overhand.noise import CorrelatedNoise
-    >>> noise = CorrelatedNoise.of(deviation=8.9, blocks=40_000)
-    >>> pairs = PairsSum.with_noise(25, noise, honest=25, distance=1e-12)
-    >>> usable = [usable_privacy(pairs, 1, Privacy(epsilon, 1e-6)) for epsilon in (1.0, 30.0)]
-    >>> [round(privacy.epsilon, 1) for privacy in usable]
-    [1.0, 10.4]
-    """
-    far = _distance(mechanism, reports)
-    most = math.log(_CHARGED_SHARE * privacy.delta / far) if far > 0 else math.inf
-    return privacy if most >= privacy.epsilon or most <= 0 else replace(privacy, epsilon=most)
-
-
-def outside_epsilon(mechanism: Mechanism, reports: int, privacy: Privacy) -> float:
-    """The epsilon that holds, at the same delta, against everybody but the two services.
-
-    They see nothing but sums with both noises. For correlated noise, that these two are at most
-    half as telling as one (mu / sqrt(2)) is proved for noise that is not rounded; with rounding it
-    was checked, not proved.
-
-    >>> from overhand.mechanisms import PairsSum
-    >>> from overhand.noise import CorrelatedNoise
-    >>> noise = CorrelatedNoise.of(deviation=8.9, blocks=40_000)
-    >>> pairs = PairsSum.with_noise(25, noise, honest=25, distance=1e-12)
-    >>> round(outside_epsilon(pairs, reports=1, privacy=Privacy(1.0, 1e-6)), 2)
+    >>> blocks = BlocksGuarantee(pairs, reports=1, privacy=Privacy(1.0, 1e-6))
+    >>> round(blocks.mu, 4), f"{blocks.spent_delta:.2g}", f"{blocks.charged_delta(1.0):.1g}"
+    (0.2357, '9.2e-07', '7e-12')
+    >>> round(blocks.outside_epsilon, 2)
     0.69
+    >>> round(replace(blocks, privacy=Privacy(30.0, 1e-6)).usable.epsilon, 1)
+    10.4
     """
-    privacy = usable_privacy(mechanism, reports, privacy)
-    mu = services_mu(mechanism, reports)
-    if mu is None:
-        left = privacy.delta - SERVICES * charged_delta(mechanism, reports, privacy.epsilon)
-        if left <= 0:
-            return privacy.epsilon
-        both_levels = [_level(mechanism, reports, contributors=SERVICES)]
-        return spent_epsilon(both_levels, replace(privacy, delta=left))
-    both, low, high = mu / math.sqrt(SERVICES), 0.0, privacy.epsilon
-    for _ in range(_HALVINGS):
-        middle = (low + high) / 2
-        spent = gaussian_delta(both, middle) * _UP
-        spent += SERVICES * charged_delta(mechanism, reports, middle)
-        low, high = (low, middle) if spent <= privacy.delta else (middle, high)
-    return high
 
+    mechanism: Mechanism
+    reports: int
+    privacy: Privacy
 
-def charged_delta(mechanism: Mechanism, reports: int, epsilon: float) -> float:
-    """The part of delta for everything in which blocks are not quite what the theorem is about.
+    @property
+    def mu(self) -> float | None:
+        """That of all blocks together; None if their noise is not Gaussian."""
+        shift = self.mechanism.quantizer.sensitivity.norm
+        return self.mechanism.service_noise.mu(self.reports * shift)
 
-    Noise that is drawn from tables and kept in a state of whole numbers; and noise that is clipped,
-    in any of all blocks that there may be, since a lying service may choose the user's after it has
-    seen those before.
+    @property
+    def spent_delta(self) -> float:
+        """The certificate: a bound on the delta that all blocks of one user spend at this epsilon.
 
-    >>> from overhand.mechanisms import PairsSum
-    >>> from overhand.noise import CorrelatedNoise
-    >>> noise = CorrelatedNoise.of(deviation=8.9, blocks=40_000)
-    >>> pairs = PairsSum.with_noise(25, noise, honest=25, distance=1e-12)
-    >>> f"{charged_delta(pairs, reports=1, epsilon=1.0):.1g}"
-    '7e-12'
-    """
-    return (1 + math.exp(epsilon)) * _distance(mechanism, reports)
+        What is spent at a smaller epsilon is spent at this one, too: see `usable`.
+        """
+        return min(self._spend(privacy) for privacy in {self.privacy, self.usable})
 
+    def _spend(self, privacy: Privacy) -> float:
+        charged, mu = self.charged_delta(privacy.epsilon), self.mu
+        if mu is None:
+            return spent_delta([self._level(contributors=1)], privacy) + charged
+        return gaussian_delta(mu, privacy.epsilon) * _UP + charged
 
-def _distance(mechanism: Mechanism, reports: int) -> float:
-    noise, moved = mechanism.service_noise, mechanism.quantizer.sensitivity.counts
-    far = noise.state_distance(mechanism.values.dimension)
-    far += reports * moved * noise.sampling_distance
-    if mechanism.has_view_distance:
-        far += noise.cap * mechanism.view_distance(1)
-    return far
+    @property
+    def usable(self) -> Privacy:
+        """The guarantee, or one of a smaller epsilon, at which little of delta is charged.
 
+        What is charged grows with e^epsilon: so an epsilon that is very large gives no more.
+        """
+        far, privacy = self._distance, self.privacy
+        most = math.log(_CHARGED_SHARE * privacy.delta / far) if far > 0 else math.inf
+        return privacy if most >= privacy.epsilon or most <= 0 else replace(privacy, epsilon=most)
 
-def _level(mechanism: Mechanism, reports: int, contributors: int) -> Level:
-    return Level(mechanism.noise(contributors), reports, mechanism.quantizer.sensitivity)
+    @property
+    def outside_epsilon(self) -> float:
+        """The epsilon that holds, at the same delta, against everybody but the two services.
+
+        They see nothing but sums with both noises. For correlated noise, that these two are at most
+        half as telling as one (mu / sqrt(2)) is proved for noise that is not rounded; with rounding
+        it was checked, not proved.
+        """
+        privacy, mu = self.usable, self.mu
+        if mu is None:
+            left = privacy.delta - SERVICES * self.charged_delta(privacy.epsilon)
+            if left <= 0:
+                return privacy.epsilon
+            both_levels = [self._level(contributors=SERVICES)]
+            return spent_epsilon(both_levels, replace(privacy, delta=left))
+        both, low, high = mu / math.sqrt(SERVICES), 0.0, privacy.epsilon
+        for _ in range(_HALVINGS):
+            middle = (low + high) / 2
+            spent = gaussian_delta(both, middle) * _UP + SERVICES * self.charged_delta(middle)
+            low, high = (low, middle) if spent <= privacy.delta else (middle, high)
+        return high
+
+    def charged_delta(self, epsilon: float) -> float:
+        """The part of delta for all in which blocks are not quite what the theorem is about.
+
+        Noise that is drawn from tables and kept in a state of whole numbers; and noise that is
+        clipped, in any of all blocks that there may be, since a lying service may choose the user's
+        after it has seen those before.
+        """
+        return (1 + math.exp(epsilon)) * self._distance
+
+    @cached_property
+    def _distance(self) -> float:
+        mechanism, noise = self.mechanism, self.mechanism.service_noise
+        far = noise.state_distance(mechanism.values.dimension)
+        far += self.reports * mechanism.quantizer.sensitivity.counts * noise.sampling_distance
+        if mechanism.has_view_distance:
+            far += noise.cap * mechanism.view_distance(1)
+        return far
+
+    def _level(self, contributors: int) -> Level:
+        sensitivity = self.mechanism.quantizer.sensitivity
+        return Level(self.mechanism.noise(contributors), self.reports, sensitivity)

@@ -312,11 +312,9 @@ class Mechanism(ABC):
     def _whole_noise(self) -> Noise:
         return self.noise_share.batch_law(self.size)
 
-    def honest_noise(self, honest: int | None = None) -> Noise:
-        """What hides a user: the noise of this many honest users (or all), or of one service."""
-        if self.noise_by == "services":
-            return self.noise(1)
-        return self._whole_noise if honest is None else self.noise(honest)
+    def honest_noise(self) -> Noise:
+        """What hides a user if others are honest: the noise of all users, or of one service."""
+        return self.noise(1 if self.noise_by == "services" else None)
 
     def view_distance(self, honest: int) -> float:
         """How far a coordinate of a batch is, in total variation, from showing its sum alone.

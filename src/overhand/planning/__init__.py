@@ -35,7 +35,6 @@ from overhand.planning.search import (
     levels_of,
     with_best_laplace,
 )
-from overhand.tree import combine_sums
 
 __all__ = [
     "DEFAULT_DELTA",
@@ -61,7 +60,6 @@ __all__ = [
     "calibrate",
     "check_epsilon",
     "chernoff_bound",
-    "combine_sums",
     "fewest_messages",
     "fields_of",
     "kinds_of",

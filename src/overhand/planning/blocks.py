@@ -16,13 +16,11 @@ from numpy.typing import NDArray
 from overhand import errors
 from overhand.accounting import (
     SMALLEST_DELTA,
+    BlocksGuarantee,
     Level,
-    charged_delta,
     gaussian_mu,
     gaussian_variance,
     least_scale,
-    services_delta,
-    usable_privacy,
 )
 from overhand.mechanisms import Mechanism
 from overhand.model import Counts, Floats, Privacy
@@ -140,7 +138,8 @@ def _certify(asked: Requirements, size: int) -> Mechanism:
     less = _LESS
     for _ in range(_TRIES):
         mechanism = _draft(asked, size, more=1 + less)
-        if services_delta(mechanism, asked.reports, asked.privacy) <= asked.privacy.delta:
+        blocks = BlocksGuarantee(mechanism, asked.reports, asked.privacy)
+        if blocks.spent_delta <= asked.privacy.delta:
             return mechanism
         less *= 2
     raise errors.Infeasible(f"no certificate for {asked.privacy} near the least noise for it")
@@ -151,8 +150,9 @@ def _draft(asked: Requirements, size: int, more: float = 1.0) -> Mechanism:
     blocks = max(1, asked.horizon // size)
     draft = _with_correlated if asked.noise_choice.laplace is None else _with_laplace
     mechanism = draft(asked, size, blocks, asked.privacy.delta, more)
-    usable = usable_privacy(mechanism, asked.reports, asked.privacy)
-    charged = charged_delta(mechanism, asked.reports, usable.epsilon)
+    guarantee = BlocksGuarantee(mechanism, asked.reports, asked.privacy)
+    usable = guarantee.usable
+    charged = guarantee.charged_delta(usable.epsilon)
     if charged >= usable.delta:
         raise errors.Infeasible(
             f"delta={usable.delta:g} is too small for the noise of {blocks:,} blocks, of which "

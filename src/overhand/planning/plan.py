@@ -16,14 +16,10 @@ import numpy as np
 from overhand import errors
 from overhand.accounting import (
     MOST_REPORTS,
+    BlocksGuarantee,
     Level,
-    charged_delta,
     leaked_delta,
-    outside_epsilon,
-    services_delta,
-    services_mu,
     spent_delta,
-    usable_privacy,
 )
 from overhand.mechanisms import MECHANISMS, Mechanism, published
 from overhand.model import Counts, Floats, Node, NoiseBy, Privacy
@@ -252,8 +248,8 @@ class Plan:
     @cached_property
     def delta_spent(self) -> float:
         """The certificate: the delta that all batches of one user spend, rounded against us."""
-        if self.block_errors is not None:
-            return services_delta(self.mechanisms[0], self.reports, self.privacy)
+        if self._blocks is not None:
+            return self._blocks.spent_delta
         return spent_delta(self._levels, self.privacy)
 
     @property
@@ -262,9 +258,7 @@ class Plan:
 
         Known if the services make correlated noise; then epsilon and delta follow from it.
         """
-        if self.block_errors is None:
-            return None
-        return services_mu(self.mechanisms[0], self.reports)
+        return None if self._blocks is None else self._blocks.mu
 
     @cached_property
     def outside_epsilon(self) -> float:
@@ -272,17 +266,20 @@ class Plan:
 
         They see only what both services have added noise to, if the services make it.
         """
-        if self.block_errors is None:
-            return self.privacy.epsilon
-        return outside_epsilon(self.mechanisms[0], self.reports, self.privacy)
+        return self.privacy.epsilon if self._blocks is None else self._blocks.outside_epsilon
 
     @property
     def delta_leaked(self) -> float:
         """The part of `delta_spent` that covers what batches show beyond sums with ideal noise."""
-        if self.block_errors is not None:
-            usable = usable_privacy(self.mechanisms[0], self.reports, self.privacy)
-            return charged_delta(self.mechanisms[0], self.reports, usable.epsilon)
+        if self._blocks is not None:
+            return self._blocks.charged_delta(self._blocks.usable.epsilon)
         return leaked_delta(self._levels, self.privacy.epsilon)
+
+    @cached_property
+    def _blocks(self) -> BlocksGuarantee | None:
+        if self.noise_by == "users":
+            return None
+        return BlocksGuarantee(self.mechanisms[0], self.reports, self.privacy)
 
     @cached_property
     def block_errors(self) -> BlockErrors | None:

@@ -12,11 +12,11 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from overhand import errors
-from overhand.accounting import MOST_REPORTS, check_delta, gaussian_variance
+from overhand.accounting import MOST_REPORTS, Level, check_delta, gaussian_variance
 from overhand.mechanisms import MECHANISMS, CoinSum, Mechanism, NoiseChoice
 from overhand.model import Counts, Floats, NoiseBy, Privacy
 from overhand.noise import NoiseShare
-from overhand.values import BITS, Values
+from overhand.values import BITS, Quantizer, Values
 
 Composition = Literal["exact", "advanced", "simple"]
 """How the costs of a user's levels are added up: "simple" is the paper's, "exact" spends least."""
@@ -276,6 +276,11 @@ class Requirements:
                 f"a batch of {size} users has no honest user if honest={self.honest:g}"
             )
         return users
+
+    def level(self, size: int, noise: NoiseShare, quantizer: Quantizer, distance: float) -> Level:
+        """One batch of a user, as the accountant sees it."""
+        law = noise.law(self.honest_users(size))
+        return Level(law, self.reports, quantizer.sensitivity, distance, size)
 
     def distance(self, levels: int) -> float:
         """How far one count may be from showing its sum alone, and how likely not to fit.

@@ -406,16 +406,10 @@ def levels_of(mechanisms: Sequence[Mechanism], asked: Requirements) -> list[Leve
     >>> spent_delta(levels_of([coins], Requirements(Privacy(1.0, 1e-6))), Privacy(1.0, 1e-6)) < 1e-6
     True
     """
-    honest = [(m, asked.honest_users(m.size)) for m in mechanisms]
+    distances = [m.view_distance(asked.honest_users(m.size)) for m in mechanisms]
     return [
-        Level(
-            m.honest_noise(users),
-            asked.reports,
-            m.quantizer.sensitivity,
-            m.view_distance(users),
-            m.size,
-        )
-        for m, users in honest
+        asked.level(m.size, m.noise_share, m.quantizer, distance)
+        for m, distance in zip(mechanisms, distances, strict=True)
     ]
 
 
@@ -615,16 +609,9 @@ class Draft:
     def levels(self) -> list[Level]:
         """As the accountant sees them; their view distance is the largest allowed."""
         asked, distance = self.asked, 2 * self.asked.distance(len(self.sizes))
-        levels = zip(self.sizes, self.noises, self.steps, strict=True)
         return [
-            Level(
-                noise.law(asked.honest_users(size)),
-                asked.reports,
-                Quantizer(asked.values, steps).sensitivity,
-                distance,
-                size,
-            )
-            for size, noise, steps in levels
+            asked.level(size, noise, Quantizer(asked.values, steps), distance)
+            for size, noise, steps in zip(self.sizes, self.noises, self.steps, strict=True)
         ]
 
     def with_least_noise(self, precision: float) -> Draft:

@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 
 from overhand.model import Counts, Floats
 from overhand.noise import SERVICES, Noise, ServiceNoise
-from overhand.planning import Plan, combine_sums
+from overhand.planning import Plan
 from overhand.randomness import WORD_BITS, Random, generator_of
+from overhand.tree import combine_sums
 
 _MANY = 8192  # draws for which a table pays
 _LARGE = 1 << 21  # elements for which a second thread pays
