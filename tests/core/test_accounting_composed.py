@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from overhand.accounting import Level, composition, spent_delta, spent_epsilon
-from overhand.accounting.composition import search_delta
+from overhand.accounting import Level, composition, spent_delta
+from overhand.accounting.composition import search_delta, spent_epsilon
 from overhand.accounting.divergence import shifted_pair
 from overhand.errors import InvalidValue
 from overhand.model import Privacy

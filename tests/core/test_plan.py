@@ -20,12 +20,11 @@ from overhand.lab.simulation import simulate
 from overhand.mechanisms import PairsSum
 from overhand.noise import Coins, IndependentNoise, Polya
 from overhand.planning import (
-    DEFAULT_DELTA,
-    DEFAULT_SHUFFLERS,
     TREE_KINDS,
     Requirements,
     TreeKind,
 )
+from overhand.planning.requirements import DEFAULT_DELTA, DEFAULT_SHUFFLERS
 from overhand.planning.search import best_split, draft_tree, find_candidates, least_epsilon
 from overhand.randomness import HALF
 from overhand.tree import RegularTree

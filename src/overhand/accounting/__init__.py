@@ -7,7 +7,6 @@ from overhand.accounting.composition import (
     least_scale,
     quick_delta,
     spent_delta,
-    spent_epsilon,
 )
 from overhand.accounting.divergence import (
     MOST_REPORTS,
@@ -37,5 +36,4 @@ __all__ = [
     "quick_delta",
     "shifted_pair",
     "spent_delta",
-    "spent_epsilon",
 ]

@@ -17,7 +17,6 @@ from overhand.planning import (
     Plan,
     Requirements,
     calibrate,
-    fewest_messages,
     kinds_of,
     with_best_laplace,
 )
@@ -81,7 +80,7 @@ def _compare(plan: Plan, kind: str, choices: list[Requirements]) -> Advice | Non
     is_usual = plan.privacy.epsilon >= _QUICK_EPSILON and plan.reports <= _QUICK_REPORTS
     if not (is_small and is_usual):
         sizes = np.array(plan.tree.sizes, np.float64)
-        counts = (fewest_messages(terms, sizes, np.array(split)).sum() for terms in choices)
+        counts = (terms.fewest_messages(sizes, np.array(split)).sum() for terms in choices)
         messages = float(min(counts))
         return Advice(kind, messages, None, False, _FEWER * messages <= sent)
     others = []

@@ -160,10 +160,9 @@ class Mechanism(ABC):
 
     @classmethod
     def _check_noise(cls, noise_share: NoiseShare) -> None:
-        if noise_share.made_by != cls.noise_by:  # nobody would add it
-            raise errors.InvalidValue(
-                f"{cls.kind} cannot have noise made by the {noise_share.made_by}"
-            )
+        made_by = "services" if isinstance(noise_share, ServiceNoise) else "users"
+        if made_by != cls.noise_by:  # nobody would add it
+            raise errors.InvalidValue(f"{cls.kind} cannot have noise made by the {made_by}")
         if not isinstance(noise_share, cls.noise_type):
             raise errors.InvalidValue(f"the noise of {cls.kind} must be {cls.noise_type.__name__}")
 

@@ -52,7 +52,9 @@ class DiscreteGaussian:
     def _table(self) -> Thresholds:
         """Made when it is needed: a plan only needs the distance."""
         numbers = range(-self._cells, self._cells)
-        return Thresholds(-self._cells, _normalise([self._weigh(j) for j in numbers]))
+        weights = [self._weigh(j) for j in numbers]
+        total = sum(weights)
+        return Thresholds(-self._cells, [(weight << SCALE_BITS) // total for weight in weights])
 
     def _nearest(self, cells: Any) -> Any:
         """The distance from 0 of the number of a cell that is nearest to it."""
@@ -108,11 +110,6 @@ class DiscreteGaussian:
         with mpmath.workprec(SCALE_BITS):
             ratio = mpmath.exp(mpmath.mpf(near**2 - far**2) / 2 / exactly(self.variance))
             return bool(mpmath.ldexp(word << _MORE_BITS | more, -_WORD - _MORE_BITS) < ratio)
-
-
-def _normalise(weights: list[int]) -> list[int]:
-    total = sum(weights)
-    return [(weight << SCALE_BITS) // total for weight in weights]
 
 
 @lru_cache(maxsize=64)

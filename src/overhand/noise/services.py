@@ -13,12 +13,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property, lru_cache
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from overhand import errors
-from overhand.model import Counts, Floats, NoiseBy
+from overhand.model import Counts, Floats
 from overhand.noise.gaussian import DiscreteGaussian, GaussianNoise, discrete_gaussian
 from overhand.noise.laws import LaplaceNoise, Noise
 from overhand.noise.shares import NoiseShare, Polya, share_of
@@ -64,8 +64,6 @@ class ServiceNoise(NoiseShare):
     >>> noise.prefix_variance([1, 4, 100]).round(1)  # and not four times, or a hundred times it
     array([ 9.1, 15.4, 34.6])
     """
-
-    made_by: ClassVar[NoiseBy] = "services"
 
     cap: int
 
@@ -402,12 +400,9 @@ class CorrelatedNoise(ServiceNoise):
         Its own rounding, and what is left of that of blocks before it, move it by less than 1; but
         to go beyond a whole number is to go beyond it by 1.
         """
-        return GaussianNoise(contributors * self._variance * self._spread, contributors - 1)
-
-    @cached_property
-    def _spread(self) -> float:
-        """The variance of W_t beside that of z_t: the sum of squares of the inverse's terms."""
-        return _sum_of_squares(self._poles)
+        # Beside that of z_t, the variance of W_t is the sum of squares of the inverse's terms.
+        variance = contributors * self._variance * _sum_of_squares(self._poles)
+        return GaussianNoise(variance, contributors - 1)
 
     def covariance(self, left: Any, right: Any) -> Floats:
         return self._variance * _covariance(self._poles, np.asarray(left), np.asarray(right))

@@ -6,13 +6,13 @@ import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from overhand import errors
-from overhand.model import Counts, Floats, NoiseBy
+from overhand.model import Counts, Floats
 from overhand.noise.laws import (
     MOST_SHAPE,
     CoinNoise,
@@ -36,8 +36,6 @@ class NoiseShare(ABC):
     8.0 True
     4.0 True
     """
-
-    made_by: ClassVar[NoiseBy] = "users"
 
     @abstractmethod
     def law(self, contributors: int) -> Noise:

@@ -16,8 +16,6 @@ from overhand.planning.costs import (
 )
 from overhand.planning.plan import Plan, fields_of, parameters
 from overhand.planning.requirements import (
-    DEFAULT_DELTA,
-    DEFAULT_SHUFFLERS,
     MECHANISM_KINDS,
     TREE_KINDS,
     Composition,
@@ -31,15 +29,12 @@ from overhand.planning.requirements import (
 from overhand.planning.search import (
     best_split,
     calibrate,
-    fewest_messages,
     levels_of,
     with_best_laplace,
 )
 
 __all__ = [
-    "DEFAULT_DELTA",
     "DEFAULT_FAILURE_PROBABILITY",
-    "DEFAULT_SHUFFLERS",
     "DIGEST_BYTES",
     "HEADER_BYTES",
     "ID_BYTES",
@@ -60,7 +55,6 @@ __all__ = [
     "calibrate",
     "check_epsilon",
     "chernoff_bound",
-    "fewest_messages",
     "fields_of",
     "kinds_of",
     "levels_of",

@@ -292,6 +292,14 @@ class Requirements:
         counts = 2 * levels * self.reports * self.values.sensitivity.counts
         return _LEAK_SHARE * self.privacy.delta / ((1 + math.exp(self.privacy.epsilon)) * counts)
 
+    def fewest_messages(self, sizes: Floats, variances: Floats) -> Floats:
+        """About how many messages a user sends, by level, in batches of these sizes."""
+        steps, mechanism = self.steps(sizes, variances), self.noise_choice.mechanism
+        distance, in_steps = self.distance(sizes.shape[-1]), variances * steps**2
+        return mechanism.fewest_messages(
+            self.values, steps, sizes, in_steps, honest=self.honest, distance=distance
+        )
+
     def fit(self, size: int, noise: NoiseShare, *, levels: int, steps: int) -> Mechanism:
         """The fewest messages for this noise at one of so many levels."""
         return self.noise_choice.mechanism.with_noise(

@@ -207,7 +207,10 @@ def _draft_splits(
 ) -> list[Candidate]:
     """A tree with every split of its noise that stays within the limit on messages."""
     found = list[Candidate]()
-    for split in _splits(tree, asked):
+    splits = [best_split(tree)]
+    if asked.max_messages is not None and tree.levels > 1:  # this one may take fewer of them
+        splits.append(tuple(map(float, _cover_split(tree))))
+    for split in splits:
         try:
             candidate = draft_tree(tree, asked, split)
         except errors.Infeasible as error:
@@ -314,7 +317,7 @@ def _rough_costs(degrees: Counts, asked: Requirements) -> Floats:
     variances = unit_variance(asked, degrees.shape[1]) * roots.sum(axis=1, keepdims=True) / roots
     too_many = np.zeros(len(sizes), np.bool_)
     if asked.max_messages is not None:
-        too_many = fewest_messages(asked, sizes, variances).sum(axis=1) > asked.max_messages
+        too_many = asked.fewest_messages(sizes, variances).sum(axis=1) > asked.max_messages
     if not asked.values.is_whole:
         rounding = asked.values.rounding * sizes
         variances = variances + rounding / asked.steps(sizes, variances) ** 2
@@ -347,13 +350,6 @@ def _grid(most: int) -> Counts:
 
 
 # How the noise is split among the levels of a tree.
-
-
-def _splits(tree: RegularTree, asked: Requirements) -> Iterator[Split]:
-    """The best split and, if messages are limited, one that may take fewer of them."""
-    yield best_split(tree)
-    if asked.max_messages is not None and tree.levels > 1:
-        yield tuple(map(float, _cover_split(tree)))
 
 
 @lru_cache(maxsize=512)
@@ -487,24 +483,6 @@ def with_best_laplace(asked: Requirements, levels: int) -> Requirements:
             break
         best = at
     return best
-
-
-def fewest_messages(asked: Requirements, sizes: Floats, variances: Floats) -> Floats:
-    """About how many messages a user sends, by level, in batches of these sizes.
-
-    >>> asked = Requirements(Privacy(1.0, 1e-6))
-    >>> fewest_messages(asked, np.array([10.0, 100.0]), np.array([27.0, 55.0]))
-    array([13.,  5.])
-    """
-    steps = asked.steps(sizes, variances)
-    return asked.noise_choice.mechanism.fewest_messages(
-        asked.values,
-        steps,
-        sizes,
-        variances * steps**2,
-        honest=asked.honest,
-        distance=asked.distance(sizes.shape[-1]),
-    )
 
 
 @dataclass(frozen=True)
