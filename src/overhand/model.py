@@ -33,8 +33,9 @@ class Messages(NamedTuple):
     """Numbers that a shuffler only adds up; most mechanisms send none."""
 
     @classmethod
-    def of(cls, sealed: NDArray[Any], clear: NDArray[np.uint64] | None = None) -> Messages:
-        return cls(sealed, np.empty((len(sealed), 0), np.uint64) if clear is None else clear)
+    def of(cls, sealed: NDArray[Any]) -> Messages:
+        """With no numbers in the clear."""
+        return cls(sealed, np.empty((len(sealed), 0), np.uint64))
 
     @classmethod
     def concatenate(cls, parts: Sequence[Messages]) -> Messages:
@@ -45,8 +46,6 @@ class Messages(NamedTuple):
         """By batches of this many users: messages side by side, numbers in the clear added up."""
         batches, numbers = len(self.sealed) // users, self.clear.shape[1]
         sealed = self.sealed.reshape(batches, users * self.sealed.shape[1], *self.sealed.shape[2:])
-        if not numbers:
-            return Messages.of(sealed)
         clear = self.clear.reshape(batches, users, numbers).sum(axis=1, dtype=np.uint64)
         return Messages(sealed, clear)
 

@@ -17,7 +17,6 @@ from overhand.mechanisms.coins import (
     REALS_CONSTANT,
     VECTORS_CONSTANT,
     binary_sum,
-    histogram_sum,
     real_sum,
     vector_sum,
 )
@@ -103,7 +102,7 @@ def test_a_vector_is_summed_as_p_vec_says(values: Values, size: int, privacy: Pr
 @each_privacy
 @each_size
 def test_a_histogram_is_summed_as_bits_with_half_of_the_budget(size: int, privacy: Privacy) -> None:
-    mechanism = histogram_sum(Histogram(7), size, privacy)
+    mechanism = published(Histogram(7), size, privacy)
     tau = 96 * math.log(2 / (privacy.delta / 2)) / (privacy.epsilon / 2) ** 2
     if size < tau:
         assert mechanism.noise_share.bits == math.ceil(tau / size)
@@ -126,13 +125,15 @@ def test_every_kind_has_its_published_mechanism_and_constant() -> None:
     privacy = PRIVACY[0]
     histogram, reals = Histogram(3), Reals(0, 50)
     assert published(BITS, 10, privacy) == binary_sum(10, privacy)
-    assert published(histogram, 10, privacy) == histogram_sum(histogram, 10, privacy)
+    half = binary_sum(10, privacy.share(2)).noise_share
+    assert published(histogram, 10, privacy) == CoinSum(10, half, histogram)
     assert published(reals, 10, privacy) == real_sum(reals, 10, privacy)
     for values in (Vectors(3), SymmetricMatrices(2), RegressionStatistics(2)):
         assert published(values, 10, privacy) == vector_sum(values, 10, privacy)
         assert published(values, 10, privacy, constant=7) == vector_sum(values, 10, privacy, 7)
     assert published(BITS, 10, privacy, constant=7) == binary_sum(10, privacy, 7)
-    assert published(histogram, 10, privacy, constant=7) == histogram_sum(histogram, 10, privacy, 7)
+    half = binary_sum(10, privacy.share(2), 7).noise_share
+    assert published(histogram, 10, privacy, constant=7) == CoinSum(10, half, histogram)
     assert published(reals, 10, privacy, constant=7) == real_sum(reals, 10, privacy, 7)
 
 

@@ -198,7 +198,9 @@ def published(
     if moved.l2 is not None:
         return vector_sum(values, size, privacy, constant or VECTORS_CONSTANT)
     if values.is_whole:
-        return histogram_sum(values, size, privacy, constant or BITS_CONSTANT)
+        # The same in every bucket, with half of the budget: a change moves two of them.
+        bits = binary_sum(size, privacy.share(2), constant or BITS_CONSTANT)
+        return CoinSum(size, bits.noise_share, values)
     # A number divided between two counts: as a histogram, by the mechanism for numbers.
     return real_sum(values, size, privacy.share(moved.l0), constant or REALS_CONSTANT)
 
@@ -213,13 +215,6 @@ def binary_sum(size: int, privacy: Privacy, constant: float = BITS_CONSTANT) -> 
     if size < tau:
         return CoinSum(size, Coins(math.ceil(tau / size), HALF, opposed=False))
     return CoinSum(size, Coins(1, BinaryFraction.near(tau / (2 * size)), opposed=False))
-
-
-def histogram_sum(
-    values: Values, size: int, privacy: Privacy, constant: float = BITS_CONSTANT
-) -> CoinSum:
-    """The same in every bucket, with half of the budget: a change moves two of them."""
-    return CoinSum(size, binary_sum(size, privacy.share(2), constant).noise_share, values)
 
 
 def real_sum(
