@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import closing
@@ -21,9 +22,11 @@ from overhand.deploy.server.app import ServerApp
 from overhand.deploy.server.publishing import Publisher, Turns
 from overhand.deploy.server.replay import NOISE_LEVEL
 from overhand.deploy.server.store import ServerStore, ServerTables
+from overhand.deploy.shuffler.batching import OwnNoise as ShufflersNoise
 from overhand.errors import InvalidValue, ProtocolViolation
 from overhand.mechanisms import BallotSum
 from overhand.noise import CorrelatedNoise
+from overhand.randomness import secure_random
 from support.database_fixtures import Places
 from support.offered_blocks import BALLOTS, PAIRS, Block, block_of, publisher_of, send
 from support.sealed_releases import open_database, restore_copy, sealed, take_copy
@@ -437,6 +440,44 @@ def test_an_old_copy_with_an_old_state_is_refused(where: Where, offered: ServerS
             publisher_of(old)
         with pytest.raises(ProtocolViolation), old.claim_releases():
             pass
+
+
+class Streams:
+    """Where noise was drawn from, in this process: references that keep nothing alive."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.drawn_from: list[weakref.ref[Any]] = []
+        advance = CorrelatedNoise.advance
+
+        def advanced(noise: CorrelatedNoise, state: Any, random: Any, *rest: Any) -> Any:
+            self.drawn_from.append(weakref.ref(random))
+            return advance(noise, state, random, *rest)
+
+        monkeypatch.setattr(CorrelatedNoise, "advance", advanced)
+
+    def check_gone(self, draws: int) -> None:
+        assert [stream() for stream in self.drawn_from] == [None] * draws
+
+
+def test_nobody_keeps_the_stream_that_noise_was_drawn_from(
+    offered: ServerStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With its key, a thief of the memory could make all noise of the past again."""
+    streams, publisher = Streams(monkeypatch), publisher_of(offered)
+    noise = ShufflersNoise(BALLOTS)
+    state = noise.start()
+    for number in range(3):
+        send(publisher, block_of(number, ALL))
+        drain(publisher)
+        _, state = noise.draw(state, 1)
+    streams.check_gone(draws=6)
+
+
+def test_a_stream_that_is_kept_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    streams, noise = Streams(monkeypatch), ShufflersNoise(BALLOTS, random=secure_random())
+    noise.draw(noise.start(), 1)
+    with pytest.raises(AssertionError):
+        streams.check_gone(draws=1)
 
 
 # --- what is told ---------------------------------------------------------------------------------

@@ -32,7 +32,7 @@ from overhand.deploy.protocol.sealing import strike_out
 from overhand.deploy.protocol.wire import Batch, Offer, Release
 from overhand.errors import InvalidValue, ProtocolViolation
 from overhand.model import Counts
-from overhand.randomness import Random, secure_random
+from overhand.randomness import Random, source_of
 
 if TYPE_CHECKING:
     from overhand.deploy.server.store import ServerTables
@@ -75,7 +75,7 @@ class ReplayProtection:
     def __init__(self, document: Document, path: Path) -> None:
         self._formats = document.formats
         self._level, self._mechanism = self._formats.levels[0], document.mechanisms[0]
-        self._random: Random = secure_random()
+        self._random: Random | None = None
         self._path = path
         self._levels = [NOISE_LEVEL, self._level.level]
         self.keys: BatchKeys
@@ -167,16 +167,21 @@ class ReplayProtection:
             return self._place + 1, self._marks.find(marks)
 
     def draw_noise(self, tables: ServerTables, rows: int) -> Counts:
-        """The next rows of the noise; the store must be locked."""
+        """The next rows of the noise; the store must be locked.
+
+        From a stream of their own: whoever reads the memory of a process finds no key that made
+        earlier noise, and so not all of it at once.
+        """
         if not rows:
             return np.empty((0, self._mechanism.values.dimension), np.int64)
-        drawn, state = self._find_noise(tables)
-        noise, state = self._mechanism.advance_noise(state, self._random, rows)
+        random = source_of(self._random)
+        drawn, state = self._find_noise(tables, random)
+        noise, state = self._mechanism.advance_noise(state, random, rows)
         key = Batch(NOISE_LEVEL, drawn + rows)
         tables.keep_noise(key.number, self.keys.seal(key, 0, state.tobytes()))
         return noise
 
-    def _find_noise(self, tables: ServerTables) -> tuple[int, Counts]:
+    def _find_noise(self, tables: ServerTables, random: Random) -> tuple[int, Counts]:
         """How many rows were drawn, and the state after them: a new one if it is lost.
 
         That costs no privacy, but noise that does not cancel: somebody should know.
@@ -189,7 +194,7 @@ class ReplayProtection:
         if drawn:
             tables.alarm(f"the state of the server's noise was lost after {drawn} batches")
             log("noise goes on from a new state", level=logging.ERROR, batches=drawn)
-        return drawn, self._mechanism.start_noise(self._random)
+        return drawn, self._mechanism.start_noise(random)
 
     def _open_noise(self, drawn: int, sealed: bytes) -> Counts | None:
         try:

@@ -28,7 +28,7 @@ from overhand.deploy.protocol.wire import (
 )
 from overhand.errors import InvalidValue, ProtocolViolation, whole
 from overhand.model import Messages
-from overhand.randomness import Random, secure_random
+from overhand.randomness import Random, secure_random, source_of
 from overhand.shuffle import shuffle
 
 _HEAD_BYTES = 8
@@ -177,7 +177,8 @@ class OwnNoise:
     """The service's own noise of a document: of blocks in their order, and its state between them.
 
     Two draws for the same block, both seen, would hide less than one: so a store keeps what is
-    drawn and the state after it in one step, and nobody sees either before that.
+    drawn and the state after it in one step, and nobody sees either before that. Every draw is from
+    a stream of its own: whoever reads the memory of a process finds no key that made earlier noise.
     """
 
     def __init__(
@@ -185,7 +186,7 @@ class OwnNoise:
     ) -> None:
         (self._mechanism,), (self._level,) = document.mechanisms, document.formats.levels
         self._seals = document.sealer if sealer is None else sealer
-        self._random = secure_random() if random is None else random
+        self._random = random
 
     @classmethod
     def of(cls, document: Document, sealer: Seals | None = None) -> OwnNoise | None:
@@ -194,13 +195,14 @@ class OwnNoise:
 
     def start(self) -> bytes:
         """A state before the first block, or after one that was lost."""
-        return self._mechanism.start_noise(self._random).astype(_STATE).tobytes()
+        return self._mechanism.start_noise(source_of(self._random)).astype(_STATE).tobytes()
 
     def draw(self, state: bytes, blocks: int) -> tuple[list[Added], bytes]:
         """What is added to each of the next blocks, and the state after them."""
         registers = np.frombuffer(state, _STATE).astype(np.int64)
         registers = registers.reshape(-1, self._mechanism.values.dimension)
-        noise, after = self._mechanism.advance_noise(registers, self._random, blocks)
+        random = source_of(self._random)
+        noise, after = self._mechanism.advance_noise(registers, random, blocks)
         added, level = self._mechanism.added(noise), self._level
         # All of them before the first is needed, so that workers seal side by side.
         sealed = [self._seals.seal(level.level, level.messages_to_bytes(m)) for m in added.sealed]
