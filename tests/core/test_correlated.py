@@ -525,6 +525,20 @@ def test_other_parameters_are_refused(change: dict[str, Any], words: str) -> Non
         replace(CorrelatedNoise.of(4.0, 100), **change)
 
 
+@pytest.mark.parametrize("gain", [-1.0, 1e-30, 4.0], ids=["negative", "none", "large"])
+def test_no_variance_is_told_of_noise_that_cannot_be_inverted(gain: float) -> None:
+    """What is clipped of it, and charged for that, would follow from a number that means nothing.
+
+    A gain of the wrong sign, a pole that a zero cancels, and a zero outside of the unit circle.
+    """
+    noise = CorrelatedNoise.of(4.0, 100)
+    *others, last = noise.rotations
+    changed = replace(noise, rotations=(*others, last._replace(gain=math.floor(gain * noise.step))))
+    with pytest.raises(oh.InvalidValue, match="do not alternate"):
+        changed.law(1)
+    assert noise.law(1).variance > noise.deviation**2
+
+
 def test_laplace_noise_has_no_state() -> None:
     """No rotation leaves it as it was: what there is to remember of it would not hide it."""
     noise, random = IndependentNoise(Polya(1, 1, 0.5), cap=9), keyed(11)

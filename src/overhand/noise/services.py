@@ -46,6 +46,7 @@ _AT_ONCE = 1 << 16  # numbers of a signal, or variances: they fit into a cache
 _WORK_BITS = 400
 _FEW_COORDINATES = 12  # for fewer, Python's whole numbers are quicker than arrays
 _MANY_TIMES = 1 << 12
+_NO_INVERSE = "poles and zeros of the noise do not alternate in (0, 1): its variance is not known"
 
 
 class ServiceNoise(NoiseShare):
@@ -524,18 +525,26 @@ def _invert(rotations: tuple[Rotation, ...], step: int) -> _Poles:
         gains = [exactly(r.through * r.gain / step) for r in rotations]
         order = sorted(range(len(lacks)), key=lambda m: lacks[m])
         poles, weights = [lacks[m] for m in order], [_residue(lacks, gains, m) for m in order]
+        if min(weights) <= 0:
+            raise errors.InvalidValue(_NO_INVERSE)
 
         def denominator(lack: Any) -> Any:
             return 1 + mpmath.fsum(w / (p - lack) for w, p in zip(weights, poles, strict=True))
 
-        # Zeros of C lie between its poles, and one beyond the last.
+        # Zeros of C lie between its poles, and one beyond the last, if all residues are positive.
         ends = [*poles[1:], poles[-1] + mpmath.fsum(weights)]
         zeros = []
         for low, high in zip(poles, ends, strict=True):
             margin = (high - low) / 2**40
             ends_inside = float(low + margin), float(high - margin)
-            root = brentq(lambda x: float(denominator(mpmath.mpf(x))), *ends_inside)
-            zeros.append(mpmath.findroot(denominator, (root, root * (1 + 1e-9))))
+            try:
+                root = brentq(lambda x: float(denominator(mpmath.mpf(x))), *ends_inside)
+            except ValueError as error:  # a pole and a zero cancel, or nearly
+                raise errors.InvalidValue(_NO_INVERSE) from error
+            zero = mpmath.findroot(denominator, (root, root * (1 + 1e-9)))
+            if not low < zero < min(high, 1):
+                raise errors.InvalidValue(_NO_INVERSE)
+            zeros.append(zero)
         steady = mpmath.fprod(poles) / mpmath.fprod(zeros)
         amplitudes = [
             mpmath.fprod(pole - zero for pole in poles)
