@@ -22,7 +22,13 @@ _SAME = 1e-12  # of a variance that cancelled out
 
 
 class RunInfo(Protocol):
-    """One run of a plan: estimates of runs of different names have nothing in common."""
+    """One run of a plan: estimates of runs of different names have nothing in common.
+
+    >>> run: RunInfo = TreeRun("a", RegularTree(2, (2,)), (1.0,), variances=(4.0,), fourths=(0.0,))
+    >>> whole = Segment(run, 0, 2, pending=0, imputed=0.0, variance=4.0)
+    >>> run.name, run.share(whole, whole)
+    ('a', [SharedNoise(left=1.0, right=1.0, variance=4.0, fourth=0.0)])
+    """
 
     @property
     def name(self) -> str: ...
