@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from functools import cached_property
-from operator import mul
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -35,10 +34,11 @@ _SHORTER = 99, 100  # Lovasz's condition
 class Direction(NamedTuple):
     """A vector of a short basis; and what of it is at right angles to those before it.
 
-    The latter is divided by the square of its length, times 2^512.
+    The latter, its shadow, is times 2^512; and the same divided by the square of its length, too.
     """
 
     vector: Any
+    shadow: Any
     dual: Any
 
 
@@ -121,7 +121,7 @@ class LatticeAttack(Game):
                 signals.append(_in_deviations(signal))
             own = [round(_in_deviations(draw) * scale) for draw in draws]
             rows.append([*registers, *own, *signals])
-        return find_directions(reduce_basis(rows))
+        return reduce_basis(rows)
 
     def _pass_on(self, registers: list[Any], signal: Any) -> tuple[list[Any], Any]:
         """Through all rotations, without their rounding."""
@@ -143,10 +143,16 @@ def _in_deviations(numbers: Any) -> Any:
 
 def _distances(target: Any, basis: list[Direction]) -> Floats:
     """The squared distances from the nearest points, in standard deviations."""
-    for vector, dual in reversed(basis):
+    left = _subtract_near_point(target, basis)
+    return np.asarray(((left / (1 << _FINE_BITS + _SLACK_BITS)) ** 2).sum(axis=0), np.float64)
+
+
+def _subtract_near_point(target: Any, basis: list[Direction]) -> Any:
+    """Of the lattice, as Babai finds it: direction by direction, the last one first."""
+    for vector, _, dual in reversed(basis):
         times = (dual @ target + (1 << _DUAL_BITS - 1)) >> _DUAL_BITS
         target = target - np.multiply.outer(vector, times)
-    return np.asarray(((target / (1 << _FINE_BITS + _SLACK_BITS)) ** 2).sum(axis=0), np.float64)
+    return target
 
 
 @dataclass(frozen=True)
@@ -169,76 +175,29 @@ class _Coarse:
         return np.asarray(self.law.draw(random, count) >> self.bits << self.bits)
 
 
-def _dot(one: list[int], other: list[int]) -> int:
-    return sum(map(mul, one, other))
+def _square(vector: Any) -> int:
+    return int(vector @ vector)
 
 
-def find_directions(rows: list[list[int]]) -> list[Direction]:
-    """Gram and Schmidt's, of a basis.
+def reduce_basis(rows: list[list[int]]) -> list[Direction]:
+    """A basis of the same lattice with short vectors: LLL (Cohen 1993, 2.6).
 
-    >>> [(dual >> 510).tolist() for _, dual in find_directions([[2, 0], [1, 4]])]  # in quarters
-    [[2, 0], [0, 1]]
+    It is found from its first vector on. One that is too short for its place changes places with
+    the one before it, and nothing that was found before these two changes.
+
+    >>> [one.vector.tolist() for one in reduce_basis([[1, 1, 1], [-1, 0, 2], [3, 5, 6]])]
+    [[0, 1, 0], [1, 0, 1], [-2, 0, 1]]
     """
-    vectors = np.array(rows, object)
-    shadows, found = list[Any](), list[Direction]()  # shadows times 2^512, too
-    for vector in vectors:
-        shadow = vector << _DUAL_BITS
-        for before, direction in zip(shadows, found, strict=True):
-            shadow = shadow - ((vector @ direction.dual) * before >> _DUAL_BITS)
-        shadows.append(shadow)
-        found.append(Direction(vector, (shadow << 2 * _DUAL_BITS) // (shadow @ shadow)))
-    return found
-
-
-def reduce_basis(rows: list[list[int]]) -> list[list[int]]:
-    """A basis of the same lattice with short vectors: LLL, in whole numbers (Cohen 1993, 2.6.7).
-
-    >>> reduce_basis([[1, 1, 1], [-1, 0, 2], [3, 5, 6]])
-    [[0, 1, 0], [1, 0, 1], [-1, 0, 2]]
-    """
-    rows, count = [list(row) for row in rows], len(rows)
-    d = [1] + [0] * count  # products of squares of shadows
-    m = [[0] * count for _ in rows]  # m[i][j] = d[j + 1] mu_ij
-
-    def shorten(k: int, j: int) -> None:
-        if 2 * abs(m[k][j]) > d[j + 1]:
-            times = (2 * m[k][j] + d[j + 1]) // (2 * d[j + 1])
-            rows[k] = [x - times * y for x, y in zip(rows[k], rows[j], strict=True)]
-            m[k][j] -= times * d[j + 1]
-            for i in range(j):
-                m[k][i] -= times * m[j][i]
-
-    def swap(k: int) -> None:
-        rows[k], rows[k - 1] = rows[k - 1], rows[k]
-        for j in range(k - 1):
-            m[k][j], m[k - 1][j] = m[k - 1][j], m[k][j]
-        mu = m[k][k - 1]
-        middle = (d[k - 1] * d[k + 1] + mu * mu) // d[k]
-        for i in range(k + 1, known + 1):
-            old = m[i][k]
-            m[i][k] = (d[k + 1] * m[i][k - 1] - mu * old) // d[k]
-            m[i][k - 1] = (middle * old + mu * m[i][k]) // d[k + 1]
-        d[k] = middle
-
-    k, known = 1, 0
-    d[1] = _dot(rows[0], rows[0])
-    while k < count:
-        if k > known:
-            known = k
-            for j in range(k + 1):
-                u = _dot(rows[k], rows[j])
-                for i in range(j):
-                    u = (d[i + 1] * u - m[k][i] * m[j][i]) // d[i]
-                if j < k:
-                    m[k][j] = u
-                else:
-                    d[k + 1] = u
-        shorten(k, k - 1)
-        if (d[k + 1] * d[k - 1] + m[k][k - 1] ** 2) * _SHORTER[1] < _SHORTER[0] * d[k] ** 2:
-            swap(k)
-            k = max(1, k - 1)
+    left, found = [np.array(row, object) for row in reversed(rows)], list[Direction]()
+    while left:
+        vector = _subtract_near_point(left.pop(), found)
+        shadow = longer = vector << _DUAL_BITS
+        for before in found:
+            longer = shadow
+            shadow = shadow - ((vector @ before.dual) * before.shadow >> _DUAL_BITS)
+        if found and _SHORTER[1] * _square(longer) < _SHORTER[0] * _square(found[-1].shadow):
+            left += [found.pop().vector, vector]
         else:
-            for j in range(k - 2, -1, -1):
-                shorten(k, j)
-            k += 1
-    return rows
+            dual = (shadow << 2 * _DUAL_BITS) // _square(shadow)
+            found.append(Direction(vector, shadow, dual))
+    return found
