@@ -249,7 +249,7 @@ def test_a_full_audit_has_every_mechanism_and_value_alone_and_with_all_levels() 
     ]
     services = [job for job in jobs if isinstance(job.game, Listener)]
     assert [job.name for job in services] == [f"pairs, {spec}, masks" for spec in VALUES]
-    assert {job.claim for job in services} == {Claim(NOTHING)}
+    assert {job.game.claim for job in services} == {Claim(NOTHING)}
     watched = [job.name for job in jobs if isinstance(job.game, WatchedBlocks)]
     both = ["server lies", "service lies"]
     more = ["2 reports together", "2 reports apart", "leak before", "leak after"]
@@ -271,7 +271,7 @@ def test_a_full_audit_has_every_mechanism_and_value_alone_and_with_all_levels() 
     ]
     # All noise of the services is judged by mu, besides epsilon and delta.
     judged = [job for job in jobs if isinstance(job.game, WatchedBlocks | LatticeAttack | LiedTo)]
-    assert all(job.claim is not None and job.claim.mu is not None for job in judged)
+    assert all(job.game.claim and job.game.claim.mu is not None for job in judged)
     assert len({job.name for job in jobs}) == len(jobs)
 
 

@@ -4,7 +4,6 @@ from overhand.lab.audit.attacks import NOTHING, STATISTICS
 from overhand.lab.audit.audit import FAILURE_RATE
 from overhand.lab.audit.cases import EXPECTED_BLOCKS, KINDS, VALUES
 from overhand.lab.audit.scope import DEFAULT_RUNS, Scope, Verdict, verdict_on
-from overhand.lab.audit.store import has_service
 
 __all__ = [
     "DEFAULT_RUNS",
@@ -16,6 +15,5 @@ __all__ = [
     "VALUES",
     "Scope",
     "Verdict",
-    "has_service",
     "verdict_on",
 ]

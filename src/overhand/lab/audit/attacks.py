@@ -12,7 +12,7 @@ from typing import TypeVar
 import numpy as np
 
 from overhand.accounting import SMALLEST_DELTA
-from overhand.lab.audit.audit import Game
+from overhand.lab.audit.audit import Claim, Game
 from overhand.lab.audit.cases import Deployment, base, moves, neighbours
 from overhand.lab.baselines import LocalSum, local_counter
 from overhand.mechanisms import Mechanism
@@ -263,6 +263,7 @@ class Listener(_Watcher):
     """
 
     names = ["unmasked", "same mask", "known mask"]
+    claim = Claim(NOTHING)
 
     def play(self, victim: int, runs: int, random: Random, attempt: int) -> Floats:
         (mechanism,), (view,) = self._deployment.mechanisms, self._views

@@ -178,6 +178,11 @@ class Game(ABC):
     """Of the statistics."""
 
     @property
+    def claim(self) -> Claim | None:
+        """Of what it looks at, if that is not the guarantee."""
+        return None
+
+    @property
     def mechanisms(self) -> tuple[Mechanism, ...]:
         """Whose noise tells what to expect; none where no law of it does."""
         return ()

@@ -8,19 +8,24 @@ once, the state that the other one's noise is kept in.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import Any, Literal, NamedTuple
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
+from itertools import islice
+from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 import numpy as np
+from scipy.linalg import toeplitz
+from scipy.optimize import brentq
+from scipy.signal import lfilter
 
 from overhand.accounting import gaussian_delta
 from overhand.lab.audit.attacks import KNOWN_SEED
 from overhand.lab.audit.audit import Claim, Game
-from overhand.lab.audit.cases import base, moves
+from overhand.lab.audit.cases import base, draw_noise, moves
+from overhand.lab.audit.faults import halve
 from overhand.mechanisms import Mechanism
-from overhand.model import Counts, Floats, Privacy
+from overhand.model import Counts, Floats
 from overhand.noise import Clip, CorrelatedNoise, ServiceNoise
 from overhand.planning import Plan
 from overhand.randomness import Random, seeded_random
@@ -31,7 +36,6 @@ BEFORE, AFTER = 3, 44
 LEAK_FACTOR = 2
 """How much more mu^2 one leak of a state costs at most."""
 _CELLS = 4  # arrays of a block's size that are in memory
-_HALVINGS = 60
 _CLIPPED = 1.3  # standard deviations: a bound so tight that every seventh block is clipped
 
 Liar = Literal["server", "service"]
@@ -96,28 +100,32 @@ class Filter:
         for _ in range(rows - 1):
             by_kept.append(float(by_state[-1] @ kept))
             by_state.append(observed @ by_state[-1])
-        of_kept = np.zeros((rows, rows))
-        for lag, weight in enumerate(by_kept):
-            of_kept += weight * np.eye(rows, k=-lag)
+        of_kept = toeplitz(by_kept, np.zeros(rows))
         units = self.noise.deviation / math.sqrt(LEAK_FACTOR)  # of what is kept, in steps
         covariance = units**2 * (of_kept @ of_kept.T + np.eye(rows)) + np.eye(rows) / 12
         return np.array(by_state) / self.noise.step, covariance
 
 
 @dataclass(frozen=True)
-class WatchedBlocks(Game):
-    """A victim in a plan of the services, seen by the other service: see the top of this file."""
+class ServicesGame(Game):
+    """An attack by one of two services, which knows everything but the other one's secrets."""
 
     plan: Plan
     mechanism: Mechanism
     """The plan's, or that of a planted fault."""
-    liar: Liar
     leak: Leak = ""
-    placement: Placement = Placement()
+
+    window: ClassVar[int] = 1
+    """How many blocks are watched, from a victim's on."""
 
     @classmethod
-    def of(cls, plan: Plan, liar: Liar = "service", **more: Any) -> WatchedBlocks:
-        return cls(plan, plan.mechanisms[0], liar, **more)
+    def of(cls, plan: Plan, **more: Any) -> Self:
+        return cls(plan, plan.mechanisms[0], **more)
+
+    @classmethod
+    def concerns(cls, plan: Plan) -> bool:
+        """Whether it can be played."""
+        return True
 
     @property
     def claim(self) -> Claim:
@@ -128,46 +136,30 @@ class WatchedBlocks(Game):
         slack = self.plan.delta_leaked
         if self.leak:
             mu *= math.sqrt(LEAK_FACTOR)
-            privacy = Privacy(_epsilon_of(mu, privacy.delta - slack), privacy.delta)
+            privacy = replace(privacy, epsilon=_epsilon_of(mu, privacy.delta - slack))
         return Claim(privacy, mu, slack)
 
-    @property
-    def names(self) -> list[str]:  # type: ignore[override]
-        of_state = ["state", "state alone"] if self.leak else []
-        return ["filtered", "block", "running sum", "seed", *of_state]
-
-    @property
-    def rows(self) -> int:
-        return BEFORE + AFTER + 1
-
-    @property
-    def messages(self) -> int:
-        return _CELLS * self.rows * self.mechanism.values.dimension
-
-    @property
+    @cached_property
     def _filter(self) -> Filter | None:
         """Of the noise that is planned, if it is correlated."""
         noise = self.plan.mechanisms[0].noise_share
         return Filter(noise) if isinstance(noise, CorrelatedNoise) else None
 
+    def _column_of(self, blocks: int) -> Floats:
+        return np.eye(1, blocks)[0] if self._filter is None else self._filter.column(blocks)
+
+    def _whiten(self, rows: Floats) -> Floats:
+        """The z_t that these blocks follow from, if the victim holds 0."""
+        return np.asarray(lfilter(self._column_of(len(rows)), [1.0], rows, axis=0))
+
     @cached_property
     def _column(self) -> Floats:
         """How far a victim's 1 moves the z_t, from its first block on."""
-        count = self.rows - BEFORE
-        found = np.zeros(count)
-        found[0] = 1.0
-        if self._filter is not None:
-            found = self._filter.column(count)
-        later = [np.concatenate([np.zeros(k), found[: count - k]]) for k in self._offsets]
-        return np.asarray(np.sum(later, axis=0))
+        return self._column_of(self.window)
 
     @property
-    def _offsets(self) -> range:
-        return range(self.placement.blocks)
-
-    @cached_property
     def _moves(self) -> dict[int, int]:
-        return moves(self.mechanism, self.placement.reports)
+        return moves(self.mechanism)
 
     @property
     def _square_move(self) -> int:
@@ -184,15 +176,7 @@ class WatchedBlocks(Game):
         """Of the best statistic: what the victim moves it by, in standard deviations."""
         if self._filter is None:
             return None
-        column, square = self._column, self._square_deviation
-        moved = float(column @ column) / square
-        if self.leak == "after":
-            gains = self._filter.gains
-            of_state = float(self._filter.weights @ gains**2) / self._filter.noise.step**2
-            moved = column[0] ** 2 / square + LEAK_FACTOR * of_state / (square - 1 / 12)
-        elif self.leak == "before":
-            _, covariance = self._filter.given_state(len(column))
-            moved = float(column @ np.linalg.solve(covariance, column))
+        moved = float(self._column @ self._column) / self._square_deviation
         return math.sqrt(moved * self._square_move)
 
     @property
@@ -204,53 +188,80 @@ class WatchedBlocks(Game):
         if self._filter is None:
             return {}
         filtered = self._square_deviation * float(self._column @ self._column)
-        share = self.plan.mechanisms[0].noise_share
-        assert isinstance(share, ServiceNoise)
-        whole = float(share.prefix_variance(self.rows))
-        return {
-            "filtered": filtered * self._square_move, "running sum": whole * self._square_move
-        }  # fmt: skip
+        return {"filtered": filtered * self._square_move}
+
+
+@dataclass(frozen=True)
+class WatchedBlocks(ServicesGame):
+    """A victim in a plan of the services, seen by the other service: see the top of this file."""
+
+    liar: Liar = "service"
+    placement: Placement = Placement()
+
+    window = AFTER + 1
+
+    @property
+    def names(self) -> list[str]:  # type: ignore[override]
+        of_state = ["state", "state alone"] if self.leak else []
+        return ["filtered", "block", "running sum", "seed", *of_state]
+
+    @property
+    def messages(self) -> int:
+        return _CELLS * (BEFORE + self.window) * self.mechanism.values.dimension
+
+    @cached_property
+    def _column(self) -> Floats:
+        everywhere = np.ones(self.placement.blocks)
+        return np.convolve(everywhere, super()._column)[: self.window]
+
+    @cached_property
+    def _moves(self) -> dict[int, int]:
+        return moves(self.mechanism, self.placement.reports)
+
+    @property
+    def expected_mu(self) -> float | None:
+        if self._filter is None or not self.leak:
+            return super().expected_mu
+        column = self._column
+        if self.leak == "after":
+            square, step = self._filter.noise.deviation**2, self._filter.noise.step
+            of_state = float(self._filter.weights @ self._filter.gains**2) / step**2
+            moved = column[0] ** 2 / self._square_deviation + LEAK_FACTOR * of_state / square
+        else:
+            _, covariance = self._filter.given_state(len(column))
+            moved = float(column @ np.linalg.solve(covariance, column))
+        return math.sqrt(moved * self._square_move)
+
+    @property
+    def spreads(self) -> dict[str, float]:
+        share, filtered = self.plan.mechanisms[0].noise_share, super().spreads
+        if not filtered or not isinstance(share, ServiceNoise):
+            return {}
+        whole = float(share.prefix_variance(BEFORE + self.window))
+        return filtered | {"running sum": whole * self._square_move}
 
     def play(self, victim: int, runs: int, random: Random, attempt: int) -> Floats:
-        noise, leaked = self._draw(runs, random)
+        parts = list(self._draw(runs, random))
+        noise = np.concatenate([of_part for of_part, _ in parts])
         rows = noise.astype(np.float64)
-        for offset in self._offsets:
-            rows[BEFORE + offset] = self._show(victim, noise[BEFORE + offset], random)
-        seeded = seeded_random(KNOWN_SEED + attempt)
-        guess = self._advance(*self._start(runs, seeded), BEFORE + 1)[0][BEFORE]
-        found = dict.fromkeys(self.names, np.zeros(runs))
+        for block in range(BEFORE, BEFORE + self.placement.blocks):
+            rows[block] = self._show(victim, noise[block], random)
+        _, ((guess,), _) = islice(self._draw(runs, seeded_random(KNOWN_SEED + attempt)), 2)
+        found = np.zeros((len(self.names), runs))
         for coordinate, steps in self._moves.items():
             own = rows[:, :, coordinate]
-            filtered = self._filtered(own)
-            found["filtered"] = found["filtered"] + steps * (self._column @ filtered[BEFORE:])
-            found["block"] = found["block"] + steps * own[BEFORE]
-            found["running sum"] = found["running sum"] + steps * own.sum(axis=0)
-            found["seed"] = found["seed"] + steps * (own - guess[:, coordinate])[BEFORE]
-            if leaked is not None:
-                state = leaked.reshape(len(leaked), runs, -1)[:, :, coordinate]
-                alone, with_sums = self._read_state(own, filtered, state)
-                found["state"] = found["state"] + steps * with_sums
-                found["state alone"] = found["state alone"] + steps * alone
-        return np.stack(list(found.values()))
+            filtered, block = self._whiten(own), own[BEFORE]
+            seen = [self._column @ filtered[BEFORE:], block, own.sum(axis=0)]
+            seen.append(block - guess[:, coordinate])
+            if self.leak:
+                _, state = parts[0 if self.leak == "before" else 1]
+                of_coordinate = state.reshape(len(state), runs, -1)[:, :, coordinate]
+                seen += self._read_state(own, filtered, of_coordinate)
+            found += steps * np.stack(seen)
+        return found
 
-    def _draw(self, runs: int, random: Random) -> tuple[Counts, Counts | None]:
-        """By block, run and coordinate; and a state, if one leaks."""
-        noise, leaked, (state, _) = [], None, self._start(runs, random)
-        for blocks, leak in ((BEFORE, "before"), (1, "after"), (AFTER, "")):
-            drawn, state = self._advance(state, random, blocks)
-            noise.append(drawn)
-            if self.leak and leak == self.leak:
-                leaked = state.copy()
-        return np.concatenate(noise).reshape(self.rows, runs, -1), leaked
-
-    def _start(self, runs: int, random: Random) -> tuple[Counts, Random]:
-        share = self.mechanism.noise_share
-        assert isinstance(share, ServiceNoise)
-        return share.start(random, runs * self.mechanism.values.dimension), random
-
-    def _advance(self, state: Counts, random: Random, blocks: int) -> tuple[Counts, Counts]:
-        noise, state = self.mechanism.advance_noise(state, random, blocks)
-        return noise.reshape(blocks, -1, self.mechanism.values.dimension), state
+    def _draw(self, runs: int, random: Random) -> Iterator[tuple[Counts, Counts]]:
+        return draw_noise(self.mechanism, runs, random, BEFORE, 1, AFTER)
 
     def _show(self, victim: int, noise: Counts, random: Random) -> Floats:
         """What is seen of a block in which the victim is alone: its messages, and this noise."""
@@ -264,18 +275,10 @@ class WatchedBlocks(Game):
         sums = alone.step_sums(shown, None if self.liar == "server" else noise)
         return (sums - alone.offset - base(alone)).astype(np.float64)
 
-    def _filtered(self, rows: Floats) -> Floats:
-        """The z_t that the blocks follow from, if the victim holds 0."""
-        if self._filter is None:
-            return rows
-        column = self._filter.column(len(rows))
-        whole = rows.copy()
-        for lag in range(1, len(rows)):
-            whole[lag:] += column[lag] * rows[:-lag]
-        return whole
-
-    def _read_state(self, rows: Floats, filtered: Floats, state: Counts) -> tuple[Floats, Floats]:
-        """What it lacks to what blocks leave there; and the best test with that and with sums."""
+    def _read_state(self, rows: Floats, filtered: Floats, state: Counts) -> list[Floats]:
+        """The best test with sums and what the state lacks to what blocks leave there, and with
+        the latter alone.
+        """
         chain = self._filter
         assert chain is not None
         step, until = chain.noise.step, BEFORE + (self.leak == "after")
@@ -283,21 +286,16 @@ class WatchedBlocks(Game):
         weights = LEAK_FACTOR * chain.weights * chain.gains / step / chain.noise.deviation**2
         alone = np.asarray(weights @ lacks)
         if self.leak == "after":
-            return alone, filtered[BEFORE] / self._square_deviation + alone
-        of_state, covariance = chain.given_state(self.rows - BEFORE)
+            return [filtered[BEFORE] / self._square_deviation + alone, alone]
+        of_state, covariance = chain.given_state(self.window)
         left = filtered[BEFORE:] + step * of_state @ lacks
-        return alone, np.asarray(np.linalg.solve(covariance, self._column) @ left)
+        return [np.asarray(np.linalg.solve(covariance, self._column) @ left), alone]
 
 
 def _epsilon_of(mu: float, delta: float) -> float:
-    """The least epsilon, at this delta, of what is mu-GDP."""
-    low, high = 0.0, 1.0
-    while gaussian_delta(mu, high) > delta:
-        low, high = high, 2 * high
-    for _ in range(_HALVINGS):
-        middle = (low + high) / 2
-        low, high = (middle, high) if gaussian_delta(mu, middle) > delta else (low, middle)
-    return high
+    """The epsilon, at this delta, of what is mu-GDP."""
+    most = mu**2 / 2 + mu * math.sqrt(-2 * math.log(delta))  # by the tail of a Gaussian
+    return float(brentq(lambda epsilon: gaussian_delta(mu, epsilon) - delta, 0.0, most))
 
 
 # Planted faults: noise that is not what it should be, though a single block of it is.
@@ -373,42 +371,44 @@ def clip_tightly(mechanism: Mechanism) -> Mechanism:
     return replace(mechanism, **fewer)
 
 
-class BlockFault(NamedTuple):
-    """A fault by its name, how it is planted in a game, and in which."""
-
-    name: str
-    plant: Callable[[WatchedBlocks], WatchedBlocks]
-    is_of_state: bool = False
-    """Whether it needs noise that has one."""
-    is_of_dummies: bool = False
-
-    def concerns(self, game: WatchedBlocks) -> bool:
-        has_state = game.plan.mu is not None or not self.is_of_state
-        return has_state and (game.mechanism.adds_messages or not self.is_of_dummies)
+def has_state(plan: Plan) -> bool:
+    """Whether its noise is correlated over blocks."""
+    return plan.mu is not None
 
 
-def _noise_fault(name: str, kind: type[CorrelatedNoise], **more: Any) -> BlockFault:
-    return BlockFault(
-        name,
-        lambda game: replace(game, mechanism=with_noise_of(kind, game.mechanism), **more),
-        is_of_state=True,
-    )
+def has_dummies(plan: Plan) -> bool:
+    return plan.mechanisms[0].adds_messages
 
 
-def _mechanism_fault(name: str, change: Callable[[Mechanism], Mechanism]) -> BlockFault:
-    return BlockFault(name, lambda game: replace(game, mechanism=change(game.mechanism)))
+@dataclass(frozen=True)
+class ServicesFault:
+    """A fault of the services' noise: the game that shows it, and how it is planted there."""
+
+    game: type[ServicesGame]
+    change: Callable[[Mechanism], Mechanism] = lambda right: right
+    needs: Callable[[Plan], bool] = lambda plan: True
+    """Plans that can have it."""
+    fields: Mapping[str, Any] = field(default_factory=dict)
+    """Of the game."""
+
+    def concerns(self, plan: Plan) -> bool:
+        return self.needs(plan) and self.game.concerns(plan)
+
+    def of(self, plan: Plan) -> ServicesGame:
+        right = self.game.of(plan, **self.fields)
+        return replace(right, mechanism=self.change(right.mechanism))
 
 
-BLOCK_FAULTS = (
-    _mechanism_fault("half the variance", lambda right: right.reduce(0.5)),
-    _noise_fault("no noise", Silent),
-    _noise_fault("plain buffers", PlainBuffers, leak="after"),
-    _noise_fault("state not advanced", StateNotAdvanced),
-    _noise_fault("increments rounded", RoundedIncrements),
-    BlockFault(
-        "a message in two blocks", lambda game: replace(game, placement=Placement(blocks=2))
-    ),
-    BlockFault("noise for one report", lambda game: replace(game, placement=Placement(reports=2))),
-    _mechanism_fault("clipping not charged", clip_tightly)._replace(is_of_dummies=True),
-)
+_in_blocks = partial(ServicesFault, WatchedBlocks)
+
+BLOCK_FAULTS: dict[str, ServicesFault] = {
+    "half the variance": _in_blocks(halve),
+    "no noise": _in_blocks(partial(with_noise_of, Silent), has_state),
+    "plain buffers": _in_blocks(partial(with_noise_of, PlainBuffers), has_state, {"leak": "after"}),
+    "state not advanced": _in_blocks(partial(with_noise_of, StateNotAdvanced), has_state),
+    "increments rounded": _in_blocks(partial(with_noise_of, RoundedIncrements), has_state),
+    "a message in two blocks": _in_blocks(fields={"placement": Placement(blocks=2)}),
+    "noise for one report": _in_blocks(fields={"placement": Placement(reports=2)}),
+    "clipping not charged": _in_blocks(clip_tightly, has_dummies),
+}
 """Every one of them must be accused."""

@@ -5,7 +5,7 @@ All levels that one user, the victim, takes part in are run together.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from warnings import catch_warnings, simplefilter
@@ -80,7 +80,8 @@ class Deployment:
         """Every batch with what the shuffling service adds to it, if it does: first blocks all."""
         if mechanism.noise_by == "users":
             return batches
-        return with_added(batches, mechanism, first_noise(mechanism, len(batches.sealed), random))
+        (((noise,), _),) = draw_noise(mechanism, len(batches.sealed), random, 1)
+        return with_added(batches, mechanism, noise)
 
     def shuffle(self, mechanism: Mechanism, batches: Messages, random: Random) -> Shuffled:
         """Every batch in an order of its own: what shufflers do."""
@@ -110,12 +111,19 @@ class OneByOne(Deployment):
         return Shuffled(*(np.concatenate(parts) for parts in zip(*released, strict=True)))
 
 
-def first_noise(mechanism: Mechanism, runs: int, random: Random) -> Counts:
-    """One service's noise of the first block of so many runs, a row for each."""
+def draw_noise(
+    mechanism: Mechanism, runs: int, random: Random, *parts: int
+) -> Iterator[tuple[Counts, Counts]]:
+    """One service's noise of so many blocks, and of so many after them: by block, run, coordinate.
+
+    Every part of the blocks comes with the state after it.
+    """
     share, dimension = mechanism.noise_share, mechanism.values.dimension
     assert isinstance(share, ServiceNoise)
-    noise, _ = mechanism.advance_noise(share.start(random, runs * dimension), random)
-    return noise.reshape(runs, dimension)
+    state = share.start(random, runs * dimension)
+    for blocks in parts:
+        noise, state = mechanism.advance_noise(state, random, blocks)
+        yield noise.reshape(blocks, runs, dimension), state
 
 
 def messages_of(mechanisms: Sequence[Mechanism]) -> int:

@@ -7,7 +7,7 @@ shuffling service. Those of the services' noise are in `overhand.lab.audit.block
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -19,7 +19,7 @@ from overhand import errors
 from overhand.lab.audit.attacks import KNOWN_SEED, Attacker, Listener
 from overhand.lab.audit.cases import Deployment
 from overhand.mechanisms import Mechanism, PairsSum
-from overhand.model import Counts, Floats, Messages, NoiseBy, Rows, Shuffled
+from overhand.model import Counts, Messages, Rows, Shuffled
 from overhand.noise import NoiseShare
 from overhand.randomness import Random, restore_random, seeded_random
 from overhand.shuffle import shuffle
@@ -58,16 +58,11 @@ class RepeatedNoise(Deployment):
         if not (lowest.values.is_scalar and lowest.values.is_whole):
             raise errors.InvalidValue(f"shared noise is planted for bits, not for {lowest.values}")
         mechanisms = []
-        for level, right_one in enumerate(right.mechanisms):
-            size, values, steps = right_one.size, right_one.values, right_one.steps
-            shared = right_one.with_noise(
-                size,
-                lowest.noise_share,
-                honest=size,
-                distance=_DISTANCE,
-                values=values,
-                steps=steps,
-            )
+        for level, one in enumerate(right.mechanisms):
+            shared = one.with_noise(
+                one.size, lowest.noise_share, honest=one.size, distance=_DISTANCE,
+                values=one.values, steps=one.steps,
+            )  # fmt: skip
             if level % 2:
                 shared = replace(shared, noise_share=_mirror(shared.noise_share))
             mechanisms.append(shared)
@@ -89,9 +84,6 @@ def _mirror(noise: NoiseShare) -> NoiseShare:
 
         def draw(self, random: Random, count: int) -> Counts:
             return np.asarray(-super().draw(random, count))
-
-        def draw_sums(self, *asked: Any, exact: bool = True) -> Floats:
-            return np.asarray(-super().draw_sums(*asked, exact=exact))
 
     return Mirrored(**vars(noise))
 
@@ -122,46 +114,9 @@ class Unmasked(PairsSum):
         return np.zeros_like(super()._stretch(seeds))
 
 
-def as_kind(kind: type[Mechanism], mechanisms: Sequence[Mechanism]) -> tuple[Mechanism, ...]:
-    """The same parameters in mechanisms of this kind."""
-    return tuple(kind.of_entry(m.entry(), m.noise_share, m.values) for m in mechanisms)
-
-
-@dataclass(frozen=True)
-class Fault:
-    """A fault by its name, how it is planted, and how many levels it needs.
-
-    `plain` faults show the value almost without noise: a tenth of the runs is enough. Some can be
-    made in the shuffle model alone, others alone where two services add up what they have.
-    """
-
-    name: str
-    plant: Callable[[Deployment, Deployment], Deployment]
-    least_levels: int = 1
-    plain: bool = False
-    in_shuffle_model: bool | None = None
-    """Whether only there, or only outside of it; None for both."""
-    seen_by: type[Attacker] | type[Listener] = Attacker
-    noise_by: NoiseBy | None = "users"
-    """Where it is planted: with whose noise; None for both."""
-
-    def concerns(self, mechanism: type[Mechanism]) -> bool:
-        """Whether it is a fault of this mechanism."""
-        is_alike = self.in_shuffle_model in (None, mechanism.is_shuffle_model)
-        return is_alike and self.noise_by in (None, mechanism.noise_by)
-
-
-def halve_noise(mechanisms: Sequence[Mechanism]) -> tuple[Mechanism, ...]:
-    """With half the variance of their noise."""
-    return tuple(mechanism.reduce(0.5) for mechanism in mechanisms)
-
-
-def _plain_fault(name: str, deployment: type[Deployment], **fields: Any) -> Fault:
-    """One that shows the value."""
-    return Fault(name, lambda right, alone: deployment(right.mechanisms), plain=True, **fields)
-
-
-_service_fault = partial(_plain_fault, noise_by="services")
+def as_kind(kind: type[Mechanism], right: Mechanism) -> Mechanism:
+    """The same parameters in a mechanism of this kind."""
+    return kind.of_entry(right.entry(), right.noise_share, right.values)
 
 
 class SeededService(Deployment):
@@ -181,23 +136,54 @@ class DummiesLast(Deployment):
         return Shuffled(np.concatenate([permuted.sealed, dummies], axis=1), batches.clear)
 
 
+def halve(mechanism: Mechanism) -> Mechanism:
+    """With half the variance of its noise."""
+    return mechanism.reduce(0.5)
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A fault by its name, how it is planted, and how many levels it needs.
+
+    `plain` faults show the value almost without noise: a tenth of the runs is enough.
+    """
+
+    name: str
+    plant: Callable[[Deployment, Deployment], Deployment]
+    least_levels: int = 1
+    plain: bool = False
+    concerns: Callable[[type[Mechanism]], bool] = lambda kind: kind.noise_by == "users"
+    """Of which mechanisms it is a fault."""
+    seen_by: type[Attacker] | type[Listener] = Attacker
+
+
+def _is_masked(kind: type[Mechanism]) -> bool:
+    return not kind.is_shuffle_model
+
+
+def _plain_fault(
+    name: str, deployment: Callable[[tuple[Mechanism, ...]], Deployment], **fields: Any
+) -> Fault:
+    """One that shows the value."""
+    return Fault(name, lambda right, alone: deployment(right.mechanisms), plain=True, **fields)
+
+
+_mask_fault = partial(_plain_fault, concerns=_is_masked, seen_by=Listener)
+
 FAULTS = (
-    Fault("half the noise", lambda right, alone: Deployment(halve_noise(right.mechanisms))),
-    _plain_fault("no permutation", NoPermutation, in_shuffle_model=True, noise_by=None),
+    Fault("half the noise", lambda right, alone: Deployment(tuple(map(halve, right.mechanisms)))),
+    _plain_fault("no permutation", NoPermutation, concerns=lambda kind: kind.is_shuffle_model),
     _plain_fault("seeded generator", SeededGenerator),
     Fault("budget not split", lambda right, alone: alone, 2),
     Fault("shared noise", lambda right, alone: RepeatedNoise.of(right), 2, True),
-    _service_fault("seeded service", SeededService),
-    _service_fault("dummies last", DummiesLast, in_shuffle_model=True),
-    Fault(
-        "share not masked",
-        lambda right, alone: Deployment(as_kind(Unmasked, right.mechanisms)),
-        plain=True,
-        in_shuffle_model=False,
-        seen_by=Listener,
-        noise_by="services",
+    _plain_fault(
+        "seeded service", SeededService, concerns=lambda kind: kind.noise_by == "services"
     ),
-    _service_fault("masks reused", SeedUsedTwice, in_shuffle_model=False, seen_by=Listener),
-    _service_fault("known masks", SeededGenerator, in_shuffle_model=False, seen_by=Listener),
+    _plain_fault("dummies last", DummiesLast, concerns=lambda kind: kind.adds_messages),
+    _mask_fault(
+        "share not masked", lambda right: Deployment(tuple(as_kind(Unmasked, m) for m in right))
+    ),
+    _mask_fault("masks reused", SeedUsedTwice),
+    _mask_fault("known masks", SeededGenerator),
 )
 """None can be seen in estimates. `alone` is the deployment whose levels each have all."""

@@ -10,16 +10,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import Any, NamedTuple
+from functools import cached_property, partial
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from overhand.lab.audit.audit import Claim, Game
-from overhand.lab.audit.blocks import Filter, WatchedBlocks
+from overhand.lab.audit.blocks import Filter, Leak, ServicesFault, ServicesGame, has_state
+from overhand.mechanisms import Mechanism
 from overhand.model import Counts, Floats
 from overhand.noise import CorrelatedNoise, DiscreteGaussian
-from overhand.planning import Plan
 from overhand.randomness import Random
 
 BLOCKS = (1, 2, 3, 6, 8)
@@ -43,7 +42,7 @@ class Direction(NamedTuple):
 
 
 @dataclass(frozen=True)
-class LatticeAttack(Game):
+class LatticeAttack(ServicesGame):
     """Knows the sums of all blocks, the values of all others, and the state after some blocks.
 
     What it does not know, the registers before the first block and a draw for each, is a point of a
@@ -51,35 +50,23 @@ class LatticeAttack(Game):
     they leave for the rest of the noise.
     """
 
-    plan: Plan
-    noise: CorrelatedNoise
-    """The plan's, or that of a planted fault."""
-    blocks: int
+    leak: Leak = "after"
+    blocks: int = 1
 
     names = ["lattice", "coarse lattice"]
     messages = 1 << 10
-
-    @classmethod
-    def of(cls, plan: Plan, blocks: int) -> LatticeAttack:
-        noise = plan.mechanisms[0].noise_share
-        assert isinstance(noise, CorrelatedNoise)
-        return cls(plan, noise, blocks)
+    expected_mu = None  # what it scores is no Gaussian
+    spreads: ClassVar[dict[str, float]] = {}
 
     @property
-    def claim(self) -> Claim:
-        return WatchedBlocks.of(self.plan, leak="after").claim
-
-    def coarsen(self) -> LatticeAttack:
-        """The same if draws lack their last bits."""
-        noise = self.noise
-        coarse = CoarseDraws(noise.step, noise.rotations, noise.cap, self._coarse_bits)
-        return replace(self, noise=coarse)
+    def noise(self) -> CorrelatedNoise:
+        share = self.mechanism.noise_share
+        assert isinstance(share, CorrelatedNoise)
+        return share
 
     @property
     def _coarse_bits(self) -> int:
-        """If draws lack so many, a state after these blocks has about 50 more bits than entropy."""
-        registers = len(self.noise.rotations)
-        return math.ceil(_UNIT_BITS - _UNIT_BITS * (registers - 1) / (registers + self.blocks))
+        return coarse_bits(self.noise, self.blocks)
 
     def play(self, victim: int, runs: int, random: Random, attempt: int) -> Floats:
         noise, state = self.noise.advance(self.noise.start(random, runs), random, self.blocks)
@@ -173,6 +160,30 @@ class _Coarse:
 
     def draw(self, random: Random, count: int) -> Counts:
         return np.asarray(self.law.draw(random, count) >> self.bits << self.bits)
+
+
+def coarse_bits(noise: CorrelatedNoise, blocks: int) -> int:
+    """If draws lack so many, a state after these blocks has about 50 more bits than entropy."""
+    registers = len(noise.rotations)
+    return math.ceil(_UNIT_BITS - _UNIT_BITS * (registers - 1) / (registers + blocks))
+
+
+def coarsen(mechanism: Mechanism, blocks: int) -> Mechanism:
+    """The same if draws lack their last bits."""
+    noise = mechanism.noise_share
+    assert isinstance(noise, CorrelatedNoise)
+    bits = coarse_bits(noise, blocks)
+    coarse = CoarseDraws(noise.step, noise.rotations, noise.cap, bits)
+    return replace(mechanism, noise_share=coarse)
+
+
+LATTICE_FAULTS = {
+    f"coarse draws, {blocks}": ServicesFault(
+        LatticeAttack, partial(coarsen, blocks=blocks), has_state, {"blocks": blocks}
+    )
+    for blocks in BLOCKS
+}
+"""Every one of them must be accused."""
 
 
 def _square(vector: Any) -> int:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from overhand import errors
-from overhand.lab.audit.attacks import NOTHING, Answers, Attacker, Listener
+from overhand.lab.audit.attacks import Answers, Attacker, Listener
 from overhand.lab.audit.audit import (
     FAILURE_RATE,
     Claim,
@@ -17,7 +17,13 @@ from overhand.lab.audit.audit import (
     find_noticed_part,
     rate_of_each,
 )
-from overhand.lab.audit.blocks import BLOCK_FAULTS, Placement, WatchedBlocks
+from overhand.lab.audit.blocks import (
+    BLOCK_FAULTS,
+    Placement,
+    ServicesFault,
+    ServicesGame,
+    WatchedBlocks,
+)
 from overhand.lab.audit.cases import (
     KINDS,
     LEAST_RUNS,
@@ -30,16 +36,7 @@ from overhand.lab.audit.cases import (
     can_send,
 )
 from overhand.lab.audit.faults import FAULTS, Fault
-from overhand.lab.audit.lattice import BLOCKS, LatticeAttack
-from overhand.lab.audit.lying import (
-    SERVER_FAULTS,
-    SERVER_LIES,
-    STORE_LIED_FAULTS,
-    STORE_LIES,
-    LieFault,
-    SubstitutedKey,
-)
-from overhand.lab.audit.store import STORE_FAULTS, ThroughStore
+from overhand.lab.audit.lattice import BLOCKS, LATTICE_FAULTS, LatticeAttack
 from overhand.mechanisms import MECHANISMS
 from overhand.model import Privacy
 from overhand.randomness import Random, source_of
@@ -61,8 +58,6 @@ class Job:
     game: Game
     runs: int
     planted: bool = False
-    claim: Claim | None = None
-    """Of what the game looks at, if it is not the guarantee."""
 
 
 @dataclass(frozen=True)
@@ -145,53 +140,21 @@ class Scope:
         """Single mechanisms and whole transcripts; bits also through shufflers and services."""
         for case in self._cases():
             yield from self._jobs_of(case)
-        for case in self._bit_cases(self.store):
-            yield from self._store_jobs(case)
-        for case in self._bit_cases(self.server):
-            if case.is_of_services:
-                lies = {name: lie for name, lie in SERVER_LIES.items() if lie.concerns(case)}
-                for name, lie in lies.items():
-                    game = lie.of(case)
-                    yield Job(f"{case.kind}, {name}", game, LEAST_RUNS, claim=game.claim)
-                exchanged, name = SubstitutedKey.of(case), f"{case.kind}, key exchanged"
-                yield Job(name, exchanged, LEAST_RUNS, claim=Claim(NOTHING))
+        yield from self._deployed_jobs()
         for spec in self.specs if self.local else ():
             answers = Answers.best(values_of(spec), self.privacy)
             yield Job(f"local, {spec}", answers, self.runs)
 
-    def _jobs_of(self, case: Case) -> Iterator[Job]:
-        deployment, is_bit = case.deployment(), case.values == BITS
-        runs, mechanism = affordable_runs(self.runs, deployment.messages), deployment.mechanisms[0]
-        if mechanism.is_shuffle_model:
-            yield Job(case.name, Attacker(deployment), runs)
-            if is_bit and case.levels == 1 and case.kind != PUBLISHED:
-                slow = Attacker(OneByOne(deployment.mechanisms))
-                yield Job(f"{case.name}, one by one", slow, max(LEAST_RUNS, runs // _PLAIN))
-        else:
-            few = max(LEAST_RUNS, runs // 2)
-            yield Job(f"{case.name}, masks", Listener(deployment), few, claim=Claim(NOTHING))
-        if case.is_of_services:
-            yield from self._block_jobs(case)
-
-    def _block_jobs(self, case: Case) -> Iterator[Job]:
-        """All that one service sees of the other's noise; of bits, all that it may do to see it."""
-        plan = case.plan()
-        games: dict[str, WatchedBlocks | LatticeAttack] = {
-            "server lies": WatchedBlocks.of(plan, "server"),
-            "service lies": WatchedBlocks.of(plan, "service"),
-        }
-        if case.values == BITS:
-            twice = WatchedBlocks.of(replace(case, reports=_REPORTS).plan())
-            games[f"{_REPORTS} reports together"] = replace(twice, placement=Placement(_REPORTS, 1))
-            games[f"{_REPORTS} reports apart"] = replace(twice, placement=Placement(1, _REPORTS))
-        if case.values == BITS and plan.mu is not None:
-            games["leak before"] = WatchedBlocks.of(plan, leak="before")
-            games["leak after"] = WatchedBlocks.of(plan, leak="after")
-            games |= {f"bits after block {t}": LatticeAttack.of(plan, t) for t in BLOCKS}
-        for name, game in games.items():
-            is_slow = isinstance(game, LatticeAttack)
-            runs = max(LEAST_RUNS, self.runs // _PLAIN) if is_slow else self.runs
-            yield Job(f"{case.name}, {name}", game, runs, claim=game.claim)
+    def mutants(self) -> Iterator[Job]:
+        """Every fault, planted in the transcript of a user who holds a bit."""
+        for kind in self.kinds:
+            for fault in FAULTS if kind != PUBLISHED else ():
+                if fault.least_levels <= self.shufflers and fault.concerns(MECHANISMS[kind]):
+                    yield self._mutant(kind, fault)
+            case = Case(kind, BITS, 1, self.size, self.privacy)
+            yield from _services_jobs(case, BLOCK_FAULTS, self.runs, planted=True)
+            yield from _services_jobs(case, LATTICE_FAULTS, LEAST_RUNS, planted=True)
+        yield from self._deployed_mutants()
 
     def _cases(self) -> Iterator[Case]:
         for kind in self.kinds:
@@ -202,80 +165,107 @@ class Scope:
                     if case.is_affordable:
                         yield case
 
-    def _store_jobs(self, case: Case) -> Iterator[Job]:
-        """Whether messages leave in random order; and what a server that lies sees of noise."""
-        if case.mechanisms[0].is_shuffle_model:
-            runs = LEAST_RUNS if case.is_of_services else self.runs // (_STORED * case.levels**2)
-            way = "bit, through the store" if case.levels == 1 else "2 levels, in the store"
-            game = Attacker(ThroughStore.of(case))
-            yield Job(f"{case.kind}, {way}", game, max(LEAST_RUNS, runs))
-        for name, lie in STORE_LIES.items() if case.is_of_services else ():
-            lied_to = lie.of(case)
-            yield Job(f"{case.kind}, {name}", lied_to, LEAST_RUNS, claim=lied_to.claim)
-
     def _bit_cases(self, kinds: Sequence[str]) -> Iterator[Case]:
         """In one level, and in two: what goes through databases."""
         for kind in kinds if str(BITS) in self.specs else ():
-            most = 1 if MECHANISMS[kind].noise_by == "services" else min(2, self.shufflers)
+            most = 1 if kind in SERVICES_KINDS else min(2, self.shufflers)
             for levels in range(1, 1 + most):
                 yield Case(kind, BITS, levels, self.size, self.privacy)
 
-    def mutants(self) -> Iterator[Job]:
-        """Every fault, planted in the transcript of a user who holds a bit."""
-        for kind in self.kinds:
-            for fault in FAULTS if kind != PUBLISHED else ():
-                if fault.least_levels <= self.shufflers and fault.concerns(MECHANISMS[kind]):
-                    yield self._mutant(kind, fault)
-            case = Case(kind, BITS, 1, self.size, self.privacy)
-            if case.is_of_services:
-                yield from self._block_mutants(case)
-        for case in self._bit_cases(self.store):
-            for name, kept in STORE_FAULTS.items() if case.levels == 1 else ():
-                if kept.concerns(case.mechanisms[0]):
-                    yield Job(f"{case.kind}: {name}", Attacker(kept.of(case)), LEAST_RUNS, True)
-            yield from self._lied_to_mutants(case, STORE_LIED_FAULTS)
-        for case in self._bit_cases(self.server):
-            yield from self._lied_to_mutants(case, SERVER_FAULTS)
-            if case.is_of_services:
-                trusting, name = SubstitutedKey.of(case, True), f"{case.kind}: key not checked"
-                yield Job(name, trusting, LEAST_RUNS, True, Claim(NOTHING))
+    def _jobs_of(self, case: Case) -> Iterator[Job]:
+        deployment, is_bit = case.deployment(), case.values == BITS
+        runs, mechanism = affordable_runs(self.runs, deployment.messages), deployment.mechanisms[0]
+        if mechanism.is_shuffle_model:
+            yield Job(case.name, Attacker(deployment), runs)
+            if is_bit and case.levels == 1 and case.kind != PUBLISHED:
+                slow = Attacker(OneByOne(deployment.mechanisms))
+                yield Job(f"{case.name}, one by one", slow, self._few(runs))
+        else:
+            few = max(LEAST_RUNS, runs // 2)
+            yield Job(f"{case.name}, masks", Listener(deployment), few)
+        for name, game in self._block_games(case) if case.is_of_services else ():
+            few = self._few(self.runs) if isinstance(game, LatticeAttack) else self.runs
+            yield Job(f"{case.name}, {name}", game, few)
+
+    def _few(self, runs: int) -> int:
+        return max(LEAST_RUNS, runs // _PLAIN)
+
+    def _block_games(self, case: Case) -> Iterator[tuple[str, ServicesGame]]:
+        """All that one service sees of the other's noise; of bits, all that it may do to see it."""
+        plan = case.plan()
+        yield "server lies", WatchedBlocks.of(plan, liar="server")
+        yield "service lies", WatchedBlocks.of(plan, liar="service")
+        if case.values != BITS:
+            return
+        twice = replace(case, reports=_REPORTS).plan()
+        together, apart = Placement(_REPORTS, 1), Placement(1, _REPORTS)
+        yield f"{_REPORTS} reports together", WatchedBlocks.of(twice, placement=together)
+        yield f"{_REPORTS} reports apart", WatchedBlocks.of(twice, placement=apart)
+        if plan.mu is not None:
+            yield "leak before", WatchedBlocks.of(plan, leak="before")
+            yield "leak after", WatchedBlocks.of(plan, leak="after")
+            for blocks in BLOCKS:
+                yield f"bits after block {blocks}", LatticeAttack.of(plan, blocks=blocks)
 
     def _mutant(self, kind: str, fault: Fault) -> Job:
         """With all levels or, where runs are expensive, with as few as the fault needs."""
-        case = Case(kind, BITS, self.shufflers, self.size, self.privacy)
-        if case.is_of_services:
-            case = replace(case, levels=1)
+        levels = 1 if kind in SERVICES_KINDS else self.shufflers
+        case = Case(kind, BITS, levels, self.size, self.privacy)
         right = case.deployment()
         if affordable_runs(self.runs, right.messages) < self.runs:
             case = replace(case, levels=fault.least_levels)
             right = case.deployment()
         alone = right if case.is_of_services else case.unsplit_deployment()
         game = fault.seen_by(fault.plant(right, alone))
-        runs = max(LEAST_RUNS, self.runs // _PLAIN) if fault.plain else self.runs
-        claim = Claim(NOTHING) if fault.seen_by is Listener else None
-        return Job(
-            f"{kind}: {fault.name}", game, affordable_runs(runs, right.messages), True, claim
-        )
+        runs = self._few(self.runs) if fault.plain else self.runs
+        return Job(f"{kind}: {fault.name}", game, affordable_runs(runs, right.messages), True)
 
-    def _block_mutants(self, case: Case) -> Iterator[Job]:
-        plan = case.plan()
-        right = WatchedBlocks.of(plan)
-        for fault in BLOCK_FAULTS:
-            if fault.concerns(right):
-                planted = fault.plant(right)
-                yield Job(f"{case.kind}: {fault.name}", planted, self.runs, True, planted.claim)
-        if plan.mu is not None:
-            for blocks in BLOCKS:
-                coarse = LatticeAttack.of(plan, blocks).coarsen()
-                name = f"{case.kind}: coarse draws, {blocks}"
-                yield Job(name, coarse, LEAST_RUNS, True, coarse.claim)
+    # What is deployed needs the extra `service`, and is loaded where it is audited.
 
-    def _lied_to_mutants(self, case: Case, faults: Mapping[str, LieFault]) -> Iterator[Job]:
-        """Faults of a deployed service, which the other one sees if it lies."""
-        for name, fault in faults.items() if case.is_of_services else ():
-            if fault.concerns(case):
-                game = fault.of(case)
-                yield Job(f"{case.kind}: {name}", game, LEAST_RUNS, True, game.claim)
+    def _deployed_jobs(self) -> Iterator[Job]:
+        """Whether messages leave in random order; and what one service sees if it lies."""
+        for case in self._bit_cases(self.store):
+            from overhand.lab.audit.lying import STORE_LIES
+            from overhand.lab.audit.store import ThroughStore
+
+            if case.mechanisms[0].is_shuffle_model:
+                runs = 0 if case.is_of_services else self.runs // (_STORED * case.levels**2)
+                way = "bit, through the store" if case.levels == 1 else "2 levels, in the store"
+                game = Attacker(ThroughStore.of(case))
+                yield Job(f"{case.kind}, {way}", game, max(LEAST_RUNS, runs))
+            yield from _services_jobs(case, STORE_LIES)
+        for case in self._bit_cases(self.server):
+            from overhand.lab.audit.lying import SERVER_LIES
+
+            yield from _services_jobs(case, SERVER_LIES)
+
+    def _deployed_mutants(self) -> Iterator[Job]:
+        for case in self._bit_cases(self.store):
+            from overhand.lab.audit.lying import STORE_LIED_FAULTS
+            from overhand.lab.audit.store import STORE_FAULTS
+
+            for name, fault in STORE_FAULTS.items() if case.levels == 1 else ():
+                if fault.concerns(case.mechanisms[0]):
+                    yield Job(f"{case.kind}: {name}", Attacker(fault.of(case)), LEAST_RUNS, True)
+            yield from _services_jobs(case, STORE_LIED_FAULTS, planted=True)
+        for case in self._bit_cases(self.server):
+            from overhand.lab.audit.lying import SERVER_FAULTS
+
+            yield from _services_jobs(case, SERVER_FAULTS, planted=True)
+
+
+def _services_jobs(
+    case: Case,
+    games: Mapping[str, type[ServicesGame]] | Mapping[str, ServicesFault],
+    runs: int = LEAST_RUNS,
+    *,
+    planted: bool = False,
+) -> Iterator[Job]:
+    """Those of these games that can be played, if services make the noise."""
+    for name, game in games.items() if case.is_of_services else ():
+        if game.concerns(case.plan()):
+            mark = ": " if planted else ", "
+            yield Job(f"{case.kind}{mark}{name}", game.of(case.plan()), runs, planted)
 
 
 def verdict_on(job: Job, privacy: Privacy, *, of: int, random: Random | None = None) -> Verdict:
@@ -290,7 +280,7 @@ def verdict_on(job: Job, privacy: Privacy, *, of: int, random: Random | None = N
     >>> str(verdict), verdict.finding.epsilon < 1.0
     ('holds', True)
     """
-    rate, game, claim = FAILURE_RATE / of, job.game, job.claim or Claim(privacy)
+    rate, game, claim = FAILURE_RATE / of, job.game, job.game.claim or Claim(privacy)
     finding = audit_game(job.name, game, claim, runs=job.runs, random=source_of(random), rate=rate)
     if job.planted:
         return Verdict(finding, True)

@@ -11,44 +11,32 @@ import secrets
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
-from importlib import import_module
 from itertools import cycle, islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 from numpy.typing import NDArray
 
+from overhand.deploy.protocol.document import Document
+from overhand.deploy.protocol.keys import KeyPair
+from overhand.deploy.protocol.wire import ID_BYTES, LevelFormat
+from overhand.deploy.shuffler import batching
+from overhand.deploy.shuffler.batching import Arrival, OwnNoise
+from overhand.deploy.shuffler.store import Store
 from overhand.lab.audit.cases import Case, Deployment
 from overhand.mechanisms import Mechanism
 from overhand.model import Messages, Rows, Shuffled
 from overhand.planning import SEAL_BYTES, Plan
 from overhand.randomness import Random
 
-if TYPE_CHECKING:  # all else is audited without the extra `service`
-    from overhand.deploy.protocol.document import Document
-    from overhand.deploy.protocol.wire import LevelFormat
-    from overhand.deploy.shuffler.batching import OwnNoise
-
 _GROUPS = (*[1] * 8, 8, 2, 3, 3, 16, 5, 11)
 """Reports per commit: single ones, a whole batch, parts of one, two batches, across borders."""
 _HEAD_BYTES = 8  # two honest ciphertexts begin alike with probability 2^-64
 _EPHEMERAL_BYTES = 32  # of the key that every ciphertext begins with
 _MEMORY = Path("/dev/shm")  # where there is one, a commit waits for no disk
-
-
-def has_service() -> bool:
-    """Whether there is a store to audit: it comes with the extra `service`.
-
-    >>> has_service()
-    True
-    """
-    try:
-        import_module("overhand.deploy.shuffler.store")
-    except ModuleNotFoundError:
-        return False
-    return True
 
 
 @dataclass(frozen=True)
@@ -72,9 +60,6 @@ class ThroughStore(Deployment):
 
     def transcript(self, rows: Rows, random: Random, attempt: int) -> list[Shuffled]:
         """Encode, admit and freeze; then read the bytes of the releases, in their order."""
-        from overhand.deploy.protocol.wire import ID_BYTES
-        from overhand.deploy.shuffler.batching import Arrival
-        from overhand.deploy.shuffler.store import Store
 
         document = document_of(self._plan_for(len(rows)))
         formats = document.formats
@@ -105,15 +90,12 @@ class ThroughStore(Deployment):
 
 def document_of(plan: Plan) -> Document:
     """A document of this plan, with a key that nobody needs."""
-    from overhand.deploy.protocol.document import Document
-    from overhand.deploy.protocol.keys import KeyPair
 
     return Document(plan, KeyPair.generate().public_key)
 
 
 def noise_behind(document: Document, random: Random, seal: Any = None) -> OwnNoise | None:
     """The shuffling service's noise, its dummies sealed as everything is here."""
-    from overhand.deploy.shuffler.batching import OwnNoise
 
     level = document.formats.levels[0]
     sealer: Any = _BehindNoise(level, random, seal or seal_behind_noise)
@@ -202,12 +184,8 @@ class KeptOrder(StoreFault):
         return messages
 
     def transcript(self, rows: Rows, random: Random, attempt: int) -> list[Shuffled]:
-        batching: Any = import_module("overhand.deploy.shuffler.batching")
-        right, batching.permute = batching.permute, self.permute
-        try:
+        with patch.object(batching, "permute", self.permute):
             return super().transcript(rows, random, attempt)
-        finally:
-            batching.permute = right
 
 
 class KeptReports(KeptOrder):
