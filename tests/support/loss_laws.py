@@ -11,7 +11,7 @@ from overhand.lab.audit.audit import LossLaw
 
 def true_epsilon(law: LossLaw, delta: float) -> float:
     """The epsilon that the levels truly have at this delta, to about the grid's step."""
-    low, high = 0.0, float(law.losses[-1])
+    low, high = 0.0, 100.0
     for _ in range(40):
         middle = (low + high) / 2
         low, high = (middle, high) if _delta(law, middle) > delta else (low, middle)

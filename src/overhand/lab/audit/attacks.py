@@ -12,7 +12,7 @@ from typing import TypeVar
 import numpy as np
 
 from overhand.accounting import SMALLEST_DELTA
-from overhand.lab.audit.audit import Claim, Game
+from overhand.lab.audit.audit import Claim, Game, loss_of
 from overhand.lab.audit.cases import Deployment, base, moves, neighbours
 from overhand.lab.baselines import LocalSum, local_counter
 from overhand.mechanisms import Mechanism
@@ -80,7 +80,13 @@ class LevelView:
         self.mechanism = mechanism
         self.coordinates = list(moved)
         self._steps = np.array(list(moved.values()), np.int64)
-        self._losses = [_likelihood_ratios(mechanism, *move) for move in moved.items()]
+        self._losses = [loss_of(mechanism, steps) for steps in moved.values()]
+        # What the sums have of the noise's mean is `offset`, and the rest is whole.
+        mean = round(mechanism.offset - mechanism.honest_noise().mean)
+        self._starts = [
+            loss.first + mean + int(base(mechanism)[j])
+            for j, loss in zip(moved, self._losses, strict=True)
+        ]
 
     def sums(self, batches: Shuffled) -> Counts:
         """By batch and moved coordinate."""
@@ -88,11 +94,11 @@ class LevelView:
 
     def likelihood(self, sums: Counts) -> Floats:
         """The log-likelihood ratio of the sums with the victim's 1 to those without."""
-        ratios = [
-            losses[np.clip(of_coordinate - first, 0, len(losses) - 1)]
-            for (first, losses), of_coordinate in zip(self._losses, sums.T, strict=True)
-        ]
-        return np.asarray(np.sum(ratios, axis=0), np.float64)
+        total = np.zeros(len(sums))
+        for start, loss, of_one in zip(self._starts, self._losses, sums.T, strict=True):
+            ratios = np.clip(loss.losses, -_MOST_LOSS, _MOST_LOSS)
+            total += ratios[np.clip(of_one - start, 0, len(ratios) - 1)]
+        return total
 
     def own_leans(self, batches: Shuffled) -> Floats:
         """By batch and place: how far the report that would stand there leans toward a 1.
@@ -118,21 +124,6 @@ class LevelView:
     def align(self, sums: Counts) -> Floats:
         """Sums, every coordinate turned so that the victim's 1 raises it by one."""
         return np.asarray((sums / self._steps).sum(axis=-1))
-
-
-def _likelihood_ratios(mechanism: Mechanism, coordinate: int, steps: int) -> tuple[int, Floats]:
-    """The log-likelihood ratio of a sum with the victim's 1 to one without, from a sum on."""
-    law, reach = mechanism.honest_noise(), 2 * abs(steps)
-    padded = np.pad(law.pmf.probabilities, reach)
-    outcomes = np.arange(len(padded)) + law.pmf.first - reach
-    with np.errstate(divide="ignore", invalid="ignore"):
-        losses = np.log(np.roll(padded, steps)) - np.log(padded)
-    # Outside the pmf only the side tells.
-    side = np.sign((outcomes - law.mean) * steps)
-    losses = np.where(np.isnan(losses), side * _MOST_LOSS, losses)
-    # What the sums have of the noise's mean is `offset`, and the rest is whole.
-    first = int(outcomes[0]) + int(base(mechanism)[coordinate])
-    return first + round(mechanism.offset - law.mean), np.clip(losses, -_MOST_LOSS, _MOST_LOSS)
 
 
 class _Watcher(Game):

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.fft import irfft, next_fast_len, rfft
+from scipy.signal import fftconvolve
 from scipy.special import betainccinv, betaincinv, chdtri, ndtr, ndtri
 
 from overhand import errors
@@ -87,28 +87,22 @@ class LossLaw:
     It is computed from the exact law of the noise: there is no sampling here.
     """
 
-    losses: Floats
     one: Floats
     zero: Floats
 
     @classmethod
     def of(cls, mechanisms: Sequence[Mechanism]) -> LossLaw:
-        one, zero = np.ones(1), np.ones(1)
-        parts = 0
+        both = np.ones((2, 1))
         for mechanism in mechanisms:
             for steps in moves(mechanism).values():
-                pair = _loss_laws(mechanism, steps)
-                one, zero = _convolve(one, pair[0]), _convolve(zero, pair[1])
-                parts += 1
-        losses = np.linspace(-parts * _MOST_LOSS, parts * _MOST_LOSS, len(one))
-        return cls(losses, np.maximum(one, 0.0), np.maximum(zero, 0.0))
+                both = fftconvolve(both, _laws_on_grid(loss_of(mechanism, steps)), axes=1)
+        return cls(*np.maximum(both, 0.0))
 
     @classmethod
     def gaussian(cls, mu: float) -> LossLaw:
         """That of a statistic which is N(mu, 1), or N(0, 1) without the victim's 1."""
         edges = np.linspace(-_WIDEST, mu + _WIDEST, _CELLS + 1)
-        middle = (edges[1:] + edges[:-1]) / 2
-        return cls(mu * middle - mu**2 / 2, np.diff(ndtr(edges - mu)), np.diff(ndtr(edges)))
+        return cls(np.diff(ndtr(edges - mu)), np.diff(ndtr(edges)))
 
     def expected_bound(self, runs: int, *, delta: float, rate: float) -> float:
         """About the bound that this many runs reach, with the best event there is."""
@@ -124,6 +118,34 @@ class LossLaw:
         return max(bounds)
 
 
+@dataclass(frozen=True)
+class Loss:
+    """The log-likelihood ratio of one count, by outcome from `first` on, and both of its laws."""
+
+    first: int
+    losses: Floats
+    one: Floats
+    zero: Floats
+
+
+def loss_of(mechanism: Mechanism, steps: int) -> Loss:
+    """If the victim's 1 moves it by so many steps."""
+    law = mechanism.honest_noise()
+    moved, still = shifted_pair(law, abs(steps))
+    if steps < 0:
+        moved, still = still, moved
+    with np.errstate(divide="ignore", invalid="ignore"):
+        losses = np.log(moved) - np.log(still)
+    losses[np.isnan(losses)] = 0.0  # which never happens
+    return Loss(law.pmf.first + min(0, steps), losses, moved, still)
+
+
+def _laws_on_grid(loss: Loss) -> Floats:
+    """With the victim's 1, and without."""
+    at = np.rint(np.clip(loss.losses / _MOST_LOSS, -1, 1) * _STEPS).astype(int) + _STEPS
+    return np.stack([np.bincount(at, law, 2 * _STEPS + 1) for law in (loss.one, loss.zero)])
+
+
 def find_noticed_part(game: Game, claim: Claim, *, runs: int, rate: float) -> float | None:
     """The part of its variance down to which noise may be reduced without being noticed, about.
 
@@ -131,44 +153,22 @@ def find_noticed_part(game: Game, claim: Claim, *, runs: int, rate: float) -> fl
     """
     if not game.mechanisms and game.expected_mu is None:
         return None
+
+    def is_noticed(part: float) -> bool:
+        if game.expected_mu is not None and claim.mu is not None:
+            mu = game.expected_mu / part**0.5
+            return expected_mu(mu, runs, slack=claim.slack, rate=rate) > claim.mu
+        law = LossLaw.of([mechanism.reduce(part) for mechanism in game.mechanisms])
+        bound = law.expected_bound(runs, delta=claim.privacy.delta, rate=rate)
+        return bound > claim.privacy.epsilon
+
     degrees = _INPUTS * (runs - 1)
     by_variance = float(chdtri(degrees, 1 - rate / 2)) / degrees if game.spreads else 0.0
     low, high = by_variance, 1.0
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
-        seen = _is_noticed(game, claim, middle, runs=runs, rate=rate)
-        low, high = (middle, high) if seen else (low, middle)
+        low, high = (middle, high) if is_noticed(middle) else (low, middle)
     return low
-
-
-def _is_noticed(game: Game, claim: Claim, part: float, *, runs: int, rate: float) -> bool:
-    if game.expected_mu is not None and claim.mu is not None:
-        mu = game.expected_mu / part**0.5
-        return expected_mu(mu, runs, slack=claim.slack, rate=rate) > claim.mu
-    reduced = [mechanism.reduce(part) for mechanism in game.mechanisms]
-    law, privacy = LossLaw.of(reduced), claim.privacy
-    return law.expected_bound(runs, delta=privacy.delta, rate=rate) > privacy.epsilon
-
-
-def _convolve(law: Floats, other: Floats) -> Floats:
-    length = len(law) + len(other) - 1
-    size = next_fast_len(length, real=True)
-    return np.asarray(irfft(rfft(law, size) * rfft(other, size), size)[:length], np.float64)
-
-
-def _loss_laws(mechanism: Mechanism, steps: int) -> tuple[Floats, Floats]:
-    """One count's likelihood ratio, with the victim's 1 and without."""
-    moved, still = shifted_pair(mechanism.honest_noise(), abs(steps))
-    if steps < 0:
-        moved, still = still, moved
-    with np.errstate(divide="ignore", invalid="ignore"):
-        losses = np.nan_to_num(np.log(moved) - np.log(still), nan=0.0)
-    at = np.rint(np.clip(losses, -_MOST_LOSS, _MOST_LOSS) / _MOST_LOSS * _STEPS).astype(int)
-    one, zero = (
-        np.asarray(np.bincount(at + _STEPS, weights=law, minlength=2 * _STEPS + 1), np.float64)
-        for law in (moved, still)
-    )
-    return one, zero
 
 
 class Game(ABC):

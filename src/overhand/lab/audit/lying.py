@@ -75,17 +75,12 @@ class LiedTo(ServicesGame):
     """A victim is in every so many-th block: watched until the next one, and known after that."""
 
     messages = _MESSAGES
-    more: ClassVar[tuple[str, ...]] = ()
-    """Statistics of what else it does."""
+    names = ["filtered", "block"]
 
     @property
     def deployed(self) -> Plan:
         """With a planted fault, if there is one."""
         return replace(self.plan, mechanisms=(self.mechanism,))
-
-    @property
-    def names(self) -> list[str]:  # type: ignore[override]
-        return ["filtered", "block", *self.more]
 
     def play(self, victim: int, runs: int, random: Random, attempt: int) -> Floats:
         bits = np.zeros(runs * self.window, np.uint8)
@@ -132,7 +127,7 @@ class LyingService(LiedTo):
     """In how many blocks, one after the other, a victim's message is put."""
     lives: ClassVar[int] = 1
     """How often the server begins with an empty database: once, unless one was restored."""
-    more: ClassVar[tuple[str, ...]] = ("publications added",)
+    names = [*LiedTo.names, "publications added"]
 
     def _watch(self, bits: NDArray[np.uint8], random: Random) -> list[Floats]:
         document = document_of(self.deployed)
@@ -194,7 +189,7 @@ class LyingService(LiedTo):
 class MovedToEdge(LyingService):
     """Victims' sums are moved: one step more, and the server makes a small one of a large one."""
 
-    more = ("publications added", "wrapped")
+    names = [*LyingService.names, "wrapped"]
 
     @classmethod
     def concerns(cls, plan: Plan) -> bool:
@@ -272,7 +267,7 @@ Ask = Callable[["Sequence[Batch]", Sequence[int]], Floats]
 class LyingServer(LiedTo):
     """The n - 1 attack on the real store of the shuffling service, which is asked several times."""
 
-    more = ("asked again", "subsets subtracted")
+    names = [*LiedTo.names, "asked again", "subsets subtracted"]
     times: ClassVar[int] = _AGAIN
     """How often it asks again."""
 
