@@ -47,9 +47,9 @@ from overhand.lab.audit.blocks import (
     with_noise_of,
 )
 from overhand.lab.audit.cases import SERVICES_KINDS, VALUES, Case, can_send
-from overhand.lab.audit.lattice import BLOCKS, LATTICE_FAULTS, LatticeAttack
-from overhand.lab.audit.lying import (
+from overhand.lab.audit.deployed import (
     SERVER_FAULTS,
+    STORE_FAULTS,
     STORE_LIED_FAULTS,
     WINDOW,
     AnsweredAgain,
@@ -63,8 +63,9 @@ from overhand.lab.audit.lying import (
     Replayed,
     RestoredDatabase,
     SubstitutedKey,
+    ThroughStore,
 )
-from overhand.lab.audit.store import STORE_FAULTS, ThroughStore
+from overhand.lab.audit.lattice import BLOCKS, LATTICE_FAULTS, LatticeAttack
 from overhand.mechanisms import PairsSum
 from overhand.model import Privacy
 from overhand.noise import CorrelatedNoise, IndependentNoise

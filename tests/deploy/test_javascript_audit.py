@@ -17,7 +17,7 @@ from overhand.deploy.protocol.keys import KeyPair
 from overhand.lab.audit.attacks import Attacker
 from overhand.lab.audit.audit import Claim, Finding, audit_game
 from overhand.lab.audit.cases import Case
-from overhand.lab.audit.store import ThroughStore
+from overhand.lab.audit.deployed import ThroughStore
 from overhand.model import Messages, Rows
 from overhand.randomness import Random
 

@@ -22,7 +22,7 @@ from overhand.deploy.protocol.wire import Formats, MaskedSum
 from overhand.deploy.server.publishing import Publisher
 from overhand.deploy.shuffler.batching import Arrival, OwnNoise
 from overhand.deploy.shuffler.store import Store
-from overhand.lab.audit.store import temporary_directory
+from overhand.lab.audit.deployed import temporary_directory
 from overhand.lab.regret import Diverse, Environment, Field, Rival, measure, rival
 from overhand.model import Floats
 from overhand.randomness import Random

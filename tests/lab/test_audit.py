@@ -44,10 +44,9 @@ from overhand.lab.audit.cases import (
     moves,
     neighbours,
 )
+from overhand.lab.audit.deployed import STORE_FAULTS, LiedTo, ThroughStore
 from overhand.lab.audit.faults import FAULTS, Fault, NoPermutation
 from overhand.lab.audit.lattice import LatticeAttack
-from overhand.lab.audit.lying import LiedTo
-from overhand.lab.audit.store import STORE_FAULTS, ThroughStore
 from overhand.lab.baselines import CapResponse
 from overhand.lab.baselines.local import LocalResponse, SubsetResponse, WindowResponse
 from overhand.mechanisms import MECHANISMS, CoinSum
@@ -188,7 +187,7 @@ def test_the_attacker_reads_the_sums_that_the_server_reads(kind: str, spec: str)
     whole = deployment.add(mechanism, messages.gather(mechanism.size), seeded_random(5))
     batches = shuffle(whole, seeded_random(4))
     analyzed = mechanism.analyze(batches).reshape(5, -1)
-    steps = LevelView(mechanism).sums(batches) - mechanism.offset
+    steps = LevelView(mechanism).sums(batches, 5)[:, 0] - mechanism.offset
     for place, coordinate in enumerate(moves(mechanism)):
         low = mechanism.values.lows[coordinate]
         values = steps[:, place] * mechanism.quantizer.unit + mechanism.size * low

@@ -108,7 +108,7 @@ def has_service() -> bool:
     True
     """
     try:
-        import_module("overhand.lab.audit.lying")
+        import_module("overhand.lab.audit.deployed")
     except ModuleNotFoundError:
         return False
     return True

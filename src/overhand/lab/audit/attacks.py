@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
 
 import numpy as np
 
@@ -88,9 +87,10 @@ class LevelView:
             for j, loss in zip(moved, self._losses, strict=True)
         ]
 
-    def sums(self, batches: Shuffled) -> Counts:
-        """By batch and moved coordinate."""
-        return self.mechanism.step_sums(batches)[:, self.coordinates]
+    def sums(self, batches: Shuffled, runs: int) -> Counts:
+        """By run, batch of it, and moved coordinate; the first batch is the victim's."""
+        moved = self.mechanism.step_sums(batches)[:, self.coordinates]
+        return moved.reshape(runs, -1, len(self.coordinates))
 
     def likelihood(self, sums: Counts) -> Floats:
         """The log-likelihood ratio of the sums with the victim's 1 to those without."""
@@ -100,16 +100,20 @@ class LevelView:
             total += ratios[np.clip(of_one - start, 0, len(ratios) - 1)]
         return total
 
-    def own_leans(self, batches: Shuffled) -> Floats:
-        """By batch and place: how far the report that would stand there leans toward a 1.
+    def own_leans(self, batches: Shuffled, runs: int) -> Floats:
+        """By run and place in the victim's batch: how far the report there leans toward a 1.
 
         That is, if batches kept their order, or reports their messages.
         """
+        sealed, clear = (part[:: len(part) // runs] for part in batches)
         size, each = self.mechanism.size, self.mechanism.layout.messages_per_user
-        reports = batches.sealed[:, : size * each].reshape(-1, each, *batches.sealed.shape[2:])
-        clear = np.repeat(batches.clear, size, axis=0)
-        steps = self.mechanism.own_steps(Messages(reports, clear))[:, self.coordinates]
-        return self.lean(steps - self.at_zero).reshape(-1, size)
+        reports = sealed[:, : size * each].reshape(-1, each, *sealed.shape[2:])
+        sent = Messages(reports, np.repeat(clear, size, axis=0))
+        return self.own_lean(sent).reshape(-1, size)
+
+    def own_lean(self, sent: Messages) -> Floats:
+        """How far users, of whom it is known what they sent, lean toward a 1."""
+        return self.lean(self.mechanism.own_steps(sent)[:, self.coordinates] - self.at_zero)
 
     @property
     def at_zero(self) -> Counts:
@@ -166,27 +170,24 @@ class Attacker(_Watcher):
         seen = []
         guesses = self._guess(runs, seed)
         for level, view, guess in zip(transcript, self._views, guesses, strict=True):
-            victims = _first_of_each_run(level, runs)
-            sums = view.sums(victims)
-            seen.append(view.align(sums))
-            found["likelihood"] += view.likelihood(sums)
-            found["seed"] += view.lean(sums - guess)
+            by_run = view.sums(level, runs)
+            seen.append(view.align(by_run))
+            victims, last = by_run[:, 0], by_run[:, -1]
+            found["likelihood"] += view.likelihood(victims)
+            found["seed"] += view.lean(victims - guess)
             if "position" in found:
-                own = view.own_leans(victims)
+                own = view.own_leans(level, runs)
                 half = own.shape[1] // 2
                 found["position"] += own[:, 0]
                 found["early"] += own[:, :half].sum(axis=1) - own[:, half:].sum(axis=1)
                 found["together"] += own.sum(axis=1)
-            if "batches subtracted" in found and len(level.sealed) > runs:
-                last = view.sums(_first_of_each_run(level, runs, len(level.sealed) // runs - 1))
-                found["batches subtracted"] += view.lean(sums - last)
+            if "batches subtracted" in found and by_run.shape[1] > 1:
+                found["batches subtracted"] += view.lean(victims - last)
         if self.levels > 1:
             # Noise that two levels share cancels in the sum or in the difference of their sums.
-            (below, above), lowest = seen[:2], self._views[0]
             lower, upper = self._deployment.mechanisms[:2]
-            for batch in range(1, upper.size // lower.size):
-                others = _first_of_each_run(transcript[0], runs, batch)
-                below = below + lowest.align(lowest.sums(others))
+            below = seen[0][:, : upper.size // lower.size].sum(axis=1)
+            above = seen[1][:, 0]
             found["levels added"], found["levels subtracted"] = above + below, above - below
         return np.stack(list(found.values()))
 
@@ -203,17 +204,9 @@ class Attacker(_Watcher):
             for view, messages in zip(self._views, sent, strict=True):
                 batches = messages.gather(view.mechanism.size)
                 whole = self._deployment.add(view.mechanism, batches, service)
-                sums.append(view.sums(Shuffled(*_first_of_each_run(whole, runs))))
+                sums.append(view.sums(Shuffled(*whole), runs)[:, 0])
             self._guessed = (runs, seed), sums
         return self._guessed[1]
-
-
-Batches = TypeVar("Batches", Messages, Shuffled)
-
-
-def _first_of_each_run(batches: Batches, runs: int, place: int = 0) -> Batches:
-    """One batch of every run: the first is the victim's."""
-    return type(batches)(*(part[place :: len(part) // runs] for part in batches))
 
 
 @dataclass(frozen=True)
@@ -261,22 +254,17 @@ class Listener(_Watcher):
         (heard,) = self._deployment.send(neighbours(mechanism, victim, runs), random, attempt)
         known = seeded_random(KNOWN_SEED + attempt)
         (guessed,) = self._deployment.encode(neighbours(mechanism, 0, runs), known)
-        own, other, known_own = (
-            _numbers(view, part, runs, user)
-            for part, user in ((heard, 0), (heard, 1), (guessed, 0))
-        )
+        (own, other, *_), (known_own, *_) = (
+            messages.clear.reshape(runs, mechanism.size, -1)[:, :, view.coordinates]
+            .astype(np.int64).swapaxes(0, 1)
+            for messages in (heard, guessed)
+        )  # fmt: skip
         leans = [
             view.lean(about_zero(own, mechanism) - view.at_zero),
             view.lean(about_zero(own - other, mechanism)),
             view.lean(about_zero(own - known_own, mechanism)),
         ]
         return np.stack(leans)
-
-
-def _numbers(view: LevelView, messages: Messages, runs: int, user: int) -> Counts:
-    """Of this user of every run, those of the coordinates that the victim moves."""
-    clear = messages.clear[user :: len(messages.clear) // runs]
-    return clear[:, view.coordinates].astype(np.int64)
 
 
 def about_zero(numbers: Counts, mechanism: Mechanism) -> Counts:

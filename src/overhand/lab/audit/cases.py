@@ -52,11 +52,6 @@ class Deployment:
     mechanisms: tuple[Mechanism, ...]
 
     @property
-    def users(self) -> int:
-        """The users of the highest batch: lower batches divide them."""
-        return self.mechanisms[-1].size
-
-    @property
     def messages(self) -> int:
         return messages_of(self.mechanisms)
 
@@ -67,10 +62,6 @@ class Deployment:
     def encode(self, rows: Rows, random: Random) -> list[Messages]:
         """The messages of these users, level by level: fresh ones for every level."""
         return [m.encode_rows(rows, random) for m in self.mechanisms]
-
-    def gather(self, mechanism: Mechanism, messages: Messages, random: Random) -> Messages:
-        """The batches of a level, one per row: those of the first run, of the second, ..."""
-        return messages.gather(mechanism.size)
 
     def service_random(self, random: Random, attempt: int) -> Random:
         """Where the shuffling service takes its noise from."""
@@ -96,7 +87,7 @@ class Deployment:
         sent, service = self.send(rows, random, attempt), self.service_random(random, attempt)
         shown = []
         for mechanism, messages in zip(self.mechanisms, sent, strict=True):
-            batches = self.gather(mechanism, messages, random)
+            batches = messages.gather(mechanism.size)
             shown.append(self.shuffle(mechanism, self.add(mechanism, batches, service), random))
         return shown
 

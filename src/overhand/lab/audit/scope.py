@@ -225,31 +225,29 @@ class Scope:
     def _deployed_jobs(self) -> Iterator[Job]:
         """Whether messages leave in random order; and what one service sees if it lies."""
         for case in self._bit_cases(self.store):
-            from overhand.lab.audit.lying import STORE_LIES
-            from overhand.lab.audit.store import ThroughStore
+            from overhand.lab.audit.deployed import STORE_LIES, ThroughStore
 
-            if case.mechanisms[0].is_shuffle_model:
+            if ThroughStore.concerns(case.mechanisms[0]):
                 runs = 0 if case.is_of_services else self.runs // (_STORED * case.levels**2)
                 way = "bit, through the store" if case.levels == 1 else "2 levels, in the store"
                 game = Attacker(ThroughStore.of(case))
                 yield Job(f"{case.kind}, {way}", game, max(LEAST_RUNS, runs))
             yield from _services_jobs(case, STORE_LIES)
         for case in self._bit_cases(self.server):
-            from overhand.lab.audit.lying import SERVER_LIES
+            from overhand.lab.audit.deployed import SERVER_LIES
 
             yield from _services_jobs(case, SERVER_LIES)
 
     def _deployed_mutants(self) -> Iterator[Job]:
         for case in self._bit_cases(self.store):
-            from overhand.lab.audit.lying import STORE_LIED_FAULTS
-            from overhand.lab.audit.store import STORE_FAULTS
+            from overhand.lab.audit.deployed import STORE_FAULTS, STORE_LIED_FAULTS
 
             for name, fault in STORE_FAULTS.items() if case.levels == 1 else ():
                 if fault.concerns(case.mechanisms[0]):
                     yield Job(f"{case.kind}: {name}", Attacker(fault.of(case)), LEAST_RUNS, True)
             yield from _services_jobs(case, STORE_LIED_FAULTS, planted=True)
         for case in self._bit_cases(self.server):
-            from overhand.lab.audit.lying import SERVER_FAULTS
+            from overhand.lab.audit.deployed import SERVER_FAULTS
 
             yield from _services_jobs(case, SERVER_FAULTS, planted=True)
 
