@@ -21,8 +21,8 @@ from overhand.lab.audit import (
     NOTHING,
     STATISTICS,
     VALUES,
+    Finding,
     Scope,
-    Verdict,
     verdict_on,
 )
 from overhand.mechanisms import MECHANISMS
@@ -78,13 +78,13 @@ def audit(
         server=_kinds_through("server", mechanism),
     )
     start = time.perf_counter()
-    verdicts = _judge(scope, seed, mutants=mutants, processes=options.processes(jobs))
+    findings = _judge(scope, seed, mutants=mutants, processes=options.processes(jobs))
     seconds = time.perf_counter() - start
     if as_json:
-        output.print_json({**_summary(scope, seed, verdicts), "seconds": seconds})
+        output.print_json({**_summary(scope, seed, findings), "seconds": seconds})
     else:
-        _show(scope, seed, verdicts, seconds)
-    if not all(verdict.is_right for verdict in verdicts):
+        _show(scope, seed, findings, seconds)
+    if not all(finding.is_right for finding in findings):
         raise typer.Exit(1)
 
 
@@ -114,7 +114,7 @@ def has_service() -> bool:
     return True
 
 
-def _judge(scope: Scope, seed: int | None, *, mutants: bool, processes: int) -> list[Verdict]:
+def _judge(scope: Scope, seed: int | None, *, mutants: bool, processes: int) -> list[Finding]:
     """Run the jobs in parallel; with a seed, each job has a generator of its own."""
     from joblib import Parallel, delayed
 
@@ -128,18 +128,18 @@ def _judge(scope: Scope, seed: int | None, *, mutants: bool, processes: int) -> 
     count = len(jobs)
     randoms = [None] * count if seed is None else seeded_random(seed).spawn(count)
     parallel = Parallel(n_jobs=processes, return_as="generator")
-    verdicts = []
+    findings = []
     with output.progress_bar("auditing", count) as advance:
-        for verdict in parallel(
+        for finding in parallel(
             delayed(verdict_on)(job, scope.privacy, of=count, random=random)
             for job, random in zip(jobs, randoms, strict=True)
         ):
-            verdicts.append(verdict)
+            findings.append(finding)
             advance(1)
-    return verdicts
+    return findings
 
 
-def _summary(scope: Scope, seed: int | None, verdicts: list[Verdict]) -> dict[str, object]:
+def _summary(scope: Scope, seed: int | None, findings: list[Finding]) -> dict[str, object]:
     return {
         "epsilon": scope.privacy.epsilon,
         "delta": scope.privacy.delta,
@@ -149,20 +149,12 @@ def _summary(scope: Scope, seed: int | None, verdicts: list[Verdict]) -> dict[st
         "seed": seed,
         "confidence": 1 - FAILURE_RATE,
         "statistics": STATISTICS,
-        "findings": [
-            {
-                **verdict.finding.summary(),
-                "planted": verdict.planted,
-                "noticed_part": verdict.noticed_part,
-                "verdict": str(verdict),
-            }
-            for verdict in verdicts
-        ],
-        "ok": all(verdict.is_right for verdict in verdicts),
+        "findings": [finding.summary() for finding in findings],
+        "ok": all(finding.is_right for finding in findings),
     }
 
 
-def _show(scope: Scope, seed: int | None, verdicts: list[Verdict], seconds: float) -> None:
+def _show(scope: Scope, seed: int | None, findings: list[Finding], seconds: float) -> None:
     sizes = ", ".join(str(scope.size * 2**level) for level in range(scope.shufflers))
     chance = "OS randomness" if seed is None else f"seed {seed}, a simulation"
     console.print(
@@ -172,18 +164,18 @@ def _show(scope: Scope, seed: int | None, verdicts: list[Verdict], seconds: floa
     )
     table = output.new_table("", "epsilon", "mu", "most", "sees", "verdict")
     table.padding = (0, 1, 0, 0)
-    sections: dict[str, list[Verdict]] = {}
-    for verdict in verdicts:
-        kind, _ = _names(verdict)
-        heading = f"planted faults: {kind}" if verdict.planted else kind
-        sections.setdefault(heading, []).append(verdict)
+    sections: dict[str, list[Finding]] = {}
+    for finding in findings:
+        kind, _ = _names(finding)
+        heading = f"planted faults: {kind}" if finding.planted else kind
+        sections.setdefault(heading, []).append(finding)
     for heading, of_section in sections.items():
         table.add_section()
         table.add_row(f"[bold]{heading}[/]")
-        for verdict in of_section:
-            table.add_row(*_row(verdict))
+        for finding in of_section:
+            table.add_row(*_row(finding))
     console.print(table)
-    for finding in (verdict.finding for verdict in verdicts):
+    for finding in findings:
         if wrong := finding.wrong_spreads:
             parts = ", ".join(f"{s.statistic} {s.low:.2f} to {s.high:.2f}" for s in wrong)
             console.print(f"{finding.name}: variances, of 1 that is planned: {parts}")
@@ -195,22 +187,21 @@ def _show(scope: Scope, seed: int | None, verdicts: list[Verdict], seconds: floa
     )
 
 
-def _row(verdict: Verdict) -> list[str]:
-    finding = verdict.finding
+def _row(finding: Finding) -> list[str]:
     claim = finding.claim
-    colour = "green" if verdict.is_right else "bold red"
+    colour = "green" if finding.is_right else "bold red"
     most = 0.0 if claim.privacy == NOTHING else claim.privacy.epsilon
     return [
-        _names(verdict)[1],
+        _names(finding)[1],
         f"{finding.epsilon:.3f} / {format_number(most)}",
         "" if claim.mu is None else f"{finding.mu:.3f} / {claim.mu:.3f}",
         f"{finding.largest:.2f}",
-        "" if verdict.noticed_part is None else f"< {verdict.noticed_part:.2f}",
-        f"[{colour}]{verdict}[/]",
+        "" if finding.noticed_part is None else f"< {finding.noticed_part:.2f}",
+        f"[{colour}]{finding.verdict}[/]",
     ]
 
 
-def _names(verdict: Verdict) -> tuple[str, str]:
+def _names(finding: Finding) -> tuple[str, str]:
     """The kind of mechanism, and what was looked at or planted."""
-    kind, what = re.split("[,:] ", verdict.finding.name, maxsplit=1)
+    kind, what = re.split("[,:] ", finding.name, maxsplit=1)
     return kind, what

@@ -212,22 +212,6 @@ class Game(ABC):
 
 
 @dataclass(frozen=True)
-class Event:
-    """A statistic is at least (or at most) a threshold: likelier if the victim holds 1 (or 0)."""
-
-    statistic: str
-    at_least: bool
-    threshold: float
-
-    def times(self, values: Floats) -> int:
-        met = values >= self.threshold if self.at_least else values <= self.threshold
-        return int(np.count_nonzero(met))
-
-    def __str__(self) -> str:
-        return f"{self.statistic} {'>=' if self.at_least else '<='} {self.threshold:.4g}"
-
-
-@dataclass(frozen=True)
 class Claim:
     """A guarantee, and the mu that it follows from, if any: what is refuted is one of them."""
 
@@ -267,6 +251,7 @@ class Finding:
 
     `largest` is the most that this many runs can show, and `expected` about what they show by the
     exact law of the noise: a fault that is not in the noise shows more. None if no law tells.
+    `noticed_part` is the part of the planned variance below which less noise would be noticed.
     """
 
     name: str
@@ -277,6 +262,9 @@ class Finding:
     largest: float
     expected: float | None
     spreads: tuple[SpreadBound, ...] = ()
+    planted: bool = False
+    """Whether it should refute the claim, for a fault was planted."""
+    noticed_part: float | None = None
 
     @property
     def best(self) -> EventBound:
@@ -304,11 +292,19 @@ class Finding:
         """Those that are not what the plan says."""
         return [spread for spread in self.spreads if not spread.is_right]
 
+    @property
+    def is_right(self) -> bool:
+        return self.exceeds == self.planted
+
+    @property
+    def verdict(self) -> str:
+        right, wrong = ("caught", "MISSED") if self.planted else ("holds", "EXCEEDED")
+        return right if self.is_right else wrong
+
     def summary(self) -> dict[str, Any]:
         """Ready for JSON."""
-        return {
-            **asdict(self), "epsilon": self.epsilon, "mu": self.mu, "exceeds": self.exceeds
-        }  # fmt: skip
+        derived = ("epsilon", "mu", "exceeds", "verdict")
+        return asdict(self) | {name: getattr(self, name) for name in derived}
 
 
 def audit_game(
@@ -339,11 +335,14 @@ def audit_game(
     shown = []
     for index, statistic in enumerate(game.names):
         for bound in (to_epsilon, to_mu) if claim.mu is not None else (to_epsilon,):
-            event = _best_event(statistic, first[:, index], bound)
-            zero, one = (event.times(of_input) for of_input in second[:, index])
-            likely, rare = (one, zero) if event.at_least else (zero, one)
+            at_least, threshold = _choose_event(first[:, index], bound)
+            seen = second[:, index]
+            met = seen >= threshold if at_least else seen <= threshold
+            zero, one = np.count_nonzero(met, axis=1).tolist()
+            likely, rare = (one, zero) if at_least else (zero, one)
+            event = f"{statistic} {'>=' if at_least else '<='} {threshold:.4g}"
             epsilon, mu = (float(to(likely, rare, for_bound)) for to in (to_epsilon, to_mu))
-            shown.append(EventBound(str(event), likely, rare, epsilon, mu))
+            shown.append(EventBound(event, likely, rare, epsilon, mu))
     spreads = tuple(
         _bound_spread(name, second[:, game.names.index(name)], variance, share)
         for name, variance in game.spreads.items()
@@ -386,8 +385,11 @@ def _play_both(game: Game, runs: int, random: Random) -> Floats:
     return np.concatenate(parts, axis=2)
 
 
-def _best_event(statistic: str, values: Floats, bound: Callable[..., Any]) -> Event:
-    """The event that shows most in the runs on inputs 0 and 1 that are there to choose from."""
+def _choose_event(values: Floats, bound: Callable[..., Any]) -> tuple[bool, float]:
+    """That a statistic is at least (or at most) a threshold: likelier if the victim holds 1 (or 0).
+
+    It shows most in the runs on inputs 0 and 1 that are there to choose from.
+    """
     zero, one = (np.sort(of_input) for of_input in values)
     thresholds = np.unique(values)
     if len(thresholds) > _MOST_EVENTS:
@@ -398,4 +400,4 @@ def _best_event(statistic: str, values: Floats, bound: Callable[..., Any]) -> Ev
     up, down = (bound(likely, rare, trials) for likely, rare in (above, below))
     at_least = bool(up.max() >= down.max())
     threshold = thresholds[int(np.argmax(up if at_least else down))]
-    return Event(statistic, at_least, float(threshold))
+    return at_least, float(threshold)

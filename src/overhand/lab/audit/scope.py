@@ -61,37 +61,6 @@ class Job:
 
 
 @dataclass(frozen=True)
-class Verdict:
-    """What an audit found, and whether that is what should be found.
-
-    `noticed_part` is the part of the planned variance below which less noise would be noticed.
-
-    A thousand runs are too few to notice that half of the noise is missing:
-
-    >>> from overhand.randomness import seeded_random
-    >>> scope = Scope(kinds=("coins",), store=(), server=(), shufflers=1, runs=1000)
-    >>> for job in scope.mutants():
-    ...     print(job.name, verdict_on(job, scope.privacy, of=3, random=seeded_random(1)))
-    coins: half the noise MISSED
-    coins: no permutation caught
-    coins: seeded generator caught
-    """
-
-    finding: Finding
-    planted: bool
-    noticed_part: float | None = None
-
-    @property
-    def is_right(self) -> bool:
-        return self.finding.exceeds == self.planted
-
-    def __str__(self) -> str:
-        if self.planted:
-            return "caught" if self.is_right else "MISSED"
-        return "holds" if self.is_right else "EXCEEDED"
-
-
-@dataclass(frozen=True)
 class Scope:
     """What is audited: kinds of mechanisms and of values, for one guarantee and size.
 
@@ -266,21 +235,26 @@ def _services_jobs(
             yield Job(f"{case.kind}{mark}{name}", game.of(case.plan()), runs, planted)
 
 
-def verdict_on(job: Job, privacy: Privacy, *, of: int, random: Random | None = None) -> Verdict:
+def verdict_on(job: Job, privacy: Privacy, *, of: int, random: Random | None = None) -> Finding:
     """One of this many audits, which are all right with probability 1 - 1e-3 together.
 
-    It uses OS randomness if none is given.
+    It uses OS randomness if none is given. A thousand runs are too few to notice that half of the
+    noise is missing:
 
     >>> from overhand.randomness import seeded_random
-    >>> scope = Scope(kinds=("coins",), specs=("bit",), shufflers=1, runs=1000)
-    >>> job = next(scope.shipped_jobs())
-    >>> verdict = verdict_on(job, scope.privacy, of=1, random=seeded_random(1))
-    >>> str(verdict), verdict.finding.epsilon < 1.0
-    ('holds', True)
+    >>> scope = Scope(kinds=("coins",), specs=("bit",), store=(), server=(), shufflers=1, runs=1000)
+    >>> for job in [next(scope.shipped_jobs()), *scope.mutants()]:
+    ...     found = verdict_on(job, scope.privacy, of=3, random=seeded_random(1))
+    ...     print(job.name, found.verdict, found.epsilon < 1.0)
+    coins, bit holds True
+    coins: half the noise MISSED True
+    coins: no permutation caught False
+    coins: seeded generator caught False
     """
     rate, game, claim = FAILURE_RATE / of, job.game, job.game.claim or Claim(privacy)
     finding = audit_game(job.name, game, claim, runs=job.runs, random=source_of(random), rate=rate)
     if job.planted:
-        return Verdict(finding, True)
+        return replace(finding, planted=True)
     share, runs = rate_of_each(game, claim, rate), bounding_runs(job.runs)
-    return Verdict(finding, False, find_noticed_part(game, claim, runs=runs, rate=share))
+    part = find_noticed_part(game, claim, runs=runs, rate=share)
+    return replace(finding, noticed_part=part)
