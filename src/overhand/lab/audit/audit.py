@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy.signal import fftconvolve
-from scipy.special import betainccinv, betaincinv, chdtri, ndtr, ndtri
+from scipy.special import betaincinv, chdtri, ndtr, ndtri
 
 from overhand import errors
 from overhand.accounting import shifted_pair
@@ -46,9 +46,7 @@ def least_probability(successes: ArrayLike, trials: int, rate: float) -> Floats:
 
 def most_probability(successes: ArrayLike, trials: int, rate: float) -> Floats:
     """The other side: below the true probability at most this often."""
-    x = np.asarray(successes, np.float64)
-    bound = betainccinv(x + 1, np.maximum(trials - x, 1e-300), rate)
-    return np.where(x >= trials, 1.0, bound)
+    return 1 - least_probability(trials - np.asarray(successes), trials, rate)
 
 
 def epsilon_bound(

@@ -55,17 +55,13 @@ class Deployment:
     def messages(self) -> int:
         return messages_of(self.mechanisms)
 
-    def users_random(self, random: Random, attempt: int) -> Random:
-        """Where users take their randomness from."""
-        return random
+    def randoms(self, random: Random, attempt: int) -> tuple[Random, Random]:
+        """Where users and the shuffling service take their randomness from."""
+        return random, random
 
     def encode(self, rows: Rows, random: Random) -> list[Messages]:
         """The messages of these users, level by level: fresh ones for every level."""
         return [m.encode_rows(rows, random) for m in self.mechanisms]
-
-    def service_random(self, random: Random, attempt: int) -> Random:
-        """Where the shuffling service takes its noise from."""
-        return random
 
     def add(self, mechanism: Mechanism, batches: Messages, random: Random) -> Messages:
         """Every batch with what the shuffling service adds to it, if it does: first blocks all."""
@@ -80,11 +76,12 @@ class Deployment:
 
     def send(self, rows: Rows, random: Random, attempt: int) -> list[Messages]:
         """What the shuffling service is sent at every level, user by user."""
-        return self.encode(rows, self.users_random(random, attempt))
+        users, _ = self.randoms(random, attempt)
+        return self.encode(rows, users)
 
     def transcript(self, rows: Rows, random: Random, attempt: int) -> list[Shuffled]:
         """What the server sees of every level, before it adds noise of its own."""
-        sent, service = self.send(rows, random, attempt), self.service_random(random, attempt)
+        sent, (_, service) = self.send(rows, random, attempt), self.randoms(random, attempt)
         shown = []
         for mechanism, messages in zip(self.mechanisms, sent, strict=True):
             batches = messages.gather(mechanism.size)
@@ -192,15 +189,12 @@ class Case:
 
     def _calibrate(self, coarseness: float = 1.0) -> tuple[Mechanism, ...]:
         """Every level has the same noise: Laplace noise, if these values can be sent with it."""
-        noise_choices = MECHANISMS[self.kind].noise_choices(self.values)
-        noise_choice = min(noise_choices, key=lambda choice: choice.laplace is None)
+        choices = MECHANISMS[self.kind].noise_choices(self.values)
+        choice = min(choices, key=lambda one: one.laplace is None)
         terms = Requirements(
-            self.privacy,
-            reports=self.reports,
-            values=self.values,
-            noise_choice=noise_choice,
+            self.privacy, reports=self.reports, values=self.values, noise_choice=choice,
             coarseness=coarseness,
-        )
+        )  # fmt: skip
         terms = with_best_laplace(terms, self.levels)
         return calibrate(self._tree.sizes, [1.0] * self.levels, terms)
 
@@ -209,13 +203,9 @@ class Case:
         with catch_warnings():
             simplefilter("ignore", errors.WeakDelta)  # a small delta could not be audited
             return Plan.best(
-                EXPECTED_BLOCKS * self.size,
-                shufflers=1,
-                privacy=self.privacy,
-                values=self.values,
-                mechanism=self.kind,
-                reports=self.reports,
-            )
+                EXPECTED_BLOCKS * self.size, 1, self.privacy, values=self.values,
+                mechanism=self.kind, reports=self.reports,
+            )  # fmt: skip
 
     @property
     def _tree(self) -> RegularTree:

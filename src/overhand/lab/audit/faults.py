@@ -37,8 +37,8 @@ class NoPermutation(Deployment):
 class SeededGenerator(Deployment):
     """Users draw from a generator with a seed that is known: the noise can be computed again."""
 
-    def users_random(self, random: Random, attempt: int) -> Random:
-        return seeded_random(KNOWN_SEED + attempt)
+    def randoms(self, random: Random, attempt: int) -> tuple[Random, Random]:
+        return seeded_random(KNOWN_SEED + attempt), random
 
 
 class RepeatedNoise(Deployment):
@@ -122,8 +122,8 @@ def as_kind(kind: type[Mechanism], right: Mechanism) -> Mechanism:
 class SeededService(Deployment):
     """The shuffling service draws from a generator with a seed that is known."""
 
-    def service_random(self, random: Random, attempt: int) -> Random:
-        return seeded_random(KNOWN_SEED + attempt)
+    def randoms(self, random: Random, attempt: int) -> tuple[Random, Random]:
+        return random, seeded_random(KNOWN_SEED + attempt)
 
 
 class DummiesLast(Deployment):

@@ -40,7 +40,7 @@ from overhand.lab.audit.lattice import BLOCKS, LATTICE_FAULTS, LatticeAttack
 from overhand.mechanisms import MECHANISMS
 from overhand.model import Privacy
 from overhand.randomness import Random, source_of
-from overhand.values import BITS, values_of
+from overhand.values import BITS, Values, values_of
 
 DEFAULT_RUNS = 60_000
 """Enough to notice that half of the noise is missing."""
@@ -120,26 +120,28 @@ class Scope:
             for fault in FAULTS if kind != PUBLISHED else ():
                 if fault.least_levels <= self.shufflers and fault.concerns(MECHANISMS[kind]):
                     yield self._mutant(kind, fault)
-            case = Case(kind, BITS, 1, self.size, self.privacy)
+            case = self._case(kind, BITS)
             yield from _services_jobs(case, BLOCK_FAULTS, self.runs, planted=True)
             yield from _services_jobs(case, LATTICE_FAULTS, LEAST_RUNS, planted=True)
         yield from self._deployed_mutants()
 
+    def _case(self, kind: str, values: Values, levels: int = 1) -> Case:
+        """Of the services there is one level."""
+        levels = 1 if kind in SERVICES_KINDS else levels
+        return Case(kind, values, levels, self.size, self.privacy)
+
     def _cases(self) -> Iterator[Case]:
         for kind in self.kinds:
             for values in map(values_of, self.specs):
-                most = 1 if kind in SERVICES_KINDS else self.shufflers
-                for levels in sorted({1, most}) if can_send(kind, values) else ():
-                    case = Case(kind, values, levels, self.size, self.privacy)
-                    if case.is_affordable:
-                        yield case
+                if can_send(kind, values):
+                    both = self._case(kind, values), self._case(kind, values, self.shufflers)
+                    yield from (case for case in dict.fromkeys(both) if case.is_affordable)
 
     def _bit_cases(self, kinds: Sequence[str]) -> Iterator[Case]:
         """In one level, and in two: what goes through databases."""
         for kind in kinds if str(BITS) in self.specs else ():
-            most = 1 if kind in SERVICES_KINDS else min(2, self.shufflers)
-            for levels in range(1, 1 + most):
-                yield Case(kind, BITS, levels, self.size, self.privacy)
+            two = self._case(kind, BITS, min(2, self.shufflers))
+            yield from dict.fromkeys((self._case(kind, BITS), two))
 
     def _jobs_of(self, case: Case) -> Iterator[Job]:
         deployment, is_bit = case.deployment(), case.values == BITS
@@ -178,8 +180,7 @@ class Scope:
 
     def _mutant(self, kind: str, fault: Fault) -> Job:
         """With all levels or, where runs are expensive, with as few as the fault needs."""
-        levels = 1 if kind in SERVICES_KINDS else self.shufflers
-        case = Case(kind, BITS, levels, self.size, self.privacy)
+        case = self._case(kind, BITS, self.shufflers)
         right = case.deployment()
         if affordable_runs(self.runs, right.messages) < self.runs:
             case = replace(case, levels=fault.least_levels)
@@ -189,13 +190,13 @@ class Scope:
         runs = self._few(self.runs) if fault.plain else self.runs
         return Job(f"{kind}: {fault.name}", game, affordable_runs(runs, right.messages), True)
 
-    # What is deployed needs the extra `service`, and is loaded where it is audited.
-
     def _deployed_jobs(self) -> Iterator[Job]:
         """Whether messages leave in random order; and what one service sees if it lies."""
-        for case in self._bit_cases(self.store):
-            from overhand.lab.audit.deployed import STORE_LIES, ThroughStore
+        if not (self.store or self.server):  # it needs the extra `service`
+            return
+        from overhand.lab.audit.deployed import SERVER_LIES, STORE_LIES, ThroughStore
 
+        for case in self._bit_cases(self.store):
             if ThroughStore.concerns(case.mechanisms[0]):
                 runs = 0 if case.is_of_services else self.runs // (_STORED * case.levels**2)
                 way = "bit, through the store" if case.levels == 1 else "2 levels, in the store"
@@ -203,21 +204,19 @@ class Scope:
                 yield Job(f"{case.kind}, {way}", game, max(LEAST_RUNS, runs))
             yield from _services_jobs(case, STORE_LIES)
         for case in self._bit_cases(self.server):
-            from overhand.lab.audit.deployed import SERVER_LIES
-
             yield from _services_jobs(case, SERVER_LIES)
 
     def _deployed_mutants(self) -> Iterator[Job]:
-        for case in self._bit_cases(self.store):
-            from overhand.lab.audit.deployed import STORE_FAULTS, STORE_LIED_FAULTS
+        if not (self.store or self.server):
+            return
+        from overhand.lab.audit.deployed import SERVER_FAULTS, STORE_FAULTS, STORE_LIED_FAULTS
 
+        for case in self._bit_cases(self.store):
             for name, fault in STORE_FAULTS.items() if case.levels == 1 else ():
                 if fault.concerns(case.mechanisms[0]):
                     yield Job(f"{case.kind}: {name}", Attacker(fault.of(case)), LEAST_RUNS, True)
             yield from _services_jobs(case, STORE_LIED_FAULTS, planted=True)
         for case in self._bit_cases(self.server):
-            from overhand.lab.audit.deployed import SERVER_FAULTS
-
             yield from _services_jobs(case, SERVER_FAULTS, planted=True)
 
 
