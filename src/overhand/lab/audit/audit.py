@@ -134,7 +134,7 @@ def loss_of(mechanism: Mechanism, steps: int) -> Loss:
         moved, still = still, moved
     with np.errstate(divide="ignore", invalid="ignore"):
         losses = np.log(moved) - np.log(still)
-    losses[np.isnan(losses)] = 0.0  # which never happens
+    losses[np.isnan(losses)] = 0.0  # an outcome that never happens shows nothing
     return Loss(law.pmf.first + min(0, steps), losses, moved, still)
 
 

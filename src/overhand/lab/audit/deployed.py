@@ -96,8 +96,10 @@ class BehindNoise:
         return [key.tobytes() + tag + one for key, one in zip(keys, messages, strict=True)]
 
     def open(self, level: int, ciphertexts: Iterable[bytes]) -> list[bytes | None]:
-        tags = _EPHEMERAL_BYTES, SEAL_BYTES
-        return [None if any(one[slice(*tags)]) else one[SEAL_BYTES:] for one in ciphertexts]
+        return [
+            None if any(one[_EPHEMERAL_BYTES:SEAL_BYTES]) else one[SEAL_BYTES:]
+            for one in ciphertexts
+        ]
 
 
 class AllAlike(BehindNoise):
