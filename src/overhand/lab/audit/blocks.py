@@ -35,6 +35,7 @@ BEFORE, AFTER = 3, 44
 """How many blocks are watched before the victim's, and after it."""
 LEAK_FACTOR = 2
 """How much more mu^2 one leak of a state costs at most."""
+_LEAST_EPSILON = 1e-12  # what needs no more is a guarantee, too
 _CELLS = 4  # arrays of a block's size that are in memory
 _CLIPPED = 1.3  # standard deviations: a bound so tight that every seventh block is clipped
 
@@ -294,8 +295,10 @@ class WatchedBlocks(ServicesGame):
 
 def _epsilon_of(mu: float, delta: float) -> float:
     """The epsilon, at this delta, of what is mu-GDP."""
+    if gaussian_delta(mu, _LEAST_EPSILON) <= delta:
+        return _LEAST_EPSILON
     most = mu**2 / 2 + mu * math.sqrt(-2 * math.log(delta))  # by the tail of a Gaussian
-    return float(brentq(lambda epsilon: gaussian_delta(mu, epsilon) - delta, 0.0, most))
+    return float(brentq(lambda epsilon: gaussian_delta(mu, epsilon) - delta, _LEAST_EPSILON, most))
 
 
 # Planted faults: noise that is not what it should be, though a single block of it is.
