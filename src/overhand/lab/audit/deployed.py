@@ -25,7 +25,6 @@ from itertools import cycle, islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, ClassVar
-from unittest.mock import patch
 
 import numpy as np
 from numpy.typing import NDArray
@@ -210,8 +209,12 @@ class KeptOrder(ThroughStore):
         return messages
 
     def transcript(self, rows: Rows, random: Random, attempt: int) -> list[Shuffled]:
-        with patch.object(batching, "permute", self.permute):
+        module: Any = batching
+        right, module.permute = module.permute, self.permute
+        try:
             return super().transcript(rows, random, attempt)
+        finally:
+            module.permute = right
 
 
 class KeptReports(KeptOrder):
