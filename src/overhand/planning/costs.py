@@ -23,18 +23,18 @@ HEADER_BYTES = MAGIC_BYTES + DIGEST_BYTES + ID_BYTES
 """What a report begins with."""
 
 # Seconds of processor time, measured on AMD EPYC, 2 cores.
-REQUEST_SECONDS = 0.00026  # client: send a report and read the answer
-LEVEL_SECONDS = 2.6e-05  # client: encode a value for a level
-SEAL_SECONDS = 7.9e-05  # client: seal a message
-NUMBER_SECONDS = 4.1e-08  # client: draw the noise of a number in the clear, and mask it
+REQUEST_SECONDS = 0.00015  # client: send a report and read the answer
+LEVEL_SECONDS = 2.2e-05  # client: encode a value for a level
+SEAL_SECONDS = 5.4e-05  # client: seal a message
+NUMBER_SECONDS = 6e-09  # client: mask a number in the clear
 ADMIT_SECONDS = (
-    8.9e-05  # shuffling service: take a report, commit it, and send it on in its batches
+    8.6e-05  # shuffling service: take a report, commit it, and send it on in its batches
 )
-ADMIT_BYTE_SECONDS = 1.6e-08  # shuffling service: a sealed byte of it
-ADD_SECONDS = 1.2e-08  # shuffling service: check a number in the clear, and add it up
-OPEN_SECONDS = 4.7e-05  # server: open a message
-MASK_SECONDS = 5.9e-09  # server: make the mask of a number in the clear
-NOISE_SECONDS = 4e-07  # each service: draw its noise of a number of a block
+ADMIT_BYTE_SECONDS = 1.5e-08  # shuffling service: a sealed byte of it
+ADD_SECONDS = 5.2e-09  # shuffling service: check a number in the clear, and add it up
+OPEN_SECONDS = 3.5e-05  # server: open a message
+MASK_SECONDS = 2.2e-09  # server: make the mask of a number in the clear
+NOISE_SECONDS = 1.3e-07  # each service: draw its noise of a number of a block
 
 
 def report_bytes(parts: Iterable[int]) -> int:
