@@ -9,11 +9,11 @@ __all__ = [
     "DEFAULT_RUNS",
     "EXPECTED_BLOCKS",
     "FAILURE_RATE",
-    "Finding",
     "KINDS",
     "NOTHING",
     "STATISTICS",
     "VALUES",
+    "Finding",
     "Scope",
     "verdict_on",
 ]

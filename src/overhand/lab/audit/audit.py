@@ -250,6 +250,12 @@ class Finding:
     `largest` is the most that this many runs can show, and `expected` about what they show by the
     exact law of the noise: a fault that is not in the noise shows more. None if no law tells.
     `noticed_part` is the part of the planned variance below which less noise would be noticed.
+
+    >>> shown = EventBound("sum >= 3", likely=900, rare=400, epsilon=0.6, mu=0.2)
+    >>> claim = Claim(Privacy(0.5, 1e-6))
+    >>> finding = Finding("coins", 1, claim, 1000, (shown,), largest=4.5, expected=None)
+    >>> finding.epsilon, finding.exceeds, finding.verdict
+    (0.6, True, 'EXCEEDED')
     """
 
     name: str
