@@ -23,6 +23,7 @@ from overhand.deploy.server.app import ServerMetrics
 from overhand.deploy.server.publishing import Publisher, Total
 from overhand.deploy.server.running import settled_sum
 from overhand.deploy.server.store import BatchSum, ServerStore, Settled
+from overhand.deploy.shuffler import sending
 from overhand.mechanisms import SharesSum
 from overhand.noise import Coins
 from overhand.randomness import HALF
@@ -82,13 +83,15 @@ def total_of(plan: oh.Plan, values: Any) -> Any:
 )
 @pytest.mark.usefixtures("mean_noise")
 def test_the_sum_goes_on_to_the_end_after_a_garbage_report(
-    tmp_path: Path, plan: oh.Plan, value: Any
+    tmp_path: Path, plan: oh.Plan, value: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One is in the second batch of 125: of its 25 batches of 5, the others stand in for it.
 
-    Exactly: all noise is its mean, and values are whole steps.
+    Exactly: all noise is its mean, and values are whole steps. Batches are sent one by one, so that
+    they come in their order however busy the machine is.
     """
     held = [value] * HORIZON
+    monkeypatch.setattr(sending, "_PUTS_AT_ONCE", 1)
 
     async def test(system: System) -> None:
         rows = plan.values.rows(held)
