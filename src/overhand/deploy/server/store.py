@@ -806,11 +806,7 @@ class ServerStore:
                 needed = sum(one.add is not None for one in fresh)
                 rows = iter(self.protection.draw_noise(tables, needed)[:, np.newaxis])
             for place, total in enumerate(fresh, start=length.sums + 1):
-                summed = total.sum(None if total.add is None else next(rows))
-                tables.add_sum(place, summed)
-                is_lost = summed.value is None
-                tally = LevelTally(0, int(not is_lost), int(is_lost), summed.own, summed.garbage)
-                tables.count(summed.batch.level, tally)
+                tables.add_sum(place, total.sum(None if total.add is None else next(rows)))
             tables.advance(length._replace(sums=length.sums + len(fresh)))
 
         self._write(work)
@@ -833,7 +829,12 @@ class ServerStore:
             sums, estimates, told = length
             if told == sums:
                 return False
-            made = estimates_of(tables.sums(seen, sums - seen), told - seen)
+            unseen = tables.sums(seen, sums - seen)
+            made = estimates_of(unseen, told - seen)
+            for summed in unseen[told - seen :]:
+                is_lost = summed.value is None
+                tally = LevelTally(0, int(not is_lost), int(is_lost), summed.own, summed.garbage)
+                tables.count(summed.batch.level, tally)
             last = tables.estimate(estimates)
             for place, estimate in enumerate(made):
                 # One that equals the last reaches no further, and no closer.
