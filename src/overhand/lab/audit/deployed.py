@@ -536,7 +536,10 @@ class AnsweredAgain(LyingServer):
 
 
 class DrawnAgain(AnsweredAgain):
+    """Asked so often that a thousand blocks leave no doubt about it."""
+
     store = DrawingAgain
+    times = 2 * _AGAIN
 
 
 @dataclass(frozen=True)
