@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 import overhand as oh
 from overhand.sums import SumServer
 from overhand.values import Bits
+from overhand.values.kind import prefix_sums
 from support.chosen_coins import mean_noise
 from support.message_sums import ShuffledSum
 from support.reference_twins import error_law, nodes, pending, slow_estimate
@@ -348,6 +349,9 @@ def test_sums_after_blocks_are_running_sums(size: int, blocks: int, seed: int) -
     bits = np.random.default_rng(seed).integers(0, 2, size * blocks).astype(np.uint8)
     expected = np.cumsum(bits.reshape(blocks, size).sum(axis=1, dtype=np.int64))
     assert Bits().sums_after_blocks(bits, size).tolist() == expected.tolist()
+    places = np.arange(0, len(bits) + 1, size)
+    sums = np.concatenate([[0], np.cumsum(bits, dtype=np.int64)])[places]
+    assert prefix_sums(bits, places).tolist() == sums.tolist()
 
 
 @pytest.mark.filterwarnings("ignore::overhand.errors.SecretState")

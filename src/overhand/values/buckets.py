@@ -16,15 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from overhand import errors
 from overhand.model import Counts, Floats, Rows
 from overhand.randomness import Random
-from overhand.values.kind import (
-    LARGEST,
-    Reals,
-    Sensitivity,
-    Values,
-    array_of,
-    check_whole,
-    format_exactly,
-)
+from overhand.values.kind import LARGEST, Reals, Sensitivity, Values, array_of, format_exactly
 
 MOST_LABELS = 1 << 14
 LONGEST_LABEL = 100
@@ -61,6 +53,9 @@ class Buckets(Values):
 
     def total(self, rows: Rows) -> Counts:
         return np.bincount(rows, minlength=self.dimension)
+
+    def running_sums(self, rows: Rows) -> Counts:
+        return np.cumsum(self.coordinates(rows), axis=0, dtype=np.int64)
 
     def sums_after_blocks(self, rows: Rows, size: int) -> Counts:
         blocks = len(rows) // size
@@ -121,6 +116,14 @@ class Histogram(Buckets):
         return None if self.names is None else self.names.names
 
     @property
+    def coordinate_names(self) -> tuple[str, ...] | None:
+        return self.labels
+
+    @property
+    def label_columns(self) -> int:  # type: ignore[override]
+        return 0 if self.names is None else 1
+
+    @property
     def neutral(self) -> Any:
         return 0 if self.names is None else self.names.names[0]
 
@@ -131,9 +134,23 @@ class Histogram(Buckets):
         if self.names is not None:
             return self.names.places(values, first=first)
         array = array_of(values, "bucket numbers")
-        last = self.buckets - 1
-        one = f"a bucket from 0 to {last}"
-        check_whole(array, last, many="bucket numbers", one=one, first=first)
+        if array.ndim != 1:
+            raise errors.InvalidValue(
+                f"values of shape {array.shape} must be bucket numbers, of shape (users)"
+            )
+        if array.size == 0:
+            return np.empty(0, np.int64)
+        if array.dtype.kind not in "iuf":
+            raise errors.InvalidValue(f"values of type {array.dtype} are not bucket numbers")
+        inside = (array >= 0) & (array < np.int64(self.buckets))  # which a float16 may not hold
+        if array.dtype.kind == "f":
+            inside &= array == np.floor(array)
+        if not inside.all():
+            user = int(np.argmin(inside))
+            raise errors.InvalidValue(
+                f"value {array[user].item()!r} of user {first + user + 1} is not a bucket "
+                f"from 0 to {self.buckets - 1}"
+            )
         return array.astype(np.int64)
 
     def __repr__(self) -> str:

@@ -122,6 +122,8 @@ class Grouped(Values):
         ends = (f"{self.of.highs[0]:.12g}", f"{self.of.lows[0]:.12g}")
         return tuple(f"{label} at {end}" for end in ends for label in self.labels)
 
+    label_columns: ClassVar[int] = 1
+
     @property
     def columns(self) -> int:
         return 2
