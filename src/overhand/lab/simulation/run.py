@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
@@ -146,7 +146,21 @@ def estimate_all(
     rows = plan.values.rows(values)
     if len(rows) > plan.most_users:
         raise errors.InvalidValue(f"{len(rows)} values exceed the horizon {plan.most_users}")
-    return start_run(plan, random, engine).estimates(rows)
+    run = start_run(plan, random, engine)
+    if plan.values.is_scalar:
+        return run.estimates(rows)
+    result = np.empty((len(rows), plan.values.dimension))
+    for start, stop in _parts(len(rows), run, plan.values):
+        result[start:stop] = run.estimates(rows[start:stop])
+    return result
+
+
+def _parts(users: int, run: CounterRun, values: Values) -> Iterator[tuple[int, int]]:
+    """Stretches of users that a run takes at once: whole blocks, that fit the cache."""
+    blocks = max(1, _CHUNK // (run.granularity * values.dimension))
+    chunk = blocks * run.granularity
+    for start in range(0, users, chunk):
+        yield start, min(start + chunk, users)
 
 
 def simulate(
@@ -220,11 +234,8 @@ class _Tally:
     ) -> None:
         true_sum: Any = 0
         largest = 0.0
-        # Whole blocks, that fit the cache.
-        blocks = max(1, _CHUNK // (run.granularity * self._values.dimension))
-        users = blocks * run.granularity
-        for start in range(0, self._users, users):
-            rows = part(start, min(start + users, self._users))
+        for start, stop in _parts(self._users, run, self._values):
+            rows = part(start, stop)
             error = run.estimates(rows)
             truth = self._values.running_sums(rows)
             truth += true_sum
