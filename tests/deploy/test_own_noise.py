@@ -460,10 +460,10 @@ class Streams:
         assert [stream() for stream in self.drawn_from] == [None] * draws
 
 
-def test_nobody_keeps_the_stream_that_noise_was_drawn_from(
+def test_no_random_stream_outlives_the_draw_it_was_made_for(
     offered: ServerStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With its key, a thief of the memory could make all noise of the past again."""
+    """Its key would let whoever reads the memory reproduce all earlier noise."""
     streams, publisher = Streams(monkeypatch), publisher_of(offered)
     noise = ShufflersNoise(BALLOTS)
     state = noise.start()

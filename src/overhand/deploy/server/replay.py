@@ -169,8 +169,8 @@ class ReplayProtection:
     def draw_noise(self, tables: ServerTables, rows: int) -> Counts:
         """The next rows of the noise; the store must be locked.
 
-        From a stream of their own: whoever reads the memory of a process finds no key that made
-        earlier noise, and so not all of it at once.
+        Each draw has a random stream of its own: whoever reads a process's memory finds no key that
+        reproduces earlier noise.
         """
         if not rows:
             return np.empty((0, self._mechanism.values.dimension), np.int64)

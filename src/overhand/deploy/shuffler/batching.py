@@ -177,8 +177,9 @@ class OwnNoise:
     """The service's own noise of a document: of blocks in their order, and its state between them.
 
     Two draws for the same block, both seen, would hide less than one: so a store keeps what is
-    drawn and the state after it in one step, and nobody sees either before that. Every draw is from
-    a stream of its own: whoever reads the memory of a process finds no key that made earlier noise.
+    drawn and the state after it in one step, and nobody sees either before that. Each draw has a
+    random stream of its own: whoever reads a process's memory finds no key that reproduces earlier
+    noise.
     """
 
     def __init__(
